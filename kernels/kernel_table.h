@@ -1,0 +1,54 @@
+#pragma once
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <string_view>
+
+#include "kernels/params.h"
+
+namespace winnow {
+
+// Where kernels run: a thread team on the CPU, a stream on a GPU. Used by one thread at a time, its creator or one that took over
+// from it; kernels called on it run in order. Opaque to callers.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+};
+
+// The kernels of one backend. Functions are plain pointers, chosen once at start for the machine's instruction set.
+struct KernelTable {
+  std::string_view name;  // part of the fingerprint's numerics: "cpu-portable", "cpu-avx2", "cpu-avx512bf16"
+
+  // Runs on the executor, all its threads; returns when the result is there.
+  void (*decode_matmul)(Executor&, const MatmulParams&);   // 1..64 rows: one algorithm for all of them
+  void (*prefill_matmul)(Executor&, const MatmulParams&);  // any number of rows: fixed row tiles
+  void (*rope_append)(Executor&, const RopeAppendParams&);
+  void (*decode_attention)(Executor&, const DecodeAttentionParams&);
+  void (*prefill_attention)(Executor&, const PrefillAttentionParams&);
+
+  // Run on the calling thread alone; callers parallelise over heads and sequences with `parallel_for`.
+  void (*query_norm)(const QueryNormParams&);
+  void (*rotate)(const RotateParams&);
+  void (*merge_states)(const MergeStatesParams&);
+  void (*index_keys)(const IndexKeysParams&);
+  void (*key_score)(const KeyScoreParams&);
+  void (*softmax_sum)(const SoftmaxSumParams&);
+  void (*top_k)(const TopKParams&);
+  void (*gather_rows)(const GatherRowsParams&);
+  void (*scatter_rows)(const ScatterRowsParams&);
+  void (*embed)(const EmbedParams&);
+  void (*pack)(const PackParams&);
+
+  // Calls body(context, index, worker) for index in [0, count), spread over the executor's threads; worker < num_workers.
+  void (*parallel_for)(Executor&, int count, void (*body)(void* context, int index, int worker), void* context);
+  int (*num_workers)(const Executor&);
+
+  // `num_threads` threads, the caller's included; >= 1.
+  std::unique_ptr<Executor> (*new_executor)(int num_threads);
+};
+
+// The best CPU table for this machine, or the named one ("portable", "avx2", "avx512bf16"; "auto"); INVALID_ARGUMENT names the
+// instruction set that is missing.
+absl::StatusOr<const KernelTable*> CpuKernels(std::string_view isa = "auto");
+
+}  // namespace winnow

@@ -1,0 +1,234 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/dtype.h"
+
+// Parameters of every kernel: plain data, the shape beside each pointer. Pointers only borrow; the caller owns all memory and
+// keeps it alive until the kernel returns. No kernel allocates.
+//
+// Row invariance: the bits of an output row depend on that row's inputs alone, never on the number of rows, the other rows, the
+// number of threads or where a chunk begins. Every kernel below keeps to it.
+
+namespace winnow {
+
+// A weight matrix of out_features x in_features, packed for streaming by output panels of kPanel:
+//   bf16: [ceil(out/64)][in_padded/2][64][2]   f32: [ceil(out/64)][in_padded][64]
+// (oneDNN's BA16a64b2a and BA16a64b). in_padded is in_features rounded up to 32; the padding is zero.
+struct PackedMatrix {
+  const void* data = nullptr;
+  int out_features = 0;
+  int in_features = 0;
+  Dtype dtype = Dtype::kBf16;  // kBf16 or kF32
+};
+
+inline constexpr int kPanel = 64;
+constexpr int PackedInFeatures(int in_features) { return (in_features + 31) / 32 * 32; }
+constexpr size_t PackedBytes(int out_features, int in_features, Dtype dtype) {
+  return static_cast<size_t>((out_features + kPanel - 1) / kPanel) * kPanel * PackedInFeatures(in_features) * DtypeBytes(dtype);
+}
+
+// What a matmul does to its input rows first.
+enum class InputTransform : uint8_t {
+  kNone,
+  kRmsNorm,     // x * rsqrt(mean(x^2) + eps) * norm_weight
+  kSiluMul,     // x holds gate then up, 2 * in_features wide: silu(gate) * up
+};
+
+// y = transform(x) W^T (+ bias), or y += ... when accumulate. Activations are f32; with bf16 weights the transformed input is rounded
+// to bf16 and products are summed in f32.
+struct MatmulParams {
+  const float* x = nullptr;  // [num_rows, x_stride]
+  int64_t x_stride = 0;
+  int num_rows = 0;
+  InputTransform transform = InputTransform::kNone;
+  const float* norm_weight = nullptr;  // [in_features], kRmsNorm only
+  float norm_epsilon = 0;
+  PackedMatrix weight;
+  const float* bias = nullptr;  // [out_features], may be null
+  bool accumulate = false;
+  float* y = nullptr;  // [num_rows, y_stride]
+  int64_t y_stride = 0;
+};
+
+// Splits fused projections into heads, normalises q and k per head (Qwen3), rotates both, and writes K and V as rows.
+//
+// Rotation of pair i (elements i and i + head_dim/2, Hugging Face's "rotate half") at position p: angle p * inv_freq[i], cos and sin
+// times attention_factor. Angles are computed in f64 or by f32 cos/sin of the f32 product p * inv_freq[i], as the reference does.
+struct RopeAppendParams {
+  const float* qkv = nullptr;  // [num_rows, qkv_stride]: q heads, then k heads, then v heads
+  int64_t qkv_stride = 0;
+  int num_rows = 0;
+  int num_query_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  const float* q_norm_weight = nullptr;  // [head_dim], may be null
+  const float* k_norm_weight = nullptr;  // [head_dim], may be null
+  float norm_epsilon = 0;
+  const uint32_t* positions = nullptr;  // [num_rows]
+  const float* rope_inv_freq = nullptr;  // [head_dim / 2]
+  float rope_attention_factor = 1;
+  Dtype kv_dtype = Dtype::kBf16;  // kBf16 or kF32
+  float* q_pre_rope = nullptr;    // [num_rows, num_query_heads, head_dim] after q_norm, before rotation; may be null
+  float* q = nullptr;             // [num_rows, num_query_heads, head_dim]
+  void* kv_rows = nullptr;        // [num_rows, num_kv_heads, 2 * head_dim] kv_dtype: K after rotation, then V
+};
+
+// Head-wise norm (optional) of projected queries, in place: [num_rows, num_query_heads, head_dim].
+struct QueryNormParams {
+  float* q = nullptr;
+  int num_rows = 0;
+  int num_query_heads = 0;
+  int head_dim = 0;
+  const float* q_norm_weight = nullptr;  // [head_dim], may be null
+  float norm_epsilon = 0;
+};
+
+// Rotates queries to their positions (see RopeAppendParams).
+struct RotateParams {
+  const float* q_pre_rope = nullptr;  // [num_rows, num_heads, head_dim]
+  int num_rows = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  const uint32_t* positions = nullptr;   // [num_rows]
+  const float* rope_inv_freq = nullptr;  // [head_dim / 2]
+  float rope_attention_factor = 1;
+  float* q = nullptr;  // [num_rows, num_heads, head_dim]
+};
+
+// Attention of one query position per row over a list of slots, in the list's order. Partial states (o, lse) of fixed runs of
+// kAttentionTile slots are merged in order, so the result depends on the list alone.
+struct DecodeAttentionParams {
+  const float* q = nullptr;  // [num_rows, num_query_heads, head_dim], rotated, not scaled
+  int num_rows = 0;
+  int num_query_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  float scale = 0;
+  const void* slot_pool = nullptr;  // [num_slots, 2 * head_dim] kv_dtype
+  Dtype kv_dtype = Dtype::kBf16;
+  const uint32_t* const* slots = nullptr;  // [num_rows * num_kv_heads] -> slot ids, position order
+  const uint32_t* slot_counts = nullptr;   // [num_rows * num_kv_heads], each >= 1
+  float* out = nullptr;                    // [num_rows, num_query_heads, head_dim]
+  float* lse = nullptr;                    // [num_rows, num_query_heads] natural log; may be null
+  void* scratch = nullptr;                 // DecodeAttentionScratchBytes
+};
+
+inline constexpr int kAttentionTile = 256;
+// For the partial states of `total_slots` listed slots in `num_lists` lists (a list is one row and kv head) of `group_size` heads.
+constexpr size_t DecodeAttentionScratchBytes(size_t total_slots, size_t num_lists, int group_size, int head_dim) {
+  return (total_slots / kAttentionTile + num_lists) * group_size * (head_dim + 2) * sizeof(float) + 64;
+}
+
+// Merges partial attention states: out = sum_i w_i o_i with w_i = exp(lse_i) / sum exp(lse). Empty states (lse = -inf) drop out; all
+// empty gives 0 and -inf.
+struct MergeStatesParams {
+  const float* const* o = nullptr;    // [num_states] -> [num_rows, head_dim]
+  const float* const* lse = nullptr;  // [num_states] -> [num_rows]
+  int num_states = 0;
+  int num_rows = 0;
+  int head_dim = 0;
+  float* out = nullptr;      // [num_rows, head_dim]
+  float* out_lse = nullptr;  // [num_rows], may be null
+};
+
+// Causal attention of a chunk of one sequence over contiguous rows 0 .. first_position + num_queries - 1.
+struct PrefillAttentionParams {
+  const float* q = nullptr;  // [num_queries, num_query_heads, head_dim], rotated, not scaled
+  int num_queries = 0;
+  uint32_t first_position = 0;  // position of query 0
+  int num_query_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  float scale = 0;
+  const void* kv = nullptr;      // [num_kv_heads] x kv_head_stride: [position, 2 * head_dim] kv_dtype
+  int64_t kv_head_stride = 0;    // in rows of 2 * head_dim
+  Dtype kv_dtype = Dtype::kBf16;
+  float* out = nullptr;  // [num_queries, num_query_heads, head_dim]
+};
+
+// Index tiles: the keys of one block transposed, so that scores of 16 keys fall into one vector.
+//   bf16: [head_dim/2][32][2]   f32: [head_dim][32]
+// Rows at and above `first_row + num_rows` keep what they had; tiles start zeroed.
+struct IndexKeysParams {
+  const void* rows = nullptr;  // [num_rows, 2 * head_dim] kv_dtype; the K halves are indexed
+  int num_rows = 0;
+  int first_row = 0;  // row of the block that rows[0] is
+  int head_dim = 0;   // even
+  Dtype dtype = Dtype::kBf16;
+  void* tile = nullptr;
+};
+
+// scores[i][j] = scale * queries[i] . key[j]
+struct KeyScoreParams {
+  const void* const* tiles = nullptr;  // [ceil(num_keys / 32)] index tiles
+  int num_keys = 0;
+  int head_dim = 0;
+  Dtype dtype = Dtype::kBf16;      // of the tiles; with bf16 the queries are rounded to bf16
+  const float* queries = nullptr;  // [num_queries, head_dim]
+  int num_queries = 0;
+  float scale = 0;
+  float* scores = nullptr;     // [num_queries, scores_stride]
+  int64_t scores_stride = 0;   // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
+};
+
+// importance[j] = sum over the group of softmax_j(scores), the softmax over all num_keys. Uses exp; tolerates -inf.
+struct SoftmaxSumParams {
+  const float* scores = nullptr;  // [num_queries, scores_stride]
+  int64_t scores_stride = 0;
+  int num_queries = 0;
+  int num_keys = 0;
+  float* importance = nullptr;  // [num_keys]
+  float* lse = nullptr;         // [num_queries] natural log of sum exp(scores); may be null
+};
+
+// The k largest of values[first .. last), ties to the lower index, written in ascending index order. k >= last - first selects all.
+struct TopKParams {
+  const float* values = nullptr;  // not NaN
+  uint32_t first = 0;
+  uint32_t last = 0;
+  uint32_t k = 0;
+  uint32_t* indices = nullptr;  // [min(k, last - first)]
+  uint32_t* scratch = nullptr;  // [TopKScratchWords(last - first)]
+};
+constexpr size_t TopKScratchWords(size_t n) { return 4096 + 2 * n; }
+
+// Copies rows: out[i] = blocks[position / 32][position % 32].
+struct GatherRowsParams {
+  const void* const* blocks = nullptr;  // [num_blocks] -> [32, row_bytes]
+  const uint32_t* positions = nullptr;  // [num_rows]
+  uint32_t num_rows = 0;
+  size_t row_bytes = 0;
+  void* out = nullptr;  // [num_rows, row_bytes]
+};
+
+// Copies rows: slot_pool[slots[i]] = rows[i].
+struct ScatterRowsParams {
+  const void* rows = nullptr;  // [num_rows, row_bytes]
+  const uint32_t* slots = nullptr;
+  uint32_t num_rows = 0;
+  size_t row_bytes = 0;
+  void* slot_pool = nullptr;
+};
+
+// Tokens to rows of activations: out[i] = table[ids[i]].
+struct EmbedParams {
+  const void* table = nullptr;  // [vocab_size, hidden_size] row-major, as stored in the checkpoint
+  Dtype dtype = Dtype::kBf16;   // kF32, kBf16 or kF16
+  int hidden_size = 0;
+  const uint32_t* token_ids = nullptr;  // [num_rows]
+  int num_rows = 0;
+  float* out = nullptr;  // [num_rows, hidden_size]
+};
+
+// Packs a row-major weight [out_features, in_features] of any dtype (used at load, allowed to be slow).
+struct PackParams {
+  const void* weight = nullptr;
+  Dtype dtype = Dtype::kBf16;
+  int out_features = 0;
+  int in_features = 0;
+  Dtype packed_dtype = Dtype::kBf16;
+  void* packed = nullptr;  // PackedBytes, 64-byte aligned
+};
+
+}  // namespace winnow
