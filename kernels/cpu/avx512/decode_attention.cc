@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kUnit = 32;
 constexpr int kMaxHeads = 4;  // heads that share one pass over the rows
-constexpr int kMaxHeadDim = 512;
-constexpr int kPrefetchRows = 16;
+constexpr int kSubTile = 64;
+constexpr int kMaxQueryFloats = 4096;  // group_size * head_dim
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
@@ -55,58 +55,98 @@ inline __m512 SumAcrossBlocks(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 
-template <int kHeads, Dtype kDtype>
-class HeadGroup {
+// One tile with an online softmax over fixed sub-tiles of kSubTile keys. Scoring a sub-tile prefetches its values, and
+// summing its values prefetches the next keys, so that memory is read evenly through both.
+template <Dtype kDtype>
+class TileRunner {
  public:
-  HeadGroup(const DecodeTile& tile, int first_head)
+  explicit TileRunner(const DecodeTile& tile)
       : tile_(tile),
-        first_head_(first_head),
+        head_dim_(tile.head_dim),
         num_units_(tile.head_dim / kUnit),
-        row_bytes_(2 * static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype)),
+        half_bytes_(static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype)),
         pool_(static_cast<const char*>(tile.slot_pool)) {}
 
   void Run() {
-    LayOutQueries();
-    Score();
-    Softmax();
-    int unit = 0;
-    for (; unit + 2 <= num_units_; unit += 2) SumValues<2>(unit);
-    if (unit < num_units_) SumValues<1>(unit);
+    for (int j = 0; j < kSubTile && j < tile_.num_slots; ++j) PrefetchKey(j);
+    for (int h = 0; h < tile_.group_size; ++h) Start(h);
+    for (int first = 0; first < tile_.num_slots; first += kSubTile) {
+      const int count = tile_.num_slots - first < kSubTile ? tile_.num_slots - first : kSubTile;
+      int head = 0;
+      for (; head + kMaxHeads <= tile_.group_size; head += kMaxHeads) RunHeads<kMaxHeads>(head, first, count);
+      switch (tile_.group_size - head) {
+        case 3:
+          RunHeads<3>(head, first, count);
+          break;
+        case 2:
+          RunHeads<2>(head, first, count);
+          break;
+        case 1:
+          RunHeads<1>(head, first, count);
+          break;
+        default:
+          break;
+      }
+    }
+    for (int h = 0; h < tile_.group_size; ++h) Finish(h);
   }
 
  private:
+  const char* Row(int j) const { return pool_ + tile_.slots[j] * 2 * half_bytes_; }
+  void PrefetchHalf(const char* half) const {
+    for (size_t byte = 0; byte < half_bytes_; byte += 64) _mm_prefetch(half + byte, _MM_HINT_T0);
+  }
+  void PrefetchKey(int j) const { PrefetchHalf(Row(j)); }
+  float* Output(int head) const { return tile_.o + static_cast<int64_t>(head) * head_dim_; }
+
   // Scale and log2(e) go into the query: scores are exponents of two.
-  void LayOutQueries() {
+  void Start(int head) {
     const __m512 factor = _mm512_set1_ps(tile_.scale * kLog2E);
-    for (int h = 0; h < kHeads; ++h) {
-      const float* q = tile_.q + static_cast<int64_t>(first_head_ + h) * tile_.head_dim;
-      for (int u = 0; u < num_units_; ++u) {
-        __m512 a = _mm512_mul_ps(_mm512_loadu_ps(q + u * kUnit), factor);
-        __m512 b = _mm512_mul_ps(_mm512_loadu_ps(q + u * kUnit + 16), factor);
-        if constexpr (kDtype == Dtype::kBf16) Deinterleave(a, b, a, b);
-        _mm512_store_ps(queries_[h] + u * kUnit, a);
-        _mm512_store_ps(queries_[h] + u * kUnit + 16, b);
+    const float* q = tile_.q + static_cast<int64_t>(head) * head_dim_;
+    for (int i = 0; i < head_dim_; i += kUnit) {
+      __m512 a = _mm512_mul_ps(_mm512_loadu_ps(q + i), factor);
+      __m512 b = _mm512_mul_ps(_mm512_loadu_ps(q + i + 16), factor);
+      if constexpr (kDtype == Dtype::kBf16) Deinterleave(a, b, a, b);
+      _mm512_store_ps(queries_ + head * head_dim_ + i, a);
+      _mm512_store_ps(queries_ + head * head_dim_ + i + 16, b);
+    }
+    tile_.m[head] = -__builtin_inff();
+    tile_.l[head] = 0;
+  }
+
+  void Finish(int head) const {
+    tile_.m[head] *= kLn2;
+    if constexpr (kDtype == Dtype::kBf16) {
+      float* o = Output(head);
+      for (int i = 0; i < head_dim_; i += kUnit) {
+        __m512 low, high;
+        Interleave(_mm512_loadu_ps(o + i), _mm512_loadu_ps(o + i + 16), low, high);
+        _mm512_storeu_ps(o + i, low);
+        _mm512_storeu_ps(o + i + 16, high);
       }
     }
   }
 
-  void PrefetchRow(int j) const {
-    if (j >= tile_.num_slots) return;
-    const char* row = pool_ + tile_.slots[j] * row_bytes_;
-    for (size_t byte = 0; byte < row_bytes_; byte += 64) _mm_prefetch(row + byte, _MM_HINT_T0);
+  template <int kHeads>
+  void RunHeads(int head, int first, int count) {
+    Score<kHeads>(head, first, count);
+    for (int h = 0; h < kHeads; ++h) Softmax(head + h, h, count);
+    int unit = 0;
+    for (; unit + 2 <= num_units_; unit += 2) SumValues<kHeads, 2>(head, unit, first, count);
+    if (unit < num_units_) SumValues<kHeads, 1>(head, unit, first, count);
   }
 
-  // Keys j .. j + 15; beyond the tile the last key stands in, and its score becomes -inf.
-  void Score() {
-    for (int j = 0; j < kPrefetchRows; ++j) PrefetchRow(j);
-    for (int j = 0; j < tile_.num_slots; j += 16) {
+  // Beyond the sub-tile the last key stands in, and its score becomes -inf.
+  template <int kHeads>
+  void Score(int head, int first, int count) {
+    for (int j = 0; j < count; j += 16) {
       __m512 blocks[kHeads][4];
       for (int four = 0; four < 4; ++four) {
         const char* rows[4];
         for (int i = 0; i < 4; ++i) {
           const int key = j + 4 * four + i;
-          rows[i] = pool_ + tile_.slots[key < tile_.num_slots ? key : tile_.num_slots - 1] * row_bytes_;
-          PrefetchRow(key + kPrefetchRows);
+          rows[i] = Row(first + (key < count ? key : count - 1));
+          if (head == 0) PrefetchHalf(rows[i] + half_bytes_);
         }
         __m512 sum[kHeads][4];
         for (int h = 0; h < kHeads; ++h) {
@@ -115,8 +155,8 @@ class HeadGroup {
         for (int u = 0; u < num_units_; ++u) {
           __m512 q[kHeads][2];
           for (int h = 0; h < kHeads; ++h) {
-            q[h][0] = _mm512_load_ps(queries_[h] + u * kUnit);
-            q[h][1] = _mm512_load_ps(queries_[h] + u * kUnit + 16);
+            q[h][0] = _mm512_load_ps(queries_ + (head + h) * head_dim_ + u * kUnit);
+            q[h][1] = _mm512_load_ps(queries_ + (head + h) * head_dim_ + u * kUnit + 16);
           }
           for (int i = 0; i < 4; ++i) {
             __m512 a, b;
@@ -131,7 +171,7 @@ class HeadGroup {
           blocks[h][four] = SumWithinBlocks(sum[h][0], sum[h][1], sum[h][2], sum[h][3]);
         }
       }
-      const __mmask16 valid = FirstLanes(tile_.num_slots - j);
+      const __mmask16 valid = FirstLanes(count - j);
       for (int h = 0; h < kHeads; ++h) {
         const __m512 scores = SumAcrossBlocks(blocks[h][0], blocks[h][1], blocks[h][2], blocks[h][3]);
         _mm512_store_ps(weights_[h] + j, _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), valid, scores));
@@ -139,83 +179,72 @@ class HeadGroup {
     }
   }
 
-  void Softmax() {
-    for (int h = 0; h < kHeads; ++h) {
-      __m512 max = _mm512_load_ps(weights_[h]);
-      for (int j = 16; j < tile_.num_slots; j += 16) max = _mm512_max_ps(max, _mm512_load_ps(weights_[h] + j));
-      const float tile_max = _mm512_reduce_max_ps(max);
-      max = _mm512_set1_ps(tile_max);
-      __m512 sum = _mm512_setzero_ps();
-      for (int j = 0; j < tile_.num_slots; j += 16) {
-        const __m512 weight = Exp2(_mm512_sub_ps(_mm512_load_ps(weights_[h] + j), max));
-        sum = _mm512_add_ps(sum, weight);
-        _mm512_store_ps(weights_[h] + j, weight);
-      }
-      tile_.m[first_head_ + h] = tile_max * kLn2;
-      tile_.l[first_head_ + h] = _mm512_reduce_add_ps(sum);
+  // Scores of lane `h` to weights relative to the new maximum.
+  void Softmax(int head, int h, int count) {
+    __m512 max = _mm512_load_ps(weights_[h]);
+    for (int j = 16; j < count; j += 16) max = _mm512_max_ps(max, _mm512_load_ps(weights_[h] + j));
+    const float old_max = tile_.m[head];
+    const float sub_max = _mm512_reduce_max_ps(max);
+    const float new_max = sub_max > old_max ? sub_max : old_max;
+    max = _mm512_set1_ps(new_max);
+    __m512 sum = _mm512_setzero_ps();
+    for (int j = 0; j < count; j += 16) {
+      const __m512 weight = Exp2(_mm512_sub_ps(_mm512_load_ps(weights_[h] + j), max));
+      sum = _mm512_add_ps(sum, weight);
+      _mm512_store_ps(weights_[h] + j, weight);
     }
+    shrink_[h] = new_max == old_max ? 1 : _mm512_cvtss_f32(Exp2(_mm512_set1_ps(old_max - new_max)));
+    tile_.m[head] = new_max;
+    tile_.l[head] = tile_.l[head] * shrink_[h] + _mm512_reduce_add_ps(sum);
   }
 
-  template <int kUnits>
-  void SumValues(int first_unit) {
+  template <int kHeads, int kUnits>
+  void SumValues(int head, int unit, int first, int count) {
     __m512 sum[kHeads][2 * kUnits];
     for (int h = 0; h < kHeads; ++h) {
-      for (int v = 0; v < 2 * kUnits; ++v) sum[h][v] = _mm512_setzero_ps();
+      const float* o = Output(head + h) + unit * kUnit;
+      const __m512 shrink = _mm512_set1_ps(shrink_[h]);
+      for (int i = 0; i < 2 * kUnits; ++i) {
+        sum[h][i] = first == 0 ? _mm512_setzero_ps() : _mm512_mul_ps(_mm512_loadu_ps(o + 16 * i), shrink);
+      }
     }
-    for (int j = 0; j < tile_.num_slots; ++j) {
-      const char* values = pool_ + tile_.slots[j] * row_bytes_ + row_bytes_ / 2;
+    const bool prefetch = head == 0 && unit == 0;
+    const int prefetch_end = prefetch ? tile_.num_slots + tile_.num_following : 0;
+    for (int j = 0; j < count; ++j) {
+      if (first + j + kSubTile < prefetch_end) PrefetchKey(first + j + kSubTile);
+      const char* values = Row(first + j) + half_bytes_;
       __m512 v[2 * kUnits];
-      for (int u = 0; u < kUnits; ++u) LoadUnit<kDtype>(values, first_unit + u, v[2 * u], v[2 * u + 1]);
+      for (int u = 0; u < kUnits; ++u) LoadUnit<kDtype>(values, unit + u, v[2 * u], v[2 * u + 1]);
       for (int h = 0; h < kHeads; ++h) {
         const __m512 weight = _mm512_set1_ps(weights_[h][j]);
         for (int i = 0; i < 2 * kUnits; ++i) sum[h][i] = _mm512_fmadd_ps(weight, v[i], sum[h][i]);
       }
     }
     for (int h = 0; h < kHeads; ++h) {
-      float* o = tile_.o + static_cast<int64_t>(first_head_ + h) * tile_.head_dim + first_unit * kUnit;
-      for (int u = 0; u < kUnits; ++u) {
-        __m512 a = sum[h][2 * u];
-        __m512 b = sum[h][2 * u + 1];
-        if constexpr (kDtype == Dtype::kBf16) Interleave(a, b, a, b);
-        _mm512_storeu_ps(o + u * kUnit, a);
-        _mm512_storeu_ps(o + u * kUnit + 16, b);
-      }
+      float* o = Output(head + h) + unit * kUnit;
+      for (int i = 0; i < 2 * kUnits; ++i) _mm512_storeu_ps(o + 16 * i, sum[h][i]);
     }
   }
 
   const DecodeTile& tile_;
-  const int first_head_;
+  const int head_dim_;
   const int num_units_;
-  const size_t row_bytes_;
+  const size_t half_bytes_;
   const char* const pool_;
-  alignas(64) float queries_[kHeads][kMaxHeadDim];
-  alignas(64) float weights_[kHeads][kAttentionTile];  // scores, then exp2 of them
+  alignas(64) float queries_[kMaxQueryFloats];
+  alignas(64) float weights_[kMaxHeads][kSubTile];  // scores, then exp2 of them
+  float shrink_[kMaxHeads];
 };
-
-template <Dtype kDtype>
-void RunTile(const DecodeTile& tile) {
-  int head = 0;
-  for (; head + kMaxHeads <= tile.group_size; head += kMaxHeads) HeadGroup<kMaxHeads, kDtype>(tile, head).Run();
-  switch (tile.group_size - head) {
-    case 3:
-      return HeadGroup<3, kDtype>(tile, head).Run();
-    case 2:
-      return HeadGroup<2, kDtype>(tile, head).Run();
-    case 1:
-      return HeadGroup<1, kDtype>(tile, head).Run();
-    default:
-      return;
-  }
-}
 
 }  // namespace
 
 void DecodeAttentionTile(const DecodeTile& tile) {
-  if (tile.head_dim % kUnit != 0 || tile.head_dim > kMaxHeadDim) return portable::DecodeAttentionTile(tile);
+  if (tile.head_dim % kUnit != 0 || tile.group_size * tile.head_dim > kMaxQueryFloats)
+    return portable::DecodeAttentionTile(tile);
   if (tile.kv_dtype == Dtype::kBf16) {
-    RunTile<Dtype::kBf16>(tile);
+    TileRunner<Dtype::kBf16>(tile).Run();
   } else {
-    RunTile<Dtype::kF32>(tile);
+    TileRunner<Dtype::kF32>(tile).Run();
   }
 }
 
