@@ -160,7 +160,7 @@ class Transport {
 struct TransportOptions {
   uint64_t incarnation = 0;               // of this process, stamped on every frame
   size_t window_bytes = size_t{16} << 20;  // payload a channel may have under way: bounds memory on both sides
-  std::string ucx_tls;                    // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
+  std::string ucx_tls = {};                // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
 };
 
 // Frames within one process, between any two InprocTransports.
