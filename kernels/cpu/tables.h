@@ -1,0 +1,10 @@
+#pragma once
+#include "kernels/kernel_table.h"
+
+// The table of each instruction set; cpu_kernels.cc checks the machine before it hands one out.
+
+namespace winnow {
+
+extern const KernelTable kPortableTable;
+
+}  // namespace winnow
