@@ -68,7 +68,7 @@ struct FrameHeader {
   uint32_t payload_crc32c;
   uint32_t header_crc32c;  // over the header with this field 0
 };
-static_assert(sizeof(FrameHeader) == 88 && std::is_trivially_copyable_v<FrameHeader>);
+static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // no selection for this row: no Delta entries either
 
