@@ -13,6 +13,7 @@ struct HeadDelta {
   std::vector<uint32_t> streamed;            // pool indices that rows are sent to
   std::vector<uint32_t> streamed_positions;  // of the same rows
   std::vector<wire::LocalRow> local;         // rows that the inference rank copies from its ring
+  float captured_mass = 0;                   // of the previous position; NaN when not measured
 };
 
 // The cache rank's image of one pool of an inference rank: which position each pool index of a (sequence, layer, kv head) holds. The

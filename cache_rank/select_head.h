@@ -19,7 +19,7 @@ struct HeadQuestion {
   const void* const* tiles = nullptr;  // of at least `position` rows; one more when the position's own mass is measured
   int first_query_head = 0;
   const float* target = nullptr;    // [group, head_dim] query of `position`, rotated; null: predicted from `ring`
-  const QueryRing* ring = nullptr;  // of the layer; its newest query is that of position - 1, for predictors from the past
+  const QueryRing* ring = nullptr;  // of the layer; holds the query of position - 1, for predictors from the past
 
   // Captured mass of `measured_position`, with its real rotated queries [group, head_dim]; null: not measured. Either position - 1,
   // whose selection `selected` then holds on entry, or `position` itself (measured == target), measured with the new selection.

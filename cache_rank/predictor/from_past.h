@@ -27,7 +27,7 @@ constexpr bool SelectsWithOwnQuery(const SelectionSpec& spec, int layer) {
 // Queries of a layer that the ring has to hold for this specification.
 uint32_t RingQueries(const SelectionSpec& spec);
 
-// Predicts the queries of heads [first_head, first_head + num_heads) at `position` from the ring, whose newest query is that of
+// Predicts the queries of heads [first_head, first_head + num_heads) at `position` from the ring's queries up to that of
 // position - 1: `last` rotates that one; `temporal` blends the newest window + 1 (fewer when there are fewer), before RoPE and then
 // rotates, or after RoPE. Writes [num_heads, head_dim], rotated.
 void PredictFromPast(const KernelTable& kernels, const RopeShape& rope, const SelectionSpec& spec, const QueryRing& ring,
