@@ -20,6 +20,8 @@ struct TokenRequest {
   SelectionSpec selection;
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
+  // Requests of the same group (the samples of one prompt) go to the same ranks, where they share the prompt's KV. 0 = none.
+  uint64_t group = 0;
 };
 
 // Receives what becomes of a TokenRequest. Called from the dispatcher's threads, one call at a time per stream, never while the
