@@ -1,21 +1,13 @@
 #include "router/dispatch_context.h"
 
+#include "common/rpc/channel.h"
 #include "router/routing_policy.h"
 
 namespace winnow {
 namespace {
 
-std::shared_ptr<grpc::Channel> PlaintextChannel(const std::string& address) {
-  grpc::ChannelArguments args;
-  // A pool of its own, so that a rank that restarts on the same port does not inherit the connection back-off of the dead one.
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  args.SetMaxReceiveMessageSize(-1);
-  args.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
-}
-
 DispatcherOptions WithDefaults(DispatcherOptions options) {
-  if (!options.channels) options.channels = PlaintextChannel;
+  if (!options.channels) options.channels = NewChannel;
   return options;
 }
 

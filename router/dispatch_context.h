@@ -20,8 +20,8 @@ class DispatchContext {
   absl::Status Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group);
   void Remove(const DispatchedRequest* request, uint64_t group);
   std::vector<std::shared_ptr<DispatchedRequest>> All() const;
-  // No request is admitted any more. Then, once every request has been ended: nothing uses the registry and the timers after
-  // AwaitEmpty.
+  // No request is admitted any more. Then, once every request has been ended: nothing uses the registry and the timers
+  // after AwaitEmpty.
   void Stop();
   void AwaitEmpty();
 

@@ -8,8 +8,8 @@
 
 namespace winnow {
 
-// One admitted request: the state machine that makes attempts until one finishes. Everything but the constructor, Begin, Abandon and
-// the three posting functions runs on its strand.
+// One admitted request: the state machine that makes attempts until one finishes. Everything but the constructor,
+// Begin, Abandon and the three posting functions runs on its strand.
 //
 //   Begin -> attempt -> (Finished | Failed for good | deadline) -> ended
 //               |  ^

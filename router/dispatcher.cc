@@ -28,7 +28,8 @@ Dispatcher::Dispatcher(DispatcherOptions options, Registry* registry, TimerQueue
 Dispatcher::~Dispatcher() {
   context_->Stop();
   subscription_.reset();
-  for (const auto& request : context_->All()) request->PostFailure(absl::UnavailableError("the router is shutting down"));
+  for (const auto& request : context_->All())
+    request->PostFailure(absl::UnavailableError("the router is shutting down"));
   context_->AwaitEmpty();
   context_->clients->CloseAll();
 }
@@ -48,6 +49,8 @@ absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest requ
   return std::make_unique<DispatchedStream>(std::move(dispatched));
 }
 
-const DispatcherCounters& Dispatcher::counters() const { return context_->counters; }
+const DispatcherCounters& Dispatcher::counters() const {
+  return context_->counters;
+}
 
 }  // namespace winnow

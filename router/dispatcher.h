@@ -11,14 +11,14 @@
 namespace winnow {
 
 struct DispatcherOptions {
-  v1::Identity identity;                       // of the router
-  uint32_t max_queue = 1024;                   // requests under way at once, each sample counted; more are refused
-  uint32_t max_attempts = 8;                   // in a row without a new token
-  std::chrono::milliseconds rank_wait{30000};  // how long an admitted request waits for a rank to come (back)
+  v1::Identity identity;                        // of the router
+  uint32_t max_queue = 1024;                    // requests under way at once, each sample counted; more are refused
+  uint32_t max_attempts = 8;                    // in a row without a new token
+  std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
   RankClient::Options client;
-  RankClients::ChannelFactory channels;  // absent: plaintext
+  RankClients::ChannelFactory channels;  // absent: NewChannel
 };
 
 // Monotone counts, and two gauges.
@@ -35,12 +35,14 @@ struct DispatcherCounters {
   std::atomic<uint64_t> not_identical{0};        // requests that ended with SelectionStats.not_identical
 };
 
-// Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference rank. When it
-// is lost, the next one attaches to the sequence if its cache rank lives and still has it, else it opens a new sequence; either way
-// it is told the tokens that were generated, and the observer sees one gapless stream. Without a rank it waits for one.
+// Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference
+// rank. When it is lost, the next one attaches to the sequence if its cache rank lives and still has it, else it opens
+// a new sequence; either way it is told the tokens that were generated, and the observer sees one gapless stream.
+// Without a rank it waits for one.
 //
-// Threads: callbacks come from gRPC's threads and the timer's, from a strand per request; a slow callback delays the other requests
-// of its rank. Locks: one per object (dispatcher, clients, registry, strand, timers), none held while another object is called.
+// Threads: callbacks come from gRPC's threads and the timer's, from a strand per request; a slow callback delays the
+// other requests of its rank. Locks: one per object (dispatcher, clients, registry, strand, timers), none held while
+// another object is called.
 class Dispatcher final : public TokenGenerator {
  public:
   // `registry` and `timers` must outlive the dispatcher.

@@ -3,12 +3,13 @@
 #include <mutex>
 #include <optional>
 
-#include "router/grpc_status.h"
+#include "common/rpc/grpc_status.h"
 
 namespace winnow {
 namespace {
 
-// Reads and answers in turn. A process that dies closes its socket: the read fails at once, long before the lease is over.
+// Reads and answers in turn. A process that dies closes its socket: the read fails at once, long before the lease is
+// over.
 class HeartbeatCall final : public grpc::ServerBidiReactor<v1::HeartbeatRequest, v1::HeartbeatResponse> {
  public:
   explicit HeartbeatCall(Registry* registry) : registry_(registry), stream_(registry->NewStream()) {
@@ -114,7 +115,7 @@ grpc::ServerUnaryReactor* MembershipService::Register(grpc::CallbackServerContex
                                                       v1::RegisterResponse* response) {
   const absl::StatusOr<v1::RegisterResponse> registered = registry_->Register(*request);
   if (registered.ok()) *response = *registered;
-  return FinishUnary(context, ToGrpcStatus(registered.status()));
+  return FinishUnary(context, ToGrpc(registered.status()));
 }
 
 grpc::ServerBidiReactor<v1::HeartbeatRequest, v1::HeartbeatResponse>* MembershipService::Heartbeat(

@@ -7,7 +7,8 @@ namespace winnow {
 // Lives until gRPC's last reaction to it (OnDone), whatever becomes of its RankClient.
 class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequest, v1::DispatchResponse> {
  public:
-  Stream(const std::shared_ptr<grpc::Channel>& channel, Options options, std::function<void(const absl::Status&)> on_lost)
+  Stream(const std::shared_ptr<grpc::Channel>& channel, Options options,
+         std::function<void(const absl::Status&)> on_lost)
       : options_(options), stub_(v1::RankService::NewStub(channel)), on_lost_(std::move(on_lost)) {}
 
   void Open(const v1::Identity& self, std::shared_ptr<Stream> me) {
@@ -152,14 +153,20 @@ RankClient::RankClient(const std::shared_ptr<grpc::Channel>& channel, const v1::
   stream_->Open(self, stream_);
 }
 
-RankClient::~RankClient() { Close(); }
+RankClient::~RankClient() {
+  Close();
+}
 
 absl::Status RankClient::Submit(v1::DispatchRequest::Submit submit, Handler handler) {
   return stream_->Submit(std::move(submit), std::move(handler));
 }
 
-void RankClient::Cancel(uint64_t request_id) { stream_->Cancel(request_id); }
+void RankClient::Cancel(uint64_t request_id) {
+  stream_->Cancel(request_id);
+}
 
-void RankClient::Close() { stream_->Close(); }
+void RankClient::Close() {
+  stream_->Close();
+}
 
 }  // namespace winnow

@@ -10,8 +10,8 @@
 
 namespace winnow {
 
-// The streams to all inference ranks, opened when first needed, and how many requests this router has on each rank. Thread-safe; owned by a
-// shared_ptr, because streams end in their own time.
+// The streams to all inference ranks, opened when first needed, and how many requests this router has on each rank.
+// Thread-safe; owned by a shared_ptr, because streams end in their own time.
 class RankClients : public std::enable_shared_from_this<RankClients> {
  public:
   using ChannelFactory = std::function<std::shared_ptr<grpc::Channel>(const std::string& address)>;

@@ -25,7 +25,8 @@ absl::Status Registry::CheckFingerprint(const v1::RegisterRequest& request) {
   if (versions_) WINNOW_RETURN_IF_ERROR(CompareVersions(*versions_, request.fingerprint()));
   if (request.identity().role() != v1::ROLE_INFERENCE_RANK) return absl::OkStatus();
   if (request.limits().vocab_size() == 0 || request.limits().max_context_tokens() == 0) {
-    return absl::InvalidArgumentError("an inference rank must register with limits.vocab_size and limits.max_context_tokens");
+    return absl::InvalidArgumentError(
+        "an inference rank must register with limits.vocab_size and limits.max_context_tokens");
   }
   if (model_) WINNOW_RETURN_IF_ERROR(CompareModelFingerprints(*model_, request.fingerprint()));
   if (limits_ && limits_->vocab_size() != request.limits().vocab_size()) {
@@ -69,6 +70,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.identity = identity;
     entry.record.limits = request.limits();
     entry.record.metrics_address = request.metrics_address();
+    entry.record.hosted_by_rank = request.hosted_by_rank();
     entry.record.suspect = false;
     entry.lease_end = clock_() + options_.lease;
     RecomputeLimits();
@@ -88,7 +90,8 @@ Registry::StreamId Registry::NewStream() {
 
 Registry::Entries::iterator Registry::FindEntry(const v1::Identity& identity) {
   const auto it = entries_.find({identity.role(), identity.rank()});
-  return it != entries_.end() && it->second.record.identity.incarnation() == identity.incarnation() ? it : entries_.end();
+  return it != entries_.end() && it->second.record.identity.incarnation() == identity.incarnation() ? it
+                                                                                                    : entries_.end();
 }
 
 v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRequest& request) {
@@ -116,7 +119,8 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
 void Registry::StreamEnded(StreamId stream) {
   {
     std::lock_guard lock(mutex_);
-    const auto it = std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e.second.stream == stream; });
+    const auto it =
+        std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e.second.stream == stream; });
     if (it == entries_.end()) return;
     entries_.erase(it);
     RecomputeLimits();

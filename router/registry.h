@@ -25,7 +25,9 @@ struct RankKey {
   friend bool operator==(const RankKey&, const RankKey&) = default;
   friend auto operator<=>(const RankKey&, const RankKey&) = default;
 };
-inline RankKey KeyOf(const v1::Identity& identity) { return {identity.rank(), identity.incarnation()}; }
+inline RankKey KeyOf(const v1::Identity& identity) {
+  return {identity.rank(), identity.incarnation()};
+}
 
 // A rank that is registered and has not been found dead.
 struct RankRecord {
@@ -33,7 +35,8 @@ struct RankRecord {
   v1::ModelLimits limits;  // inference ranks
   v1::RankLoad load;
   std::string metrics_address;
-  bool suspect = false;  // someone could not reach it since its last heartbeat: gets no work
+  std::string hosted_by_rank;  // cache ranks: the one inference rank that reaches them, if not all do
+  bool suspect = false;        // someone could not reach it since its last heartbeat: gets no work
 };
 
 struct MembershipSnapshot {
@@ -49,17 +52,19 @@ struct RegistryOptions {
   std::chrono::milliseconds heartbeat{500};
 };
 
-// The table of ranks. A rank is in it from Register until it leaves, its heartbeat stream ends, its lease runs out, or another
-// incarnation takes its name. The first rank fixes the fingerprint for the life of the registry. Thread-safe; time comes from the
-// clock alone, so that nothing here waits.
+// The table of ranks. A rank is in it from Register until it leaves, its heartbeat stream ends, its lease runs out, or
+// another incarnation takes its name. The first rank fixes the fingerprint for the life of the registry. Thread-safe;
+// time comes from the clock alone, so that nothing here waits.
 class Registry {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   using StreamId = uint64_t;
 
-  explicit Registry(RegistryOptions options, Clock clock = [] { return std::chrono::steady_clock::now(); });
+  explicit Registry(
+      RegistryOptions options, Clock clock = [] { return std::chrono::steady_clock::now(); });
 
-  // FAILED_PRECONDITION: the fingerprint or the cluster differs. ABORTED: another incarnation of the rank has replaced this one.
+  // FAILED_PRECONDITION: the fingerprint or the cluster differs. ABORTED: another incarnation of the rank has replaced
+  // this one.
   absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
 
   // `stream` names the heartbeat stream that it came on (NewStream).
@@ -78,9 +83,9 @@ class Registry {
   std::optional<v1::ModelLimits> Limits() const;
   std::optional<v1::Fingerprint> ModelFingerprint() const;
 
-  // Called after every change of who is there, suspect or draining (not of other load), one call at a time, with a table at least
-  // as new as the change. Changes may be merged. The subscription must not outlive the registry; destroying it returns once no
-  // call is running, or at once from inside one.
+  // Called after every change of who is there, suspect or draining (not of other load), one call at a time, with a
+  // table at least as new as the change. Changes may be merged. The subscription must not outlive the registry;
+  // destroying it returns once no call is running, or at once from inside one.
   using Callback = std::function<void(const MembershipSnapshot&)>;
   class Subscription;
   [[nodiscard]] std::unique_ptr<Subscription> Subscribe(Callback callback);

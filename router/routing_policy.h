@@ -23,13 +23,14 @@ struct RouteNeed {
   std::optional<RankKey> avoid_cache;
 };
 
-// Requests that this router has on each inference rank (cache ranks: sequences) now. Heartbeats report load up to half a second late, so a burst would
-// all go to one rank without it.
+// Requests that this router has on each rank now. Heartbeats report load up to half a second late: without this count,
+// a burst would all go to one rank.
 using AssignedCounts = std::map<RankKey, uint32_t>;
 
-// The least loaded ranks that may serve: fewest running and waiting sequences, then most free bytes, then by name. Suspect and
-// draining ranks are left out, except that a draining cache rank keeps the sequences that it has. Pure. UNAVAILABLE says what is
-// missing.
-absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned, const RouteNeed& need);
+// The least loaded ranks that may serve and reach each other: fewest running and waiting sequences, then most free
+// bytes, then by name. Suspect and draining ranks are left out, except that a draining cache rank keeps the sequences
+// that it has. Pure. UNAVAILABLE says what is missing.
+absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned,
+                                  const RouteNeed& need);
 
 }  // namespace winnow

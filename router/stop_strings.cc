@@ -52,6 +52,8 @@ StopStrings::Result StopStrings::Push(std::string_view piece) {
   return result;
 }
 
-std::string StopStrings::Flush() { return std::exchange(held_, {}); }
+std::string StopStrings::Flush() {
+  return std::exchange(held_, {});
+}
 
 }  // namespace winnow

@@ -6,9 +6,9 @@
 
 namespace winnow {
 
-// Finds the first stop string in a text that comes in pieces, however it is cut. The first is the one that ends first; of several
-// that end together, the longest. Text goes out as soon as it cannot be part of a stop string any more, and never includes one.
-// With valid UTF-8 in pieces and stop strings, what goes out is cut at characters.
+// Finds the first stop string in a text that comes in pieces, however it is cut. The first is the one that ends first;
+// of several that end together, the longest. Text goes out as soon as it cannot be part of a stop string any more, and
+// never includes one. With valid UTF-8 in pieces and stop strings, what goes out is cut at characters.
 //
 // Knuth-Morris-Pratt, one automaton per stop string: linear in the text for each.
 class StopStrings {

@@ -4,10 +4,10 @@
 
 namespace winnow {
 
-// Runs tasks one at a time, in the order they were posted, without a thread of its own: whoever posts to an idle strand runs the
-// tasks until none is left. No lock is held while a task runs, so a task may post, and may close the strand that runs it. Every
-// object here that calls user code does so from its strand, which is what makes "one callback at a time" and "destroying returns
-// once no callback is running" true.
+// Runs tasks one at a time, in the order they were posted, without a thread of its own: whoever posts to an idle strand
+// runs the tasks until none is left. No lock is held while a task runs, so a task may post, and may close the strand
+// that runs it. Every object here that calls user code does so from its strand, which is what makes "one callback at a
+// time" and "destroying returns once no callback is running" true.
 class Strand {
  public:
   using Task = std::function<void()>;
@@ -19,8 +19,8 @@ class Strand {
   // Dropped when the strand is closed. Must not be called with a lock held that a task might take.
   void Post(Task task);
 
-  // Ends the hold. True: tasks have come in meanwhile, and the caller must arrange for Drain to be called, on a thread where tasks
-  // may run.
+  // Ends the hold. True: tasks have come in meanwhile, and the caller must arrange for Drain to be called, on a thread
+  // where tasks may run.
   [[nodiscard]] bool Resume();
   void Drain();
 

@@ -10,8 +10,8 @@
 
 namespace winnow {
 
-// One thread that runs functions at given times. Thread-safe. Functions must be short and must not throw; they run without a lock,
-// so they may add and cancel timers.
+// One thread that runs functions at given times. Thread-safe. Functions must be short and must not throw; they run
+// without a lock, so they may add and cancel timers.
 class TimerQueue {
  public:
   using Clock = std::chrono::steady_clock;

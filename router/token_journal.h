@@ -7,8 +7,8 @@
 
 namespace winnow {
 
-// The router's copy of what a request has generated so far: what another attempt must be given, and what the client has seen. It
-// makes one gapless stream of indices out of several attempts, which may overlap.
+// The router's copy of what a request has generated so far: what another attempt must be given, and what the client has
+// seen. It makes one gapless stream of indices out of several attempts, which may overlap.
 class TokenJournal {
  public:
   struct Accepted {
