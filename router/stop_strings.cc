@@ -7,18 +7,17 @@
 
 namespace winnow {
 
+StopStrings::Automaton::Automaton(std::string s) : stop(std::move(s)), border(stop.size() + 1, 0) {
+  for (size_t i = 1, k = 0; i < stop.size(); ++i) {
+    while (k > 0 && stop[i] != stop[k]) k = border[k];
+    if (stop[i] == stop[k]) ++k;
+    border[i + 1] = k;
+  }
+}
+
 StopStrings::StopStrings(std::vector<std::string> stops) {
   for (std::string& stop : stops) {
-    if (stop.empty()) continue;
-    Automaton automaton{.stop = std::move(stop)};
-    const std::string& s = automaton.stop;
-    automaton.border.assign(s.size() + 1, 0);
-    for (size_t i = 1, k = 0; i < s.size(); ++i) {
-      while (k > 0 && s[i] != s[k]) k = automaton.border[k];
-      if (s[i] == s[k]) ++k;
-      automaton.border[i + 1] = k;
-    }
-    automata_.push_back(std::move(automaton));
+    if (!stop.empty()) automata_.emplace_back(std::move(stop));
   }
 }
 

@@ -26,6 +26,8 @@ class StopStrings {
 
  private:
   struct Automaton {
+    explicit Automaton(std::string s);
+
     std::string stop;
     std::vector<size_t> border;  // of each prefix: its longest proper prefix that is a suffix of it
     size_t matched = 0;          // the longest prefix of `stop` that the text ends with

@@ -7,7 +7,8 @@ absl::StatusOr<TokenJournal::Accepted> TokenJournal::Accept(const v1::DispatchRe
     return absl::DataLossError(
         absl::StrCat("the inference rank sent token ", delta.first_index(), " where token ", ids_.size(), " was due"));
   }
-  Accepted accepted{.first_index = static_cast<uint32_t>(ids_.size())};
+  Accepted accepted;
+  accepted.first_index = static_cast<uint32_t>(ids_.size());
   size_t index = delta.first_index();
   for (const v1::Token& token : delta.tokens()) {
     if (index < ids_.size()) {
