@@ -11,14 +11,14 @@
 namespace winnow {
 
 struct DispatcherOptions {
-  v1::Identity identity;                        // of the router
+  v1::Identity identity{};                      // of the router
   uint32_t max_queue = 1024;                    // requests under way at once, each sample counted; more are refused
   uint32_t max_attempts = 8;                    // in a row without a new token
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
-  RankClient::Options client;
-  RankClients::ChannelFactory channels;  // absent: NewChannel
+  RankClient::Options client{};
+  RankClients::ChannelFactory channels{};  // absent: NewChannel
 };
 
 // Monotone counts, and two gauges.

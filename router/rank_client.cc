@@ -148,8 +148,12 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
 };
 
 RankClient::RankClient(const std::shared_ptr<grpc::Channel>& channel, const v1::Identity& self, Options options,
-                       std::function<void(const absl::Status&)> on_lost)
-    : stream_(std::make_shared<Stream>(channel, options, std::move(on_lost))) {
+                       std::function<void(const absl::Status&)> on_lost, std::shared_ptr<void> released)
+    : stream_(new Stream(channel, options, std::move(on_lost)),
+              [released = std::move(released)](Stream* stream) mutable {
+                delete stream;
+                released.reset();
+              }) {
   stream_->Open(self, stream_);
 }
 

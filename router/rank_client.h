@@ -27,8 +27,9 @@ class RankClient {
 
   // Opens the stream. `on_lost` is called once, before the requests' handlers, when it has ended for another reason
   // than Close.
+  // `released` is let go of when gRPC is done with the stream, which then holds no reference to the channel any more.
   RankClient(const std::shared_ptr<grpc::Channel>& channel, const v1::Identity& self, Options options,
-             std::function<void(const absl::Status&)> on_lost);
+             std::function<void(const absl::Status&)> on_lost, std::shared_ptr<void> released = nullptr);
   // As Close.
   ~RankClient();
   RankClient(const RankClient&) = delete;

@@ -11,13 +11,28 @@ std::shared_ptr<RankClient> RankClients::Get(const v1::Identity& rank) {
   std::lock_guard lock(mutex_);
   if (closed_) return nullptr;
   std::shared_ptr<RankClient>& client = clients_[key];
-  if (!client) {
-    client = std::make_shared<RankClient>(channels_(rank.address()), self_, options_,
-                                          [weak = weak_from_this(), key, rank](const absl::Status&) {
-                                            if (const auto self = weak.lock()) self->Forget(key, rank);
-                                          });
-  }
+  if (client) return client;
+  const std::shared_ptr<grpc::Channel> channel = channels_(rank.address());
+  client = std::make_shared<RankClient>(
+      channel, self_, options_,
+      [weak = weak_from_this(), key, rank](const absl::Status&) {
+        if (const auto self = weak.lock()) self->Forget(key, rank);
+      },
+      CountStream(channel));
   return client;
+}
+
+std::shared_ptr<void> RankClients::CountStream(std::shared_ptr<grpc::Channel> channel) {
+  std::vector<std::shared_ptr<grpc::Channel>> unused;
+  std::lock_guard lock(open_streams_->mutex);
+  unused.swap(open_streams_->unused_channels);
+  ++open_streams_->count;
+  return std::shared_ptr<void>(nullptr, [open = open_streams_, channel = std::move(channel)](void*) mutable {
+    std::lock_guard lock(open->mutex);
+    open->unused_channels.push_back(std::move(channel));
+    --open->count;
+    open->ended.notify_all();
+  });
 }
 
 void RankClients::Forget(const RankKey& key, const v1::Identity& rank) {
@@ -54,6 +69,12 @@ void RankClients::CloseAll() {
     dropped.swap(clients_);
   }
   for (const auto& [key, client] : dropped) client->Close();
+  dropped.clear();
+  std::vector<std::shared_ptr<grpc::Channel>> unused;
+  std::unique_lock lock(open_streams_->mutex);
+  open_streams_->ended.wait(lock, [this] { return open_streams_->count == 0; });
+  unused.swap(open_streams_->unused_channels);
+  lock.unlock();
 }
 
 void RankClients::Assign(const Route& route) {

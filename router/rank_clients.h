@@ -1,8 +1,10 @@
 #pragma once
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "router/rank_client.h"
 #include "router/registry.h"
@@ -23,6 +25,7 @@ class RankClients : public std::enable_shared_from_this<RankClients> {
   std::shared_ptr<RankClient> Get(const v1::Identity& rank);
   // Closes the streams to ranks that are not in the table any more.
   void Retain(const MembershipSnapshot& snapshot);
+  // Ends all streams and waits until gRPC is done with them. Not from gRPC's threads.
   void CloseAll();
 
   // Counts a request on both ranks of its route.
@@ -31,12 +34,22 @@ class RankClients : public std::enable_shared_from_this<RankClients> {
   AssignedCounts Assigned() const;
 
  private:
+  // Streams end on gRPC's threads, where the last channel of a process must not be destroyed: the library would wait
+  // there for the thread itself. So channels are left here, for others to destroy.
+  struct OpenStreams {
+    std::mutex mutex;
+    std::condition_variable ended;
+    size_t count = 0;
+    std::vector<std::shared_ptr<grpc::Channel>> unused_channels;
+  };
+  std::shared_ptr<void> CountStream(std::shared_ptr<grpc::Channel> channel);
   void Forget(const RankKey& key, const v1::Identity& rank);
 
   const v1::Identity self_;
   const ChannelFactory channels_;
   const RankClient::Options options_;
   const std::function<void(const v1::Identity&)> on_lost_;
+  const std::shared_ptr<OpenStreams> open_streams_ = std::make_shared<OpenStreams>();
 
   mutable std::mutex mutex_;
   bool closed_ = false;

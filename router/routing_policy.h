@@ -16,11 +16,11 @@ struct Route {
 
 // What a request asks of its route.
 struct RouteNeed {
-  std::optional<RankKey> cache;             // its KV is there: no other cache rank will do
-  std::optional<RankKey> prefer_inference;  // where its siblings are
-  std::optional<RankKey> prefer_cache;
-  std::optional<RankKey> avoid_inference;  // the last attempt failed there: only if there is no other
-  std::optional<RankKey> avoid_cache;
+  std::optional<RankKey> cache{};             // its KV is there: no other cache rank will do
+  std::optional<RankKey> prefer_inference{};  // where its siblings are
+  std::optional<RankKey> prefer_cache{};
+  std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
+  std::optional<RankKey> avoid_cache{};
 };
 
 // Requests that this router has on each rank now. Heartbeats report load up to half a second late: without this count,
