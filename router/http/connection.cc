@@ -2,7 +2,6 @@
 
 #include <array>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -92,14 +91,14 @@ struct Connection::ParsedRequest {
   ResponseBuffer::Limits limits;
 };
 
-Connection::Connection(asio::ip::tcp::socket socket, asio::io_context* loop,
+Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<EventLoop> loop,
                        std::shared_ptr<const ConnectionContext> context, std::function<void(Connection*)> on_closed)
     : context_(std::move(context)),
-      loop_(loop),
+      loop_(std::move(loop)),
       on_closed_(std::move(on_closed)),
       socket_(std::move(socket)),
-      event_(*loop),
-      write_guard_(*loop) {
+      event_(loop_->context()),
+      write_guard_(loop_->context()) {
   if (context_->hooks.on_connections) context_->hooks.on_connections(1);
 }
 
@@ -111,7 +110,7 @@ Connection::~Connection() {
 
 void Connection::Start() {
   asio::co_spawn(
-      *loop_,
+      loop_->context(),
       [self = shared_from_this()]() -> asio::awaitable<void> {
         co_await self->Serve();
         self->CloseSocket();
@@ -120,14 +119,14 @@ void Connection::Start() {
 }
 
 void Connection::Drain() {
-  asio::post(*loop_, [self = shared_from_this()] {
+  loop_->Post([self = shared_from_this()] {
     self->draining_ = true;
     self->Wake();
   });
 }
 
 void Connection::Abort() {
-  asio::post(*loop_, [self = shared_from_this()] {
+  loop_->Post([self = shared_from_this()] {
     self->aborted_ = true;
     self->CloseSocket();
     self->Wake();

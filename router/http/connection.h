@@ -1,5 +1,4 @@
 #pragma once
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -9,6 +8,7 @@
 #include <string_view>
 
 #include "router/http/coroutines.h"
+#include "router/http/event_loop.h"
 #include "router/http/http_options.h"
 #include "router/http/response_buffer.h"
 
@@ -29,7 +29,7 @@ struct ConnectionContext {
 // file counts as going away as long as the handler still has to produce something.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(boost::asio::ip::tcp::socket socket, boost::asio::io_context* loop,
+  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<EventLoop> loop,
              std::shared_ptr<const ConnectionContext> context, std::function<void(Connection*)> on_closed);
   ~Connection();
 
@@ -62,7 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ReportEnd(const ResponseBuffer& exchange, CloseReason reason);
 
   const std::shared_ptr<const ConnectionContext> context_;
-  boost::asio::io_context* const loop_;
+  const std::shared_ptr<EventLoop> loop_;
   std::function<void(Connection*)> on_closed_;
 
   boost::asio::ip::tcp::socket socket_;

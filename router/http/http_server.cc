@@ -1,12 +1,8 @@
 #include "router/http/http_server.h"
 
-#include <atomic>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -39,19 +35,12 @@ class HttpServer::Impl {
   uint16_t port() const { return port_; }
 
  private:
-  // One event loop and its thread.
-  struct Loop {
-    asio::io_context context{1};
-    asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
-    std::thread thread;
-  };
-
   void Accept();
-  void Adopt(tcp::socket socket, Loop* loop);
+  void Adopt(tcp::socket socket, std::shared_ptr<EventLoop> loop);
   void Forget(Connection* connection);
 
   const std::shared_ptr<const ConnectionContext> context_;
-  std::vector<std::unique_ptr<Loop>> loops_;
+  std::vector<std::shared_ptr<EventLoop>> loops_;
   uint16_t port_ = 0;
 
   // On the first loop only.
@@ -67,8 +56,8 @@ class HttpServer::Impl {
 
 absl::Status HttpServer::Impl::Listen() {
   const HttpServerOptions& options = context_->options;
-  for (int i = 0; i < std::max(1, options.num_threads); ++i) loops_.push_back(std::make_unique<Loop>());
-  asio::io_context& first = loops_.front()->context;
+  for (int i = 0; i < std::max(1, options.num_threads); ++i) loops_.push_back(std::make_shared<EventLoop>());
+  asio::io_context& first = loops_.front()->context();
 
   error_code error;
   const auto failed = [&](std::string_view step) {
@@ -95,15 +84,13 @@ absl::Status HttpServer::Impl::Listen() {
 }
 
 void HttpServer::Impl::Run() {
-  asio::post(loops_.front()->context, [this] { Accept(); });
-  for (const std::unique_ptr<Loop>& loop : loops_) {
-    loop->thread = std::thread([context = &loop->context] { context->run(); });
-  }
+  loops_.front()->Post([this] { Accept(); });
+  for (const auto& loop : loops_) loop->Run();
 }
 
 void HttpServer::Impl::Accept() {
-  Loop* loop = loops_[next_loop_++ % loops_.size()].get();
-  acceptor_->async_accept(loop->context, [this, loop](const error_code& error, tcp::socket socket) {
+  std::shared_ptr<EventLoop> loop = loops_[next_loop_++ % loops_.size()];
+  acceptor_->async_accept(loop->context(), [this, loop](const error_code& error, tcp::socket socket) {
     if (error == asio::error::operation_aborted || !acceptor_->is_open()) return;
     if (error) {
       // Mostly "too many open files": wait for connections to close instead of spinning.
@@ -119,7 +106,7 @@ void HttpServer::Impl::Accept() {
   });
 }
 
-void HttpServer::Impl::Adopt(tcp::socket socket, Loop* loop) {
+void HttpServer::Impl::Adopt(tcp::socket socket, std::shared_ptr<EventLoop> loop) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
@@ -129,14 +116,14 @@ void HttpServer::Impl::Adopt(tcp::socket socket, Loop* loop) {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
     if (connections_.size() < context_->options.max_connections) {
-      connection = std::make_shared<Connection>(std::move(socket), &loop->context, context_,
-                                                [this](Connection* gone) { Forget(gone); });
+      connection =
+          std::make_shared<Connection>(std::move(socket), loop, context_, [this](Connection* gone) { Forget(gone); });
       connections_.emplace(connection.get(), connection);
     }
   }
   if (connection) {
     // The loop runs on its own thread.
-    asio::post(loop->context, [connection = std::move(connection)] { connection->Start(); });
+    loop->Post([connection = std::move(connection)] { connection->Start(); });
     return;
   }
   HttpResponse response = context_->format_error(503, "This server has as many connections as it allows.");
@@ -172,7 +159,7 @@ void HttpServer::Impl::Stop(std::chrono::milliseconds grace) {
     if (stopping_) return;
     stopping_ = true;
   }
-  asio::post(loops_.front()->context, [this] {
+  loops_.front()->Post([this] {
     error_code ignored;
     acceptor_->close(ignored);
     accept_retry_->cancel();
@@ -189,11 +176,7 @@ void HttpServer::Impl::Stop(std::chrono::milliseconds grace) {
     std::unique_lock lock(mutex_);
     connection_gone_.wait(lock, empty);
   }
-  for (const std::unique_ptr<Loop>& loop : loops_) {
-    loop->work.reset();
-    loop->context.stop();
-    if (loop->thread.joinable()) loop->thread.join();
-  }
+  for (const auto& loop : loops_) loop->Stop();
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -1,7 +1,5 @@
 #include "router/http/response_buffer.h"
 
-#include <boost/asio/post.hpp>
-
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "router/http/response_head.h"
@@ -56,7 +54,7 @@ void ResponseBuffer::OnClose(std::function<void(CloseReason)> callback) {
 }
 
 void ResponseBuffer::Post(std::function<void()> task) {
-  boost::asio::post(*context_, std::move(task));
+  loop_->Post(std::move(task));
 }
 
 ResponseBuffer::Output ResponseBuffer::TakeOutput() {

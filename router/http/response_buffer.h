@@ -1,11 +1,11 @@
 #pragma once
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "router/http/event_loop.h"
 #include "router/http/http_exchange.h"
 
 namespace winnow {
@@ -21,8 +21,8 @@ class ResponseBuffer : public HttpExchange {
   };
 
   // `wake` is called when there is something to write, or the exchange overflowed; not after Close.
-  ResponseBuffer(HttpRequest request, Limits limits, boost::asio::io_context* context, std::function<void()> wake)
-      : request_(std::move(request)), limits_(limits), context_(context), wake_(std::move(wake)) {}
+  ResponseBuffer(HttpRequest request, Limits limits, std::shared_ptr<EventLoop> loop, std::function<void()> wake)
+      : request_(std::move(request)), limits_(limits), loop_(std::move(loop)), wake_(std::move(wake)) {}
 
   // The handler's side.
   const HttpRequest& request() const override { return request_; }
@@ -57,7 +57,7 @@ class ResponseBuffer : public HttpExchange {
  private:
   HttpRequest request_;
   Limits limits_;
-  boost::asio::io_context* context_;
+  const std::shared_ptr<EventLoop> loop_;
   std::function<void()> wake_;
   std::function<void(CloseReason)> on_close_;
   std::optional<CloseReason> close_reason_;
