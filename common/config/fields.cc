@@ -9,7 +9,9 @@
 namespace winnow {
 namespace {
 
-std::string Canonical(std::string_view name) { return absl::StrReplaceAll(AbslSv(name), {{"_", "-"}}); }
+std::string Canonical(std::string_view name) {
+  return absl::StrReplaceAll(AbslSv(name), {{"_", "-"}});
+}
 
 // Levenshtein distance.
 size_t EditDistance(std::string_view a, std::string_view b) {

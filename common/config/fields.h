@@ -16,9 +16,9 @@ namespace winnow {
 
 // One option: how to read it from text, how to print it, what --help says.
 struct Field {
-  std::string name;  // "max-running" or, nested, "selection.budget"; '-' and '_' mean the same to users
-  std::string type;  // for --help: "INT (1..64)", "HOST:PORT", "auto|cpu"
-  std::string help;  // one or two sentences with cost and limits
+  std::string name;      // "max-running" or, nested, "selection.budget"; '-' and '_' mean the same to users
+  std::string type;      // for --help: "INT (1..64)", "HOST:PORT", "auto|cpu"
+  std::string help;      // one or two sentences with cost and limits
   bool is_bool = false;  // "--name" alone means true
   std::function<absl::Status(std::string_view)> parse;
   std::function<std::string()> format;
@@ -31,7 +31,8 @@ struct Field {
 //     int threads = 1;
 //     void Declare(Fields& fields) {
 //       fields.Bytes("memory", &memory_bytes, "Memory for KV blocks. Sequences that do not fit are refused.");
-//       fields.Integer("threads", &threads, "Threads of the scoring team; more than cores makes steps slower.", 1, 256);
+//       fields.Integer("threads", &threads, "Threads of the scoring team; more than cores makes steps slower.", 1,
+//       256);
 //     }
 //   };
 //
@@ -106,7 +107,7 @@ class Fields {
   template <std::integral T>
   static constexpr int64_t ClampToInt64(T value) {
     return std::cmp_greater(value, std::numeric_limits<int64_t>::max()) ? std::numeric_limits<int64_t>::max()
-                                                                       : static_cast<int64_t>(value);
+                                                                        : static_cast<int64_t>(value);
   }
   void AddInteger(std::string name, std::string help, int64_t low, int64_t high, std::function<void(int64_t)> set,
                   std::function<std::string()> format);

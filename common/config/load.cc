@@ -13,8 +13,9 @@ namespace {
 
 absl::Status UnknownKey(const Fields& fields, std::string_view key, std::string_view where) {
   const std::string nearest = fields.Nearest(key);
-  return absl::InvalidArgumentError(absl::StrCat(AbslSv(where), "unknown option \"", AbslSv(key), "\"",
-                                                 nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  return absl::InvalidArgumentError(
+      absl::StrCat(AbslSv(where), "unknown option \"", AbslSv(key), "\"",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
 
 std::string Where(std::string_view source, const YAML::Node& node) {
@@ -62,8 +63,10 @@ struct Argument {
 std::string YamlScalar(const std::string& text) {
   YAML::Emitter emitter;
   emitter << YAML::DoubleQuoted << text;
-  const bool plain = !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                                             "_./+-:") == std::string::npos &&
+  const bool plain = !text.empty() &&
+                     text.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                         "_./+-:") == std::string::npos &&
                      text.back() != ':' && text.front() != '-' && text.front() != ':';
   return plain ? text : emitter.c_str();
 }
@@ -75,7 +78,8 @@ absl::Status LoadYaml(const Fields& fields, const std::string& yaml, std::string
   try {
     root = YAML::Load(yaml);
   } catch (const YAML::Exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(AbslSv(source), ":", error.mark.line + 1, ": not YAML: ", error.msg));
+    return absl::InvalidArgumentError(
+        absl::StrCat(AbslSv(source), ":", error.mark.line + 1, ": not YAML: ", error.msg));
   }
   if (!root.IsDefined() || root.IsNull()) return absl::OkStatus();
   if (!root.IsMap()) return absl::InvalidArgumentError(absl::StrCat(AbslSv(source), ": expected a map of options"));

@@ -14,10 +14,10 @@ struct CommandLine {
   std::vector<std::string> positionals;  // arguments that are no options; everything after "--"
 };
 
-// Reads options from the command line: "--key=value", "--key value", "--flag" for booleans, and "--config FILE" (or --config=FILE),
-// a YAML file whose nested maps are dotted names. The file is read first, so flags win over it wherever they stand.
-// Every error is INVALID_ARGUMENT, names the key (and, from a file, the line) and, for an unknown key, the nearest known one; a
-// file that cannot be read is NOT_FOUND.
+// Reads options from the command line: "--key=value", "--key value", "--flag" for booleans, and "--config FILE" (or
+// --config=FILE), a YAML file whose nested maps are dotted names. The file is read first, so flags win over it wherever
+// they stand. Every error is INVALID_ARGUMENT, names the key (and, from a file, the line) and, for an unknown key, the
+// nearest known one; a file that cannot be read is NOT_FOUND.
 absl::StatusOr<CommandLine> LoadOptions(const Fields& fields, std::span<const std::string> arguments);
 
 // The YAML part of it. `source` stands for the file in messages.

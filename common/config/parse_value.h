@@ -19,10 +19,10 @@ struct HostPort {
   friend bool operator==(const HostPort&, const HostPort&) = default;
 };
 
-absl::StatusOr<bool> ParseBool(std::string_view text);                        // true, false, yes, no, on, off, 1, 0
-absl::StatusOr<int64_t> ParseInt(std::string_view text);                      // decimal
-absl::StatusOr<double> ParseNumber(std::string_view text);                    // finite
-absl::StatusOr<int64_t> ParseBytes(std::string_view text);                    // "123", "64KiB", "1.5GiB", "2GB"
+absl::StatusOr<bool> ParseBool(std::string_view text);                           // true, false, yes, no, on, off, 1, 0
+absl::StatusOr<int64_t> ParseInt(std::string_view text);                         // decimal
+absl::StatusOr<double> ParseNumber(std::string_view text);                       // finite
+absl::StatusOr<int64_t> ParseBytes(std::string_view text);                       // "123", "64KiB", "1.5GiB", "2GB"
 absl::StatusOr<std::chrono::microseconds> ParseDuration(std::string_view text);  // "250us", "500ms", "2s", "1.5m", "1h"
 absl::StatusOr<HostPort> ParseHostPort(std::string_view text);
 

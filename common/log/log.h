@@ -14,13 +14,13 @@
 namespace winnow {
 
 struct LogOptions {
-  std::string role;             // "router", "inference-rank", "cache-rank", "up"
-  std::string rank;             // "inference-0"; may be empty
-  std::string level = "info";   // trace, debug, info, warning, error, off
+  std::string role;            // "router", "inference-rank", "cache-rank", "up"
+  std::string rank;            // "inference-0"; may be empty
+  std::string level = "info";  // trace, debug, info, warning, error, off
 };
 
-// Sends the process's log to stderr, one line per message: "2026-01-31 12:00:00.123 I cache-rank/cache-0 message". Lines are flushed as
-// they are written. INVALID_ARGUMENT for an unknown level. Call it before other threads exist.
+// Sends the process's log to stderr, one line per message: "2026-01-31 12:00:00.123 I cache-rank/cache-0 message".
+// Lines are flushed as they are written. INVALID_ARGUMENT for an unknown level. Call it before other threads exist.
 absl::Status StartLog(const LogOptions& options);
 
 // Lets one message through per interval and counts the rest, for warnings that a sick peer could cause by the thousand:
@@ -30,7 +30,8 @@ class LogLimiter {
  public:
   explicit LogLimiter(std::chrono::milliseconds interval = std::chrono::seconds(1)) : interval_(interval) {}
 
-  // The number of messages that were held back since the last one let through; nothing when this one is to be held back.
+  // The number of messages that were held back since the last one let through; nothing when this one is to be held
+  // back.
   std::optional<uint64_t> Admit(std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now());
 
  private:

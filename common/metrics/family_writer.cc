@@ -32,8 +32,7 @@ void FamilyWriter::Gauge(std::string_view name, std::string_view help, double va
 void FamilyWriter::Histogram(std::string_view name, std::string_view help, std::span<const double> upper_bounds,
                              std::span<const uint64_t> counts, double sum, const MetricLabels& labels) {
   WINNOW_CHECK(counts.size() == upper_bounds.size() + 1);
-  prometheus::ClientMetric::Histogram& histogram =
-      Add(name, help, prometheus::MetricType::Histogram, labels).histogram;
+  prometheus::ClientMetric::Histogram& histogram = Add(name, help, prometheus::MetricType::Histogram, labels).histogram;
   uint64_t cumulative = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     cumulative += counts[i];

@@ -13,8 +13,9 @@ namespace winnow {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Turns a snapshot of plain numbers into metric families; what a pull source (MetricsRegistry::AddSource) is handed. Samples of one
-// name may come in any order and with different labels; a name keeps the help text and type of its first sample.
+// Turns a snapshot of plain numbers into metric families; what a pull source (MetricsRegistry::AddSource) is handed.
+// Samples of one name may come in any order and with different labels; a name keeps the help text and type of its first
+// sample.
 class FamilyWriter {
  public:
   // `constant_labels` go onto every sample.

@@ -85,8 +85,7 @@ std::string MetricsRegistry::RenderText() const {
 }
 
 const std::vector<double>& TimeToFirstTokenBuckets() {
-  static const std::vector<double> bounds = {.001, .005, .01, .02, .04, .06, .08, .1,
-                                             .25,  .5,   .75, 1,   2.5, 5,   7.5, 10};
+  static const std::vector<double> bounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10};
   return bounds;
 }
 

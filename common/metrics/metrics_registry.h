@@ -15,9 +15,9 @@
 
 namespace winnow {
 
-// All metrics of a process. Two ways in: counters, gauges and histograms that live here and are updated where things happen, and
-// pull sources, which turn a module's own atomics into samples whenever somebody scrapes. Series exist, at 0, from the moment they are
-// added. References stay valid as long as the registry. Any thread.
+// All metrics of a process. Two ways in: counters, gauges and histograms that live here and are updated where things
+// happen, and pull sources, which turn a module's own atomics into samples whenever somebody scrapes. Series exist, at
+// 0, from the moment they are added. References stay valid as long as the registry. Any thread.
 class MetricsRegistry final : public prometheus::Collectable {
  public:
   using Source = std::function<void(FamilyWriter& writer)>;

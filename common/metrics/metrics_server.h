@@ -13,8 +13,8 @@ namespace winnow {
 // Answers GET /metrics with a registry's metrics, from a thread of its own.
 class MetricsServer {
  public:
-  // `address` is "host:port"; port 0 lets the system choose. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the
-  // address is none of this machine.
+  // `address` is "host:port"; port 0 lets the system choose. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT
+  // when the address is none of this machine.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address,
                                                               std::shared_ptr<MetricsRegistry> registry);
   ~MetricsServer();

@@ -16,8 +16,8 @@ class RequestMetrics {
 
   void OnFinished(FinishedReason reason) { success_[static_cast<size_t>(reason)]->Increment(); }
 
-  prometheus::Counter& requests;           // accepted ones
-  prometheus::Counter& rejected;           // refused before the first token: full queue, no rank
+  prometheus::Counter& requests;  // accepted ones
+  prometheus::Counter& rejected;  // refused before the first token: full queue, no rank
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& generation_tokens;
   prometheus::Histogram& time_to_first_token;    // seconds from arrival

@@ -11,8 +11,7 @@ grpc::Status AdminServiceImpl::GetServerInfo(grpc::ServerContext*, const v1::Get
   return grpc::Status::OK;
 }
 
-grpc::Status AdminServiceImpl::GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*,
-                                       v1::GetLoadResponse* response) {
+grpc::Status AdminServiceImpl::GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*, v1::GetLoadResponse* response) {
   *response->mutable_load() = load_();
   return grpc::Status::OK;
 }

@@ -10,8 +10,8 @@
 
 namespace winnow {
 
-// One Heartbeat call. Beat and Wait belong to one thread; gRPC's threads feed the answers in. The destructor cancels the call and
-// waits for its end.
+// One Heartbeat call. Beat and Wait belong to one thread; gRPC's threads feed the answers in. The destructor cancels
+// the call and waits for its end.
 class HeartbeatStream final : private grpc::ClientBidiReactor<v1::HeartbeatRequest, v1::HeartbeatResponse> {
  public:
   using Clock = std::chrono::steady_clock;

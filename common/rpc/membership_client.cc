@@ -22,6 +22,7 @@ bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:  // a newer start of this rank has taken its place
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnimplemented:
       return true;

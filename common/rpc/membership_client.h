@@ -11,11 +11,12 @@
 
 namespace winnow {
 
-// Keeps a rank in a router's table: registers, sends heartbeats, registers again whenever the router has forgotten it or was
-// restarted, and says goodbye at the end.
+// Keeps a rank in a router's table: registers, sends heartbeats, registers again whenever the router has forgotten it
+// or was restarted, and says goodbye at the end.
 //
-// Self-fencing: once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is called, so that
-// the rank stops taking work well before the router declares it dead. When the router answers again: on_serving(true).
+// Self-fencing: once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is
+// called, so that the rank stops taking work well before the router declares it dead. When the router answers again:
+// on_serving(true).
 class MembershipClient {
  public:
   struct Options {
@@ -26,8 +27,8 @@ class MembershipClient {
     std::function<v1::RankLoad()> load;
     // Called from the client's thread, true first, then alternating.
     std::function<void(bool serving)> on_serving;
-    // Called from the client's thread, at most once, when the router refuses the registration for good (another model, a bad request): the
-    // rank cannot be of use and should end. The client gives up.
+    // Called from the client's thread, at most once, when the router refuses the registration for good (another model,
+    // a bad request): the rank cannot be of use and should end. The client gives up.
     std::function<void(const absl::Status& status)> on_refused;
   };
 
@@ -39,8 +40,8 @@ class MembershipClient {
   using Clock = std::chrono::steady_clock;
 
   void Run();
-  // One registration and the heartbeats after it, until the router forgets us, the stream breaks or Stop. Returns true when the router
-  // answered at all.
+  // One registration and the heartbeats after it, until the router forgets us, the stream breaks or Stop. Returns true
+  // when the router answered at all.
   bool Session();
   // Calls on_serving(false) if the newest answer is too old; returns when that will be.
   Clock::time_point FenceIfDue();

@@ -1,13 +1,8 @@
 #include "common/rpc/rpc_server.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <mutex>
 
+#include "common/config/listen_address.h"
 #include "common/rpc/channel.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -15,36 +10,9 @@
 #include "grpcpp/server_builder.h"
 
 namespace winnow {
-namespace {
-
-// gRPC says only that it cannot listen; binding the address ourselves says why.
-absl::Status WhyNot(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is not HOST:PORT"));
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_flags = AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found); error != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot listen on ", address, ": ", gai_strerror(error)));
-  }
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const int error = bind(fd, found->ai_addr, found->ai_addrlen) == 0 && listen(fd, 1) == 0 ? 0 : errno;
-  close(fd);
-  freeaddrinfo(found);
-  if (error == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat("address ", address, " is in use"));
-  return absl::InvalidArgumentError(
-      absl::StrCat("cannot listen on ", address, error == 0 ? "" : ": ", error == 0 ? "" : strerror(error)));
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& address,
                                                             const std::vector<NamedService>& services) {
+  WINNOW_RETURN_IF_ERROR(CheckListenAddress(address).status());
   static std::once_flag plugins;  // must precede the process's first ServerBuilder
   std::call_once(plugins, [] {
     grpc::EnableDefaultHealthCheckService(true);
@@ -68,13 +36,17 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& a
     server->service_names_.push_back(service.name);
   }
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || port == 0) return WhyNot(address);
+  if (server->server_ == nullptr || port == 0) {
+    return absl::AlreadyExistsError(absl::StrCat("cannot listen on ", address));
+  }
   server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
   server->SetServing(false);
   return server;
 }
 
-RpcServer::~RpcServer() { Shutdown(std::chrono::milliseconds(0)); }
+RpcServer::~RpcServer() {
+  Shutdown(std::chrono::milliseconds(0));
+}
 
 void RpcServer::SetServing(bool serving) {
   if (server_ == nullptr) return;

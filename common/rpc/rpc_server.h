@@ -21,11 +21,12 @@ NamedService Named(grpc::Service* service) {
   return {service, Generated::service_full_name()};
 }
 
-// A gRPC server of a process: its services, grpc.health.v1 and reflection, without encryption. Services must outlive it.
+// A gRPC server of a process: its services, grpc.health.v1 and reflection, without encryption. Services must outlive
+// it.
 class RpcServer {
  public:
-  // Listens on `address` ("host:port"; port 0 lets the system choose) and serves from now on, health NOT_SERVING until SetServing.
-  // ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the address is none of this machine.
+  // Listens on `address` ("host:port"; port 0 lets the system choose) and serves from now on, health NOT_SERVING until
+  // SetServing. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the address is none of this machine.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const std::string& address,
                                                           const std::vector<NamedService>& services);
   ~RpcServer();  // Shutdown without grace
@@ -38,7 +39,8 @@ class RpcServer {
   // Health of one service.
   void SetServing(const std::string& service_name, bool serving);
 
-  // Stops accepting calls, gives those under way `grace` to end, then cancels them; returns when all handlers have returned.
+  // Stops accepting calls, gives those under way `grace` to end, then cancels them; returns when all handlers have
+  // returned.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
