@@ -1,0 +1,76 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+#include "winnow/v1/rank.pb.h"
+#include "winnow/v1/sampling.pb.h"
+
+namespace winnow {
+
+// A validated request with its prompt in token ids: what both front ends (HTTP and gRPC) hand to Generation. Text out.
+struct GenerationInput {
+  std::string request_id;
+  std::vector<uint32_t> prompt_token_ids;
+  uint32_t n = 1;
+  v1::SamplingParams sampling;  // seed may be absent: one is drawn; sample_index is set per output
+  uint32_t max_tokens = 0;      // already limited to what is left of the context
+  std::vector<std::string> stop;
+  std::vector<uint32_t> stop_token_ids;
+  bool ignore_eos = false;
+  std::optional<uint32_t> top_logprobs;
+  SelectionSpec selection;
+  std::chrono::system_clock::time_point deadline;
+};
+
+// New tokens of one output and the text that is final with them. Text may lag behind tokens: incomplete UTF-8 and what could be the
+// beginning of a stop string is held back. The text pieces of an output concatenate to its whole text.
+struct TextDelta {
+  uint32_t output_index = 0;
+  uint32_t first_index = 0;
+  std::vector<v1::Token> tokens;
+  std::string text;
+};
+
+struct OutputEnd {
+  uint32_t output_index = 0;
+  v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
+  std::optional<std::string> stop_match;
+  v1::SelectionStats stats;
+};
+
+struct GenerationUsage {
+  uint32_t prompt_tokens = 0;
+  uint32_t completion_tokens = 0;
+};
+
+// Called from dispatcher threads, one call at a time per generation: OnDelta and OnOutputEnd in any interleaving of outputs, then
+// exactly one of OnDone (after every output has ended) and OnFailed.
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  virtual void OnDelta(const TextDelta& delta) = 0;
+  virtual void OnOutputEnd(const OutputEnd& end) = 0;
+  virtual void OnDone(const GenerationUsage& usage) = 0;
+  virtual void OnFailed(const absl::Status& status) = 0;
+};
+
+// A generation under way. Destroying it cancels what is left and returns once no callback is running (or from inside one).
+class GenerationHandle {
+ public:
+  virtual ~GenerationHandle() = default;
+};
+
+class Generation {
+ public:
+  virtual ~Generation() = default;
+  // `observer` must outlive the handle. Statuses as TokenGenerator::Start.
+  virtual absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input, GenerationObserver* observer) = 0;
+};
+
+}  // namespace winnow

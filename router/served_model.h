@@ -1,0 +1,18 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// What the front ends must know of the model that the cluster serves.
+struct ServedModel {
+  std::string id;  // name of the model directory unless --model-id says otherwise
+  uint32_t max_context_tokens = 0;
+  uint32_t vocab_size = 0;
+  uint32_t max_budget_tokens = 0;  // largest budget per request
+  SelectionSpec default_selection;
+};
+
+}  // namespace winnow
