@@ -68,6 +68,7 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
     task.kv_dtype = params.kv_dtype;
     task.slots = params.slots[list] + begin;
     task.num_slots = std::min(kAttentionTile, static_cast<int>(params.slot_counts[list]) - begin);
+    task.num_following = static_cast<int>(params.slot_counts[list]) - begin - task.num_slots;
     task.o = state;
     task.m = state + group_size * params.head_dim;
     task.l = task.m + group_size;
@@ -78,7 +79,9 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
                  params.lse == nullptr ? nullptr : params.lse + head);
     }
   };
-  cpu.team.ParallelFor(first_tile[num_lists], run_item);
+  // Neighbouring tiles go to one worker, as a tile prefetches the next, but not so many that the team ends unevenly.
+  const int num_tiles = first_tile[num_lists];
+  cpu.team.ParallelFor(num_tiles, run_item, std::clamp(num_tiles / (8 * cpu.team.size()), 1, 8));
 }
 
 }  // namespace winnow

@@ -18,10 +18,11 @@ struct DecodeTile {
   const void* slot_pool = nullptr;
   Dtype kv_dtype = Dtype::kBf16;
   const uint32_t* slots = nullptr;
-  int num_slots = 0;   // 1 .. kAttentionTile
-  float* o = nullptr;  // [group_size, head_dim]
-  float* m = nullptr;  // [group_size]
-  float* l = nullptr;  // [group_size]
+  int num_slots = 0;      // 1 .. kAttentionTile
+  int num_following = 0;  // slots of the list after these: worth a prefetch near the end
+  float* o = nullptr;     // [group_size, head_dim]
+  float* m = nullptr;     // [group_size]
+  float* l = nullptr;     // [group_size]
 };
 
 using DecodeTileFunction = void (*)(const DecodeTile& tile);

@@ -9,7 +9,8 @@
 namespace winnow {
 
 struct PrefillMicro {
-  int block_queries = 0;
+  // Queries of one work item.
+  int (*block_queries)(const PrefillAttentionParams& params) = nullptr;
   // Scratch of one worker.
   size_t (*scratch_bytes)(const PrefillAttentionParams& params) = nullptr;
   // Queries [begin, end) of the chunk, all heads of the kv head's group; end - begin <= block_queries.

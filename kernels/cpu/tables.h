@@ -6,5 +6,6 @@
 namespace winnow {
 
 extern const KernelTable kPortableTable;
+extern const KernelTable kAvx512Table;  // F, BW, VL, DQ
 
 }  // namespace winnow

@@ -107,7 +107,7 @@ void DecodeAttentionTile(const DecodeTile& tile) {
 }
 
 const PrefillMicro kPrefill = {
-    .block_queries = 16,
+    .block_queries = [](const PrefillAttentionParams&) { return 16; },
     .scratch_bytes = [](const PrefillAttentionParams&) { return size_t{0}; },
     .block = PrefillBlock,
 };
