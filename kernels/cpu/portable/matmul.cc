@@ -19,29 +19,6 @@ float RmsNormScale(const float* x, int n, float epsilon) {
   return 1 / std::sqrt(sum / static_cast<float>(n) + epsilon);
 }
 
-void TransformRow(const MatmulParams& params, int row, void* out_row) {
-  const float* x = params.x + row * params.x_stride;
-  float* out = static_cast<float*>(out_row);
-  const int n = params.weight.in_features;
-  switch (params.transform) {
-    case InputTransform::kNone:
-      std::memcpy(out, x, n * sizeof(float));
-      break;
-    case InputTransform::kRmsNorm: {
-      const float scale = RmsNormScale(x, n, params.norm_epsilon);
-      for (int i = 0; i < n; ++i) out[i] = x[i] * scale * params.norm_weight[i];
-      break;
-    }
-    case InputTransform::kSiluMul:
-      for (int i = 0; i < n; ++i) out[i] = x[i] / (1 + std::exp(-x[i])) * x[n + i];
-      break;
-  }
-  if (params.weight.dtype == Dtype::kBf16) {
-    for (int i = 0; i < n; ++i) out[i] = RoundToBf16(out[i]);
-  }
-  std::memset(out + n, 0, (PackedInFeatures(n) - n) * sizeof(float));
-}
-
 void Panel(const PanelTask& task) {
   for (int r = 0; r < task.num_rows; ++r) {
     const float* x = static_cast<const float*>(task.x) + r * task.x_stride;
@@ -65,6 +42,29 @@ void Panel(const PanelTask& task) {
 }
 
 }  // namespace
+
+void TransformRow(const MatmulParams& params, int row, void* out_row) {
+  const float* x = params.x + row * params.x_stride;
+  float* out = static_cast<float*>(out_row);
+  const int n = params.weight.in_features;
+  switch (params.transform) {
+    case InputTransform::kNone:
+      std::memcpy(out, x, n * sizeof(float));
+      break;
+    case InputTransform::kRmsNorm: {
+      const float scale = RmsNormScale(x, n, params.norm_epsilon);
+      for (int i = 0; i < n; ++i) out[i] = x[i] * scale * params.norm_weight[i];
+      break;
+    }
+    case InputTransform::kSiluMul:
+      for (int i = 0; i < n; ++i) out[i] = x[i] / (1 + std::exp(-x[i])) * x[n + i];
+      break;
+  }
+  if (params.weight.dtype == Dtype::kBf16) {
+    for (int i = 0; i < n; ++i) out[i] = RoundToBf16(out[i]);
+  }
+  std::memset(out + n, 0, (PackedInFeatures(n) - n) * sizeof(float));
+}
 
 const MatmulMicro kMatmul = {.bf16_input = false, .transform_row = TransformRow, .panel = Panel};
 

@@ -8,6 +8,7 @@
 
 namespace winnow::portable {
 
+void TransformRow(const MatmulParams& params, int row, void* out);
 extern const MatmulMicro kMatmul;
 void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
