@@ -46,6 +46,17 @@ function(winnow_fuzzer name)
   set_property(GLOBAL APPEND PROPERTY WINNOW_FUZZER_TARGETS ${name})
 endfunction()
 
+# `fuzzers` builds them all and lists their paths in <build>/fuzzers.txt.
+function(winnow_fuzzers_target)
+  get_property(targets GLOBAL PROPERTY WINNOW_FUZZER_TARGETS)
+  set(paths)
+  foreach(target IN LISTS targets)
+    string(APPEND paths "$<TARGET_FILE:${target}>\n")
+  endforeach()
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/fuzzers.txt CONTENT "${paths}")
+  add_custom_target(fuzzers DEPENDS ${targets})
+endfunction()
+
 # winnow_proto_library(<name> <file.proto>...)   paths relative to proto/
 function(winnow_proto_library name)
   get_target_property(plugin gRPC::grpc_cpp_plugin LOCATION)

@@ -4,11 +4,11 @@
 
 #include "common/base/dtype.h"
 
-// Parameters of every kernel: plain data, the shape beside each pointer. Pointers only borrow; the caller owns all memory and
-// keeps it alive until the kernel returns. No kernel allocates.
+// Parameters of every kernel: plain data, the shape beside each pointer. Pointers only borrow; the caller owns all
+// memory and keeps it alive until the kernel returns. No kernel allocates.
 //
-// Row invariance: the bits of an output row depend on that row's inputs alone, never on the number of rows, the other rows, the
-// number of threads or where a chunk begins. Every kernel below keeps to it.
+// Row invariance: the bits of an output row depend on that row's inputs alone, never on the number of rows, the other
+// rows, the number of threads or where a chunk begins. Every kernel below keeps to it.
 
 namespace winnow {
 
@@ -23,20 +23,23 @@ struct PackedMatrix {
 };
 
 inline constexpr int kPanel = 64;
-constexpr int PackedInFeatures(int in_features) { return (in_features + 31) / 32 * 32; }
+constexpr int PackedInFeatures(int in_features) {
+  return (in_features + 31) / 32 * 32;
+}
 constexpr size_t PackedBytes(int out_features, int in_features, Dtype dtype) {
-  return static_cast<size_t>((out_features + kPanel - 1) / kPanel) * kPanel * PackedInFeatures(in_features) * DtypeBytes(dtype);
+  return static_cast<size_t>((out_features + kPanel - 1) / kPanel) * kPanel * PackedInFeatures(in_features) *
+         DtypeBytes(dtype);
 }
 
 // What a matmul does to its input rows first.
 enum class InputTransform : uint8_t {
   kNone,
-  kRmsNorm,     // x * rsqrt(mean(x^2) + eps) * norm_weight
-  kSiluMul,     // x holds gate then up, 2 * in_features wide: silu(gate) * up
+  kRmsNorm,  // x * rsqrt(mean(x^2) + eps) * norm_weight
+  kSiluMul,  // x holds gate then up, 2 * in_features wide: silu(gate) * up
 };
 
-// y = transform(x) W^T (+ bias), or y += ... when accumulate. Activations are f32; with bf16 weights the transformed input is rounded
-// to bf16 and products are summed in f32.
+// y = transform(x) W^T (+ bias), or y += ... when accumulate. Activations are f32; with bf16 weights the transformed
+// input is rounded to bf16 and products are summed in f32.
 struct MatmulParams {
   const float* x = nullptr;  // [num_rows, x_stride]
   int64_t x_stride = 0;
@@ -53,8 +56,9 @@ struct MatmulParams {
 
 // Splits fused projections into heads, normalises q and k per head (Qwen3), rotates both, and writes K and V as rows.
 //
-// Rotation of pair i (elements i and i + head_dim/2, Hugging Face's "rotate half") at position p: angle p * inv_freq[i], cos and sin
-// times attention_factor. Angles are computed in f64 or by f32 cos/sin of the f32 product p * inv_freq[i], as the reference does.
+// Rotation of pair i (elements i and i + head_dim/2, Hugging Face's "rotate half") at position p: angle p *
+// inv_freq[i], cos and sin times attention_factor. Angles are computed in f64 or by f32 cos/sin of the f32 product p *
+// inv_freq[i], as the reference does.
 struct RopeAppendParams {
   const float* qkv = nullptr;  // [num_rows, qkv_stride]: q heads, then k heads, then v heads
   int64_t qkv_stride = 0;
@@ -65,7 +69,7 @@ struct RopeAppendParams {
   const float* q_norm_weight = nullptr;  // [head_dim], may be null
   const float* k_norm_weight = nullptr;  // [head_dim], may be null
   float norm_epsilon = 0;
-  const uint32_t* positions = nullptr;  // [num_rows]
+  const uint32_t* positions = nullptr;   // [num_rows]
   const float* rope_inv_freq = nullptr;  // [head_dim / 2]
   float rope_attention_factor = 1;
   Dtype kv_dtype = Dtype::kBf16;  // kBf16 or kF32
@@ -96,8 +100,8 @@ struct RotateParams {
   float* q = nullptr;  // [num_rows, num_heads, head_dim]
 };
 
-// Attention of one query position per row over a list of slots, in the list's order. Partial states (o, lse) of fixed runs of
-// kAttentionTile slots are merged in order, so the result depends on the list alone.
+// Attention of one query position per row over a list of slots, in the list's order. Partial states (o, lse) of fixed
+// runs of kAttentionTile slots are merged in order, so the result depends on the list alone.
 struct DecodeAttentionParams {
   const float* q = nullptr;  // [num_rows, num_query_heads, head_dim], rotated, not scaled
   int num_rows = 0;
@@ -115,13 +119,14 @@ struct DecodeAttentionParams {
 };
 
 inline constexpr int kAttentionTile = 256;
-// For the partial states of `total_slots` listed slots in `num_lists` lists (a list is one row and kv head) of `group_size` heads.
+// For the partial states of `total_slots` listed slots in `num_lists` lists (a list is one row and kv head) of
+// `group_size` heads.
 constexpr size_t DecodeAttentionScratchBytes(size_t total_slots, size_t num_lists, int group_size, int head_dim) {
   return (total_slots / kAttentionTile + num_lists) * group_size * (head_dim + 2) * sizeof(float) + 64;
 }
 
-// Merges partial attention states: out = sum_i w_i o_i with w_i = exp(lse_i) / sum exp(lse). Empty states (lse = -inf) drop out; all
-// empty gives 0 and -inf.
+// Merges partial attention states: out = sum_i w_i o_i with w_i = exp(lse_i) / sum exp(lse). Empty states (lse = -inf)
+// drop out; all empty gives 0 and -inf.
 struct MergeStatesParams {
   const float* const* o = nullptr;    // [num_states] -> [num_rows, head_dim]
   const float* const* lse = nullptr;  // [num_states] -> [num_rows]
@@ -141,8 +146,8 @@ struct PrefillAttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 0;
-  const void* kv = nullptr;      // [num_kv_heads] x kv_head_stride: [position, 2 * head_dim] kv_dtype
-  int64_t kv_head_stride = 0;    // in rows of 2 * head_dim
+  const void* kv = nullptr;    // [num_kv_heads] x kv_head_stride: [position, 2 * head_dim] kv_dtype
+  int64_t kv_head_stride = 0;  // in rows of 2 * head_dim
   Dtype kv_dtype = Dtype::kBf16;
   float* out = nullptr;  // [num_queries, num_query_heads, head_dim]
 };
@@ -168,8 +173,8 @@ struct KeyScoreParams {
   const float* queries = nullptr;  // [num_queries, head_dim]
   int num_queries = 0;
   float scale = 0;
-  float* scores = nullptr;     // [num_queries, scores_stride]
-  int64_t scores_stride = 0;   // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
+  float* scores = nullptr;    // [num_queries, scores_stride]
+  int64_t scores_stride = 0;  // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
 };
 
 // importance[j] = sum over the group of softmax_j(scores), the softmax over all num_keys. Uses exp; tolerates -inf.
@@ -182,7 +187,8 @@ struct SoftmaxSumParams {
   float* lse = nullptr;         // [num_queries] natural log of sum exp(scores); may be null
 };
 
-// The k largest of values[first .. last), ties to the lower index, written in ascending index order. k >= last - first selects all.
+// The k largest of values[first .. last), ties to the lower index, written in ascending index order. k >= last - first
+// selects all.
 struct TopKParams {
   const float* values = nullptr;  // not NaN
   uint32_t first = 0;
@@ -191,7 +197,9 @@ struct TopKParams {
   uint32_t* indices = nullptr;  // [min(k, last - first)]
   uint32_t* scratch = nullptr;  // [TopKScratchWords(last - first)]
 };
-constexpr size_t TopKScratchWords(size_t n) { return 4096 + 2 * n; }
+constexpr size_t TopKScratchWords(size_t n) {
+  return 4096 + 2 * n;
+}
 
 // Copies rows: out[i] = blocks[position / 32][position % 32].
 struct GatherRowsParams {

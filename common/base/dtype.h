@@ -7,7 +7,9 @@ namespace winnow {
 // Element types of weights, KV rows and index keys.
 enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
 
-constexpr size_t DtypeBytes(Dtype dtype) { return dtype == Dtype::kF32 ? 4 : 2; }
+constexpr size_t DtypeBytes(Dtype dtype) {
+  return dtype == Dtype::kF32 ? 4 : 2;
+}
 
 constexpr const char* DtypeName(Dtype dtype) {
   switch (dtype) {

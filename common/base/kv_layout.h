@@ -6,7 +6,7 @@
 
 namespace winnow {
 
-inline constexpr int kBlockTokens = 32;     // consecutive positions of one (layer, kv head) in a block of the cache rank
+inline constexpr int kBlockTokens = 32;  // consecutive positions of one (layer, kv head) in a block of the cache rank
 inline constexpr int kSlotPageTokens = 64;  // slots in a slot page of an inference rank
 
 // Shape of one model's KV; all byte arithmetic of rows lives here.

@@ -9,8 +9,8 @@
 #include "absl/strings/string_view.h"
 
 // Errors across modules are absl::Status; these two macros pass them on.
-#define WINNOW_RETURN_IF_ERROR(expression)                         \
-  do {                                                             \
+#define WINNOW_RETURN_IF_ERROR(expression)                                                    \
+  do {                                                                                        \
     if (absl::Status winnow_status = (expression); !winnow_status.ok()) return winnow_status; \
   } while (false)
 
@@ -26,8 +26,12 @@
 namespace winnow {
 
 // Debian's Abseil has string_view types of its own: this is the one conversion.
-inline absl::string_view AbslSv(std::string_view s) { return {s.data(), s.size()}; }
-inline std::string_view StdSv(absl::string_view s) { return {s.data(), s.size()}; }
+inline absl::string_view AbslSv(std::string_view s) {
+  return {s.data(), s.size()};
+}
+inline std::string_view StdSv(absl::string_view s) {
+  return {s.data(), s.size()};
+}
 
 // The same error with "context: " in front of its message.
 inline absl::Status Annotate(const absl::Status& status, std::string_view context) {

@@ -25,7 +25,9 @@ const std::array<SelectionPreset, 4>& AllPresets() {
 
 }  // namespace
 
-std::span<const SelectionPreset> SelectionPresets() { return AllPresets(); }
+std::span<const SelectionPreset> SelectionPresets() {
+  return AllPresets();
+}
 
 absl::StatusOr<SelectionSpec> FindPreset(std::string_view name) {
   std::string names;
@@ -34,12 +36,14 @@ absl::StatusOr<SelectionSpec> FindPreset(std::string_view name) {
     if (preset.spec.preset == name) return preset.spec;
     absl::StrAppend(&names, names.empty() ? "" : ", ", preset.spec.preset);
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown selection preset \"", AbslSv(name), "\"; there are: ", names));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown selection preset \"", AbslSv(name), "\"; there are: ", names));
 }
 
 absl::Status ValidateSelection(const SelectionSpec& spec) {
   auto out_of_range = [](std::string_view field, double value, double low, double high) {
-    return absl::InvalidArgumentError(absl::StrCat("selection.", AbslSv(field), " is ", value, ", outside [", low, ", ", high, "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("selection.", AbslSv(field), " is ", value, ", outside [", low, ", ", high, "]"));
   };
   if (spec.window < 2 || spec.window > 32) return out_of_range("window", spec.window, 2, 32);
   if (spec.lookahead < 1 || spec.lookahead > 8) return out_of_range("lookahead", spec.lookahead, 1, 8);
@@ -70,7 +74,8 @@ v1::SelectionSpec ToProto(const SelectionSpec& spec) {
 
 absl::StatusOr<SelectionSpec> FromProto(const v1::SelectionSpec& proto) {
   auto bad = [](std::string_view field) {
-    return absl::InvalidArgumentError(absl::StrCat("selection.", AbslSv(field), " is not set or not known to this version"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("selection.", AbslSv(field), " is not set or not known to this version"));
   };
   if (proto.predictor() < v1::PREDICTOR_DENSE || proto.predictor() > v1::PREDICTOR_DEPTH) return bad("predictor");
   if (proto.temporal_variant() < 1 || proto.temporal_variant() > 3) return bad("temporal_variant");

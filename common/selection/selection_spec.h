@@ -13,8 +13,8 @@ enum class GroupAggregation : uint8_t { kSoftmaxSum, kMax, kMean };
 
 inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max();
 
-// A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are full
-// records of this type. The attended set of (position p, layer, kv head) is
+// A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
+// full records of this type. The attended set of (position p, layer, kv head) is
 //   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most budget_tokens rows,
 // where b(p) is the start of the recent window (RecentStart below).
 struct SelectionSpec {
@@ -36,8 +36,8 @@ struct SelectionSpec {
 };
 
 // Start b(p) of the recent window of position p: the largest block-aligned position such that [b, p] holds at least
-// `recent_tokens` rows (so between recent_tokens and recent_tokens + block_tokens - 1), and never below the sinks. Rows below b(p)
-// are complete blocks.
+// `recent_tokens` rows (so between recent_tokens and recent_tokens + block_tokens - 1), and never below the sinks. Rows
+// below b(p) are complete blocks.
 constexpr uint32_t RecentStart(uint32_t position, uint32_t recent_tokens, uint32_t sink_tokens, uint32_t block_tokens) {
   const uint32_t length = position + 1;
   const uint32_t start = length > recent_tokens ? (length - recent_tokens) / block_tokens * block_tokens : 0;
@@ -47,7 +47,8 @@ constexpr uint32_t RecentStart(uint32_t position, uint32_t recent_tokens, uint32
 // True when every row up to `position` is attended: what lies between the sinks and the recent window fits the budget.
 constexpr bool AttendsEverything(uint32_t position, const SelectionSpec& spec, uint32_t block_tokens) {
   if (spec.predictor == Predictor::kDense || spec.budget_tokens == kUnlimitedBudget) return true;
-  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, block_tokens) - spec.sink_tokens <= spec.budget_tokens;
+  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, block_tokens) - spec.sink_tokens <=
+         spec.budget_tokens;
 }
 
 }  // namespace winnow

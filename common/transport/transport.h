@@ -34,6 +34,14 @@ struct TransportCapabilities {
   bool device_memory = false;
 };
 
+// What a transport has seen since it was made, over all its channels, those that are gone included.
+struct TransportCounters {
+  uint64_t frames_sent = 0;
+  uint64_t frames_delivered = 0;
+  uint64_t bad_frames = 0;    // each has failed its channel
+  uint64_t stray_frames = 0;  // dropped: for no channel here, or from another incarnation than the channel's peer
+};
+
 // Room for one outgoing frame's payload, handed out by Channel::Allocate, given back by Post or by its destructor.
 class SendBuffer {
  public:
@@ -140,17 +148,19 @@ class Transport {
 
   // Moves what can be moved without waiting; returns the number of frames delivered.
   virtual int Progress() = 0;
-  // Progress until a frame was delivered, Wake was called or `timeout` passed: polls for up to `spin`, yielding the core between
-  // polls, then sleeps in the kernel. Returns the number of frames delivered.
+  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back, or `timeout`
+  // passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel. Returns the number of frames delivered.
   virtual int Wait(std::chrono::microseconds timeout, std::chrono::microseconds spin) = 0;
   // Ends a Wait that is under way, or the next one, at once. Any thread.
   virtual void Wake() = 0;
+
+  virtual TransportCounters counters() const { return {}; }
 };
 
 struct TransportOptions {
   uint64_t incarnation = 0;               // of this process, stamped on every frame
   size_t window_bytes = size_t{16} << 20;  // payload a channel may have under way: bounds memory on both sides
-  std::string ucx_tls;                    // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
+  std::string ucx_tls = {};                // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
 };
 
 // Frames within one process, between any two InprocTransports.

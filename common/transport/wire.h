@@ -3,14 +3,15 @@
 #include <cstdint>
 #include <type_traits>
 
-// The data plane's format, shared by writer and reader: fixed-size little-endian headers, then the payload that the frame type names.
-// gRPC decides who may send what; these frames only move bytes into memory that the receiver granted.
+// The data plane's format, shared by writer and reader: fixed-size little-endian headers, then the payload that the
+// frame type names. gRPC decides who may send what; these frames only move bytes into memory that the receiver granted.
 //
-// Positions, plans and slots. An iteration of an inference rank opens with one StepPlan per cache rank, naming its rows (one sequence
-// at one position each). Layer, Delta and Watermark frames refer to that plan, their rows in plan order. Per (sequence, layer,
-// kv head) the inference rank's resident rows are the sinks, a ring that holds the newest RingTokens positions, and the pool. The
-// cache rank assigns rows to the pool only, by pool index in [0, PlanRow::pool_slots). While a sequence attends everything, pool
-// index i holds position sink_tokens + i for all positions below the recent window, which both sides know without a frame.
+// Positions, plans and slots. An iteration of an inference rank opens with one StepPlan per cache rank, naming its rows
+// (one sequence at one position each). Layer, Delta and Watermark frames refer to that plan, their rows in plan order.
+// Per (sequence, layer, kv head) the inference rank's resident rows are the sinks, a ring that holds the newest
+// RingTokens positions, and the pool. The cache rank assigns rows to the pool only, by pool index in [0,
+// PlanRow::pool_slots). While a sequence attends everything, pool index i holds position sink_tokens + i for all
+// positions below the recent window, which both sides know without a frame.
 
 namespace winnow::wire {
 
@@ -21,17 +22,18 @@ inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start
 
 enum class FrameType : uint8_t {
   // inference rank -> cache rank
-  kStepPlan = 1,        // PlanRow[]
-  kLayer = 2,           // per (plan, layer): the sections named by LayerFlags, in that order
-  kAppendRange = 3,     // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position on
-  kPromptQueries = 4,   // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
+  kStepPlan = 1,  // PlanRow[]
+  kLayer = 2,     // per (plan, layer): the sections named by LayerFlags, in that order
+  kAppendRange =
+      3,  // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position on
+  kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
   // cache rank -> inference rank
   kDelta = 16,       // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated
   kWatermark = 17,   // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
   kRefill = 18,      // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
   kRefillDone = 19,  // all Refill frames of the sequence have been sent; apply_position = restart position
   // both ways
-  kFenced = 32,          // the frame's attach_epoch or incarnation is not the current one; attach_epoch = the current one
+  kFenced = 32,  // the frame's attach_epoch or incarnation is not the current one; attach_epoch = the current one
   kTransferFailed = 33,  // the sender could not post frames of this sequence, plan and layer: they will not come
   // inside the transport
   kCredit = 64,  // payload bytes consumed by the receiver: returns send window
@@ -43,8 +45,10 @@ enum class Phase : uint8_t {
 };
 
 // LayerFlags: sections of a kLayer payload, each starting at a multiple of kRowAlignment.
-inline constexpr uint32_t kSectionAppend = 1;      // [num_rows][num_kv_heads][2 * head_dim] kv dtype: K (after RoPE), V of layer_first
-inline constexpr uint32_t kSectionQuery = 2;       // f32 [num_rows][num_query_heads][head_dim] before RoPE: queries of layer_first
+inline constexpr uint32_t kSectionAppend =
+    1;  // [num_rows][num_kv_heads][2 * head_dim] kv dtype: K (after RoPE), V of layer_first
+inline constexpr uint32_t kSectionQuery =
+    2;  // f32 [num_rows][num_query_heads][head_dim] before RoPE: queries of layer_first
 inline constexpr uint32_t kSectionPrediction = 4;  // f32, same shape: queries predicted for layer `prediction_layer`
 
 struct FrameHeader {
@@ -62,13 +66,13 @@ struct FrameHeader {
   uint32_t apply_position;
   uint16_t layer_first;
   uint16_t prediction_layer;
-  uint32_t row_count;  // rows of the plan (StepPlan, Layer), rows per kv head (AppendRange, Refill), queries (PromptQueries),
-                       // entries (Delta, Watermark)
+  uint32_t row_count;  // rows of the plan (StepPlan, Layer), rows per kv head (AppendRange, Refill), queries
+                       // (PromptQueries), entries (Delta, Watermark)
   uint64_t payload_bytes;
   uint32_t payload_crc32c;
   uint32_t header_crc32c;  // over the header with this field 0
 };
-static_assert(sizeof(FrameHeader) == 88 && std::is_trivially_copyable_v<FrameHeader>);
+static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // no selection for this row: no Delta entries either
 
@@ -86,8 +90,8 @@ static_assert(sizeof(PlanRow) == 32);
 inline constexpr uint16_t kDeltaFirst = 1;  // the entry carries the selection
 inline constexpr uint16_t kDeltaLast = 2;   // no more entries of this row and kv head
 
-// One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting at a multiple
-// of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
+// One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
+// at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
 //   uint32_t selected[num_selected]      pool indices of Sel(p, l, h) in position order (first part only)
 //   uint32_t streamed[num_streamed]      pool indices that the rows below go to
 //   LocalRow local[num_local]            rows to copy from the ring, because they are still there
@@ -115,12 +119,14 @@ struct WatermarkEntry {
 };
 static_assert(sizeof(WatermarkEntry) == 16);
 
-// Capacity of the ring of an inference rank: the recent window at its longest, one block that is on its way out, rounded up to whole
-// slot pages. At position p, once its row is written, the ring holds positions (p - RingTokens, p].
+// Capacity of the ring of an inference rank: the recent window at its longest, one block that is on its way out,
+// rounded up to whole slot pages. At position p, once its row is written, the ring holds positions (p - RingTokens, p].
 constexpr uint32_t RingTokens(uint32_t recent_tokens, uint32_t block_tokens, uint32_t slot_page_tokens) {
   return (recent_tokens + 2 * block_tokens + slot_page_tokens - 1) / slot_page_tokens * slot_page_tokens;
 }
 
-constexpr size_t AlignUp(size_t n, size_t alignment) { return (n + alignment - 1) / alignment * alignment; }
+constexpr size_t AlignUp(size_t n, size_t alignment) {
+  return (n + alignment - 1) / alignment * alignment;
+}
 
 }  // namespace winnow::wire

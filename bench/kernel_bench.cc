@@ -1,0 +1,531 @@
+// Speed of the CPU kernels beside what the machine can do, measured in the same run.
+//
+//   kernel_bench [isa] [threads]     (auto, 1 and 2)
+//
+// Times are the best of several runs, as other processes share the machine.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/kernel_bench_onednn.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+namespace {
+
+// Zeroed memory on huge pages where the system grants them.
+class Memory {
+ public:
+  explicit Memory(size_t bytes)
+      : bytes_((bytes + kHugePage) / kHugePage * kHugePage), data_(std::aligned_alloc(kHugePage, bytes_)) {
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+    std::memset(data_, 0, bytes_);
+  }
+  ~Memory() { std::free(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  void* data() { return data_; }
+  float* floats() { return static_cast<float*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+  // Small normal numbers of the dtype.
+  void FillRandom(Dtype dtype) {
+    std::mt19937 random(1);
+    for (size_t i = 0; i < bytes_ / DtypeBytes(dtype); ++i) {
+      const float value = static_cast<float>(random() >> 8) * 0x1p-24f - 0.5f;
+      if (dtype == Dtype::kF32) {
+        floats()[i] = value;
+      } else {
+        uint32_t bits;
+        std::memcpy(&bits, &value, 4);
+        static_cast<uint16_t*>(data_)[i] = static_cast<uint16_t>(bits >> 16);
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  size_t bytes_;
+  void* data_;
+};
+
+template <typename F>
+double BestSeconds(const F& run, double at_least_s = 0.15) {
+  double best = std::numeric_limits<double>::infinity();
+  double total = 0;
+  for (int i = 0; i < 5 || total < at_least_s; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::min(best, seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+class Bench {
+ public:
+  Bench(const KernelTable& kernels, int threads)
+      : kernels_(kernels), threads_(threads), executor_(kernels.new_executor(threads)) {}
+
+  void RunAll() {
+    std::printf("\n%s, %d thread(s)\n", std::string(kernels_.name).c_str(), threads_);
+    Barrier();
+    for (int mib : {48, 512}) ReadBandwidth(static_cast<size_t>(mib) << 20);
+    for (auto [n, k] : {std::pair{768, 512}, {512, 512}, {2816, 512}, {512, 1408}, {4096, 512}, {10240, 10240}}) {
+      DecodeMatmul(n, k, 1, Dtype::kBf16);
+    }
+    DecodeMatmul(4096, 4096, 1, Dtype::kF32);
+    for (int rows : {4, 8, 16, 64}) DecodeMatmul(2816, 512, rows, Dtype::kBf16);
+    for (auto [rows, context] : {std::pair{1, 64}, {1, 4096}, {1, 16384}, {8, 4096}}) {
+      DecodeAttention(rows, context, 64, 4, Dtype::kBf16);
+    }
+    DecodeAttention(1, 16384, 128, 8, Dtype::kBf16);
+    DecodeAttention(1, 16384, 64, 4, Dtype::kF32);
+    for (auto [n, k] : {std::pair{768, 512}, {2816, 512}, {512, 1408}, {4096, 4096}})
+      PrefillMatmul(512, n, k, Dtype::kBf16);
+    PrefillMatmul(512, 2816, 512, Dtype::kF32);
+    PrefillAttention(512, 0, 64, 4);
+    PrefillAttention(512, 3584, 64, 4);
+    PrefillAttention(512, 3584, 128, 4);
+    for (auto [rows, context] : {std::pair{1, 64}, {1, 16384}, {8, 4096}}) DecodeStep(rows, context);
+    for (int first : {0, 2048, 14336}) PrefillChunk(2048, first);
+    if (threads_ == 1) {
+      KeyScore(16384, 64, 4);
+      SoftmaxSum(16384, 4);
+      TopK(16384, 2048);
+      TopK(4096, 1024);
+      RopeAppend();
+    }
+  }
+
+ private:
+  void Report(const char* what, double seconds, double bytes, double flops, const char* note = "") {
+    std::printf("  %-44s %9.2f us", what, seconds * 1e6);
+    if (bytes > 0) std::printf("  %6.1f GB/s", bytes / seconds / 1e9);
+    if (bytes > 0 && read_gb_s_ > 0) std::printf(" (%3.0f %% of read)", bytes / seconds / 1e7 / read_gb_s_);
+    if (flops > 0) std::printf("  %7.1f GFLOP/s", flops / seconds / 1e9);
+    std::printf("%s\n", note);
+  }
+
+  void Barrier() {
+    const double seconds = BestSeconds([&] {
+      for (int i = 0; i < 1000; ++i) {
+        kernels_.parallel_for(
+            *executor_, threads_, [](void*, int, int) {}, nullptr);
+      }
+    });
+    Report("parallel_for of nothing", seconds / 1000, 0, 0);
+  }
+
+  // Sums a region, a piece per task: what the cores can read at best. The 512 MiB figure is the yardstick for big
+  // matrices.
+  void ReadBandwidth(size_t bytes) {
+    Memory memory(bytes);
+    struct Context {
+      const float* data;
+      size_t piece_floats;
+      float sums[64][16];
+    } context{memory.floats(), (size_t{1} << 18), {}};
+    const int pieces = static_cast<int>(bytes / (context.piece_floats * 4));
+    const double seconds = BestSeconds([&] {
+      kernels_.parallel_for(
+          *executor_, pieces,
+          [](void* context, int piece, int worker) {
+            auto& c = *static_cast<Context*>(context);
+            typedef float Vector __attribute__((vector_size(64)));
+            Vector sum[8] = {};
+            const float* from = c.data + piece * c.piece_floats;
+            for (size_t i = 0; i < c.piece_floats; i += 128) {
+              for (int v = 0; v < 8; ++v) {
+                __builtin_prefetch(from + i + 16 * v + 1024);
+                sum[v] += *reinterpret_cast<const Vector*>(from + i + 16 * v);
+              }
+            }
+            for (int v = 1; v < 8; ++v) sum[0] += sum[v];
+            std::memcpy(c.sums[worker], &sum[0], 64);
+          },
+          &context);
+    });
+    char what[64];
+    std::snprintf(what, sizeof what, "read %zu MiB", bytes >> 20);
+    read_gb_s_ = 0;
+    Report(what, seconds, static_cast<double>(bytes), 0);
+    read_gb_s_ = bytes / seconds / 1e9;
+  }
+
+  struct Weights {
+    Weights(const KernelTable& kernels, int n, int k, Dtype dtype, size_t copies)
+        : memory(PackedBytes(n, k, dtype) * copies) {
+      memory.FillRandom(dtype);
+      (void)kernels;
+    }
+    Memory memory;
+  };
+
+  void DecodeMatmul(int n, int k, int rows, Dtype dtype) {
+    // Enough copies that weights come from memory (L3 at best), as in a model.
+    const size_t bytes = PackedBytes(n, k, dtype);
+    const size_t copies = std::max<size_t>(1, (size_t{48} << 20) / bytes);
+    Weights weights(kernels_, n, k, dtype, copies);
+    Memory x(static_cast<size_t>(rows) * k * 4);
+    x.FillRandom(Dtype::kF32);
+    Memory y(static_cast<size_t>(rows) * n * 4);
+    MatmulParams params;
+    params.x = x.floats();
+    params.x_stride = k;
+    params.num_rows = rows;
+    params.transform = InputTransform::kRmsNorm;
+    params.norm_weight = x.floats();
+    params.norm_epsilon = 1e-6f;
+    params.y = y.floats();
+    params.y_stride = n;
+    const double seconds = BestSeconds([&] {
+      for (size_t i = 0; i < copies; ++i) {
+        params.weight = {static_cast<char*>(weights.memory.data()) + i * bytes, n, k, dtype};
+        kernels_.decode_matmul(*executor_, params);
+      }
+    });
+    char what[64];
+    std::snprintf(what, sizeof what, "decode_matmul %s %dx%d rows %d", DtypeName(dtype), n, k, rows);
+    Report(what, seconds / copies, static_cast<double>(bytes), 2.0 * rows * n * k);
+  }
+
+  void PrefillMatmul(int rows, int n, int k, Dtype dtype) {
+    Weights weights(kernels_, n, k, dtype, 1);
+    Memory x(static_cast<size_t>(rows) * k * 4);
+    x.FillRandom(Dtype::kF32);
+    Memory y(static_cast<size_t>(rows) * n * 4);
+    MatmulParams params;
+    params.x = x.floats();
+    params.x_stride = k;
+    params.num_rows = rows;
+    params.transform = InputTransform::kRmsNorm;
+    params.norm_weight = x.floats();
+    params.norm_epsilon = 1e-6f;
+    params.weight = {weights.memory.data(), n, k, dtype};
+    params.y = y.floats();
+    params.y_stride = n;
+    const double seconds = BestSeconds([&] { kernels_.prefill_matmul(*executor_, params); });
+    const double bare = OneDnnMatmulSeconds(rows, n, k, dtype, threads_);
+    const double bare_f32 = OneDnnMatmulSeconds(rows, n, k, Dtype::kF32, threads_);
+    char what[64];
+    std::snprintf(what, sizeof what, "prefill_matmul %s %dx%d rows %d", DtypeName(dtype), n, k, rows);
+    char note[96];
+    std::snprintf(note, sizeof note, "  (%.0f %% of oneDNN %s, %.0f %% of oneDNN f32)", 100 * bare / seconds,
+                  DtypeName(dtype), 100 * bare_f32 / seconds);
+    Report(what, seconds, 0, 2.0 * rows * n * k, note);
+  }
+
+  void DecodeAttention(int rows, int context, int head_dim, int group, Dtype dtype) {
+    constexpr int kKvHeads = 2;
+    const int num_lists = rows * kKvHeads;
+    const size_t row_bytes = 2 * head_dim * DtypeBytes(dtype);
+    const size_t num_slots = static_cast<size_t>(num_lists) * context;
+    // Several layers' worth, so that rows come from memory.
+    const size_t copies = std::max<size_t>(1, (size_t{64} << 20) / (num_slots * row_bytes));
+    Memory pool(copies * num_slots * row_bytes);
+    pool.FillRandom(dtype);
+    // Runs of a page of 64 slots in a shuffled order of pages.
+    std::mt19937 random(2);
+    std::vector<uint32_t> pages((num_slots + 63) / 64);
+    for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<uint32_t>(i);
+    std::shuffle(pages.begin(), pages.end(), random);
+    std::vector<uint32_t> slots(num_slots);
+    for (size_t i = 0; i < num_slots; ++i) slots[i] = pages[i / 64] * 64 + i % 64;
+    std::vector<const uint32_t*> lists;
+    std::vector<uint32_t> counts(num_lists, context);
+    for (int i = 0; i < num_lists; ++i) lists.push_back(slots.data() + static_cast<size_t>(i) * context);
+    Memory q(static_cast<size_t>(num_lists) * group * head_dim * 4);
+    q.FillRandom(Dtype::kF32);
+    Memory out(q.bytes());
+    Memory scratch(DecodeAttentionScratchBytes(num_slots, num_lists, group, head_dim));
+    DecodeAttentionParams params;
+    params.q = q.floats();
+    params.num_rows = rows;
+    params.num_query_heads = kKvHeads * group;
+    params.num_kv_heads = kKvHeads;
+    params.head_dim = head_dim;
+    params.scale = 0.125f;
+    params.kv_dtype = dtype;
+    params.slots = lists.data();
+    params.slot_counts = counts.data();
+    params.out = out.floats();
+    params.scratch = scratch.data();
+    const double seconds = BestSeconds([&] {
+      for (size_t i = 0; i < copies; ++i) {
+        params.slot_pool = static_cast<char*>(pool.data()) + i * num_slots * row_bytes;
+        kernels_.decode_attention(*executor_, params);
+      }
+    });
+    char what[80];
+    std::snprintf(what, sizeof what, "decode_attention %s %dx%d hd %d group %d", DtypeName(dtype), rows, context,
+                  head_dim, group);
+    Report(what, seconds / copies, static_cast<double>(num_slots * row_bytes), 4.0 * num_slots * group * head_dim);
+  }
+
+  void PrefillAttention(int queries, int first, int head_dim, int group) {
+    constexpr int kKvHeads = 2;
+    const int length = first + queries;
+    Memory q(static_cast<size_t>(queries) * kKvHeads * group * head_dim * 4);
+    q.FillRandom(Dtype::kF32);
+    Memory out(q.bytes());
+    Memory kv(static_cast<size_t>(kKvHeads) * length * 2 * head_dim * 2);
+    kv.FillRandom(Dtype::kBf16);
+    PrefillAttentionParams params;
+    params.q = q.floats();
+    params.num_queries = queries;
+    params.first_position = first;
+    params.num_query_heads = kKvHeads * group;
+    params.num_kv_heads = kKvHeads;
+    params.head_dim = head_dim;
+    params.scale = 0.125f;
+    params.kv = kv.data();
+    params.kv_head_stride = length;
+    params.out = out.floats();
+    const double seconds = BestSeconds([&] { kernels_.prefill_attention(*executor_, params); });
+    const double pairs = static_cast<double>(queries) * first + queries * (queries + 1.0) / 2;
+    char what[64];
+    std::snprintf(what, sizeof what, "prefill_attention %d after %d, hd %d group %d", queries, first, head_dim, group);
+    Report(what, seconds, 0, 4.0 * pairs * kKvHeads * group * head_dim);
+  }
+
+  void KeyScore(int keys, int head_dim, int queries) {
+    const size_t tile_bytes = static_cast<size_t>(head_dim) * 64;
+    Memory memory(static_cast<size_t>(keys) * head_dim * 2);
+    memory.FillRandom(Dtype::kBf16);
+    std::vector<const void*> tiles;
+    for (int t = 0; t < keys / 32; ++t) tiles.push_back(static_cast<char*>(memory.data()) + t * tile_bytes);
+    Memory q(queries * head_dim * 4);
+    q.FillRandom(Dtype::kF32);
+    Memory scores(static_cast<size_t>(queries) * keys * 4);
+    const KeyScoreParams params{tiles.data(), keys,   head_dim,        Dtype::kBf16, q.floats(),
+                                queries,      0.125f, scores.floats(), keys};
+    const double seconds = BestSeconds([&] { kernels_.key_score(params); });
+    Report("key_score 16384 keys hd 64, 4 queries", seconds, static_cast<double>(keys) * head_dim * 2,
+           2.0 * keys * head_dim * queries);
+  }
+
+  void SoftmaxSum(int keys, int queries) {
+    Memory scores(static_cast<size_t>(queries) * keys * 4);
+    scores.FillRandom(Dtype::kF32);
+    Memory importance(static_cast<size_t>(keys) * 4);
+    const SoftmaxSumParams params{scores.floats(), keys, queries, keys, importance.floats(), nullptr};
+    const double seconds = BestSeconds([&] { kernels_.softmax_sum(params); });
+    Report("softmax_sum 16384 keys, 4 queries", seconds, static_cast<double>(keys) * queries * 4, 0);
+  }
+
+  void TopK(uint32_t n, uint32_t k) {
+    std::mt19937 random(3);
+    std::lognormal_distribution<float> importance(-8, 2);  // what a softmax leaves
+    std::vector<float> values(n);
+    for (float& v : values) v = importance(random);
+    std::vector<uint32_t> indices(k);
+    std::vector<uint32_t> scratch(TopKScratchWords(n));
+    const TopKParams params{values.data(), 0, n, k, indices.data(), scratch.data()};
+    const double seconds = BestSeconds([&] { kernels_.top_k(params); });
+    char what[64];
+    std::snprintf(what, sizeof what, "top_k %u of %u", k, n);
+    Report(what, seconds, 4.0 * n, 0);
+  }
+
+  void RopeAppend() {
+    constexpr int kHeadDim = 64;
+    std::vector<float> qkv(12 * kHeadDim, 0.5f);
+    std::vector<float> inv_freq(kHeadDim / 2, 0.1f);
+    std::vector<float> q(8 * kHeadDim);
+    std::vector<uint16_t> kv(2 * 2 * kHeadDim);
+    const uint32_t position = 5000;
+    RopeAppendParams params;
+    params.qkv = qkv.data();
+    params.qkv_stride = 12 * kHeadDim;
+    params.num_rows = 1;
+    params.num_query_heads = 8;
+    params.num_kv_heads = 2;
+    params.head_dim = kHeadDim;
+    params.positions = &position;
+    params.rope_inv_freq = inv_freq.data();
+    params.q = q.data();
+    params.kv_rows = kv.data();
+    const double seconds = BestSeconds([&] { kernels_.rope_append(*executor_, params); }, 0.01);
+    Report("rope_append 1 row, 8 + 2 heads", seconds, 0, 0);
+  }
+
+  // All kernels of one forward pass of the bench model (8 layers, hidden 512, ffn 1408, 8 query and 2 kv heads of 64,
+  // vocabulary 4096), every layer with weights and slots of its own.
+  struct Model {
+    static constexpr int kLayers = 8;
+    static constexpr int kHidden = 512;
+    static constexpr int kFfn = 1408;
+    static constexpr int kQueryHeads = 8;
+    static constexpr int kKvHeads = 2;
+    static constexpr int kHeadDim = 64;
+    static constexpr int kQkv = (kQueryHeads + 2 * kKvHeads) * kHeadDim;
+    static constexpr int kVocab = 4096;
+
+    explicit Model(int rows)
+        : weights(kLayers * (PackedBytes(kQkv, kHidden, Dtype::kBf16) + PackedBytes(kHidden, kHidden, Dtype::kBf16) +
+                             PackedBytes(2 * kFfn, kHidden, Dtype::kBf16) + PackedBytes(kHidden, kFfn, Dtype::kBf16)) +
+                  PackedBytes(kVocab, kHidden, Dtype::kBf16)),
+          norm(kHidden, 0.02f),
+          inv_freq(kHeadDim / 2, 0.1f),
+          positions(rows, 5000),
+          x(static_cast<size_t>(rows) * kHidden, 0.1f),
+          qkv(static_cast<size_t>(rows) * kQkv),
+          q(static_cast<size_t>(rows) * kHidden),
+          attended(q.size()),
+          hidden(static_cast<size_t>(rows) * 2 * kFfn),
+          logits(kVocab * 8),
+          new_kv(static_cast<size_t>(rows) * kKvHeads * 2 * kHeadDim) {
+      weights.FillRandom(Dtype::kBf16);
+    }
+
+    Memory weights;
+    std::vector<float> norm, inv_freq;
+    std::vector<uint32_t> positions;
+    std::vector<float> x, qkv, q, attended, hidden, logits;
+    std::vector<uint16_t> new_kv;
+  };
+
+  template <typename Attend>
+  void ForwardPass(Model& m, int rows, void (*matmul)(Executor&, const MatmulParams&), int logit_rows,
+                   const Attend& attend) {
+    const char* next = static_cast<const char*>(m.weights.data());
+    const auto multiply = [&](const std::vector<float>& in, int k, InputTransform transform, int n, bool accumulate,
+                              std::vector<float>& out, int num_rows) {
+      MatmulParams params;
+      params.x = in.data();
+      params.x_stride = transform == InputTransform::kSiluMul ? 2 * k : k;
+      params.num_rows = num_rows;
+      params.transform = transform;
+      params.norm_weight = m.norm.data();
+      params.norm_epsilon = 1e-6f;
+      params.weight = {next, n, k, Dtype::kBf16};
+      params.accumulate = accumulate;
+      params.y = out.data();
+      params.y_stride = n;
+      next += PackedBytes(n, k, Dtype::kBf16);
+      matmul(*executor_, params);
+    };
+    for (int layer = 0; layer < Model::kLayers; ++layer) {
+      multiply(m.x, Model::kHidden, InputTransform::kRmsNorm, Model::kQkv, false, m.qkv, rows);
+      RopeAppendParams rope;
+      rope.qkv = m.qkv.data();
+      rope.qkv_stride = Model::kQkv;
+      rope.num_rows = rows;
+      rope.num_query_heads = Model::kQueryHeads;
+      rope.num_kv_heads = Model::kKvHeads;
+      rope.head_dim = Model::kHeadDim;
+      rope.positions = m.positions.data();
+      rope.rope_inv_freq = m.inv_freq.data();
+      rope.q = m.q.data();
+      rope.kv_rows = m.new_kv.data();
+      kernels_.rope_append(*executor_, rope);
+      attend(layer);
+      multiply(m.attended, Model::kHidden, InputTransform::kNone, Model::kHidden, true, m.x, rows);
+      multiply(m.x, Model::kHidden, InputTransform::kRmsNorm, 2 * Model::kFfn, false, m.hidden, rows);
+      multiply(m.hidden, Model::kFfn, InputTransform::kSiluMul, Model::kHidden, true, m.x, rows);
+    }
+    multiply(m.x, Model::kHidden, InputTransform::kRmsNorm, Model::kVocab, false, m.logits, logit_rows);
+  }
+
+  void DecodeStep(int rows, int context) {
+    Model m(rows);
+    const int num_lists = rows * Model::kKvHeads;
+    const size_t layer_bytes = static_cast<size_t>(num_lists) * context * 2 * Model::kHeadDim * 2;
+    Memory pool(Model::kLayers * layer_bytes);
+    pool.FillRandom(Dtype::kBf16);
+    std::vector<uint32_t> slots(static_cast<size_t>(num_lists) * context);
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<uint32_t>(i);
+    std::vector<const uint32_t*> lists;
+    for (int i = 0; i < num_lists; ++i) lists.push_back(slots.data() + static_cast<size_t>(i) * context);
+    std::vector<uint32_t> counts(num_lists, context);
+    Memory scratch(
+        DecodeAttentionScratchBytes(slots.size(), num_lists, Model::kQueryHeads / Model::kKvHeads, Model::kHeadDim));
+    const double seconds = BestSeconds([&] {
+      ForwardPass(m, rows, kernels_.decode_matmul, rows, [&](int layer) {
+        DecodeAttentionParams params;
+        params.q = m.q.data();
+        params.num_rows = rows;
+        params.num_query_heads = Model::kQueryHeads;
+        params.num_kv_heads = Model::kKvHeads;
+        params.head_dim = Model::kHeadDim;
+        params.scale = 0.125f;
+        params.slot_pool = static_cast<char*>(pool.data()) + layer * layer_bytes;
+        params.slots = lists.data();
+        params.slot_counts = counts.data();
+        params.out = m.attended.data();
+        params.scratch = scratch.data();
+        kernels_.decode_attention(*executor_, params);
+      });
+    });
+    char what[64];
+    std::snprintf(what, sizeof what, "bench model, decode step %d x %d", rows, context);
+    char note[64];
+    std::snprintf(note, sizeof note, "  %.0f tokens/s", rows / seconds);
+    Report(what, seconds, static_cast<double>(m.weights.bytes() + pool.bytes()), 0, note);
+  }
+
+  void PrefillChunk(int rows, int first) {
+    Model m(rows);
+    const int length = first + rows;
+    Memory kv(static_cast<size_t>(Model::kKvHeads) * length * 2 * Model::kHeadDim * 2);
+    kv.FillRandom(Dtype::kBf16);
+    const double seconds = BestSeconds(
+        [&] {
+          ForwardPass(m, rows, kernels_.prefill_matmul, 1, [&](int) {
+            PrefillAttentionParams params;
+            params.q = m.q.data();
+            params.num_queries = rows;
+            params.first_position = first;
+            params.num_query_heads = Model::kQueryHeads;
+            params.num_kv_heads = Model::kKvHeads;
+            params.head_dim = Model::kHeadDim;
+            params.scale = 0.125f;
+            params.kv = kv.data();
+            params.kv_head_stride = length;
+            params.out = m.attended.data();
+            kernels_.prefill_attention(*executor_, params);
+          });
+        },
+        0.01);
+    char what[64];
+    std::snprintf(what, sizeof what, "bench model, prefill %d after %d", rows, first);
+    char note[64];
+    std::snprintf(note, sizeof note, "  %.0f tokens/s", rows / seconds);
+    Report(what, seconds, 0, 0, note);
+  }
+
+  const KernelTable& kernels_;
+  const int threads_;
+  std::unique_ptr<Executor> executor_;
+  double read_gb_s_ = 0;
+};
+
+}  // namespace
+}  // namespace winnow
+
+int main(int argc, char** argv) {
+  const auto kernels = winnow::CpuKernels(argc > 1 ? argv[1] : "auto");
+  if (!kernels.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(kernels.status().message()).c_str());
+    return 1;
+  }
+  if (argc > 2) {
+    winnow::Bench(**kernels, std::atoi(argv[2])).RunAll();
+    return 0;
+  }
+  for (int threads : {1, 2}) winnow::Bench(**kernels, threads).RunAll();
+  return 0;
+}

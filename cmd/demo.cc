@@ -1,0 +1,83 @@
+#include <cstdio>
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/demo_document.h"
+#include "cmd/generation_client.h"
+
+namespace winnow {
+namespace {
+
+struct DemoOptions {
+  HostPort grpc{"127.0.0.1", 8001};
+  bool once = false;
+  uint32_t budget = 256;
+  std::string selection;
+  uint64_t seed = 1;
+  uint32_t characters = 16'500;
+  int facts = 16;
+
+  void Declare(Fields& fields) {
+    fields.Address("grpc", &grpc, "gRPC address of the server.");
+    fields.Bool("once", &once, "Ask one question and end; otherwise five, each about another text.");
+    fields.Integer("budget", &budget, "Selected rows per head; 0 = the server's default.");
+    fields.Text("selection", &selection, "Selection preset; empty = the server's default.");
+    fields.Integer("seed", &seed, "Another seed makes another text.");
+    fields.Integer("characters", &characters, "Length of the text; about four make a token.", 500u, 4'000'000u);
+    fields.Integer("facts", &facts, "Facts in the text; one of them is asked for.", 1, 1000);
+  }
+};
+
+// Asks one question; true when the answer was right.
+absl::StatusOr<bool> Ask(GenerationClient& client, const DemoOptions& options, uint64_t seed) {
+  const DemoDocument document = MakeDemoDocument(seed, options.characters, options.facts);
+  v1::GenerateRequest request;
+  v1::Message* message = request.mutable_messages()->add_messages();
+  message->set_role("user");
+  message->set_content(document.text + "\n\n" + document.question);
+  request.mutable_sampling()->set_temperature(0);
+  request.set_max_tokens(48);
+  if (options.budget > 0) request.mutable_selection()->set_budget_tokens(options.budget);
+  if (!options.selection.empty()) request.mutable_selection()->set_preset(options.selection);
+
+  std::printf("A text of %zu characters hides %d codes among sentences about software.\n\n", document.text.size(),
+              options.facts);
+  std::printf("Question  %s\nAnswer    ", document.question.c_str());
+  std::fflush(stdout);
+  WINNOW_ASSIGN_OR_RETURN(const GenerationResult result, client.Generate(request, [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }));
+  const bool right = result.text == document.answer;
+  if (right) {
+    std::printf("\n          (right)\n\n");
+  } else {
+    std::printf("\n          (wrong: the text says \"%s\")\n\n", document.answer.c_str());
+  }
+  std::printf("%s\n", DescribeStats(result).c_str());
+  return right;
+}
+
+}  // namespace
+
+int DemoMain(const Arguments& arguments) {
+  DemoOptions options;
+  if (const auto code = ParseCommandLine("demo", "[--option=value ...]", arguments, options)) return *code;
+  BlockStopSignals();
+  GenerationClient client(options.grpc.ToString());
+  const int rounds = options.once ? 1 : 5;
+  int right = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const absl::StatusOr<bool> answer = Ask(client, options, options.seed + round);
+    if (!answer.ok()) {
+      std::printf("\n");
+      if (absl::IsCancelled(answer.status())) return 130;
+      return Fail("demo", answer.status());
+    }
+    right += *answer;
+  }
+  if (!options.once) std::printf("%d of %d answers are right.\n", right, rounds);
+  return right == rounds ? 0 : 1;
+}
+
+}  // namespace winnow

@@ -1,0 +1,199 @@
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/ucx_transports.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+namespace {
+
+struct DoctorOptions {
+  void Declare(Fields&) {}
+};
+
+enum class Verdict { kOk, kWarn, kMissing };
+
+struct Finding {
+  Verdict verdict = Verdict::kOk;
+  std::string_view subject;
+  std::string what = {};
+  std::string advice = {};
+};
+
+std::string Gibibytes(double bytes) {
+  return absl::StrFormat("%.1f GiB", bytes / 1073741824.0);
+}
+
+// /proc/meminfo, in bytes.
+std::map<std::string, double> MemoryInfo() {
+  std::map<std::string, double> info;
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos) info[line.substr(0, colon)] = 1024.0 * std::atof(line.c_str() + colon + 1);
+  }
+  return info;
+}
+
+Finding Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  const int cores = CPU_COUNT(&set);
+  Finding finding{.subject = "cores",
+                  .what = absl::StrCat(cores, " usable of ", sysconf(_SC_NPROCESSORS_ONLN), " online")};
+  if (cores < 2) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = "inference rank and cache rank share one core: --transport=inproc saves the switching";
+  }
+  return finding;
+}
+
+Finding Memory(const std::map<std::string, double>& info) {
+  const double total = info.contains("MemTotal") ? info.at("MemTotal") : 0;
+  const double available = info.contains("MemAvailable") ? info.at("MemAvailable") : 0;
+  Finding finding{.subject = "memory", .what = Gibibytes(available) + " available of " + Gibibytes(total)};
+  if (available < 1073741824.0) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = "the demo model needs about 1 GiB; ranks refuse to start when their memory does not fit";
+  }
+  return finding;
+}
+
+Finding HugePages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string setting;
+  std::getline(file, setting);
+  Finding finding{.subject = "huge pages", .what = setting.empty() ? "not offered by this kernel" : setting};
+  if (setting.empty() || setting.find("[never]") != std::string::npos) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice =
+        "weights and KV are read 5-20 % faster with /sys/kernel/mm/transparent_hugepage/enabled at madvise";
+  }
+  return finding;
+}
+
+Finding Kernels() {
+  const absl::StatusOr<const KernelTable*> table = CpuKernels();
+  if (!table.ok()) {
+    return {Verdict::kMissing, "kernels", std::string(table.status().message()), "this build cannot compute here"};
+  }
+  Finding finding{.subject = "kernels", .what = std::string((*table)->name)};
+  if ((*table)->name.find("portable") != std::string_view::npos) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = "no kernels for this CPU's vector instructions: everything works, several times slower";
+  }
+  return finding;
+}
+
+Finding SharedMemory() {
+  struct statvfs fs {};
+  if (statvfs("/dev/shm", &fs) != 0) {
+    return {Verdict::kWarn, "/dev/shm", "not there", "UCX falls back to slower transports without shared memory"};
+  }
+  const double total = static_cast<double>(fs.f_blocks) * fs.f_frsize,
+               free = static_cast<double>(fs.f_bavail) * fs.f_frsize;
+  Finding finding{.subject = "/dev/shm", .what = Gibibytes(free) + " free of " + Gibibytes(total)};
+  if (free < 256.0 * 1048576) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = "the data plane between ranks wants 256 MiB or more (containers: --shm-size=1g)";
+  }
+  return finding;
+}
+
+Finding Ucx() {
+  const absl::StatusOr<std::vector<std::string>> names = UcxTransports();
+  if (!names.ok() || names->empty()) {
+    return {Verdict::kWarn, "ucx", names.ok() ? "no transports" : std::string(names.status().message()),
+            "ranks in processes of their own need UCX; --transport=inproc works without"};
+  }
+  Finding finding{.subject = "ucx", .what = absl::StrJoin(*names, " ")};
+  const std::string all = " " + finding.what + " ";
+  if (all.find(" posix ") == std::string::npos && all.find(" sysv ") == std::string::npos) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = "no shared-memory transport: ranks of one machine talk over TCP";
+  }
+  return finding;
+}
+
+Finding Limit(std::string_view subject, int resource, double wanted, const char* unit, double divisor,
+              std::string advice) {
+  rlimit limit{};
+  getrlimit(static_cast<__rlimit_resource>(resource), &limit);
+  auto text = [&](rlim_t value) {
+    return value == RLIM_INFINITY ? std::string("unlimited") : absl::StrFormat("%.0f%s", value / divisor, unit);
+  };
+  Finding finding{.subject = subject,
+                  .what = absl::StrCat(text(limit.rlim_cur), " (hard limit ", text(limit.rlim_max), ")")};
+  if (limit.rlim_cur != RLIM_INFINITY && static_cast<double>(limit.rlim_cur) < wanted) {
+    finding.verdict = Verdict::kWarn;
+    finding.advice = std::move(advice);
+  }
+  return finding;
+}
+
+Finding Gpu() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  bool plugin = false;
+  for (const char* folder : {".", "../lib", "../kernels/cuda"}) {
+    plugin |= std::filesystem::exists(self / folder / "libwinnow_cuda.so", error);
+  }
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  const bool has_driver = driver != nullptr;
+  if (has_driver) dlclose(driver);
+  Finding finding{.subject = "gpu"};
+  if (!has_driver) {
+    finding.what = "no NVIDIA driver (libcuda.so.1): the CPU does everything";
+  } else if (!plugin) {
+    finding.verdict = Verdict::kWarn;
+    finding.what = "NVIDIA driver found, but this build has no GPU plugin";
+    finding.advice = "configure with -DWINNOW_CUDA=ON to build it";
+  } else {
+    finding.what = "NVIDIA driver and GPU plugin found";
+  }
+  return finding;
+}
+
+}  // namespace
+
+int DoctorMain(const Arguments& arguments) {
+  DoctorOptions options;
+  if (const auto code = ParseCommandLine("doctor", "", arguments, options)) return *code;
+  const Finding findings[] = {
+      Cores(),
+      Memory(MemoryInfo()),
+      HugePages(),
+      Kernels(),
+      SharedMemory(),
+      Ucx(),
+      Limit("open files", RLIMIT_NOFILE, 4096, "", 1, "each client connection takes one: ulimit -n 20000"),
+      Limit("locked memory", RLIMIT_MEMLOCK, 1 << 20, " KiB", 1024,
+            "RDMA needs locked memory (ulimit -l unlimited); shared memory and TCP do not"),
+      Gpu(),
+  };
+  bool missing = false;
+  for (const Finding& finding : findings) {
+    const char* verdict = finding.verdict == Verdict::kOk     ? "ok"
+                          : finding.verdict == Verdict::kWarn ? "warn"
+                                                              : "MISSING";
+    std::printf("%-8s %-14s %s\n", verdict, finding.subject.data(), finding.what.c_str());
+    if (!finding.advice.empty()) std::printf("%-23s %s\n", "", finding.advice.c_str());
+    missing |= finding.verdict == Verdict::kMissing;
+  }
+  return missing ? 1 : 0;
+}
+
+}  // namespace winnow

@@ -1,0 +1,83 @@
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/generation_client.h"
+
+namespace winnow {
+namespace {
+
+struct GenerateOptions {
+  HostPort grpc{"127.0.0.1", 8001};
+  uint32_t max_tokens = 0;
+  double temperature = -1;
+  std::string selection;
+  uint32_t budget = 0;
+  bool raw = false;
+  bool stats = false;
+
+  void Declare(Fields& fields) {
+    fields.Address("grpc", &grpc, "gRPC address of the server.");
+    fields.Integer("max-tokens", &max_tokens, "Most tokens to generate; 0 = what is left of the context.");
+    fields.Number("temperature", &temperature, "0 = greedy; negative = the server's default.", -1, 100);
+    fields.Text("selection", &selection, "Selection preset; empty = the server's default.");
+    fields.Integer("budget", &budget, "Selected rows per head; 0 = the preset's.");
+    fields.Bool("raw", &raw, "Send the prompt as it is, without the chat template.");
+    fields.Bool("stats", &stats, "Print usage, times and how the selection did to stderr.");
+  }
+};
+
+v1::GenerateRequest MakeRequest(const GenerateOptions& options, std::string prompt) {
+  v1::GenerateRequest request;
+  if (options.raw) {
+    request.set_text(std::move(prompt));
+  } else {
+    v1::Message* message = request.mutable_messages()->add_messages();
+    message->set_role("user");
+    message->set_content(std::move(prompt));
+  }
+  if (options.max_tokens > 0) request.set_max_tokens(options.max_tokens);
+  if (options.temperature >= 0) request.mutable_sampling()->set_temperature(static_cast<float>(options.temperature));
+  if (!options.selection.empty()) request.mutable_selection()->set_preset(options.selection);
+  if (options.budget > 0) request.mutable_selection()->set_budget_tokens(options.budget);
+  return request;
+}
+
+}  // namespace
+
+int GenerateMain(const Arguments& arguments) {
+  GenerateOptions options;
+  std::vector<std::string> positionals;
+  if (const auto code =
+          ParseCommandLine("generate", "[--option=value ...] PROMPT   (\"-\" reads the prompt from stdin)", arguments,
+                           options, &positionals)) {
+    return *code;
+  }
+  if (positionals.size() != 1) {
+    return Fail("generate", absl::InvalidArgumentError("give one prompt, or \"-\" to read it from stdin"), 2);
+  }
+  std::string prompt = positionals.front();
+  if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+  BlockStopSignals();
+  GenerationClient client(options.grpc.ToString());
+  const absl::StatusOr<GenerationResult> result =
+      client.Generate(MakeRequest(options, std::move(prompt)), [](std::string_view text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+      });
+  std::printf("\n");
+  if (!result.ok()) {
+    if (absl::IsCancelled(result.status())) return 130;  // as a shell reports Ctrl-C
+    return Fail("generate", result.status());
+  }
+  if (options.stats) {
+    std::fprintf(stderr, "%s", DescribeStats(*result).c_str());
+    std::fprintf(stderr, "  ended by               %s\n",
+                 result->reason == v1::FINISH_REASON_LENGTH ? "length" : "stop");
+  }
+  return 0;
+}
+
+}  // namespace winnow

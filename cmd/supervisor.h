@@ -1,0 +1,101 @@
+#pragma once
+#include <signal.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cmd/child_process.h"
+#include "common/base/status.h"
+
+namespace winnow {
+
+// Starts processes, passes their logs on, restarts those that die and stops them all. It is meant for one machine and a
+// handful of children; a cluster has Kubernetes or Slurm for this. One thread, no other threads in the process.
+//
+// A child has reported: nothing -> addresses -> ready (ParentReport). One that dies before it was ever ready will not
+// do better the next time: that is an error at once. One that dies later is restarted after a growing delay; too many
+// deaths shortly after their start are an error.
+class Supervisor {
+ public:
+  struct Options {
+    std::chrono::milliseconds first_backoff{100};
+    std::chrono::milliseconds last_backoff{5'000};
+    // A child that lived at least this long is not suspected of dying at each start.
+    std::chrono::milliseconds long_life{10'000};
+    int max_short_lives = 5;
+    // From SIGTERM to SIGKILL.
+    std::chrono::milliseconds grace{10'000};
+    int log_fd = 2;
+  };
+
+  // key -> address, as the child's latest run reported them.
+  using Addresses = std::map<std::string, std::string>;
+
+  struct Child {
+    std::string name;  // prefix of its log lines
+    std::vector<std::string> arguments;
+    // The configuration for the next run; `known` is what the run before has reported (empty for the first), so that a
+    // restarted child can be given the same ports again.
+    std::function<std::string(const Addresses& known)> config;
+  };
+
+  // Takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD of the process (they stay blocked).
+  explicit Supervisor(Options options);
+  // Stops everything.
+  ~Supervisor();
+
+  absl::Status Start(Child child);
+
+  // Looks after the children until `done` (asked at least every 50 ms) is true. CANCELLED when a signal asks to stop;
+  // any other error is the end of a child that cannot be cured, with its last words.
+  absl::Status RunUntil(const std::function<bool()>& done);
+
+  // SIGTERM to all, SIGKILL after the grace period or at a second signal; returns when all are gone.
+  void StopAll();
+
+  bool AllReady() const;
+  const Addresses& addresses(std::string_view name) const;
+  pid_t pid(std::string_view name) const;  // -1 while it does not run
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Supervised {
+    Child child;
+    ChildProcess process;
+    bool ready = false;  // in this run
+    bool ever_ready = false;
+    int short_lives = 0;
+    std::chrono::milliseconds backoff{};
+    Clock::time_point started{};
+    Clock::time_point restart_at{};  // while not running
+    Addresses addresses;
+    std::string log_rest;  // an unfinished line
+    std::string report_rest;
+    std::string last_words;  // the last line it logged
+  };
+
+  absl::Status Spawn(Supervised& child);
+  // Waits for something to happen, at most until `until`, and passes logs and reports on. Returns true when a signal
+  // asks to stop.
+  bool Turn(Clock::time_point until);
+  void DrainLog(Supervised& child);
+  void DrainReport(Supervised& child);
+  // Reaps what has died and decides on it.
+  absl::Status HandleDeaths();
+  absl::Status OnDeath(Supervised& child, int wait_status);
+  absl::Status RestartDue();
+  Supervised* Find(std::string_view name) const;
+
+  const Options options_;
+  UniqueFd signals_;
+  std::vector<std::unique_ptr<Supervised>> children_;
+};
+
+}  // namespace winnow

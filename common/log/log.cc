@@ -1,0 +1,41 @@
+#include "common/log/log.h"
+
+#include <memory>
+
+#include "spdlog/sinks/stdout_sinks.h"
+
+namespace winnow {
+
+absl::Status StartLog(const LogOptions& options) {
+  const spdlog::level::level_enum level = spdlog::level::from_str(options.level);
+  if (level == spdlog::level::off && options.level != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown log level \"", options.level, "\"; there are: trace, debug, info, warning, error, off"));
+  }
+  // The logger's name is text of a pattern here, so a % in it must be doubled.
+  std::string name;
+  for (char c : options.rank.empty() ? options.role : options.role + "/" + options.rank) {
+    name += c;
+    if (c == '%') name += c;
+  }
+  auto logger = std::make_shared<spdlog::logger>("winnow", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + name + " %v");
+  logger->set_level(level);
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+  return absl::OkStatus();
+}
+
+std::optional<uint64_t> LogLimiter::Admit(std::chrono::steady_clock::time_point now) {
+  auto next = next_.load(std::memory_order_relaxed);
+  const auto ticks = now.time_since_epoch().count();
+  while (ticks >= next) {
+    if (next_.compare_exchange_weak(next, ticks + interval_.count(), std::memory_order_relaxed)) {
+      return held_back_.exchange(0, std::memory_order_relaxed);
+    }
+  }
+  held_back_.fetch_add(1, std::memory_order_relaxed);
+  return std::nullopt;
+}
+
+}  // namespace winnow

@@ -1,0 +1,50 @@
+#pragma once
+#include <array>
+#include <chrono>
+#include <string>
+
+#include "common/metrics/metrics_registry.h"
+
+namespace winnow {
+
+enum class FinishedReason : uint8_t { kStop, kLength, kAbort, kError };
+
+// What a router counts of its requests. Every series exists at 0 from the start. Any thread.
+class RequestMetrics {
+ public:
+  explicit RequestMetrics(MetricsRegistry& registry);
+
+  void OnFinished(FinishedReason reason) { success_[static_cast<size_t>(reason)]->Increment(); }
+
+  prometheus::Counter& requests;  // accepted ones
+  prometheus::Counter& rejected;  // refused before the first token: full queue, no rank
+  prometheus::Counter& prompt_tokens;
+  prometheus::Counter& generation_tokens;
+  prometheus::Histogram& time_to_first_token;    // seconds from arrival
+  prometheus::Histogram& inter_token_latency;    // seconds between two tokens of one output
+  prometheus::Histogram& time_per_output_token;  // seconds per token after the first, one sample per request
+  prometheus::Histogram& e2e_request_latency;    // seconds from arrival to the end
+
+ private:
+  std::array<prometheus::Counter*, 4> success_;
+};
+
+// Follows one output and feeds the four histograms and the token counter. One thread at a time.
+class RequestTimer {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit RequestTimer(RequestMetrics* metrics, Clock::time_point arrival = Clock::now())
+      : metrics_(metrics), arrival_(arrival) {}
+
+  void OnTokens(size_t count, Clock::time_point now = Clock::now());
+  void OnEnd(FinishedReason reason, Clock::time_point now = Clock::now());
+
+ private:
+  RequestMetrics* const metrics_;
+  const Clock::time_point arrival_;
+  Clock::time_point first_token_{};
+  Clock::time_point last_token_{};
+  size_t tokens_ = 0;
+};
+
+}  // namespace winnow

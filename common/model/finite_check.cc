@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/model/model_tensors.h"
+
+namespace winnow {
+namespace {
+
+// Fixed-size blocks, so that the compiler vectorises the inner loop.
+constexpr size_t kBlock = 1024;
+
+// Index of the first element whose exponent bits are all ones.
+template <typename Word, Word kExponentMask>
+std::optional<uint64_t> FirstNonFinite(std::span<const uint8_t> bytes) {
+  const size_t count = bytes.size() / sizeof(Word);
+  std::array<Word, kBlock> block;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t size = std::min(kBlock, count - begin);
+    if (size < kBlock) block.fill(0);
+    std::memcpy(block.data(), bytes.data() + begin * sizeof(Word), size * sizeof(Word));
+    Word bad = 0;
+    for (size_t i = 0; i < kBlock; ++i) bad |= static_cast<Word>((block[i] & kExponentMask) == kExponentMask);
+    if (bad == 0) continue;
+    for (size_t i = 0; i < size; ++i) {
+      if ((block[i] & kExponentMask) == kExponentMask) return begin + i;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> FirstNonFinite(const TensorView& tensor, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return FirstNonFinite<uint32_t, 0x7F800000>(tensor.bytes);
+    case Dtype::kBf16:
+      return FirstNonFinite<uint16_t, 0x7F80>(tensor.bytes);
+    case Dtype::kF16:
+      return FirstNonFinite<uint16_t, 0x7C00>(tensor.bytes);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::Status CheckFinite(const TensorView& tensor, std::string_view file) {
+  const std::optional<Dtype> dtype = WeightDtype(tensor.dtype);
+  WINNOW_CHECK(dtype.has_value());
+  const std::optional<uint64_t> index = FirstNonFinite(tensor, *dtype);
+  if (!index.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(AbslSv(file), ": tensor ", QuotedName(tensor.name),
+                                                 " is not finite (NaN or infinity) at element ", *index));
+}
+
+absl::Status CheckWeightsFinite(const Checkpoint& checkpoint, const ModelConfig& config, int num_threads) {
+  const std::vector<ExpectedTensor> tensors = ExpectedTensors(config);
+  std::vector<absl::Status> results(tensors.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < tensors.size(); i = next++) {
+      const absl::StatusOr<TensorView> tensor = checkpoint.Find(tensors[i].name);
+      results[i] = tensor.ok() ? CheckFinite(*tensor, checkpoint.FileOf(tensors[i].name)) : tensor.status();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
+    work();
+  }
+  for (const absl::Status& result : results) WINNOW_RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+}  // namespace winnow

@@ -1,0 +1,311 @@
+#include "common/model/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "common/base/status.h"
+#include "common/model/mapped_file.h"
+#include "common/model/safetensors_header.h"
+
+namespace winnow {
+namespace {
+
+using nlohmann::json;
+
+// Sanity limits: above any model known, below what would overflow an int in shape arithmetic.
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr int64_t kMaxHeads = 1024;
+constexpr int64_t kMaxHeadDim = 512;
+constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxPositions = int64_t{1} << 31;
+
+struct FamilyTraits {
+  ModelFamily family;
+  const char* architecture;
+  const char* model_type;
+  int64_t default_max_position_embeddings;
+  int64_t default_head_dim;  // 0: hidden_size / num_attention_heads
+  bool qkv_bias;             // unless attention_bias says otherwise
+  bool o_bias_follows;       // attention_bias also gives o_proj a bias
+  bool qk_norm;
+};
+
+// The defaults of transformers' configuration classes.
+constexpr FamilyTraits kFamilies[] = {
+    {ModelFamily::kLlama, "LlamaForCausalLM", "llama", 2048, 0, false, true, false},
+    {ModelFamily::kMistral, "MistralForCausalLM", "mistral", 131072, 0, false, true, false},
+    {ModelFamily::kQwen2, "Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, false},
+    {ModelFamily::kQwen3, "Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, true},
+};
+
+// Fields that do not change what inference computes, or that are read elsewhere in this file.
+bool IsKnownField(std::string_view name) {
+  static const std::set<std::string_view> kKnown = {
+      "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+      "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "hidden_act", "attention_bias", "mlp_bias",
+      "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
+      "original_max_position_embeddings", "max_position_embeddings", "sliding_window", "use_sliding_window",
+      "max_window_layers", "layer_types", "eos_token_id", "bos_token_id", "quantization_config",
+      // Harmless.
+      "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
+      "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
+      "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty",
+      "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
+      "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label",
+      "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length",
+      "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
+      "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix",
+      "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "resid_pdrop",
+      "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+      "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+      "torchscript", "transformers_version", "typical_p", "unk_token_id", "use_bfloat16", "use_cache"};
+  return kKnown.contains(name);
+}
+
+const FamilyTraits* FamilyNamed(std::string_view name, const char* FamilyTraits::*field) {
+  for (const FamilyTraits& traits : kFamilies) {
+    if (name == traits.*field) return &traits;
+  }
+  return nullptr;
+}
+
+constexpr std::string_view kSupported =
+    "supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM";
+
+absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
+  WINNOW_ASSIGN_OR_RETURN(const json* architectures, config.Array("architectures"));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> model_type, config.String("model_type"));
+  if (architectures == nullptr || architectures->empty()) {
+    if (!model_type.has_value()) return config.Error("architectures", absl::StrCat("is missing; ", AbslSv(kSupported)));
+    const FamilyTraits* family = FamilyNamed(*model_type, &FamilyTraits::model_type);
+    if (family == nullptr)
+      return config.Error("model_type", absl::StrCat("is ", QuotedName(*model_type), "; ", AbslSv(kSupported)));
+    return family;
+  }
+  const json& first = architectures->front();
+  if (!first.is_string()) return config.Error("architectures", "must hold strings");
+  const auto& name = first.get_ref<const std::string&>();
+  const FamilyTraits* family = FamilyNamed(name, &FamilyTraits::architecture);
+  if (family == nullptr)
+    return config.Error("architectures", absl::StrCat("is ", QuotedName(name), "; ", AbslSv(kSupported)));
+  if (model_type.has_value() && *model_type != family->model_type) {
+    return config.Error("model_type",
+                        absl::StrCat("is ", QuotedName(*model_type), ", which does not belong to ", name));
+  }
+  return family;
+}
+
+absl::StatusOr<int> Required(const JsonFields& config, const char* field, int64_t low, int64_t high) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> value, config.Int(field, low, high));
+  if (!value.has_value()) return config.Error(field, "is missing");
+  return static_cast<int>(*value);
+}
+
+absl::Status RefuseUnsupported(const JsonFields& config) {
+  if (config.Has("quantization_config")) {
+    return config.Error("quantization_config",
+                        "is set: quantized checkpoints are not supported; use f32, f16 or bf16 weights");
+  }
+  for (const char* field :
+       {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"}) {
+    if (config.Has(field)) return config.Error(field, "is set: mixture-of-experts models are not supported");
+  }
+  for (const char* field : {"text_config", "vision_config", "audio_config"}) {
+    if (config.Has(field)) return config.Error(field, "is set: multimodal models are not supported");
+  }
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> activation, config.String("hidden_act"));
+  if (activation.value_or("silu") != "silu") {
+    return config.Error("hidden_act", absl::StrCat("is ", QuotedName(*activation), "; only silu is supported"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(out.num_layers, Required(config, "num_hidden_layers", 1, kMaxLayers));
+  WINNOW_ASSIGN_OR_RETURN(out.hidden_size, Required(config, "hidden_size", 1, kMaxWidth));
+  WINNOW_ASSIGN_OR_RETURN(out.intermediate_size, Required(config, "intermediate_size", 1, kMaxWidth));
+  WINNOW_ASSIGN_OR_RETURN(out.num_query_heads, Required(config, "num_attention_heads", 1, kMaxHeads));
+  WINNOW_ASSIGN_OR_RETURN(out.vocab_size, Required(config, "vocab_size", 1, kMaxVocab));
+
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> kv_heads, config.Int("num_key_value_heads", 1, kMaxHeads));
+  out.num_kv_heads = static_cast<int>(kv_heads.value_or(out.num_query_heads));
+  if (out.num_query_heads % out.num_kv_heads != 0) {
+    return config.Error(
+        "num_key_value_heads",
+        absl::StrCat("is ", out.num_kv_heads, ", which does not divide num_attention_heads ", out.num_query_heads));
+  }
+
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> head_dim, config.Int("head_dim", 1, kMaxHeadDim));
+  if (head_dim.has_value()) {
+    out.head_dim = static_cast<int>(*head_dim);
+  } else if (family.default_head_dim != 0) {
+    out.head_dim = static_cast<int>(family.default_head_dim);
+  } else if (out.hidden_size % out.num_query_heads != 0) {
+    return config.Error("head_dim", absl::StrCat("is missing, and hidden_size ", out.hidden_size,
+                                                 " is not a multiple of num_attention_heads ", out.num_query_heads));
+  } else {
+    out.head_dim = out.hidden_size / out.num_query_heads;
+  }
+  if (out.head_dim % 2 != 0 || out.head_dim > kMaxHeadDim) {
+    return config.Error("head_dim", absl::StrCat("is ", out.head_dim, "; it must be even and at most ", kMaxHeadDim));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> eps, config.Number("rms_norm_eps"));
+  if (eps.value_or(1e-6) < 0 || eps.value_or(1e-6) > 1) return config.Error("rms_norm_eps", "must be between 0 and 1");
+  out.rms_norm_eps = static_cast<float>(eps.value_or(1e-6));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> attention_bias, config.Bool("attention_bias"));
+  out.qkv_bias = attention_bias.value_or(family.qkv_bias);
+  out.o_bias = family.o_bias_follows && attention_bias.value_or(false);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
+  out.mlp_bias = mlp_bias.value_or(false);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
+  out.tie_word_embeddings = tied.value_or(false);
+  out.qk_norm = family.qk_norm;
+  return absl::OkStatus();
+}
+
+// True when some layer uses sliding-window attention.
+absl::StatusOr<bool> UsesSlidingWindow(const JsonFields& config, const ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const json* layer_types, config.Array("layer_types"));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> use, config.Bool("use_sliding_window"));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full_layers, config.Int("max_window_layers", 0, kMaxPositions));
+  if (layer_types != nullptr) {
+    if (layer_types->size() != static_cast<size_t>(out.num_layers)) {
+      return config.Error("layer_types",
+                          absl::StrCat("has ", layer_types->size(), " entries for ", out.num_layers, " layers"));
+    }
+    bool sliding = false;
+    for (const json& type : *layer_types) {
+      if (type == "sliding_attention") {
+        sliding = true;
+      } else if (type != "full_attention") {
+        return config.Error("layer_types", "may hold only full_attention and sliding_attention");
+      }
+    }
+    return sliding;
+  }
+  switch (out.family) {
+    case ModelFamily::kLlama:
+      return false;
+    case ModelFamily::kMistral:
+      return true;
+    case ModelFamily::kQwen2:
+    case ModelFamily::kQwen3:
+      return use.value_or(false) && full_layers.value_or(28) < out.num_layers;
+  }
+  return false;
+}
+
+absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> positions,
+                          config.Int("max_position_embeddings", 1, kMaxPositions));
+  const int64_t max_positions = positions.value_or(family.default_max_position_embeddings);
+  WINNOW_ASSIGN_OR_RETURN(out.rope, ParseRopeConfig(config, max_positions, out.warnings));
+  out.max_context_tokens = max_positions;
+  if (out.rope.type == RopeType::kYarn) {
+    // Checkpoints differ in whether max_position_embeddings is the length before or after the extension.
+    const double extended =
+        std::floor(out.rope.factor * static_cast<double>(out.rope.original_max_position_embeddings));
+    out.max_context_tokens =
+        std::max(max_positions, static_cast<int64_t>(std::min(extended, static_cast<double>(kMaxPositions))));
+  }
+  if (out.rope.type == RopeType::kDynamic) {
+    out.warnings.push_back(
+        absl::StrCat("dynamic RoPE scaling is exact up to max_position_embeddings; the context is limited to ",
+                     out.max_context_tokens, " tokens"));
+  }
+
+  WINNOW_ASSIGN_OR_RETURN(const bool sliding, UsesSlidingWindow(config, out));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxPositions));
+  if (sliding && window.has_value() && *window < out.max_context_tokens) {
+    out.max_context_tokens = *window;
+    out.warnings.push_back(
+        absl::StrCat("sliding-window attention is computed only within its window: the context is limited to ",
+                     "sliding_window = ", *window, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+// nullopt: the field is missing or null. Ids that the vocabulary does not have can never be produced: they are dropped
+// with a warning.
+absl::StatusOr<std::optional<std::vector<uint32_t>>> TokenIds(const JsonFields& config, const char* field,
+                                                              ModelConfig& out) {
+  if (!config.Has(field)) return std::nullopt;
+  const json& value = config.object()[field];
+  const json list = value.is_array() ? value : json::array({value});
+  std::vector<uint32_t> ids;
+  for (const json& id : list) {
+    if (!id.is_number_integer()) return config.Error(field, "must be a token id or a list of token ids");
+    if (id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(out.vocab_size)) {
+      ids.push_back(id.get<uint32_t>());
+    } else {
+      out.warnings.push_back(absl::StrCat(field, " holds an id outside the vocabulary of ", out.vocab_size));
+    }
+  }
+  return ids;
+}
+
+absl::Status ParseTokens(const JsonFields& config, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::vector<uint32_t>> eos, TokenIds(config, "eos_token_id", out));
+  if (eos.has_value()) out.eos_token_ids = *eos;
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::vector<uint32_t>> bos, TokenIds(config, "bos_token_id", out));
+  if (bos.has_value()) {
+    if (bos->size() > 1) return config.Error("bos_token_id", "must be one token id");
+    out.bos_token_id = bos->empty() ? std::nullopt : std::optional(bos->front());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* ModelFamilyName(ModelFamily family) {
+  for (const FamilyTraits& traits : kFamilies) {
+    if (traits.family == family) return traits.architecture;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_config_json,
+                                             std::string_view directory) {
+  const std::string path = absl::StrCat(AbslSv(directory), "/config.json");
+  WINNOW_ASSIGN_OR_RETURN(const json root, ParseJsonObject(config_json, path));
+  const JsonFields config(root, path);
+  WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
+  ModelConfig out;
+  out.family = family->family;
+  WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config));
+  WINNOW_RETURN_IF_ERROR(ParseShape(config, *family, out));
+  WINNOW_RETURN_IF_ERROR(ParseFlags(config, *family, out));
+  WINNOW_RETURN_IF_ERROR(ParsePositions(config, *family, out));
+  WINNOW_RETURN_IF_ERROR(ParseTokens(config, out));
+  for (const auto& [key, value] : root.items()) {
+    if (!IsKnownField(key) && !value.is_null())
+      out.warnings.push_back(absl::StrCat("config.json: ", QuotedName(key), " is ignored"));
+  }
+  if (!generation_config_json.empty()) {
+    const std::string generation_path = absl::StrCat(AbslSv(directory), "/generation_config.json");
+    WINNOW_ASSIGN_OR_RETURN(const json generation, ParseJsonObject(generation_config_json, generation_path));
+    WINNOW_RETURN_IF_ERROR(ParseTokens(JsonFields(generation, generation_path), out));
+  }
+  return out;
+}
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& directory) {
+  constexpr size_t kMaxBytes = 16 << 20;
+  WINNOW_ASSIGN_OR_RETURN(const std::string config, ReadSmallFile(directory + "/config.json", kMaxBytes));
+  std::string generation_config;
+  std::error_code error;
+  if (std::filesystem::exists(directory + "/generation_config.json", error)) {
+    WINNOW_ASSIGN_OR_RETURN(generation_config, ReadSmallFile(directory + "/generation_config.json", kMaxBytes));
+  }
+  return ParseModelConfig(config, generation_config, directory);
+}
+
+}  // namespace winnow

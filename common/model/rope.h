@@ -1,0 +1,20 @@
+#pragma once
+#include <vector>
+
+#include "common/model/rope_config.h"
+
+namespace winnow {
+
+// What a rotation needs: pair i of a head turns by p * inv_freq[i] at position p; cos and sin are multiplied by
+// attention_factor.
+struct RopeTable {
+  std::vector<float> inv_freq;  // [head_dim / 2]
+  float attention_factor = 1;
+};
+
+// The formulas of transformers' modeling_rope_utils, in f32 where they are f32 there (an angle is a large position
+// times an inverse frequency, so its last bits matter). Dynamic NTK changes frequencies only beyond
+// max_position_embeddings, which is never served; up to there it is the default.
+RopeTable ComputeRope(const RopeConfig& config, int head_dim);
+
+}  // namespace winnow

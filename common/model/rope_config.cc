@@ -1,0 +1,204 @@
+#include "common/model/rope_config.h"
+
+#include <array>
+#include <set>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/model/safetensors_header.h"
+
+namespace winnow {
+namespace {
+
+constexpr int64_t kMaxPositions = int64_t{1} << 31;
+
+struct RopeSource {
+  const nlohmann::json* object = nullptr;  // null: plain RoPE
+  const char* name = "rope_parameters";
+};
+
+absl::StatusOr<RopeSource> FindSource(const JsonFields& config) {
+  WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* scaling, config.Object("rope_scaling"));
+  WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* parameters, config.Object("rope_parameters"));
+  if (scaling != nullptr && !scaling->empty()) return RopeSource{scaling, "rope_scaling"};
+  return RopeSource{parameters, "rope_parameters"};
+}
+
+absl::StatusOr<RopeType> ParseType(const JsonFields& rope) {
+  WINNOW_ASSIGN_OR_RETURN(std::optional<std::string> name, rope.String("rope_type"));
+  const char* field = "rope_type";
+  if (!name.has_value()) {
+    WINNOW_ASSIGN_OR_RETURN(name, rope.String("type"));
+    field = "type";
+  }
+  if (!name.has_value()) return RopeType::kDefault;
+  for (const RopeType type :
+       {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic, RopeType::kLlama3, RopeType::kYarn}) {
+    if (*name == RopeTypeName(type)) return type;
+  }
+  return rope.Error(
+      field, absl::StrCat("is ", QuotedName(*name), "; supported are default, linear, dynamic, llama3 and yarn"));
+}
+
+// Far beyond what any model uses, and far from where f32 arithmetic on frequencies breaks down.
+constexpr double kMaxTheta = 1e15;
+constexpr double kMaxFactor = 1e6;
+constexpr double kMinFactor = 1e-6;
+
+absl::StatusOr<double> RequiredNumber(const JsonFields& fields, const char* name, double low, double high) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> value, fields.Number(name));
+  if (!value.has_value()) return fields.Error(name, "is missing");
+  if (*value < low || *value > high) {
+    return fields.Error(name, absl::StrCat("is ", *value, ", outside the supported range ", low, " to ", high));
+  }
+  return *value;
+}
+
+absl::StatusOr<double> Factor(const JsonFields& fields, const char* name) {
+  return RequiredNumber(fields, name, kMinFactor, kMaxFactor);
+}
+
+// The base of the frequencies; YaRN divides by its logarithm.
+absl::StatusOr<double> Theta(const JsonFields& fields) {
+  return RequiredNumber(fields, "rope_theta", 1.001, kMaxTheta);
+}
+
+absl::Status CheckFullRotary(const JsonFields& fields) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> partial, fields.Number("partial_rotary_factor"));
+  if (partial.value_or(1.0) == 1.0) return absl::OkStatus();
+  return fields.Error("partial_rotary_factor", absl::StrCat("is ", *partial, "; only 1 is supported"));
+}
+
+// Where it was pretrained: a field of the whole config first, then of the RoPE parameters, then
+// max_position_embeddings.
+absl::StatusOr<int64_t> OriginalPositions(const JsonFields& config, const JsonFields& rope,
+                                          int64_t max_position_embeddings) {
+  constexpr const char* kField = "original_max_position_embeddings";
+  WINNOW_ASSIGN_OR_RETURN(std::optional<int64_t> positions, config.Int(kField, 1, kMaxPositions));
+  if (!positions.has_value()) {
+    WINNOW_ASSIGN_OR_RETURN(positions, rope.Int(kField, 1, kMaxPositions));
+  }
+  return positions.value_or(max_position_embeddings);
+}
+
+absl::Status ParseLlama3(const JsonFields& config, const JsonFields& rope, int64_t max_position_embeddings,
+                         RopeConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(out.factor, Factor(rope, "factor"));
+  WINNOW_ASSIGN_OR_RETURN(out.low_freq_factor, Factor(rope, "low_freq_factor"));
+  WINNOW_ASSIGN_OR_RETURN(out.high_freq_factor, Factor(rope, "high_freq_factor"));
+  if (out.high_freq_factor <= out.low_freq_factor)
+    return rope.Error("high_freq_factor", "must be above low_freq_factor");
+  WINNOW_ASSIGN_OR_RETURN(out.original_max_position_embeddings,
+                          OriginalPositions(config, rope, max_position_embeddings));
+  return absl::OkStatus();
+}
+
+absl::Status ParseYarn(const JsonFields& config, const JsonFields& rope, int64_t max_position_embeddings,
+                       RopeConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(out.original_max_position_embeddings,
+                          OriginalPositions(config, rope, max_position_embeddings));
+  if (rope.Has("factor")) {
+    WINNOW_ASSIGN_OR_RETURN(out.factor, Factor(rope, "factor"));
+  } else {
+    out.factor =
+        static_cast<double>(max_position_embeddings) / static_cast<double>(out.original_max_position_embeddings);
+  }
+  if (rope.Has("attention_factor")) {
+    WINNOW_ASSIGN_OR_RETURN(out.attention_factor, RequiredNumber(rope, "attention_factor", 0, kMaxFactor));
+  }
+  // Zero means "not given" for these four, as in transformers.
+  struct Optional {
+    const char* name;
+    double* value;
+  };
+  for (const Optional field : {Optional{"mscale", &out.mscale}, Optional{"mscale_all_dim", &out.mscale_all_dim},
+                               Optional{"beta_fast", &out.beta_fast}, Optional{"beta_slow", &out.beta_slow}}) {
+    if (!rope.Has(field.name)) continue;
+    WINNOW_ASSIGN_OR_RETURN(const double value, RequiredNumber(rope, field.name, 0, kMaxFactor));
+    if (value != 0) *field.value = value;
+  }
+  if (out.beta_fast < out.beta_slow) return rope.Error("beta_fast", "must not be below beta_slow");
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> truncate, rope.Bool("truncate"));
+  out.truncate = truncate.value_or(true);
+  return absl::OkStatus();
+}
+
+void WarnOfUnknownFields(const RopeSource& source, std::vector<std::string>& warnings) {
+  static const std::set<std::string_view> kKnown = {"rope_type",
+                                                    "type",
+                                                    "rope_theta",
+                                                    "factor",
+                                                    "original_max_position_embeddings",
+                                                    "low_freq_factor",
+                                                    "high_freq_factor",
+                                                    "attention_factor",
+                                                    "mscale",
+                                                    "mscale_all_dim",
+                                                    "beta_fast",
+                                                    "beta_slow",
+                                                    "truncate",
+                                                    "partial_rotary_factor"};
+  for (const auto& [key, value] : source.object->items()) {
+    if (!kKnown.contains(key))
+      warnings.push_back(absl::StrCat(source.name, ".", QuotedName(key), " is not known and is ignored"));
+  }
+}
+
+}  // namespace
+
+const char* RopeTypeName(RopeType type) {
+  switch (type) {
+    case RopeType::kDefault:
+      return "default";
+    case RopeType::kLinear:
+      return "linear";
+    case RopeType::kDynamic:
+      return "dynamic";
+    case RopeType::kLlama3:
+      return "llama3";
+    case RopeType::kYarn:
+      return "yarn";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
+                                           std::vector<std::string>& warnings) {
+  RopeConfig out;
+  WINNOW_RETURN_IF_ERROR(CheckFullRotary(config));
+  if (config.Has("rope_theta")) {
+    WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(config));
+  }
+  WINNOW_ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
+  if (source.object == nullptr) return out;
+
+  const JsonFields rope = config.Nested(*source.object, source.name);
+  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+    if (rope.Has(layer_type)) return rope.Error(layer_type, "sets RoPE per layer type, which is not supported");
+  }
+  WINNOW_RETURN_IF_ERROR(CheckFullRotary(rope));
+  if (rope.Has("rope_theta")) {
+    WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(rope));
+  }
+  WINNOW_ASSIGN_OR_RETURN(out.type, ParseType(rope));
+  switch (out.type) {
+    case RopeType::kDefault:
+      break;
+    case RopeType::kLinear:
+    case RopeType::kDynamic: {
+      WINNOW_ASSIGN_OR_RETURN(out.factor, Factor(rope, "factor"));
+      break;
+    }
+    case RopeType::kLlama3:
+      WINNOW_RETURN_IF_ERROR(ParseLlama3(config, rope, max_position_embeddings, out));
+      break;
+    case RopeType::kYarn:
+      WINNOW_RETURN_IF_ERROR(ParseYarn(config, rope, max_position_embeddings, out));
+      break;
+  }
+  if (out.factor < 1) warnings.push_back(absl::StrCat(source.name, ".factor is ", out.factor, ", below 1"));
+  WarnOfUnknownFields(source, warnings);
+  return out;
+}
+
+}  // namespace winnow

@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/json_fields.h"
+
+namespace winnow {
+
+enum class RopeType : uint8_t { kDefault, kLinear, kDynamic, kLlama3, kYarn };
+const char* RopeTypeName(RopeType type);
+
+// The rotary embedding of a config.json, every default resolved. Fields of other types than `type` keep their initial
+// values.
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000;
+  double factor = 1;                                      // linear, dynamic, llama3, yarn
+  int64_t original_max_position_embeddings = 0;           // llama3, yarn
+  double low_freq_factor = 1;                             // llama3
+  double high_freq_factor = 4;                            // llama3
+  std::optional<double> attention_factor = std::nullopt;  // yarn; nullopt: from factor and mscale
+  double mscale = 0;                                      // yarn; 0: not given
+  double mscale_all_dim = 0;                              // yarn; 0: not given
+  double beta_fast = 32;                                  // yarn
+  double beta_slow = 1;                                   // yarn
+  bool truncate = true;                                   // yarn
+
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+// Reads rope_parameters (transformers 5) or rope_scaling + rope_theta (transformers 4) of a whole config, with the
+// precedence and defaults of transformers: rope_scaling before rope_parameters, rope_theta inside before outside,
+// `rope_type` before `type`. An unsupported type, partial_rotary_factor != 1 or per-layer-type parameters are errors;
+// unknown fields become warnings.
+absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
+                                           std::vector<std::string>& warnings);
+
+}  // namespace winnow

@@ -1,0 +1,67 @@
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "common/base/status.h"
+#include "winnow/v1/membership.grpc.pb.h"
+
+namespace winnow {
+
+// Keeps a rank in a router's table: registers, sends heartbeats, registers again whenever the router has forgotten it
+// or was restarted, and says goodbye at the end.
+//
+// Self-fencing: once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is
+// called, so that the rank stops taking work well before the router declares it dead. When the router answers again:
+// on_serving(true).
+class MembershipClient {
+ public:
+  struct Options {
+    std::string router_address;
+    // Sent at each registration; identity complete, with address.
+    v1::RegisterRequest registration;
+    // Asked before each heartbeat, from the client's thread.
+    std::function<v1::RankLoad()> load;
+    // Called from the client's thread, true first, then alternating.
+    std::function<void(bool serving)> on_serving;
+    // Called from the client's thread, at most once, when the router refuses the registration for good (another model,
+    // a bad request): the rank cannot be of use and should end. The client gives up.
+    std::function<void(const absl::Status& status)> on_refused;
+  };
+
+  explicit MembershipClient(Options options);
+  // Leaves (within half a second) and stops.
+  ~MembershipClient();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run();
+  // One registration and the heartbeats after it, until the router forgets us, the stream breaks or Stop. Returns true
+  // when the router answered at all.
+  bool Session();
+  // Calls on_serving(false) if the newest answer is too old; returns when that will be.
+  Clock::time_point FenceIfDue();
+  void SetServing(bool serving);
+  bool stopping();
+
+  const Options options_;
+  const std::unique_ptr<v1::MembershipService::Stub> stub_;
+
+  // The thread's own.
+  bool serving_ = false;
+  bool refused_ = false;
+  Clock::time_point answered_{};           // when the newest answered message was sent
+  std::chrono::milliseconds lease_{2000};  // as the router said
+
+  std::mutex mutex_;
+  std::condition_variable stop_changed_;
+  bool stop_ = false;  // guarded by mutex_
+
+  std::thread thread_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,130 @@
+#include "inference_rank/cache_link.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+namespace winnow {
+namespace {
+
+absl::Status FromGrpc(const grpc::Status& status, const std::string& what) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat(what, ": ", status.error_message()));
+}
+
+void SetDeadline(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+}  // namespace
+
+class ExchangeStream final : public grpc::ClientBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse> {
+ public:
+  ExchangeStream(CacheLink* link, const v1::ExchangeRequest& request) : link_(link), request_(request) {}
+
+  void Start(v1::TransportService::Stub& stub) {
+    stub.async()->Exchange(&context_, this);
+    StartWrite(&request_);
+    StartRead(&response_);
+    StartCall();
+  }
+
+  absl::StatusOr<v1::ExchangeResponse> AwaitAnswer(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    const bool answered = changed_.wait_for(lock, timeout, [&] { return answered_ || done_; });
+    if (answered_) return response_copy_;
+    if (!answered) return absl::DeadlineExceededError("no answer to Exchange");
+    return FromGrpc(status_, "Exchange");
+  }
+
+  // Ends the call and waits until gRPC has let go of this object.
+  void Stop() {
+    context_.TryCancel();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    {
+      std::lock_guard lock(mutex_);
+      if (!answered_) response_copy_ = response_;
+      answered_ = true;
+    }
+    changed_.notify_all();
+    StartRead(&response_);  // stays pending until the stream ends
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    link_->MarkDead();
+    std::lock_guard lock(mutex_);
+    status_ = status;
+    done_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  CacheLink* const link_;
+  const v1::ExchangeRequest request_;
+  grpc::ClientContext context_;
+  v1::ExchangeResponse response_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  bool answered_ = false;
+  bool done_ = false;
+  v1::ExchangeResponse response_copy_;
+  grpc::Status status_;
+};
+
+CacheLink::CacheLink(std::string address, std::shared_ptr<grpc::Channel> grpc_channel, std::function<void()> wake)
+    : address_(std::move(address)),
+      wake_(std::move(wake)),
+      grpc_channel_(std::move(grpc_channel)),
+      cache_stub_(v1::CacheService::NewStub(grpc_channel_)),
+      transport_stub_(v1::TransportService::NewStub(grpc_channel_)) {}
+
+CacheLink::~CacheLink() {
+  if (exchange_ != nullptr) exchange_->Stop();
+}
+
+void CacheLink::MarkDead() {
+  if (alive_.exchange(false, std::memory_order_acq_rel)) wake_();
+}
+
+absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout) {
+  exchange_ = std::make_unique<ExchangeStream>(this, request);
+  exchange_->Start(*transport_stub_);
+  absl::StatusOr<v1::ExchangeResponse> response = exchange_->AwaitAnswer(timeout);
+  if (!response.ok()) return Annotate(response.status(), "cache rank at " + address_);
+  channel_id_ = response->channel_id();
+  peer_ = response->identity();
+  return response->worker_address();
+}
+
+absl::StatusOr<uint32_t> CacheLink::Open(const v1::OpenSequenceRequest& request, std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::OpenSequenceResponse response;
+  WINNOW_RETURN_IF_ERROR(FromGrpc(cache_stub_->OpenSequence(&context, request, &response), "OpenSequence"));
+  return response.attach_epoch();
+}
+
+absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,
+                                                             std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::AttachSequenceResponse response;
+  WINNOW_RETURN_IF_ERROR(FromGrpc(cache_stub_->AttachSequence(&context, request, &response), "AttachSequence"));
+  return response;
+}
+
+absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::ReleaseSequenceResponse response;
+  return FromGrpc(cache_stub_->ReleaseSequence(&context, request, &response), "ReleaseSequence");
+}
+
+}  // namespace winnow

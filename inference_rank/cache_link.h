@@ -1,0 +1,67 @@
+#pragma once
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+#include "winnow/v1/cache.grpc.pb.h"
+#include "winnow/v1/transport.grpc.pb.h"
+
+namespace winnow {
+
+// The Exchange stream to one cache rank, held open as long as the link lives; its end means that the cache rank is
+// gone.
+class ExchangeStream;
+
+// One inference rank's link to one cache rank: the control calls (any thread, blocking) and the data-plane channel
+// (engine thread only). Liveness comes from the Exchange stream: alive() turns false the moment it breaks.
+class CacheLink {
+ public:
+  // `wake` is called, on any thread, when the link dies. The channel must be unconnected and outlived by its transport.
+  CacheLink(std::string address, std::shared_ptr<grpc::Channel> grpc_channel, std::function<void()> wake);
+  ~CacheLink();
+
+  const std::string& address() const { return address_; }
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
+  uint64_t channel_id() const { return channel_id_; }
+  const v1::Identity& peer() const { return peer_; }
+
+  // Control thread: exchanges addresses. Returns the peer's worker address, which the engine thread passes to
+  // Channel::Connect.
+  absl::StatusOr<std::string> Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout);
+  absl::StatusOr<uint32_t> Open(const v1::OpenSequenceRequest& request, std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
+                                                    std::chrono::milliseconds timeout);
+  absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
+
+  // Engine thread.
+  void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
+  Channel* channel() const { return channel_.get(); }
+  void MarkDead();
+
+ private:
+  friend class ExchangeStream;
+
+  // Constant after construction.
+  const std::string address_;
+  const std::function<void()> wake_;
+  std::shared_ptr<grpc::Channel> grpc_channel_;
+  std::unique_ptr<v1::CacheService::Stub> cache_stub_;
+  std::unique_ptr<v1::TransportService::Stub> transport_stub_;
+  // Set by Exchange, before the link is shared.
+  uint64_t channel_id_ = 0;
+  v1::Identity peer_;
+  std::unique_ptr<ExchangeStream> exchange_;
+  // Engine thread.
+  std::unique_ptr<Channel> channel_;
+  // Any thread.
+  std::atomic<bool> alive_{true};
+};
+
+}  // namespace winnow

@@ -1,0 +1,279 @@
+#include "inference_rank/decode_step.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+bool UsesQueries(const SelectionSpec& spec) {
+  return spec.predictor != Predictor::kDense && spec.budget_tokens != kUnlimitedBudget;
+}
+
+// Reads arrays of a Delta payload with bounds checks.
+class PayloadReader {
+ public:
+  PayloadReader(std::span<const std::byte> payload, size_t offset) : payload_(payload), offset_(offset) {}
+
+  template <typename T>
+  absl::StatusOr<std::span<const T>> Array(size_t count, size_t alignment) {
+    offset_ = wire::AlignUp(offset_, alignment);
+    if (offset_ > payload_.size() || count > (payload_.size() - offset_) / sizeof(T)) {
+      return absl::InvalidArgumentError(absl::StrCat("delta array of ", count, " x ", sizeof(T), " bytes at ", offset_,
+                                                     " exceeds the payload of ", payload_.size()));
+    }
+    const T* data = reinterpret_cast<const T*>(payload_.data() + offset_);
+    offset_ += count * sizeof(T);
+    return std::span<const T>(data, count);
+  }
+  size_t offset() const { return offset_; }
+
+ private:
+  std::span<const std::byte> payload_;
+  size_t offset_;
+};
+
+}  // namespace
+
+DecodeStep::DecodeStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics,
+                       const DataPlaneWaits& waits)
+    : transport_(transport), layout_(layout), metrics_(metrics), waits_(waits) {}
+
+void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
+  plan_ = plan;
+  active_ = true;
+  lookahead_ = 0;
+  step_lookups_ = 0;
+  step_streamed_ = 0;
+  rows_.clear();
+  groups_.clear();
+  token_ids_.clear();
+  positions_.clear();
+  for (Sequence* sequence : sequences) {
+    const uint32_t position = sequence->next_position;
+    const bool sparse = !AttendsEverything(position, sequence->spec, kBlockTokens);
+    if (groups_.empty() || groups_.back().link != sequence->link.get()) {
+      groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false});
+    }
+    Group& group = groups_.back();
+    ++group.count;
+    group.needs_queries |= UsesQueries(sequence->spec);
+    if (sparse && sequence->spec.predictor == Predictor::kDepth) {
+      group.needs_predictions = true;
+      lookahead_ = static_cast<int>(sequence->spec.lookahead);
+    }
+    rows_.push_back({sequence, sparse, false});
+    token_ids_.push_back(sequence->token_at(position));
+    positions_.push_back(position);
+    if (!sparse) sequence->working_set->AdvanceDense(position);
+  }
+  missing_.assign(rows_.size() * layout_.num_layers, 0);
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (rows_[row].sparse) missing_[layer * rows_.size() + row] = static_cast<uint16_t>(layout_.num_kv_heads);
+    }
+  }
+  for (const Group& group : groups_) {
+    if (absl::Status posted = PostPlan(group); !posted.ok()) Poison(group.first, group.count, posted);
+  }
+}
+
+absl::Status DecodeStep::PostPlan(const Group& group) {
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
+                          AwaitSendBuffer(transport_, *group.link, group.count * sizeof(wire::PlanRow), waits_));
+  auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
+  for (int i = 0; i < group.count; ++i) {
+    const Row& row = rows_[group.first + i];
+    plan_rows[i] = {.sequence_id = row.sequence->sequence_id,
+                    .attach_epoch = row.sequence->attach_epoch,
+                    .position = positions_[group.first + i],
+                    .token_id = token_ids_[group.first + i],
+                    .pool_slots = row.sequence->working_set->pool_slots(),
+                    .grant_generation = 1,
+                    .flags = row.sparse ? 0 : wire::kPlanAttendsEverything};
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kStepPlan;
+  header.plan = plan_;
+  header.row_count = group.count;
+  return group.link->channel()->Post(header, std::move(buffer));
+}
+
+void DecodeStep::Publish(const DecodeLayerOutput& output) {
+  const size_t row_bytes = layout_.row_bytes();
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      rows_[row].sequence->working_set->WriteRow(output.layer, head, positions_[row],
+                                                 output.kv_rows + (row * layout_.num_kv_heads + head) * row_bytes);
+    }
+  }
+  for (const Group& group : groups_) {
+    if (rows_[group.first].poisoned && !group.link->alive()) continue;
+    if (absl::Status posted = PostLayer(group, output); !posted.ok()) Poison(group.first, group.count, posted);
+  }
+}
+
+absl::Status DecodeStep::PostLayer(const Group& group, const DecodeLayerOutput& output) {
+  const size_t token_kv_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
+  const size_t append_bytes = group.count * token_kv_bytes;
+  const size_t query_bytes = group.count * query_floats * sizeof(float);
+  const bool predictions = group.needs_predictions && output.prediction != nullptr;
+  const size_t bytes = SectionWriter::Size(append_bytes) +
+                       (group.needs_queries ? SectionWriter::Size(query_bytes) : 0) +
+                       (predictions ? SectionWriter::Size(query_bytes) : 0);
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *group.link, bytes, waits_));
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kLayer;
+  header.plan = plan_;
+  header.layer_first = static_cast<uint16_t>(output.layer);
+  header.row_count = group.count;
+  SectionWriter writer(buffer.payload());
+  header.flags |= wire::kSectionAppend;
+  writer.Write(output.kv_rows + group.first * token_kv_bytes, append_bytes);
+  if (group.needs_queries) {
+    header.flags |= wire::kSectionQuery;
+    writer.Write(output.q_pre_rope + group.first * query_floats, query_bytes);
+  }
+  if (predictions) {
+    header.flags |= wire::kSectionPrediction;
+    header.prediction_layer = static_cast<uint16_t>(output.prediction_layer);
+    writer.Write(output.prediction + group.first * query_floats, query_bytes);
+  }
+  return group.link->channel()->Post(header, std::move(buffer));
+}
+
+void DecodeStep::Poison(int first, int count, const absl::Status& status) {
+  for (int row = first; row < first + count; ++row) {
+    rows_[row].poisoned = true;
+    rows_[row].sequence->Fail(status, /*can_retry=*/true);
+  }
+}
+
+bool DecodeStep::Complete(int layer) const {
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (missing_[layer * rows_.size() + row] > 0 && !rows_[row].poisoned && rows_[row].sequence->failure.ok())
+      return false;
+  }
+  return true;
+}
+
+void DecodeStep::UseResidentOnly(int row, int layer) {
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    WINNOW_CHECK(rows_[row].sequence->working_set->SetSelection(layer, head, positions_[row], {}).ok());
+  }
+}
+
+void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) {
+  if (!Complete(layer)) {
+    const auto start = std::chrono::steady_clock::now();
+    while (!Complete(layer)) {
+      for (const Group& group : groups_) {
+        if (!group.link->alive()) Poison(group.first, group.count, absl::UnavailableError("the cache rank is gone"));
+      }
+      if (Complete(layer)) break;
+      transport_.Wait(std::chrono::milliseconds(5), waits_.spin);
+      if (std::chrono::steady_clock::now() - start > waits_.timeout) {
+        for (size_t row = 0; row < rows_.size(); ++row) {
+          if (missing_[layer * rows_.size() + row] > 0) {
+            Poison(static_cast<int>(row), 1, absl::DeadlineExceededError(absl::StrCat("no delta for layer ", layer)));
+          }
+        }
+      }
+    }
+    const auto waited = std::chrono::steady_clock::now() - start;
+    metrics_.delta_wait_us += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
+  }
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (missing_[layer * rows_.size() + row] > 0) UseResidentOnly(static_cast<int>(row), layer);
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      const std::span<const uint32_t> list = rows_[row].sequence->working_set->Slots(layer, head);
+      slots[row * layout_.num_kv_heads + head] = list.data();
+      counts[row * layout_.num_kv_heads + head] = static_cast<uint32_t>(list.size());
+    }
+  }
+}
+
+absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (!active_ || header.plan != plan_) {
+    ++metrics_.stale_frames;  // of a step that gave up on it
+    return absl::OkStatus();
+  }
+  if (header.layer_first >= layout_.num_layers)
+    return absl::InvalidArgumentError(absl::StrCat("delta of layer ", header.layer_first));
+  const Group* group = nullptr;
+  for (const Group& candidate : groups_) {
+    if (candidate.link == &link) group = &candidate;
+  }
+  if (group == nullptr) return absl::InvalidArgumentError("delta from a cache rank that is not in the plan");
+  size_t offset = 0;
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    PayloadReader reader(frame.payload(), offset);
+    WINNOW_ASSIGN_OR_RETURN(auto entries, reader.Array<wire::DeltaEntry>(1, alignof(uint32_t)));
+    wire::DeltaEntry entry;
+    std::memcpy(&entry, entries.data(), sizeof entry);
+    if (entry.plan_row >= static_cast<uint32_t>(group->count) || entry.kv_head >= layout_.num_kv_heads) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("delta entry of plan row ", entry.plan_row, ", kv head ", entry.kv_head));
+    }
+    offset = reader.offset();
+    WINNOW_RETURN_IF_ERROR(CommitEntry(group->first + static_cast<int>(entry.plan_row), header.layer_first, entry,
+                                       frame.payload(), &offset));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::DeltaEntry& entry,
+                                     std::span<const std::byte> payload, size_t* offset) {
+  Row& row = rows_[row_index];
+  Sequence& sequence = *row.sequence;
+  uint16_t& missing = missing_[layer * rows_.size() + row_index];
+  if (!row.sparse || missing == 0)
+    return absl::InvalidArgumentError(absl::StrCat("unexpected delta entry of layer ", layer));
+  PayloadReader reader(payload, *offset);
+  WINNOW_ASSIGN_OR_RETURN(auto selected, reader.Array<uint32_t>(entry.num_selected, alignof(uint32_t)));
+  WINNOW_ASSIGN_OR_RETURN(auto streamed, reader.Array<uint32_t>(entry.num_streamed, alignof(uint32_t)));
+  WINNOW_ASSIGN_OR_RETURN(auto local, reader.Array<wire::LocalRow>(entry.num_local, alignof(uint32_t)));
+  const size_t rows_bytes = entry.num_streamed * layout_.row_bytes();
+  WINNOW_ASSIGN_OR_RETURN(auto bytes,
+                          reader.Array<std::byte>(rows_bytes, entry.num_streamed > 0 ? wire::kRowAlignment : 1));
+  *offset = wire::AlignUp(reader.offset(), alignof(uint32_t));
+
+  WorkingSet& working_set = *sequence.working_set;
+  if (entry.flags & wire::kDeltaFirst) {
+    WINNOW_RETURN_IF_ERROR(working_set.SetSelection(layer, entry.kv_head, positions_[row_index], selected));
+    sequence.selection_lookups += entry.num_selected;
+    sequence.selection_hits += entry.num_selected;
+    step_lookups_ += entry.num_selected;
+    if (!std::isnan(entry.captured_mass)) {
+      sequence.mass.Add(entry.captured_mass);
+      metrics_.ObserveMass(layer, entry.captured_mass);
+    }
+  }
+  WINNOW_RETURN_IF_ERROR(working_set.CommitLocal(layer, entry.kv_head, positions_[row_index], local));
+  WINNOW_RETURN_IF_ERROR(working_set.CommitStreamed(layer, entry.kv_head, streamed, bytes.data()));
+  sequence.selection_hits -= entry.num_streamed;
+  sequence.streamed_rows += entry.num_streamed;
+  sequence.streamed_bytes += rows_bytes;
+  step_streamed_ += entry.num_streamed;
+  if (entry.flags & wire::kDeltaLast) --missing;
+  return absl::OkStatus();
+}
+
+void DecodeStep::Finish() {
+  active_ = false;
+  metrics_.selection_lookups += step_lookups_;
+  metrics_.selection_hits += step_lookups_ - step_streamed_;
+  metrics_.streamed_rows += step_streamed_;
+  for (Row& row : rows_) {
+    if (!row.sequence->failure.ok()) continue;
+    ++row.sequence->next_position;
+    ++row.sequence->decode_steps;
+    if (!row.sparse) row.sequence->mass.Add(1.0, static_cast<uint64_t>(layout_.num_layers) * layout_.num_kv_heads);
+  }
+}
+
+}  // namespace winnow

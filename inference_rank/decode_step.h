@@ -1,0 +1,84 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+#include "inference_rank/frame_writer.h"
+#include "inference_rank/metrics.h"
+#include "inference_rank/model/transformer.h"
+#include "inference_rank/sequence.h"
+
+namespace winnow {
+
+// The KV side of one decode iteration: opens a plan on every cache rank concerned, sends each layer's rows and queries,
+// commits the deltas that come back, and tells attention which slots to read.
+//
+// A failure of one link or sequence poisons only the rows concerned: they go through the rest of the step with sinks
+// and recent rows only, their logits are discarded, and Sequence::failure is set. Reused from step to step (no
+// allocation once warm). Engine thread.
+class DecodeStep final : public DecodeKv {
+ public:
+  DecodeStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits);
+
+  // Starts a plan for these sequences, which must be sorted by link, at most kMaxDecodeRows of them. Sends the StepPlan
+  // frames.
+  void Begin(uint64_t plan, std::span<Sequence* const> rows);
+  std::span<const uint32_t> token_ids() const { return token_ids_; }
+  std::span<const uint32_t> positions() const { return positions_; }
+  // After the forward pass: per-sequence positions and statistics move on; the step no longer accepts frames.
+  void Finish();
+
+  // A Delta frame of a link (called by the engine's frame handler while the step waits). INVALID_ARGUMENT says what is
+  // malformed: the link cannot be trusted any more.
+  absl::Status OnDelta(const CacheLink& link, const ReceivedFrame& frame);
+
+  int Lookahead() const override { return lookahead_; }
+  void Publish(const DecodeLayerOutput& output) override;
+  void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) override;
+
+ private:
+  // Rows [first, first + count) of the plan go to one link.
+  struct Group {
+    CacheLink* link;
+    int first;
+    int count;
+    bool needs_queries;
+    bool needs_predictions;
+  };
+  struct Row {
+    Sequence* sequence;
+    bool sparse;    // waits for deltas
+    bool poisoned;  // its result is discarded
+  };
+
+  absl::Status PostPlan(const Group& group);
+  absl::Status PostLayer(const Group& group, const DecodeLayerOutput& output);
+  absl::Status CommitEntry(int row, int layer, const wire::DeltaEntry& entry, std::span<const std::byte> payload,
+                           size_t* offset);
+  void Poison(int first, int count, const absl::Status& status);
+  bool Complete(int layer) const;
+  void UseResidentOnly(int row, int layer);
+
+  // Constant after construction.
+  Transport& transport_;
+  const KvLayout layout_;
+  InferenceRankMetrics& metrics_;
+  const DataPlaneWaits waits_;
+
+  // The step under way.
+  uint64_t plan_ = 0;
+  bool active_ = false;
+  int lookahead_ = 0;
+  uint64_t step_lookups_ = 0;
+  uint64_t step_streamed_ = 0;
+  std::vector<Row> rows_;
+  std::vector<Group> groups_;
+  std::vector<uint32_t> token_ids_;
+  std::vector<uint32_t> positions_;
+  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta has not come
+};
+
+}  // namespace winnow

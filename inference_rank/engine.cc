@@ -1,0 +1,486 @@
+#include "inference_rank/engine.h"
+
+#include <algorithm>
+#include <future>
+
+#include "common/base/check.h"
+#include "common/selection/presets.h"
+
+namespace winnow {
+namespace {
+
+using State = Sequence::State;
+constexpr auto kIdleWait = std::chrono::milliseconds(50);
+constexpr auto kReopenInterval = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Engine::Engine(Options options, const KvLayout& layout, Transformer& transformer, SlotPool slots,
+               std::unique_ptr<Transport> transport, const LinkTable::Options& link_options,
+               InferenceRankMetrics& metrics)
+    : options_(std::move(options)),
+      layout_(layout),
+      metrics_(metrics),
+      transport_(std::move(transport)),
+      mailbox_([this] { transport_->Wake(); }),
+      links_(
+          link_options, *transport_, [this](std::function<void()> work) { return RunOnEngine(std::move(work)); },
+          [this] { transport_->Wake(); }),
+      openers_(std::make_unique<TaskPool>(4)),
+      releasers_(std::make_unique<TaskPool>(1)),
+      transformer_(transformer),
+      slots_(std::move(slots)),
+      scheduler_(options_.limits, layout),
+      decode_step_(*transport_, layout, metrics, options_.waits),
+      prefill_step_(*transport_, layout, options_.waits) {
+  transformer_.set_slot_pool(slots_.rows());
+  metrics_.slot_pages_total = slots_.num_pages();
+}
+
+Engine::~Engine() {
+  Stop();
+}
+
+void Engine::Start() {
+  transport_->SetHandler([this](Channel& channel, ReceivedFrame frame) { OnFrame(channel, std::move(frame)); });
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  transport_->Wake();
+  thread_.join();
+  openers_.reset();
+  scheduler_.ForEach(
+      [](Sequence& sequence) { sequence.Fail(absl::UnavailableError("the inference rank is stopping"), true); });
+  ReapSequences();
+  releasers_.reset();
+  links_.Clear();
+}
+
+void Engine::Submit(std::unique_ptr<Sequence> sequence) {
+  const std::shared_ptr<EventSink> sink = sequence->sink;
+  const uint64_t request_id = sequence->request_id;
+  auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
+  if (mailbox_.Put([this, shared] { scheduler_.Enqueue(std::move(*shared)); })) return;
+  v1::DispatchResponse event;
+  event.set_request_id(request_id);
+  event.mutable_failed()->set_code(static_cast<uint32_t>(absl::StatusCode::kUnavailable));
+  event.mutable_failed()->set_message("the inference rank is stopping");
+  event.mutable_failed()->set_retryable(true);
+  sink->Send(std::move(event));
+}
+
+void Engine::Cancel(std::shared_ptr<EventSink> sink, uint64_t request_id) {
+  mailbox_.Put([this, sink, request_id] {
+    scheduler_.ForEach([&](Sequence& sequence) {
+      if (sequence.sink == sink && sequence.request_id == request_id) sequence.cancelled = true;
+    });
+  });
+}
+
+void Engine::CancelAll(std::shared_ptr<EventSink> sink) {
+  mailbox_.Put(
+      [this, sink] { scheduler_.ForEach([&](Sequence& sequence) { sequence.cancelled |= sequence.sink == sink; }); });
+}
+
+bool Engine::RunOnEngine(std::function<void()> work) {
+  std::promise<void> done;
+  const bool accepted = mailbox_.Put([&] {
+    work();
+    done.set_value();
+  });
+  if (accepted) done.get_future().wait();
+  return accepted;
+}
+
+void Engine::Loop() {
+  while (!stopping_) {
+    mailbox_.Drain();
+    links_.ReapDead([this](CacheLink& link) {
+      scheduler_.ForEach([&](Sequence& sequence) {
+        if (sequence.link.get() == &link) sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
+      });
+    });
+    ReapSequences();
+    AdmitWaiting();
+    const bool prefilled = RunPrefillChunk();
+    const bool decoded = RunDecodeStep();
+    UpdateGauges();
+    if (prefilled || decoded) {
+      transport_->Progress();
+      continue;
+    }
+    const bool pending = scheduler_.num_running() > 0;
+    transport_->Wait(pending ? std::chrono::milliseconds(2) : kIdleWait, std::chrono::microseconds(pending ? 100 : 0));
+  }
+  // What was accepted is run: RunOnEngine callers wait for it.
+  mailbox_.Close();
+  mailbox_.Drain();
+}
+
+void Engine::AdmitWaiting() {
+  while (true) {
+    const size_t limit = options_.limits.prefill_memory_bytes;
+    Sequence* sequence = scheduler_.Admit(
+        {.slot_pages = slots_.free_pages(), .prefill_bytes = limit > prefill_bytes_ ? limit - prefill_bytes_ : 0});
+    if (sequence == nullptr) break;
+    absl::StatusOr<WorkingSet> set = WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions);
+    if (!set.ok()) {
+      sequence->Fail(set.status(), false);
+      continue;
+    }
+    sequence->working_set.emplace(*std::move(set));
+    absl::StatusOr<PrefillArena> arena = PrefillArena::Create(layout_, sequence->prompt_tokens());
+    if (!arena.ok()) {
+      sequence->Fail(arena.status(), false);
+      continue;
+    }
+    prefill_bytes_ += arena->bytes();
+    sequence->arena.emplace(*std::move(arena));
+    StartOpening(*sequence);
+    reopen_.push_back({sequence, {}, std::chrono::steady_clock::now() + options_.open_patience});
+  }
+  const auto now = std::chrono::steady_clock::now();
+  for (Reopen& entry : reopen_) {
+    if (entry.sequence->state != State::kWaiting || now < entry.at) continue;
+    StartOpening(*entry.sequence);
+  }
+}
+
+// Opens or attaches on a control thread. The sequence stays where it is until OnOpened, whatever happens to it
+// meanwhile.
+void Engine::StartOpening(Sequence& sequence) {
+  sequence.state = State::kOpening;
+  openers_->Add([this, &sequence] {
+    absl::StatusOr<std::shared_ptr<CacheLink>> link = links_.Get(sequence.cache_rank);
+    absl::StatusOr<v1::AttachSequenceResponse> opened = link.status();
+    if (link.ok() && sequence.attach) {
+      v1::AttachSequenceRequest request;
+      request.set_channel_id((*link)->channel_id());
+      request.set_sequence_id(sequence.sequence_id);
+      request.set_max_restart_position(std::max(sequence.known_tokens(), 1u) - 1);
+      opened = (*link)->Attach(request, options_.control_timeout);
+    } else if (link.ok()) {
+      v1::OpenSequenceRequest request;
+      request.set_channel_id((*link)->channel_id());
+      request.set_sequence_id(sequence.sequence_id);
+      *request.mutable_selection() = ToProto(sequence.spec);
+      request.set_max_positions(sequence.max_positions);
+      request.set_prompt_tokens(sequence.prompt_tokens());
+      *request.mutable_sampling() = sequence.sampling_params;
+      const absl::StatusOr<uint32_t> epoch = (*link)->Open(request, options_.control_timeout);
+      opened = epoch.status();
+      if (epoch.ok()) {
+        opened = v1::AttachSequenceResponse();
+        opened->set_attach_epoch(*epoch);
+      }
+    }
+    mailbox_.Put([this, &sequence, link = link.ok() ? *link : nullptr, opened] { OnOpened(sequence, link, opened); });
+  });
+}
+
+void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
+                      const absl::StatusOr<v1::AttachSequenceResponse>& opened) {
+  const auto entry =
+      std::find_if(reopen_.begin(), reopen_.end(), [&](const Reopen& e) { return e.sequence == &sequence; });
+  WINNOW_CHECK(entry != reopen_.end());
+  sequence.link = std::move(link);
+  if (!opened.ok()) {
+    const bool full = opened.status().code() == absl::StatusCode::kResourceExhausted;
+    if (full && std::chrono::steady_clock::now() < entry->give_up) {
+      sequence.state = State::kWaiting;
+      sequence.link.reset();
+      entry->at = std::chrono::steady_clock::now() + kReopenInterval;
+      return;
+    }
+    reopen_.erase(entry);
+    sequence.state = State::kWaiting;
+    const bool lost = opened.status().code() == absl::StatusCode::kNotFound;
+    const bool unreachable = opened.status().code() == absl::StatusCode::kUnavailable ||
+                             opened.status().code() == absl::StatusCode::kDeadlineExceeded;
+    sequence.link.reset();  // nothing to release there
+    sequence.Fail(opened.status(), lost || unreachable, lost);
+    return;
+  }
+  reopen_.erase(entry);
+  sequence.attach_epoch = opened->attach_epoch();
+  if (sequence.attach) ++metrics_.reattached_sequences;
+  const uint32_t restart = sequence.attach ? opened->restart_position() : 0;
+  sequence.next_position = restart;
+  sequence.watermark = restart;
+  sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
+  for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
+  if (restart == 0) {
+    sequence.state = State::kPrefilling;
+    return;
+  }
+  prefill_bytes_ -= sequence.arena->bytes();
+  sequence.arena.reset();
+  sequence.state = State::kRefilling;
+  for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {}))
+    OnRefill(sequence, frame.header(), frame.payload());
+}
+
+void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
+  sequence.working_set->FinishLoad(next_position);
+  sequence.state = State::kDecoding;
+}
+
+bool Engine::RunPrefillChunk() {
+  Sequence* sequence = scheduler_.NextPrefill();
+  if (sequence == nullptr) return false;
+  const uint32_t count = std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - sequence->next_position);
+  const uint32_t first = sequence->next_position;
+  const bool last = first + count == sequence->prompt_tokens();
+  prefill_step_.Begin(*sequence, count);
+  const std::span<float> logits =
+      transformer_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
+  prefill_step_.Finish();
+  ++metrics_.prefill_chunks;
+  ++metrics_.progress;
+  metrics_.prompt_tokens += count;
+  if (!last || !sequence->failure.ok()) return true;
+  prefill_bytes_ -= sequence->arena->bytes();
+  PrefillStep::HandOver(layout_, *sequence);
+  BecomeDecoding(*sequence, sequence->prompt_tokens());
+  if (sequence->generated.empty()) TakeToken(*sequence, logits);
+  return true;
+}
+
+// A position leaves the recent window only below the watermark.
+bool Engine::ReadyToDecode(const Sequence& sequence) const {
+  const uint32_t recent_start =
+      RecentStart(sequence.next_position, sequence.spec.recent_tokens, sequence.spec.sink_tokens, kBlockTokens);
+  return recent_start <= sequence.spec.sink_tokens || recent_start <= sequence.watermark;
+}
+
+bool Engine::RunDecodeStep() {
+  const std::span<Sequence* const> decoding = scheduler_.Decoding();
+  batch_.clear();
+  for (Sequence* sequence : decoding) {
+    if (ReadyToDecode(*sequence)) batch_.push_back(sequence);
+  }
+  for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
+    const std::span<Sequence* const> rows(batch_.data() + first,
+                                          std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
+    decode_step_.Begin(next_plan_++, rows);
+    const std::span<float> logits =
+        transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
+    decode_step_.Finish();
+    const size_t vocab = logits.size() / rows.size();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      Sequence& sequence = *rows[row];
+      if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
+        TakeToken(sequence, logits.subspan(row * vocab, vocab));
+      }
+    }
+    ++metrics_.decode_steps;
+    ++metrics_.progress;
+  }
+  return !batch_.empty();
+}
+
+void Engine::TakeToken(Sequence& sequence, std::span<float> logits) {
+  const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
+  if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
+  const uint32_t id = sequence.sampler->Sample(logits, index);
+  sequence.sampler->Observe(id);
+  sequence.generated.push_back(id);
+  ++metrics_.generation_tokens;
+
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_tokens()->set_first_index(index);
+  v1::Token* token = event.mutable_tokens()->add_tokens();
+  token->set_id(id);
+  if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
+  sequence.sink->Send(std::move(event));
+
+  const auto& eos = options_.eos_token_ids;
+  const auto& stops = sequence.stopping.stop_token_ids();
+  const bool stopped = (!sequence.stopping.ignore_eos() && std::find(eos.begin(), eos.end(), id) != eos.end()) ||
+                       std::find(stops.begin(), stops.end(), id) != stops.end();
+  if (stopped) {
+    FinishSequence(sequence, v1::FINISH_REASON_STOP);
+  } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {
+    FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
+  }
+}
+
+v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
+  v1::SelectionStats stats;
+  if (sequence.mass.count() > 0) {
+    stats.set_captured_mass_mean(static_cast<float>(sequence.mass.mean()));
+    stats.set_captured_mass_p5(static_cast<float>(sequence.mass.percentile(0.05)));
+  }
+  stats.set_selection_lookups(sequence.selection_lookups);
+  stats.set_selection_hits(sequence.selection_hits);
+  stats.set_streamed_rows(sequence.streamed_rows);
+  stats.set_streamed_bytes(sequence.streamed_bytes);
+  stats.set_context_tokens(sequence.known_tokens());
+  stats.set_resident_rows(std::min(sequence.working_set->resident_rows(), sequence.known_tokens()));
+  stats.set_reattach_count(sequence.attach ? 1 : 0);
+  stats.set_decode_steps(sequence.decode_steps);
+  return stats;
+}
+
+void Engine::FinishSequence(Sequence& sequence, v1::FinishReason reason) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_finished()->set_reason(reason);
+  *event.mutable_finished()->mutable_stats() = Stats(sequence);
+  sequence.sink->Send(std::move(event));
+  sequence.cancelled = true;  // nothing more to say; ReapSequences takes it out
+}
+
+// Takes out what has finished, failed, was cancelled or is past its deadline. Runs every iteration, whether or not
+// there is new work.
+void Engine::ReapSequences() {
+  finished_.clear();
+  const auto now = std::chrono::system_clock::now();
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.state == State::kOpening && !stopping_) return;
+    if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
+      sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
+    }
+    if (sequence.cancelled || !sequence.failure.ok()) finished_.push_back(&sequence);
+  });
+  for (Sequence* sequence : finished_) Retire(scheduler_.Remove(sequence));
+}
+
+void Engine::Retire(std::unique_ptr<Sequence> sequence) {
+  if (!sequence->cancelled) {
+    v1::DispatchResponse event;
+    event.set_request_id(sequence->request_id);
+    v1::DispatchResponse::Failed* failed = event.mutable_failed();
+    failed->set_code(static_cast<uint32_t>(sequence->failure.code()));
+    failed->set_message(std::string(sequence->failure.message()));
+    failed->set_retryable(sequence->retryable);
+    failed->set_sequence_lost(sequence->sequence_lost);
+    ++metrics_.failed_sequences;
+    sequence->sink->Send(std::move(event));
+  }
+  std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
+  if (sequence->arena.has_value()) prefill_bytes_ -= sequence->arena->bytes();
+  sequence->early_refill.clear();
+  // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
+  // by the attach.
+  const bool keep = !sequence->cancelled && sequence->retryable;
+  if (sequence->link == nullptr || sequence->attach_epoch == 0 || keep) return;
+  v1::ReleaseSequenceRequest request;
+  request.set_sequence_id(sequence->sequence_id);
+  request.set_attach_epoch(sequence->attach_epoch);
+  releasers_->Add([link = sequence->link, request, timeout = options_.control_timeout] {
+    // When the cache rank cannot be reached it frees the sequence by itself: the link's end detaches it, and detached
+    // ones expire.
+    (void)link->Release(request, timeout);
+  });
+}
+
+void Engine::UpdateGauges() {
+  uint64_t rows = 0;
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+  });
+  metrics_.running_sequences = scheduler_.num_running();
+  metrics_.waiting_sequences = scheduler_.num_waiting();
+  metrics_.working_set_rows = rows * layout_.num_layers * layout_.num_kv_heads;
+  metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
+  metrics_.prefill_kv_bytes = prefill_bytes_;
+  metrics_.kv_sent_bytes = links_.sent_bytes();
+  metrics_.kv_received_bytes = links_.received_bytes();
+  metrics_.last_progress_unix_seconds =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void Engine::DistrustLink(CacheLink& link, const absl::Status& why) {
+  ++metrics_.malformed_frames;
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.link.get() == &link) sequence.Fail(Annotate(why, "malformed frame from the cache rank"), true);
+  });
+  link.channel()->Close();
+  link.MarkDead();
+}
+
+void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
+  CacheLink* link = links_.Find(channel);
+  if (link == nullptr) return;
+  const wire::FrameHeader& header = frame.header();
+  switch (header.type) {
+    case wire::FrameType::kDelta:
+      if (absl::Status status = decode_step_.OnDelta(*link, frame); !status.ok()) DistrustLink(*link, status);
+      return;
+    case wire::FrameType::kWatermark:
+      OnWatermarks(frame);
+      return;
+    default:
+      break;
+  }
+  Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
+    return candidate.sequence_id == header.sequence_id && (candidate.link == nullptr || candidate.link.get() == link);
+  });
+  if (sequence == nullptr) {
+    ++metrics_.stale_frames;
+    return;
+  }
+  switch (header.type) {
+    case wire::FrameType::kRefill:
+    case wire::FrameType::kRefillDone:
+      if (sequence->state == State::kOpening) {
+        sequence->early_refill.push_back(std::move(frame));
+      } else if (sequence->state == State::kRefilling && header.attach_epoch == sequence->attach_epoch) {
+        OnRefill(*sequence, header, frame.payload());
+      } else {
+        ++metrics_.stale_frames;
+      }
+      return;
+    case wire::FrameType::kFenced: {
+      ++metrics_.fenced_sequences;
+      const bool taken_over = header.attach_epoch > sequence->attach_epoch;
+      sequence->Fail(absl::AbortedError(taken_over ? "another rank has attached to the sequence"
+                                                   : "the cache rank lost the sequence"),
+                     /*can_retry=*/!taken_over, /*lost=*/!taken_over);
+      return;
+    }
+    case wire::FrameType::kTransferFailed:
+      sequence->Fail(absl::UnavailableError("the cache rank could not send rows"), true);
+      return;
+    default:
+      DistrustLink(*link, absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(header.type))));
+  }
+}
+
+void Engine::OnWatermarks(const ReceivedFrame& frame) {
+  const size_t count =
+      std::min<size_t>(frame.header().row_count, frame.payload().size() / sizeof(wire::WatermarkEntry));
+  const auto* entries = reinterpret_cast<const wire::WatermarkEntry*>(frame.payload().data());
+  for (size_t i = 0; i < count; ++i) {
+    Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
+      return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
+    });
+    if (sequence != nullptr) sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+  }
+}
+
+void Engine::OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.type == wire::FrameType::kRefillDone) {
+    BecomeDecoding(sequence, sequence.next_position);
+    // Everything known may have been computed already: then the next token comes from recomputing the last known
+    // position, which max_restart_position made sure of.
+    WINNOW_CHECK(sequence.next_position < sequence.known_tokens());
+    return;
+  }
+  const size_t head_bytes = header.row_count * layout_.row_bytes();
+  if (header.layer_first >= layout_.num_layers || payload.size() != layout_.num_kv_heads * head_bytes) {
+    DistrustLink(*sequence.link, absl::InvalidArgumentError(absl::StrCat("refill of ", payload.size(), " bytes")));
+    return;
+  }
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    sequence.working_set->LoadRows(header.layer_first, head, header.apply_position, header.row_count,
+                                   payload.data() + head * head_bytes, sequence.next_position);
+  }
+}
+
+}  // namespace winnow

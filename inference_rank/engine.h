@@ -1,0 +1,108 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+#include "inference_rank/decode_step.h"
+#include "inference_rank/link_table.h"
+#include "inference_rank/mailbox.h"
+#include "inference_rank/metrics.h"
+#include "inference_rank/model/transformer.h"
+#include "inference_rank/prefill_step.h"
+#include "inference_rank/scheduler.h"
+#include "inference_rank/slot_pool.h"
+#include "inference_rank/task_pool.h"
+
+namespace winnow {
+
+// The loop of an inference rank, one thread: take in what has come, admit, run one prefill chunk, run one decode step
+// over everything that decodes, publish tokens. It is the loop to read first.
+//
+// Submit, Cancel and CancelAll may be called from any thread. Every submitted sequence ends in exactly one Finished or
+// Failed event on its sink, unless its sink cancelled it.
+class Engine {
+ public:
+  struct Options {
+    Scheduler::Limits limits;
+    uint32_t prefill_chunk_tokens = 512;
+    DataPlaneWaits waits;
+    std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
+    std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
+    std::vector<uint32_t> eos_token_ids;
+  };
+
+  Engine(Options options, const KvLayout& layout, Transformer& transformer, SlotPool slots,
+         std::unique_ptr<Transport> transport, const LinkTable::Options& link_options, InferenceRankMetrics& metrics);
+  ~Engine();
+
+  void Start();
+  // Fails what is left (retryable: another rank can attach) and joins the thread.
+  void Stop();
+
+  void Submit(std::unique_ptr<Sequence> sequence);
+  void Cancel(std::shared_ptr<EventSink> sink, uint64_t request_id);
+  void CancelAll(std::shared_ptr<EventSink> sink);
+
+ private:
+  void Loop();
+  bool RunOnEngine(std::function<void()> work);
+  void OnFrame(Channel& channel, ReceivedFrame frame);
+  void OnWatermarks(const ReceivedFrame& frame);
+  void OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void DistrustLink(CacheLink& link, const absl::Status& why);
+
+  void AdmitWaiting();
+  void StartOpening(Sequence& sequence);
+  void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
+                const absl::StatusOr<v1::AttachSequenceResponse>& opened);
+  void BecomeDecoding(Sequence& sequence, uint32_t next_position);
+  bool RunPrefillChunk();
+  bool RunDecodeStep();
+  bool ReadyToDecode(const Sequence& sequence) const;
+  void TakeToken(Sequence& sequence, std::span<float> logits);
+  void FinishSequence(Sequence& sequence, v1::FinishReason reason);
+  void ReapSequences();
+  void Retire(std::unique_ptr<Sequence> sequence);
+  void UpdateGauges();
+  v1::SelectionStats Stats(const Sequence& sequence) const;
+
+  // Constant after construction.
+  const Options options_;
+  const KvLayout layout_;
+  InferenceRankMetrics& metrics_;
+
+  // Own synchronisation.
+  std::unique_ptr<Transport> transport_;
+  Mailbox mailbox_;
+  LinkTable links_;
+  std::unique_ptr<TaskPool> openers_;    // Open and Attach calls
+  std::unique_ptr<TaskPool> releasers_;  // Release calls: apart, so that opens that wait for room cannot hold them up
+
+  // Engine thread.
+  Transformer& transformer_;
+  SlotPool slots_;
+  Scheduler scheduler_;
+  DecodeStep decode_step_;
+  PrefillStep prefill_step_;
+  uint64_t next_plan_ = 1;
+  size_t prefill_bytes_ = 0;
+  std::vector<float> logits_copy_;
+  std::vector<Sequence*> batch_;
+  struct Reopen {
+    Sequence* sequence;
+    std::chrono::steady_clock::time_point at;
+    std::chrono::steady_clock::time_point give_up;
+  };
+  std::vector<Reopen> reopen_;
+  std::vector<Sequence*> finished_;
+
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,80 @@
+#pragma once
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "common/selection/selection_spec.h"
+#include "common/transport/transport.h"
+#include "inference_rank/engine.h"
+#include "inference_rank/memory_plan.h"
+#include "inference_rank/metrics.h"
+#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/weights.h"
+#include "inference_rank/rank_service.h"
+#include "kernels/kernel_table.h"
+#include "winnow/v1/membership.pb.h"
+
+namespace winnow {
+
+struct InferenceRankOptions {
+  std::string model_dir;
+  Dtype compute_dtype = Dtype::kBf16;  // of weights and matmul inputs: kBf16 or kF32
+  Dtype kv_dtype = Dtype::kBf16;       // kBf16 or kF32
+  std::string isa = "auto";            // CpuKernels
+  int num_threads = 1;
+  uint32_t max_context_tokens = 0;  // 0 = the model's
+  uint32_t max_running = 64;
+  uint32_t prefill_chunk_tokens = 512;
+  size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
+  size_t prefill_memory_bytes = 0;  // 0 = automatic
+  SelectionSpec selection;          // the server's default; requests may go up to its budget
+  DataPlaneWaits waits;
+};
+
+// Every part of an inference rank, wired: weights, forward pass, engine, services. The process (cmd/) gives it a
+// transport and an identity, registers its services on a server and tells the router about it.
+class InferenceRank {
+ public:
+  // Reads and validates the model, checks that everything fits memory, loads the weights. `identity.address` is where
+  // its services will listen. Errors name the file or option and the limit.
+  static absl::StatusOr<std::unique_ptr<InferenceRank>> Create(const InferenceRankOptions& options,
+                                                               std::unique_ptr<Transport> transport,
+                                                               const v1::Identity& identity);
+  ~InferenceRank();
+
+  void Start() { engine_->Start(); }
+  void Stop() { engine_->Stop(); }
+  std::vector<grpc::Service*> services() { return {service_.get()}; }
+
+  const v1::Fingerprint& fingerprint() const { return fingerprint_; }
+  v1::ModelLimits limits() const;
+  // Any thread.
+  v1::RankLoad load() const;
+  const InferenceRankMetrics& metrics() const { return *metrics_; }
+  const MemoryPlan& memory_plan() const { return memory_plan_; }
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  InferenceRank() = default;
+
+  InferenceRankOptions options_;
+  ModelConfig config_;
+  KvLayout layout_;
+  MemoryPlan memory_plan_;
+  v1::Fingerprint fingerprint_;
+  const KernelTable* kernels_ = nullptr;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<InferenceRankMetrics> metrics_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RankServiceImpl> service_;
+};
+
+}  // namespace winnow

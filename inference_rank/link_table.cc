@@ -1,0 +1,133 @@
+#include "inference_rank/link_table.h"
+
+#include <vector>
+
+namespace winnow {
+
+LinkTable::LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine,
+                     std::function<void()> wake_engine)
+    : options_(std::move(options)),
+      transport_(transport),
+      run_on_engine_(std::move(run_on_engine)),
+      wake_engine_(std::move(wake_engine)) {}
+
+absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& cache_rank) {
+  std::lock_guard connecting(connect_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = links_.find({cache_rank.address(), cache_rank.incarnation()});
+    if (found != links_.end() && found->second->alive()) return found->second;
+  }
+  return Connect(cache_rank);
+}
+
+absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  auto link = std::make_shared<CacheLink>(
+      cache_rank.address(),
+      grpc::CreateCustomChannel(cache_rank.address(), grpc::InsecureChannelCredentials(), arguments), wake_engine_);
+
+  const absl::Status stopped = absl::UnavailableError("the inference rank is stopping");
+  absl::Status status = stopped;
+  std::string local_address;
+  const bool made = run_on_engine_([&] {
+    absl::StatusOr<std::unique_ptr<Channel>> channel = transport_.NewChannel();
+    status = channel.status();
+    if (!status.ok()) return;
+    local_address = (*channel)->LocalAddress();
+    link->set_channel(*std::move(channel));
+  });
+  if (!made) return stopped;
+
+  std::string peer_address;
+  if (status.ok()) {
+    v1::ExchangeRequest request;
+    *request.mutable_identity() = options_.identity;
+    *request.mutable_fingerprint() = options_.fingerprint;
+    request.set_transport(std::string(transport_.capabilities().name));
+    request.set_worker_address(local_address);
+    absl::StatusOr<std::string> answer = link->Exchange(request, options_.connect_timeout);
+    status = answer.status();
+    if (answer.ok()) peer_address = *std::move(answer);
+  }
+  run_on_engine_([&] {
+    if (status.ok()) status = link->channel()->Connect(peer_address);
+    if (!status.ok()) link->set_channel(nullptr);
+  });
+  WINNOW_RETURN_IF_ERROR(status);
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<CacheLink>& entry = links_[{cache_rank.address(), cache_rank.incarnation()}];
+  if (entry != nullptr) dead_.push_back(std::move(entry));
+  entry = link;
+  return link;
+}
+
+CacheLink* LinkTable::Find(const Channel& channel) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [key, link] : links_) {
+    if (link->channel() == &channel) return link.get();
+  }
+  return nullptr;
+}
+
+void LinkTable::ReapDead(const std::function<void(CacheLink&)>& visit) {
+  std::vector<std::shared_ptr<CacheLink>> gone;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto link = links_.begin(); link != links_.end();) {
+      const bool dead = !link->second->alive() || !link->second->channel()->failed().ok();
+      if (dead) {
+        link->second->MarkDead();
+        gone.push_back(link->second);
+        dead_.push_back(std::move(link->second));
+        link = links_.erase(link);
+      } else {
+        ++link;
+      }
+    }
+  }
+  for (const auto& link : gone) visit(*link);
+  gone.clear();
+  std::vector<std::shared_ptr<CacheLink>> unused;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto link = dead_.begin(); link != dead_.end();) {
+      if (link->use_count() > 1) {
+        ++link;
+        continue;
+      }
+      retired_sent_bytes_ += (*link)->channel()->sent_bytes();
+      retired_received_bytes_ += (*link)->channel()->received_bytes();
+      unused.push_back(std::move(*link));
+      link = dead_.erase(link);
+    }
+  }
+}
+
+uint64_t LinkTable::sent_bytes() const {
+  std::lock_guard lock(mutex_);
+  uint64_t bytes = retired_sent_bytes_;
+  for (const auto& [key, link] : links_) bytes += link->channel()->sent_bytes();
+  return bytes;
+}
+
+uint64_t LinkTable::received_bytes() const {
+  std::lock_guard lock(mutex_);
+  uint64_t bytes = retired_received_bytes_;
+  for (const auto& [key, link] : links_) bytes += link->channel()->received_bytes();
+  return bytes;
+}
+
+void LinkTable::Clear() {
+  std::map<std::pair<std::string, uint64_t>, std::shared_ptr<CacheLink>> links;
+  std::vector<std::shared_ptr<CacheLink>> dead;
+  {
+    std::lock_guard lock(mutex_);
+    links.swap(links_);
+    dead.swap(dead_);
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,83 @@
+#include "inference_rank/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "inference_rank/prefill_arena.h"
+#include "inference_rank/working_set.h"
+
+namespace winnow {
+namespace {
+
+std::string Mib(uint64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+std::string MemoryPlan::ToString() const {
+  return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (", slot_pages,
+                      " slot pages, up to ", max_running, " sequences) + prefill KV ", Mib(prefill_bytes),
+                      " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ", Mib(available_bytes),
+                      " available");
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes) {
+  MemoryPlan plan;
+  plan.weights_bytes = needs.weights_bytes;
+  plan.activation_bytes = needs.activation_bytes;
+  plan.available_bytes = available_bytes;
+  plan.max_running = needs.max_running;
+
+  const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
+  const uint64_t pages_per_sequence = WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens);
+  const uint64_t longest_prefill = PrefillArena::BytesNeeded(needs.layout, needs.max_context_tokens);
+  uint64_t slot_bytes = needs.slot_memory_bytes;
+  if (slot_bytes == 0) {
+    slot_bytes = std::min(pages_per_sequence * needs.max_running * page_bytes,
+                          std::max(available_bytes * 2 / 5, pages_per_sequence * page_bytes));
+  }
+  plan.prefill_bytes = needs.prefill_memory_bytes != 0
+                           ? needs.prefill_memory_bytes
+                           : std::max(longest_prefill, std::min(2 * longest_prefill, available_bytes / 5));
+  plan.slot_pages = static_cast<uint32_t>(
+      std::min<uint64_t>(slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens));
+  plan.slot_bytes = plan.slot_pages * page_bytes;
+
+  if (plan.slot_pages < pages_per_sequence) {
+    return absl::ResourceExhaustedError(absl::StrCat("slot memory of ", Mib(slot_bytes),
+                                                     " cannot hold one sequence of ", needs.max_context_tokens,
+                                                     " tokens, which needs ", pages_per_sequence, " pages of ",
+                                                     page_bytes, " bytes: lower --max-context or the budget"));
+  }
+  if (plan.prefill_bytes < longest_prefill) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "prefill memory of ", Mib(plan.prefill_bytes), " cannot hold a prompt of ", needs.max_context_tokens,
+        " tokens, which needs ", Mib(longest_prefill), ": raise --prefill-memory or lower --max-context"));
+  }
+  if (plan.total_bytes() > available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the model does not fit: ", plan.ToString()));
+  }
+  return plan;
+}
+
+uint64_t AvailableMemoryBytes() {
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key, rest; meminfo >> key;) {
+    if (key == "MemAvailable:") {
+      uint64_t kib = 0;
+      if (meminfo >> kib) available = kib * 1024;
+      break;
+    }
+    std::getline(meminfo, rest);
+  }
+  uint64_t limit = 0, used = 0;
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
+  if (limit_file >> limit && used_file >> used) available = std::min(available, limit > used ? limit - used : 0);
+  return available;
+}
+
+}  // namespace winnow

@@ -1,0 +1,45 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// The memory of an inference rank, worked out before anything is loaded.
+struct MemoryPlan {
+  uint64_t weights_bytes = 0;
+  uint64_t slot_bytes = 0;     // resident KV of all running sequences
+  uint64_t prefill_bytes = 0;  // KV of prompts that are being prefilled
+  uint64_t activation_bytes = 0;
+  uint64_t available_bytes = 0;
+  uint32_t slot_pages = 0;
+  uint32_t max_running = 0;
+
+  uint64_t total_bytes() const { return weights_bytes + slot_bytes + prefill_bytes + activation_bytes; }
+  // One line per part, with the arithmetic.
+  std::string ToString() const;
+};
+
+struct MemoryNeeds {
+  KvLayout layout;
+  SelectionSpec selection;
+  uint32_t max_context_tokens = 0;
+  uint32_t max_running = 0;
+  uint64_t weights_bytes = 0;
+  uint64_t activation_bytes = 0;
+  uint64_t slot_memory_bytes =
+      0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what is available
+  uint64_t prefill_memory_bytes =
+      0;  // 0 = automatic: two prompts of the longest context, at most 20 % of what is available
+};
+
+// RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit or not even one sequence of the longest context would.
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes);
+
+// MemAvailable of /proc/meminfo, or a cgroup's limit where that is lower.
+uint64_t AvailableMemoryBytes();
+
+}  // namespace winnow

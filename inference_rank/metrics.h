@@ -1,0 +1,55 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace winnow {
+
+// Counters of an inference rank: written by its threads, read by whoever serves /metrics.
+struct InferenceRankMetrics {
+  // Upper bounds of the captured-mass histogram buckets; the last bucket is everything above.
+  static constexpr std::array<double, 9> kMassBounds = {0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98, 0.99};
+  struct MassHistogram {
+    std::array<std::atomic<uint64_t>, kMassBounds.size() + 1> buckets{};
+    std::atomic<double> sum{0};
+  };
+
+  explicit InferenceRankMetrics(int num_layers) : captured_mass(num_layers) {}
+
+  std::atomic<uint64_t> prompt_tokens{0};
+  std::atomic<uint64_t> generation_tokens{0};
+  std::atomic<uint64_t> decode_steps{0};
+  std::atomic<uint64_t> prefill_chunks{0};
+  std::atomic<uint64_t> running_sequences{0};
+  std::atomic<uint64_t> waiting_sequences{0};
+  std::atomic<uint64_t> working_set_rows{
+      0};  // rows that running sequences can hold resident, over all layers and kv heads
+  std::atomic<uint64_t> slot_pages_used{0};
+  std::atomic<uint64_t> slot_pages_total{0};
+  std::atomic<uint64_t> prefill_kv_bytes{0};
+  std::atomic<uint64_t> selection_lookups{0};
+  std::atomic<uint64_t> selection_hits{0};
+  std::atomic<uint64_t> streamed_rows{0};
+  std::atomic<uint64_t> kv_sent_bytes{0};      // data-plane payload to cache ranks
+  std::atomic<uint64_t> kv_received_bytes{0};  // and from them
+  std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
+  std::atomic<uint64_t> reattached_sequences{0};
+  std::atomic<uint64_t> failed_sequences{0};
+  std::atomic<uint64_t> fenced_sequences{0};
+  std::atomic<uint64_t> stale_frames{0};
+  std::atomic<uint64_t> malformed_frames{0};
+  std::atomic<uint64_t> progress{0};
+  std::atomic<double> last_progress_unix_seconds{0};
+  std::vector<MassHistogram> captured_mass;  // [num_layers]
+
+  void ObserveMass(int layer, double mass) {
+    MassHistogram& histogram = captured_mass[layer];
+    size_t bucket = 0;
+    while (bucket < kMassBounds.size() && mass > kMassBounds[bucket]) ++bucket;
+    histogram.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+    histogram.sum.store(histogram.sum.load(std::memory_order_relaxed) + mass, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace winnow

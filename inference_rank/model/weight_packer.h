@@ -1,0 +1,27 @@
+#pragma once
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/model/checkpoint.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+
+// One matrix to be packed: the rows of the named tensors, stacked.
+struct PackJob {
+  std::vector<std::string> tensors;  // validated: [rows, in_features] each, f32, f16 or bf16
+  PackedMatrix matrix;
+  void* destination = nullptr;  // what matrix.data points at; PackedBytes, 64-byte aligned
+  bool release_pages = true;    // of the tensors' file, when done
+};
+
+// Checks that every tensor is finite and packs it, with `num_threads` threads, one matrix at a time each. Memory beyond
+// source and destination is one panel per thread. The error is that of the first bad matrix.
+absl::Status PackAll(const Checkpoint& checkpoint, const KernelTable& kernels, std::span<const PackJob> jobs,
+                     int num_threads);
+
+// Appends the elements of a tensor as f32.
+void AppendAsF32(const TensorView& tensor, size_t first_element, size_t num_elements, std::vector<float>& out);
+
+}  // namespace winnow

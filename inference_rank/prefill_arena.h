@@ -1,0 +1,60 @@
+#pragma once
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+
+namespace winnow {
+
+// The whole KV of one prompt while it is prefilled, [layer][kv_head][prompt position] rows; unmapped after hand-over to
+// the cache rank. Engine thread only.
+class PrefillArena {
+ public:
+  static size_t BytesNeeded(const KvLayout& layout, uint32_t prompt_tokens) {
+    return layout.token_bytes() * prompt_tokens;
+  }
+
+  static absl::StatusOr<PrefillArena> Create(const KvLayout& layout, uint32_t prompt_tokens) {
+    PrefillArena arena;
+    arena.layout_ = layout;
+    arena.prompt_tokens_ = prompt_tokens;
+    arena.bytes_ = BytesNeeded(layout, prompt_tokens);
+    void* memory = mmap(nullptr, arena.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      return absl::ResourceExhaustedError(absl::StrCat("cannot map a prefill arena of ", arena.bytes_, " bytes"));
+    madvise(memory, arena.bytes_, MADV_HUGEPAGE);
+    arena.memory_ = static_cast<std::byte*>(memory);
+    return arena;
+  }
+  PrefillArena(PrefillArena&& other) noexcept { *this = std::move(other); }
+  PrefillArena& operator=(PrefillArena&& other) noexcept {
+    std::swap(layout_, other.layout_);
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(prompt_tokens_, other.prompt_tokens_);
+    return *this;
+  }
+  ~PrefillArena() {
+    if (memory_ != nullptr) munmap(memory_, bytes_);
+  }
+
+  size_t bytes() const { return bytes_; }
+  uint32_t prompt_tokens() const { return prompt_tokens_; }
+  std::byte* row(int layer, int kv_head, uint32_t position) const {
+    return memory_ + ((static_cast<size_t>(layer) * layout_.num_kv_heads + kv_head) * prompt_tokens_ + position) *
+                         layout_.row_bytes();
+  }
+
+ private:
+  PrefillArena() = default;
+  KvLayout layout_;
+  std::byte* memory_ = nullptr;
+  size_t bytes_ = 0;
+  uint32_t prompt_tokens_ = 0;
+};
+
+}  // namespace winnow

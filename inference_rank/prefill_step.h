@@ -1,0 +1,39 @@
+#pragma once
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+#include "inference_rank/frame_writer.h"
+#include "inference_rank/model/transformer.h"
+#include "inference_rank/sequence.h"
+
+namespace winnow {
+
+// The KV side of prefill chunks: keeps the prompt's rows in the sequence's arena and sends them to its cache rank layer
+// by layer. A failure sets Sequence::failure; the chunk still runs to its end. Engine thread.
+class PrefillStep final : public PrefillKv {
+ public:
+  PrefillStep(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
+      : transport_(transport), layout_(layout), waits_(waits) {}
+
+  // Starts a chunk of `count` tokens at sequence.next_position.
+  void Begin(Sequence& sequence, uint32_t count);
+  Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
+  // After the chunk: the sequence's position moves on.
+  void Finish();
+
+  // After the last chunk: fills the working set from the arena and gives the arena back.
+  static void HandOver(const KvLayout& layout, Sequence& sequence);
+
+ private:
+  absl::Status PostRows(int layer);
+  absl::Status PostQueries(int layer, const float* q_pre_rope);
+
+  Transport& transport_;
+  const KvLayout layout_;
+  const DataPlaneWaits waits_;
+  Sequence* sequence_ = nullptr;
+  uint32_t first_ = 0;
+  uint32_t count_ = 0;
+};
+
+}  // namespace winnow

@@ -1,0 +1,80 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+#include "common/transport/transport.h"
+#include "inference_rank/cache_link.h"
+#include "inference_rank/event_sink.h"
+#include "inference_rank/mass_summary.h"
+#include "inference_rank/prefill_arena.h"
+#include "inference_rank/sampler.h"
+#include "inference_rank/working_set.h"
+#include "winnow/v1/rank.pb.h"
+
+namespace winnow {
+
+// One request on an inference rank. Owned by the engine thread from the moment it is submitted; the control thread
+// reads the constant part while the sequence is kOpening.
+//
+//   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
+//                       \-> kRefilling (re-attach) -/
+struct Sequence {
+  enum class State { kWaiting, kOpening, kPrefilling, kRefilling, kDecoding };
+
+  // Constant after submission.
+  uint64_t request_id = 0;
+  uint64_t sequence_id = 0;
+  std::shared_ptr<EventSink> sink;
+  v1::Identity cache_rank;
+  std::vector<uint32_t> prompt;
+  bool attach = false;
+  v1::SamplingParams sampling_params;
+  v1::StoppingParams stopping;
+  SelectionSpec spec;
+  std::optional<uint32_t> top_logprobs;
+  std::chrono::system_clock::time_point deadline;
+  uint32_t max_positions = 0;
+
+  // Engine thread.
+  State state = State::kWaiting;
+  bool cancelled = false;
+  absl::Status failure;  // set: the sequence leaves at the end of this iteration
+  bool retryable = false;
+  bool sequence_lost = false;
+  std::vector<uint32_t> generated;
+  std::optional<Sampler> sampler;
+  std::shared_ptr<CacheLink> link;
+  uint32_t attach_epoch = 0;
+  std::optional<PrefillArena> arena;
+  std::optional<WorkingSet> working_set;
+  std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
+  uint32_t next_position = 0;               // the next position to compute; rows below are computed
+  uint32_t watermark = 0;                   // rows below are on the cache rank
+
+  // Statistics.
+  MassSummary mass;
+  uint64_t selection_lookups = 0;
+  uint64_t selection_hits = 0;
+  uint64_t streamed_rows = 0;
+  uint64_t streamed_bytes = 0;
+  uint32_t decode_steps = 0;
+
+  uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
+  uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
+  uint32_t token_at(uint32_t position) const {
+    return position < prompt.size() ? prompt[position] : generated[position - prompt.size()];
+  }
+  void Fail(absl::Status status, bool can_retry, bool lost = false) {
+    if (!failure.ok()) return;
+    failure = std::move(status);
+    retryable = can_retry;
+    sequence_lost = lost;
+  }
+};
+
+}  // namespace winnow

@@ -1,0 +1,56 @@
+#include "inference_rank/submit.h"
+
+#include "common/selection/presets.h"
+
+namespace winnow {
+
+absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest::Submit& submit,
+                                                       const SubmitLimits& limits) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->request_id = submit.request_id();
+  sequence->sequence_id = submit.sequence_id();
+  sequence->cache_rank = submit.cache_rank();
+  sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
+  sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
+  sequence->attach = submit.attach();
+  sequence->sampling_params = submit.sampling();
+  sequence->stopping = submit.stopping();
+  if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();
+  sequence->deadline =
+      std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(
+          std::chrono::nanoseconds(submit.deadline_unix_nanos())));
+  WINNOW_ASSIGN_OR_RETURN(sequence->spec, FromProto(submit.selection()));
+
+  if (sequence->prompt.empty()) return absl::InvalidArgumentError("prompt_token_ids is empty");
+  for (const auto* ids : {&sequence->prompt, &sequence->generated}) {
+    for (uint32_t id : *ids) {
+      if (id >= limits.vocab_size) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("token id ", id, " is not in the vocabulary of ", limits.vocab_size));
+      }
+    }
+  }
+  if (submit.stopping().max_tokens() == 0) return absl::InvalidArgumentError("stopping.max_tokens is 0");
+  const uint64_t positions = uint64_t{submit.stopping().max_tokens()} + sequence->prompt.size();
+  if (positions > limits.max_context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(sequence->prompt.size(), " prompt tokens and max_tokens ",
+                                                   submit.stopping().max_tokens(), " exceed the context of ",
+                                                   limits.max_context_tokens));
+  }
+  if (sequence->generated.size() >= submit.stopping().max_tokens()) {
+    return absl::InvalidArgumentError("generated_token_ids already reach max_tokens");
+  }
+  sequence->max_positions = static_cast<uint32_t>(positions);
+  const SelectionSpec& spec = sequence->spec;
+  if (spec.predictor != Predictor::kDense && spec.budget_tokens > limits.max_budget_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("selection.budget_tokens ", spec.budget_tokens,
+                                                   " exceeds the server's ", limits.max_budget_tokens));
+  }
+  if (spec.predictor == Predictor::kDepth && spec.lookahead != limits.lookahead) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
+  }
+  return sequence;
+}
+
+}  // namespace winnow

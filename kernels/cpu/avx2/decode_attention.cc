@@ -1,0 +1,113 @@
+#include "kernels/cpu/avx2/avx2.h"
+#include "kernels/cpu/avx2/vector.h"
+#include "kernels/cpu/portable/portable.h"
+
+// Units of 16 elements as two vectors, even and odd elements for bf16: see avx512/decode_attention.cc. One head at a
+// time; the tile stays in cache for the others of the group.
+
+namespace winnow::avx2 {
+namespace {
+
+constexpr int kUnit = 16;
+constexpr int kMaxHeadDim = 512;
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
+template <Dtype kDtype>
+inline void LoadUnit(const char* row, int unit, __m256& a, __m256& b) {
+  if constexpr (kDtype == Dtype::kF32) {
+    a = _mm256_loadu_ps(reinterpret_cast<const float*>(row) + unit * kUnit);
+    b = _mm256_loadu_ps(reinterpret_cast<const float*>(row) + unit * kUnit + 8);
+  } else {
+    const __m256i pairs = LoadPairs(reinterpret_cast<const uint16_t*>(row) + unit * kUnit);
+    a = EvenOf(pairs);
+    b = OddOf(pairs);
+  }
+}
+
+// Element i of a unit's two vectors is element InOrder(i) of the row.
+template <Dtype kDtype>
+constexpr int InOrder(int i) {
+  return kDtype == Dtype::kF32 ? i : i < 8 ? 2 * i : 2 * (i - 8) + 1;
+}
+
+template <Dtype kDtype>
+void RunHead(const DecodeTile& tile, int head) {
+  const int num_units = tile.head_dim / kUnit;
+  const size_t row_bytes = 2 * static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype);
+  const char* pool = static_cast<const char*>(tile.slot_pool);
+  const auto row = [&](int j) { return pool + tile.slots[j < tile.num_slots ? j : tile.num_slots - 1] * row_bytes; };
+
+  alignas(32) float q[kMaxHeadDim];
+  for (int d = 0; d < tile.head_dim; ++d) {
+    const int from = d / kUnit * kUnit + InOrder<kDtype>(d % kUnit);
+    q[d] = tile.q[static_cast<int64_t>(head) * tile.head_dim + from] * (tile.scale * kLog2E);
+  }
+
+  alignas(32) float weights[kAttentionTile];
+  __m256 max = _mm256_set1_ps(-__builtin_inff());
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  for (int j = 0; j < tile.num_slots; j += 8) {
+    __m256 sum[8];
+    for (int i = 0; i < 8; ++i) {
+      const char* key = row(j + i);
+      for (size_t byte = 0; byte < row_bytes; byte += 64) _mm_prefetch(row(j + i + 16) + byte, _MM_HINT_T0);
+      __m256 even = _mm256_setzero_ps();
+      __m256 odd = _mm256_setzero_ps();
+      for (int u = 0; u < num_units; ++u) {
+        __m256 a, b;
+        LoadUnit<kDtype>(key, u, a, b);
+        even = _mm256_fmadd_ps(_mm256_load_ps(q + u * kUnit), a, even);
+        odd = _mm256_fmadd_ps(_mm256_load_ps(q + u * kUnit + 8), b, odd);
+      }
+      sum[i] = _mm256_add_ps(even, odd);
+    }
+    const __m256 valid = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(tile.num_slots - j), lanes));
+    const __m256 scores = _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), SumOfEach(sum), valid);
+    _mm256_store_ps(weights + j, scores);
+    max = _mm256_max_ps(max, scores);
+  }
+
+  const float tile_max = MaxOf(max);
+  __m256 total = _mm256_setzero_ps();
+  for (int j = 0; j < tile.num_slots; j += 8) {
+    const __m256 weight = Exp2(_mm256_sub_ps(_mm256_load_ps(weights + j), _mm256_set1_ps(tile_max)));
+    total = _mm256_add_ps(total, weight);
+    _mm256_store_ps(weights + j, weight);
+  }
+  tile.m[head] = tile_max * kLn2;
+  tile.l[head] = SumOf(total);
+
+  float* o = tile.o + static_cast<int64_t>(head) * tile.head_dim;
+  for (int u = 0; u < num_units; u += 4) {  // 64 elements: 8 accumulators
+    const int units = num_units - u < 4 ? num_units - u : 4;
+    __m256 sum[8] = {};
+    for (int j = 0; j < tile.num_slots; ++j) {
+      const __m256 weight = _mm256_broadcast_ss(weights + j);
+      const char* values = row(j) + row_bytes / 2;
+      for (int i = 0; i < units; ++i) {
+        __m256 a, b;
+        LoadUnit<kDtype>(values, u + i, a, b);
+        sum[2 * i] = _mm256_fmadd_ps(weight, a, sum[2 * i]);
+        sum[2 * i + 1] = _mm256_fmadd_ps(weight, b, sum[2 * i + 1]);
+      }
+    }
+    alignas(32) float shuffled[kUnit];
+    for (int i = 0; i < units; ++i) {
+      _mm256_store_ps(shuffled, sum[2 * i]);
+      _mm256_store_ps(shuffled + 8, sum[2 * i + 1]);
+      for (int d = 0; d < kUnit; ++d) o[(u + i) * kUnit + InOrder<kDtype>(d)] = shuffled[d];
+    }
+  }
+}
+
+}  // namespace
+
+void DecodeAttentionTile(const DecodeTile& tile) {
+  if (tile.head_dim % kUnit != 0 || tile.head_dim > kMaxHeadDim) return portable::DecodeAttentionTile(tile);
+  for (int head = 0; head < tile.group_size; ++head) {
+    tile.kv_dtype == Dtype::kBf16 ? RunHead<Dtype::kBf16>(tile, head) : RunHead<Dtype::kF32>(tile, head);
+  }
+}
+
+}  // namespace winnow::avx2

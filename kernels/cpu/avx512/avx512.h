@@ -1,0 +1,17 @@
+#pragma once
+#include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/prefill_attention.h"
+#include "kernels/kernel_table.h"
+
+// AVX-512 F, BW, VL and DQ; all arithmetic in f32 FMA.
+
+namespace winnow::avx512 {
+
+extern const MatmulMicro kMatmul;
+void DecodeAttentionTile(const DecodeTile& tile);
+extern const PrefillMicro kPrefill;
+void KeyScore(const KeyScoreParams& params);
+void SoftmaxSum(const SoftmaxSumParams& params);
+
+}  // namespace winnow::avx512

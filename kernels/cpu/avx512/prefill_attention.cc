@@ -1,0 +1,215 @@
+#include <algorithm>
+
+#include "kernels/cpu/avx512/avx512.h"
+#include "kernels/cpu/avx512/panel.h"
+#include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/portable/portable.h"
+
+// Flash attention in f32: a block's query rows (queries x heads of the group) pass over key tiles of fixed absolute
+// position. A tile is widened once to panels that the matmul's register tile reads: K transposed, V as it is.
+
+namespace winnow::avx512 {
+namespace {
+
+constexpr int kKeyTile = 128;
+constexpr int kStripRows = 48;   // query rows between scores and values: 24 KiB of scores stay in L1
+constexpr int kBlockRows = 256;  // query rows of a block, about; spreads the packing of a tile
+constexpr int kMaxHeadDim = 512;
+constexpr float kLog2E = 1.44269504f;
+
+int RoundUp(int n, int multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+int GroupSize(const PrefillAttentionParams& p) {
+  return p.num_query_heads / p.num_kv_heads;
+}
+
+int BlockQueries(const PrefillAttentionParams& p) {
+  return std::max(16, kBlockRows / GroupSize(p));
+}
+
+bool IsSupported(const PrefillAttentionParams& p) {
+  return p.head_dim % 16 == 0 && p.head_dim <= kMaxHeadDim;
+}
+
+// One worker's buffers, in floats and in this order, each a multiple of 64 bytes.
+struct Scratch {
+  float* q;       // [rows, head_dim], times scale * log2(e)
+  float* o;       // [rows, head_dim]
+  float* max;     // [rows]
+  float* sum;     // [rows]
+  float* keys;    // [kKeyTile/64][head_dim][64]
+  float* values;  // [kKeyTile, head_dim]
+  float* scores;  // [kStripRows, kKeyTile]
+
+  static size_t Floats(const PrefillAttentionParams& p) {
+    const size_t rows = RoundUp(BlockQueries(p) * GroupSize(p), 16);
+    return 2 * rows * p.head_dim + 2 * rows + 2 * kKeyTile * p.head_dim + kStripRows * kKeyTile;
+  }
+  Scratch(const PrefillAttentionParams& p, void* memory) {
+    const size_t rows = RoundUp(BlockQueries(p) * GroupSize(p), 16);
+    q = static_cast<float*>(memory);
+    o = q + rows * p.head_dim;
+    max = o + rows * p.head_dim;
+    sum = max + rows;
+    keys = sum + rows;
+    values = keys + kKeyTile * p.head_dim;
+    scores = values + kKeyTile * p.head_dim;
+  }
+};
+
+// Keys [first, first + count) to panels of 64 keys; the rest of the tile becomes zero.
+template <Dtype kDtype>
+void PackKeys(const char* rows, size_t row_bytes, int count, int head_dim, float* out) {
+  for (int key = 0; key < kKeyTile; key += 16) {
+    for (int d = 0; d < head_dim; d += 16) {
+      __m512 block[16];
+      for (int i = 0; i < 16; ++i) {
+        block[i] = key + i < count ? Load16<kDtype>(rows + (key + i) * row_bytes, d) : _mm512_setzero_ps();
+      }
+      Transpose16(block);
+      float* to = out + (key / 64 * head_dim + d) * 64 + key % 64;
+      for (int i = 0; i < 16; ++i) _mm512_store_ps(to + i * 64, block[i]);
+    }
+  }
+}
+
+template <Dtype kDtype>
+void PackValues(const char* rows, size_t row_bytes, int count, int head_dim, float* out) {
+  for (int key = 0; key < kKeyTile; ++key) {
+    for (int d = 0; d < head_dim; d += 16) {
+      const __m512 value = key < count ? Load16<kDtype>(rows + key * row_bytes, d) : _mm512_setzero_ps();
+      _mm512_store_ps(out + key * head_dim + d, value);
+    }
+  }
+}
+
+// Turns a row of scores into weights relative to its new maximum; keys at and above num_keys get 0. Scales o and sum to
+// match.
+inline void SoftmaxRow(float* scores, int num_keys, float& row_max, float& row_sum, float* o, int head_dim) {
+  constexpr int kVectors = kKeyTile / 16;
+  if (num_keys <= 0) {
+    for (int v = 0; v < kVectors; ++v) _mm512_store_ps(scores + 16 * v, _mm512_setzero_ps());
+    return;
+  }
+  __m512 s[kVectors];
+  for (int v = 0; v < kVectors; ++v) s[v] = _mm512_load_ps(scores + 16 * v);
+  if (num_keys < kKeyTile) {
+    for (int v = 0; v < kVectors; ++v) {
+      s[v] = _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), FirstLanes(num_keys - 16 * v), s[v]);
+    }
+  }
+  const __m512 low = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
+  const __m512 high = _mm512_max_ps(_mm512_max_ps(s[4], s[5]), _mm512_max_ps(s[6], s[7]));
+  const float max = std::max(row_max, _mm512_reduce_max_ps(_mm512_max_ps(low, high)));
+  if (max != row_max) {
+    const __m512 shrink = Exp2(_mm512_set1_ps(row_max - max));
+    row_max = max;
+    row_sum *= _mm512_cvtss_f32(shrink);
+    for (int d = 0; d < head_dim; d += 16) _mm512_store_ps(o + d, _mm512_mul_ps(_mm512_load_ps(o + d), shrink));
+  }
+  const __m512 offset = _mm512_set1_ps(max);
+  for (int v = 0; v < kVectors; ++v) {
+    s[v] = Exp2(_mm512_sub_ps(s[v], offset));
+    _mm512_store_ps(scores + 16 * v, s[v]);
+  }
+  const __m512 sum_low = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
+  const __m512 sum_high = _mm512_add_ps(_mm512_add_ps(s[4], s[5]), _mm512_add_ps(s[6], s[7]));
+  row_sum += _mm512_reduce_add_ps(_mm512_add_ps(sum_low, sum_high));
+}
+
+// o += weights x values, for all of head_dim.
+void AddValues(const float* weights, int num_rows, const float* values, int head_dim, float* o) {
+  int d = 0;
+  for (; d + 64 <= head_dim; d += 64) {
+    PanelRows<4, Dtype::kF32>(weights, kKeyTile, num_rows, values + d, head_dim, kKeyTile, o + d, head_dim, true);
+  }
+  for (; d < head_dim; d += 16) {
+    PanelRows<1, Dtype::kF32>(weights, kKeyTile, num_rows, values + d, head_dim, kKeyTile, o + d, head_dim, true);
+  }
+}
+
+template <Dtype kDtype>
+void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void* memory) {
+  const Scratch scratch(p, memory);
+  const int head_dim = p.head_dim;
+  const int group_size = GroupSize(p);
+  const int num_rows = (end - begin) * group_size;  // row = query * group_size + head of the group
+  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(kDtype);
+  const char* kv = static_cast<const char*>(p.kv) + kv_head * p.kv_head_stride * row_bytes;
+  const auto row_offset = [&](int row) {
+    const int64_t query = begin + row / group_size;
+    return (query * p.num_query_heads + kv_head * group_size + row % group_size) * head_dim;
+  };
+
+  const __m512 factor = _mm512_set1_ps(p.scale * kLog2E);
+  for (int row = 0; row < num_rows; ++row) {
+    const float* q = p.q + row_offset(row);
+    for (int d = 0; d < head_dim; d += 16) {
+      _mm512_store_ps(scratch.q + row * head_dim + d, _mm512_mul_ps(_mm512_loadu_ps(q + d), factor));
+      _mm512_store_ps(scratch.o + row * head_dim + d, _mm512_setzero_ps());
+    }
+    scratch.max[row] = -__builtin_inff();
+    scratch.sum[row] = 0;
+  }
+
+  const int first_position = static_cast<int>(p.first_position);
+  const int num_keys = first_position + end;  // of the block's last query
+  for (int tile = 0; tile < num_keys; tile += kKeyTile) {
+    const int count = std::min(kKeyTile, num_keys - tile);
+    const char* rows = kv + tile * row_bytes;
+    PackKeys<kDtype>(rows, row_bytes, count, head_dim, scratch.keys);
+    PackValues<kDtype>(rows + row_bytes / 2, row_bytes, count, head_dim, scratch.values);
+    for (int strip = 0; strip < num_rows; strip += kStripRows) {
+      const int strip_rows = std::min(kStripRows, num_rows - strip);
+      for (int panel = 0; panel < kKeyTile / 64; ++panel) {
+        PanelRows<4, Dtype::kF32>(scratch.q + strip * head_dim, head_dim, strip_rows,
+                                  scratch.keys + panel * head_dim * 64, 64, head_dim, scratch.scores + panel * 64,
+                                  kKeyTile, false);
+      }
+      for (int r = 0; r < strip_rows; ++r) {
+        const int row = strip + r;
+        const int position = first_position + begin + row / group_size;
+        SoftmaxRow(scratch.scores + r * kKeyTile, position + 1 - tile, scratch.max[row], scratch.sum[row],
+                   scratch.o + row * head_dim, head_dim);
+      }
+      AddValues(scratch.scores, strip_rows, scratch.values, head_dim, scratch.o + strip * head_dim);
+    }
+  }
+
+  for (int row = 0; row < num_rows; ++row) {
+    const __m512 inverse = _mm512_set1_ps(1 / scratch.sum[row]);
+    float* out = p.out + row_offset(row);
+    for (int d = 0; d < head_dim; d += 16) {
+      _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_load_ps(scratch.o + row * head_dim + d), inverse));
+    }
+  }
+}
+
+int PrefillBlockQueries(const PrefillAttentionParams& p) {
+  return IsSupported(p) ? BlockQueries(p) : portable::kPrefill.block_queries(p);
+}
+
+size_t PrefillScratchBytes(const PrefillAttentionParams& p) {
+  return IsSupported(p) ? Scratch::Floats(p) * sizeof(float) : portable::kPrefill.scratch_bytes(p);
+}
+
+void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void* memory) {
+  if (!IsSupported(p)) return portable::kPrefill.block(p, kv_head, begin, end, memory);
+  if (p.kv_dtype == Dtype::kBf16) {
+    RunBlock<Dtype::kBf16>(p, kv_head, begin, end, memory);
+  } else {
+    RunBlock<Dtype::kF32>(p, kv_head, begin, end, memory);
+  }
+}
+
+}  // namespace
+
+const PrefillMicro kPrefill = {
+    .block_queries = PrefillBlockQueries,
+    .scratch_bytes = PrefillScratchBytes,
+    .block = PrefillBlock,
+};
+
+}  // namespace winnow::avx512

@@ -1,0 +1,47 @@
+#include "kernels/cpu/avx512/avx512.h"
+#include "kernels/cpu/avx512bf16/avx512bf16.h"
+#include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/rope.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/cpu/top_k.h"
+
+namespace winnow {
+namespace {
+
+void Matmul(Executor& executor, const MatmulParams& params) {
+  RunMatmul(executor, params, avx512bf16::kMatmul);
+}
+void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
+  RunDecodeAttention(executor, params, avx512::DecodeAttentionTile);
+}
+void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
+  RunPrefillAttention(executor, params, avx512::kPrefill);
+}
+
+}  // namespace
+
+const KernelTable kAvx512Bf16Table = {
+    .name = "cpu-avx512bf16",
+    .decode_matmul = Matmul,
+    .prefill_matmul = Matmul,
+    .rope_append = RopeAppend,
+    .decode_attention = DecodeAttention,
+    .prefill_attention = PrefillAttention,
+    .query_norm = QueryNorm,
+    .rotate = Rotate,
+    .merge_states = MergeStates,
+    .index_keys = IndexKeys,
+    .key_score = avx512::KeyScore,
+    .softmax_sum = avx512::SoftmaxSum,
+    .top_k = TopK,
+    .gather_rows = GatherRows,
+    .scatter_rows = ScatterRows,
+    .embed = Embed,
+    .pack = Pack,
+    .parallel_for = CpuParallelFor,
+    .num_workers = CpuNumWorkers,
+    .new_executor = NewCpuExecutor,
+};
+
+}  // namespace winnow

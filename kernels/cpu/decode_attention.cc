@@ -1,0 +1,87 @@
+#include "kernels/cpu/decode_attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include "kernels/cpu/cpu_executor.h"
+
+namespace winnow {
+namespace {
+
+// out = sum_i exp(m_i - M) o_i / sum_i exp(m_i - M) l_i over the list's tiles, in order.
+// A tile's state lies as o [group, head_dim], m [group], l [group].
+void MergeTiles(const float* states, int num_tiles, int group_size, int head_dim, float* out, float* lse) {
+  const int64_t state_floats = static_cast<int64_t>(group_size) * (head_dim + 2);
+  for (int h = 0; h < group_size; ++h) {
+    const float* m = states + group_size * head_dim + h;
+    const float* l = m + group_size;
+    float max = m[0];
+    for (int t = 1; t < num_tiles; ++t) max = std::max(max, m[t * state_floats]);
+    float sum = 0;
+    float* to = out + h * head_dim;
+    for (int d = 0; d < head_dim; ++d) to[d] = 0;
+    for (int t = 0; t < num_tiles; ++t) {
+      const float weight = std::exp(m[t * state_floats] - max);
+      const float* from = states + t * state_floats + h * head_dim;
+      sum += weight * l[t * state_floats];
+      for (int d = 0; d < head_dim; ++d) to[d] += weight * from[d];
+    }
+    const float inverse = 1 / sum;
+    for (int d = 0; d < head_dim; ++d) to[d] *= inverse;
+    if (lse != nullptr) lse[h] = max + std::log(sum);
+  }
+}
+
+}  // namespace
+
+void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params, DecodeTileFunction tile) {
+  CpuExecutor& cpu = CpuExecutor::From(executor);
+  const int num_lists = params.num_rows * params.num_kv_heads;
+  const int group_size = params.num_query_heads / params.num_kv_heads;
+  const int64_t state_floats = static_cast<int64_t>(group_size) * (params.head_dim + 2);
+  float* states = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(params.scratch) + 63) / 64 * 64);
+
+  // first_tile[i]: tiles of the lists before i. open_tiles[i]: tiles of list i that are not done.
+  static_assert(sizeof(std::atomic<int>) == sizeof(int));
+  int* first_tile = cpu.shared_scratch.ReserveArray<int>(2 * static_cast<size_t>(num_lists) + 1);
+  auto* open_tiles = reinterpret_cast<std::atomic<int>*>(first_tile + num_lists + 1);
+  first_tile[0] = 0;
+  for (int i = 0; i < num_lists; ++i) {
+    const int tiles = (static_cast<int>(params.slot_counts[i]) + kAttentionTile - 1) / kAttentionTile;
+    first_tile[i + 1] = first_tile[i] + tiles;
+    new (&open_tiles[i]) std::atomic<int>(tiles);
+  }
+
+  const auto run_item = [&](int item, int) {
+    const int list = static_cast<int>(std::upper_bound(first_tile, first_tile + num_lists, item) - first_tile) - 1;
+    const int begin = (item - first_tile[list]) * kAttentionTile;
+    // List i is (row, kv head), and its group's heads follow those of list i - 1.
+    const int64_t head = static_cast<int64_t>(list) * group_size;
+    float* state = states + item * state_floats;
+    DecodeTile task;
+    task.q = params.q + head * params.head_dim;
+    task.group_size = group_size;
+    task.head_dim = params.head_dim;
+    task.scale = params.scale;
+    task.slot_pool = params.slot_pool;
+    task.kv_dtype = params.kv_dtype;
+    task.slots = params.slots[list] + begin;
+    task.num_slots = std::min(kAttentionTile, static_cast<int>(params.slot_counts[list]) - begin);
+    task.num_following = static_cast<int>(params.slot_counts[list]) - begin - task.num_slots;
+    task.o = state;
+    task.m = state + group_size * params.head_dim;
+    task.l = task.m + group_size;
+    tile(task);
+    if (open_tiles[list].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      MergeTiles(states + first_tile[list] * state_floats, first_tile[list + 1] - first_tile[list], group_size,
+                 params.head_dim, params.out + head * params.head_dim,
+                 params.lse == nullptr ? nullptr : params.lse + head);
+    }
+  };
+  // Neighbouring tiles go to one worker, as a tile prefetches the next, but not so many that the team ends unevenly.
+  const int num_tiles = first_tile[num_lists];
+  cpu.team.ParallelFor(num_tiles, run_item, std::clamp(num_tiles / (8 * cpu.team.size()), 1, 8));
+}
+
+}  // namespace winnow

@@ -1,0 +1,71 @@
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/scalar.h"
+
+namespace winnow::portable {
+namespace {
+
+float RmsNormScale(const float* x, int n, float epsilon) {
+  float lanes[16] = {};
+  int i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int lane = 0; lane < 16; ++lane) lanes[lane] += x[i + lane] * x[i + lane];
+  }
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += x[i] * x[i];
+  float sum = 0;
+  for (float lane : lanes) sum += lane;
+  return 1 / std::sqrt(sum / static_cast<float>(n) + epsilon);
+}
+
+void Panel(const PanelTask& task) {
+  for (int r = 0; r < task.num_rows; ++r) {
+    const float* x = static_cast<const float*>(task.x) + r * task.x_stride;
+    float* out = task.acc + r * task.acc_stride;
+    float acc[kPanel];
+    for (int c = 0; c < kPanel; ++c) acc[c] = task.resume ? out[c] : 0;
+    if (task.dtype == Dtype::kF32) {
+      const float* w = static_cast<const float*>(task.panel);
+      for (int k = 0; k < task.num_k; ++k, w += kPanel) {
+        for (int c = 0; c < kPanel; ++c) acc[c] += x[k] * w[c];
+      }
+    } else {
+      const uint32_t* w = static_cast<const uint32_t*>(task.panel);  // a pair of k: the even one in the low half
+      for (int k = 0; k < task.num_k; k += 2, w += kPanel) {
+        for (int c = 0; c < kPanel; ++c) acc[c] += x[k] * std::bit_cast<float>(w[c] << 16);
+        for (int c = 0; c < kPanel; ++c) acc[c] += x[k + 1] * std::bit_cast<float>(w[c] & 0xffff0000u);
+      }
+    }
+    for (int c = 0; c < kPanel; ++c) out[c] = acc[c];
+  }
+}
+
+}  // namespace
+
+void TransformRow(const MatmulParams& params, int row, void* out_row) {
+  const float* x = params.x + row * params.x_stride;
+  float* out = static_cast<float*>(out_row);
+  const int n = params.weight.in_features;
+  switch (params.transform) {
+    case InputTransform::kNone:
+      std::memcpy(out, x, n * sizeof(float));
+      break;
+    case InputTransform::kRmsNorm: {
+      const float scale = RmsNormScale(x, n, params.norm_epsilon);
+      for (int i = 0; i < n; ++i) out[i] = x[i] * scale * params.norm_weight[i];
+      break;
+    }
+    case InputTransform::kSiluMul:
+      for (int i = 0; i < n; ++i) out[i] = x[i] / (1 + std::exp(-x[i])) * x[n + i];
+      break;
+  }
+  if (params.weight.dtype == Dtype::kBf16) {
+    for (int i = 0; i < n; ++i) out[i] = RoundToBf16(out[i]);
+  }
+  std::memset(out + n, 0, (PackedInFeatures(n) - n) * sizeof(float));
+}
+
+const MatmulMicro kMatmul = {.bf16_input = false, .transform_row = TransformRow, .panel = Panel};
+
+}  // namespace winnow::portable

@@ -1,0 +1,18 @@
+#pragma once
+#include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/prefill_attention.h"
+#include "kernels/kernel_table.h"
+
+// Plain loops: the reference, and the fallback for shapes that the vector versions leave out.
+
+namespace winnow::portable {
+
+void TransformRow(const MatmulParams& params, int row, void* out);
+extern const MatmulMicro kMatmul;
+void DecodeAttentionTile(const DecodeTile& tile);
+extern const PrefillMicro kPrefill;
+void KeyScore(const KeyScoreParams& params);
+void SoftmaxSum(const SoftmaxSumParams& params);
+
+}  // namespace winnow::portable

@@ -1,0 +1,46 @@
+#include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/rope.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/cpu/top_k.h"
+
+namespace winnow {
+namespace {
+
+void Matmul(Executor& executor, const MatmulParams& params) {
+  RunMatmul(executor, params, portable::kMatmul);
+}
+void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
+  RunDecodeAttention(executor, params, portable::DecodeAttentionTile);
+}
+void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
+  RunPrefillAttention(executor, params, portable::kPrefill);
+}
+
+}  // namespace
+
+const KernelTable kPortableTable = {
+    .name = "cpu-portable",
+    .decode_matmul = Matmul,
+    .prefill_matmul = Matmul,
+    .rope_append = RopeAppend,
+    .decode_attention = DecodeAttention,
+    .prefill_attention = PrefillAttention,
+    .query_norm = QueryNorm,
+    .rotate = Rotate,
+    .merge_states = MergeStates,
+    .index_keys = IndexKeys,
+    .key_score = portable::KeyScore,
+    .softmax_sum = portable::SoftmaxSum,
+    .top_k = TopK,
+    .gather_rows = GatherRows,
+    .scatter_rows = ScatterRows,
+    .embed = Embed,
+    .pack = Pack,
+    .parallel_for = CpuParallelFor,
+    .num_workers = CpuNumWorkers,
+    .new_executor = NewCpuExecutor,
+};
+
+}  // namespace winnow

@@ -1,0 +1,107 @@
+#include "kernels/cpu/thread_team.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+inline void CpuRelax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// A pause is 40 to 140 cycles: kSpins is a few microseconds, kYields some tens more when nothing else wants the core.
+constexpr int kSpins = 100;
+constexpr int kYields = 100;
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int num_threads) {
+  WINNOW_CHECK(num_threads >= 1 && num_threads < static_cast<int>(kInside));
+  threads_.reserve(num_threads - 1);
+  for (int worker = 1; worker < num_threads; ++worker) threads_.emplace_back([this, worker] { WorkerMain(worker); });
+}
+
+ThreadTeam::~ThreadTeam() {
+  stop_.store(true);
+  control_.fetch_add(kInside + kOpen + 1);  // the next loop number
+  control_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadTeam::RunGrains(int worker) {
+  const int64_t count = count_;
+  const int64_t grain = grain_;
+  const Body body = body_;
+  void* const context = context_;
+  for (;;) {
+    const int64_t begin = next_.fetch_add(grain, std::memory_order_relaxed);
+    if (begin >= count) return;
+    const int64_t end = std::min(begin + grain, count);
+    for (int64_t i = begin; i < end; ++i) body(context, static_cast<int>(i), worker);
+  }
+}
+
+void ThreadTeam::ParallelFor(int count, Body body, void* context, int grain) {
+  if (threads_.empty() || count <= grain) {
+    for (int i = 0; i < count; ++i) body(context, i, 0);
+    return;
+  }
+  body_ = body;
+  context_ = context;
+  count_ = count;
+  grain_ = grain;
+  next_.store(0, std::memory_order_relaxed);
+  const uint32_t loop = (control_.load(std::memory_order_relaxed) >> 16) + 1;
+  control_.store(loop << 16 | kOpen);  // seq_cst: ordered before the look at sleepers_
+  if (sleepers_.load() > 0) control_.notify_all();
+
+  RunGrains(0);
+
+  uint32_t control = control_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  for (int spins = 0; (control & kInside) != 0; ++spins) {
+    if (spins < kSpins) {
+      CpuRelax();
+    } else {
+      sched_yield();
+    }
+    control = control_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadTeam::WorkerMain(int worker) {
+  uint32_t seen_loop = 0;
+  int idle = 0;
+  for (;;) {
+    uint32_t control = control_.load(std::memory_order_acquire);
+    if ((control & kOpen) != 0 && control >> 16 != seen_loop) {
+      if (control_.compare_exchange_weak(control, control + 1, std::memory_order_acq_rel)) {
+        seen_loop = control >> 16;
+        RunGrains(worker);
+        control_.fetch_sub(1, std::memory_order_release);
+        idle = 0;
+      }
+      continue;
+    }
+    if (stop_.load(std::memory_order_relaxed)) return;
+    ++idle;
+    if (idle < kSpins) {
+      CpuRelax();
+    } else if (idle < kSpins + kYields) {
+      sched_yield();
+    } else {
+      sleepers_.fetch_add(1);
+      // seq_cst on both sides: either this load sees the new loop or the opener sees the sleeper.
+      if (control_.load() == control && !stop_.load()) control_.wait(control);
+      sleepers_.fetch_sub(1);
+      idle = 0;
+    }
+  }
+}
+
+}  // namespace winnow

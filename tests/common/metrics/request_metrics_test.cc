@@ -1,0 +1,46 @@
+#include "common/metrics/request_metrics.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace winnow {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+TEST(RequestMetrics, EverySeriesExistsBeforeTheFirstRequest) {
+  MetricsRegistry registry;
+  const RequestMetrics metrics(registry);
+  const std::string text = registry.RenderText();
+  for (const char* line :
+       {"winnow_requests_total 0\n", "winnow_prompt_tokens_total 0\n", "winnow_generation_tokens_total 0\n",
+        "winnow_request_success_total{finished_reason=\"stop\"} 0\n",
+        "winnow_request_success_total{finished_reason=\"error\"} 0\n", "winnow_time_to_first_token_seconds_count 0\n",
+        "winnow_inter_token_latency_seconds_count 0\n", "winnow_e2e_request_latency_seconds_count 0\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(RequestTimer, SplitsARequestIntoFirstTokenAndTheRest) {
+  MetricsRegistry registry;
+  RequestMetrics metrics(registry);
+  const RequestTimer::Clock::time_point start{std::chrono::hours(1)};
+  RequestTimer timer(&metrics, start);
+  timer.OnTokens(1, start + milliseconds(250));
+  timer.OnTokens(0, start + milliseconds(260));  // text without a token is no token
+  timer.OnTokens(2, start + milliseconds(450));
+  timer.OnEnd(FinishedReason::kLength, start + milliseconds(500));
+  const std::string text = registry.RenderText();
+  // 0.25 s to the first token; two gaps of 0.1 s; (0.45 - 0.25) / 2 = 0.1 s per output token; 0.5 s in all.
+  EXPECT_THAT(text, HasSubstr("winnow_time_to_first_token_seconds_sum 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("winnow_inter_token_latency_seconds_count 2\n"));
+  EXPECT_THAT(text, HasSubstr("winnow_inter_token_latency_seconds_sum 0.2\n"));
+  EXPECT_THAT(text, HasSubstr("winnow_time_per_output_token_seconds_sum 0.1\n"));
+  EXPECT_THAT(text, HasSubstr("winnow_e2e_request_latency_seconds_sum 0.5\n"));
+  EXPECT_THAT(text, HasSubstr("winnow_generation_tokens_total 3\n"));
+  EXPECT_THAT(text, HasSubstr("winnow_request_success_total{finished_reason=\"length\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace winnow

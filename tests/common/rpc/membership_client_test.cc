@@ -1,0 +1,185 @@
+#include "common/rpc/membership_client.h"
+
+#include <atomic>
+#include <set>
+
+#include "common/rpc/identity.h"
+#include "common/rpc/rpc_server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace winnow {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A router that can forget its ranks and stop answering.
+class FakeMembership final : public v1::MembershipService::Service {
+ public:
+  grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
+                        v1::RegisterResponse* response) override {
+    const std::lock_guard lock(mutex);
+    if (!refusal.ok()) return refusal;
+    if (mute) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "mute");
+    ++registrations;
+    known.insert(request->identity().incarnation());
+    response->set_lease_ms(300);
+    response->set_heartbeat_ms(20);
+    changed.notify_all();
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Heartbeat(grpc::ServerContext*,
+                         grpc::ServerReaderWriter<v1::HeartbeatResponse, v1::HeartbeatRequest>* stream) override {
+    v1::HeartbeatRequest request;
+    while (stream->Read(&request)) {
+      v1::HeartbeatResponse response;
+      {
+        const std::lock_guard lock(mutex);
+        last_running = request.load().running_sequences();
+        ++heartbeats;
+        changed.notify_all();
+        if (mute) continue;
+        response.set_unknown(!known.contains(request.identity().incarnation()));
+      }
+      stream->Write(response);
+    }
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Leave(grpc::ServerContext*, const v1::LeaveRequest* request, v1::LeaveResponse*) override {
+    const std::lock_guard lock(mutex);
+    left.insert(request->identity().incarnation());
+    return grpc::Status::OK;
+  }
+
+  template <class Condition>
+  [[nodiscard]] bool Await(Condition condition) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, seconds(20), condition);
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  // Guarded by mutex.
+  grpc::Status refusal;
+  bool mute = false;
+  int registrations = 0;
+  int heartbeats = 0;
+  uint32_t last_running = 0;
+  std::set<uint64_t> known, left;
+};
+
+class MembershipClientTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto server = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&membership_)});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  MembershipClient::Options Options() {
+    MembershipClient::Options options;
+    options.router_address = server_->address();
+    *options.registration.mutable_identity() = identity_;
+    options.load = [] {
+      v1::RankLoad load;
+      load.set_running_sequences(5);
+      return load;
+    };
+    options.on_serving = [this](bool serving) {
+      const std::lock_guard lock(membership_.mutex);
+      serving_.push_back(serving);
+      membership_.changed.notify_all();
+    };
+    options.on_refused = [this](const absl::Status& status) {
+      const std::lock_guard lock(membership_.mutex);
+      refused_ = status;
+      membership_.changed.notify_all();
+    };
+    return options;
+  }
+
+  const v1::Identity identity_ = MakeIdentity("c", v1::ROLE_CACHE_RANK, "cache-0");
+  FakeMembership membership_;
+  std::unique_ptr<RpcServer> server_;
+  // Guarded by membership_.mutex.
+  std::vector<bool> serving_;
+  absl::Status refused_;
+};
+
+TEST_F(MembershipClientTest, RegistersBeatsWithItsLoadAndLeaves) {
+  {
+    MembershipClient client(Options());
+    ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 3; }));
+    const std::lock_guard lock(membership_.mutex);
+    EXPECT_EQ(membership_.registrations, 1);
+    EXPECT_EQ(membership_.last_running, 5u);
+    EXPECT_EQ(serving_, std::vector<bool>{true});
+  }
+  EXPECT_TRUE(membership_.left.contains(identity_.incarnation()));
+}
+
+TEST_F(MembershipClientTest, RegistersAgainWhenItIsUnknown) {
+  MembershipClient client(Options());
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 1; }));
+  {
+    const std::lock_guard lock(membership_.mutex);
+    membership_.known.clear();
+  }
+  EXPECT_TRUE(membership_.Await([&] { return membership_.registrations == 2; }));
+}
+
+TEST_F(MembershipClientTest, RegistersAgainWhenTheRouterWasRestarted) {
+  MembershipClient client(Options());
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 1; }));
+  const std::string address = server_->address();
+  server_ = nullptr;
+  {
+    const std::lock_guard lock(membership_.mutex);
+    membership_.known.clear();
+  }
+  auto server = RpcServer::Start(address, {Named<v1::MembershipService>(&membership_)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  EXPECT_TRUE(membership_.Await([&] { return membership_.registrations == 2; }));
+}
+
+TEST_F(MembershipClientTest, FencesItselfWhileTheRouterIsSilentAndServesAgainAfter) {
+  MembershipClient client(Options());
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 2; }));
+  {
+    const std::lock_guard lock(membership_.mutex);
+    membership_.mute = true;
+  }
+  ASSERT_TRUE(membership_.Await([&] { return !serving_.back(); }));
+  {
+    const std::lock_guard lock(membership_.mutex);
+    membership_.mute = false;
+  }
+  EXPECT_TRUE(membership_.Await([&] { return serving_.back(); }));
+}
+
+TEST_F(MembershipClientTest, ARefusalIsFinal) {
+  membership_.refusal = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "kv_shape.head_dim differs");
+  MembershipClient client(Options());
+  ASSERT_TRUE(membership_.Await([&] { return !refused_.ok(); }));
+  const std::lock_guard lock(membership_.mutex);
+  EXPECT_EQ(refused_.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(serving_.empty());
+}
+
+TEST_F(MembershipClientTest, WaitsForARouterThatStartsLater) {
+  const std::string address = server_->address();
+  MembershipClient::Options options = Options();
+  server_ = nullptr;
+  MembershipClient client(std::move(options));
+  auto server = RpcServer::Start(address, {Named<v1::MembershipService>(&membership_)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  EXPECT_TRUE(membership_.Await([&] { return membership_.registrations == 1; }));
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,71 @@
+#include "common/rpc/rpc_server.h"
+
+#include "common/rpc/admin_service.h"
+#include "common/rpc/channel.h"
+#include "common/rpc/grpc_status.h"
+#include "common/rpc/identity.h"
+#include "gmock/gmock.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "gtest/gtest.h"
+
+namespace winnow {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RpcServer, ServesOnAPortOfTheSystemsChoice) {
+  v1::GetServerInfoResponse info;
+  info.set_version("1.2.3");
+  AdminServiceImpl admin(info, [] {
+    v1::RankLoad load;
+    load.set_running_sequences(7);
+    return load;
+  });
+  auto server = RpcServer::Start("127.0.0.1:0", {Named<v1::AdminService>(&admin)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT((*server)->address(), testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
+  auto stub = v1::AdminService::NewStub(NewChannel((*server)->address()));
+  {
+    grpc::ClientContext context;
+    SetTimeout(context, std::chrono::seconds(10));
+    v1::GetServerInfoResponse answer;
+    ASSERT_TRUE(stub->GetServerInfo(&context, {}, &answer).ok());
+    EXPECT_EQ(answer.version(), "1.2.3");
+  }
+  grpc::ClientContext context;
+  SetTimeout(context, std::chrono::seconds(10));
+  v1::GetLoadResponse answer;
+  ASSERT_TRUE(stub->GetLoad(&context, {}, &answer).ok());
+  EXPECT_EQ(answer.load().running_sequences(), 7u);
+}
+
+TEST(RpcServer, TwoServersCannotShareAPort) {
+  auto first = RpcServer::Start("127.0.0.1:0", {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  auto second = RpcServer::Start((*first)->address(), {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
+}
+
+TEST(RpcServer, AnAddressThatIsNotOursIsAnError) {
+  EXPECT_EQ(RpcServer::Start("192.0.2.1:0", {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RpcServer::Start("nonsense", {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GrpcStatus, CodesAndMessagesSurviveBothWays) {
+  for (int code = 0; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), code == 0 ? "" : "why");
+    EXPECT_EQ(FromGrpc(ToGrpc(status)), status);
+  }
+}
+
+TEST(Identity, EachStartIsAnother) {
+  const v1::Identity a = MakeIdentity("c", v1::ROLE_CACHE_RANK, "cache-0");
+  const v1::Identity b = MakeIdentity("c", v1::ROLE_CACHE_RANK, "cache-0");
+  EXPECT_NE(a.incarnation(), b.incarnation());
+  EXPECT_NE(a.incarnation(), 0u);
+  EXPECT_THAT(ToString(a), testing::MatchesRegex("cache-0@[0-9a-f]{16}"));
+}
+
+}  // namespace
+}  // namespace winnow

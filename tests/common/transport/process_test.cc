@@ -1,0 +1,162 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/common/transport/links.h"
+
+// Peers in processes of their own, which die at the worst moments.
+
+namespace winnow {
+namespace {
+
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+class PeerProcess {
+ public:
+  PeerProcess(const TransportKind& kind, const std::string& mode) {
+    int ends[2];
+    WINNOW_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    const std::string fd = std::to_string(ends[1]);
+    pid_ = fork();
+    WINNOW_CHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      execl(TRANSPORT_TEST_PEER, TRANSPORT_TEST_PEER, kind.ucx_tls.c_str(), mode.c_str(), fd.c_str(), nullptr);
+      _exit(127);
+    }
+    close(ends[1]);
+    socket_ = ends[0];
+    uint64_t size = 0;
+    WINNOW_CHECK(recv(socket_, &size, sizeof(size), MSG_WAITALL) == sizeof(size));
+    address_.resize(size);
+    WINNOW_CHECK(recv(socket_, address_.data(), size, MSG_WAITALL) == static_cast<ssize_t>(size));
+  }
+  ~PeerProcess() {
+    Kill();
+    close(socket_);
+  }
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  void Connect(Channel& channel) {
+    const std::string own = channel.LocalAddress();
+    const uint64_t size = own.size();
+    WINNOW_CHECK(write(socket_, &size, sizeof(size)) == sizeof(size));
+    WINNOW_CHECK(write(socket_, own.data(), size) == static_cast<ssize_t>(size));
+    EXPECT_EQ(channel.Connect(address_), absl::OkStatus());
+  }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int socket_ = -1;
+  std::string address_;
+};
+
+size_t OpenFds() {
+  size_t count = 0;
+  DIR* dir = opendir("/proc/self/fd");
+  while (readdir(dir) != nullptr) ++count;
+  closedir(dir);
+  return count;
+}
+
+class ProcessTest : public ::testing::TestWithParam<TransportKind> {};
+INSTANTIATE_TEST_SUITE_P(All, ProcessTest, ::testing::Values(kUcxPosix, kUcxSysv, kUcxTcp), KindName);
+
+TEST_P(ProcessTest, FramesCrossProcesses) {
+  PeerProcess peer(GetParam(), "echo");
+  End end(GetParam(), {.incarnation = 1});
+  peer.Connect(*end.channel);
+  for (uint32_t i = 0; i < 30; ++i) ASSERT_EQ(PostBytes(*end.channel, 9001 * i, i), absl::OkStatus());
+  ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return end.frames.size() == 30; }));
+  for (uint32_t i = 0; i < 30; ++i) EXPECT_TRUE(HoldsBytes(end.frames[i], 9001 * i, i));
+}
+
+// What a death costs: nothing but its own channel, however often it happens.
+void KillWhile(const TransportKind& kind, const std::string& mode) {
+  End end(kind, {.incarnation = 1});
+  PeerProcess survivor(kind, "echo");
+  survivor.Connect(*end.channel);
+  uint32_t echoed = 0, flooded = 0;
+  end.transport->SetHandler([&](Channel& from, ReceivedFrame frame) {
+    if (&from != end.channel.get()) {
+      ++flooded;
+      return;
+    }
+    EXPECT_TRUE(HoldsBytes(frame, 30'000, echoed));
+    ++echoed;
+  });
+
+  size_t fds = 0;
+  for (uint32_t round = 0; round < 8; ++round) {
+    PeerProcess victim(kind, mode);
+    std::unique_ptr<Channel> channel = end.transport->NewChannel().value();
+    victim.Connect(*channel);
+    // Frames under way in both directions when the peer dies.
+    uint32_t posted = 0;
+    while (posted < 12 && PostBytes(*channel, 1 << 20, posted).ok()) ++posted;
+    if (mode == "flood") {
+      ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return flooded > 10 * round; }));
+    } else {
+      for (int i = 0; i < 100; ++i) end.transport->Progress();
+    }
+    victim.Kill();
+
+    // The other channel goes on beside the dead one ...
+    const auto echo = [&] {
+      const uint32_t before = echoed;
+      const absl::Status posted_echo = PostBytes(*end.channel, 30'000, echoed);
+      ASSERT_EQ(posted_echo, absl::OkStatus());
+      ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return echoed == before + 1; }));
+    };
+    for (int i = 0; i < 20; ++i) ASSERT_NO_FATAL_FAILURE(echo());
+    // ... and Close needs nobody's help.
+    const auto start = steady_clock::now();
+    channel->Close();
+    channel.reset();
+    EXPECT_LT(steady_clock::now() - start, seconds(5));
+    for (int i = 0; i < 20; ++i) ASSERT_NO_FATAL_FAILURE(echo());
+    if (round == 0) fds = OpenFds();
+    EXPECT_EQ(OpenFds(), fds) << "round " << round;
+  }
+}
+
+TEST_P(ProcessTest, PeerKilledWhileItSends) {
+  KillWhile(GetParam(), "flood");
+}
+TEST_P(ProcessTest, PeerKilledWithoutEverReading) {
+  KillWhile(GetParam(), "silent");
+}
+
+TEST_P(ProcessTest, TransportDiesWithADeadPeerStillConnected) {
+  End end(GetParam(), {.incarnation = 1});
+  PeerProcess peer(GetParam(), "flood");
+  peer.Connect(*end.channel);
+  for (uint32_t i = 0; i < 16; ++i) ASSERT_EQ(PostBytes(*end.channel, 1 << 20, i), absl::OkStatus());
+  ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return end.frames.size() > 5; }));
+  peer.Kill();
+}
+
+TEST(ProcessTcpTest, TcpNoticesADeadPeer) {
+  End end(kUcxTcp, {.incarnation = 1});
+  PeerProcess peer(kUcxTcp, "echo");
+  peer.Connect(*end.channel);
+  ASSERT_EQ(PostBytes(*end.channel, 10, 0), absl::OkStatus());
+  ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return end.frames.size() == 1; }));
+  peer.Kill();
+  ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return !end.channel->failed().ok(); }));
+  EXPECT_TRUE(absl::IsUnavailable(end.channel->failed())) << end.channel->failed();
+}
+
+}  // namespace
+}  // namespace winnow

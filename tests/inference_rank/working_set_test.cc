@@ -1,0 +1,180 @@
+#include "inference_rank/working_set.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <set>
+
+namespace winnow {
+namespace {
+
+// Rows whose contents name their (layer, kv head, position), so that any mix-up shows.
+class WorkingSetTest : public ::testing::Test {
+ protected:
+  static constexpr int kLayers = 2, kHeads = 3;
+  const KvLayout layout_{kLayers, 6, kHeads, 4, Dtype::kF32};
+
+  std::vector<float> Row(int layer, int head, uint32_t position) const {
+    std::vector<float> row(2 * layout_.head_dim);
+    for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(position * 1000 + layer * 100 + head * 10) + 0.5f * i;
+    return row;
+  }
+  void Write(WorkingSet& set, uint32_t position) const {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) set.WriteRow(layer, head, position, Row(layer, head, position).data());
+    }
+  }
+  void Load(WorkingSet& set, uint32_t first, uint32_t count, uint32_t next) const {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        std::vector<float> rows;
+        for (uint32_t p = first; p < first + count; ++p) {
+          const std::vector<float> row = Row(layer, head, p);
+          rows.insert(rows.end(), row.begin(), row.end());
+        }
+        set.LoadRows(layer, head, first, count, reinterpret_cast<const std::byte*>(rows.data()), next);
+      }
+    }
+  }
+  // The positions that a list's slots hold, found by their contents.
+  std::vector<uint32_t> Positions(const SlotPool& slots, const WorkingSet& set, int layer, int head) const {
+    std::vector<uint32_t> positions;
+    for (uint32_t slot : set.Slots(layer, head)) {
+      float first;
+      std::memcpy(&first, slots.row(slot), sizeof first);
+      const uint32_t position = static_cast<uint32_t>(first) / 1000;
+      EXPECT_EQ(std::memcmp(slots.row(slot), Row(layer, head, position).data(), layout_.row_bytes()), 0);
+      positions.push_back(position);
+    }
+    return positions;
+  }
+  static std::vector<uint32_t> Range(uint32_t first, uint32_t end) {
+    std::vector<uint32_t> range;
+    for (uint32_t p = first; p < end; ++p) range.push_back(p);
+    return range;
+  }
+  SlotPool Pool(uint32_t pages) const { return *SlotPool::Create(layout_.row_bytes(), pages); }
+};
+
+TEST_F(WorkingSetTest, AttendsToEveryPositionInOrderWhileEverythingFits) {
+  for (uint32_t prompt : {1u, 3u, 4u, 5u, 64u, 97u, 300u}) {
+    const SelectionSpec spec{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+    SlotPool slots = Pool(400);
+    {
+      auto set = WorkingSet::Create(slots, layout_, spec, 700);
+      ASSERT_TRUE(set.ok()) << set.status();
+      Load(*set, 0, prompt, prompt);
+      set->FinishLoad(prompt);
+      for (uint32_t p = prompt; p < prompt + 200; ++p) {
+        set->AdvanceDense(p);
+        Write(*set, p);
+        ASSERT_EQ(Positions(slots, *set, 1, 2), Range(0, p + 1)) << "prompt " << prompt << ", position " << p;
+      }
+    }
+    EXPECT_EQ(slots.free_pages(), slots.num_pages());
+  }
+}
+
+TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
+  const SelectionSpec spec{.budget_tokens = 16, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 2};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  ASSERT_TRUE(set.ok());
+  EXPECT_EQ(set->pool_slots(), 32u);
+  const uint32_t prompt = 1000;
+  Load(*set, 0, 4, prompt);
+  Load(*set, prompt - set->ring_tokens(), set->ring_tokens(), prompt);
+  set->FinishLoad(prompt);
+
+  std::mt19937 random(7);
+  std::vector<std::vector<uint32_t>> resident(kLayers * kHeads, std::vector<uint32_t>(32, UINT32_MAX));
+  for (uint32_t p = prompt; p < prompt + 150; ++p) {
+    const uint32_t recent = RecentStart(p, 64, 4, kBlockTokens);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        std::set<uint32_t> selected = {recent - 1};  // has just left the window: still in the ring
+        while (selected.size() < 16) selected.insert(4 + random() % (recent - 4));
+        std::vector<uint32_t>& pool = resident[layer * kHeads + head];
+        std::vector<uint32_t> indices, streamed;
+        std::vector<wire::LocalRow> local;
+        std::vector<float> rows;
+        uint32_t index = p % 16;
+        for (uint32_t position : selected) {
+          pool[index] = position;
+          indices.push_back(index);
+          if (position + set->ring_tokens() > p) {
+            local.push_back({index, position});
+          } else {
+            streamed.push_back(index);
+            const std::vector<float> row = Row(layer, head, position);
+            rows.insert(rows.end(), row.begin(), row.end());
+          }
+          ++index;
+        }
+        ASSERT_FALSE(local.empty());
+        ASSERT_TRUE(set->SetSelection(layer, head, p, indices).ok());
+        ASSERT_TRUE(set->CommitLocal(layer, head, p, local).ok());
+        ASSERT_TRUE(set->CommitStreamed(layer, head, streamed, reinterpret_cast<const std::byte*>(rows.data())).ok());
+      }
+    }
+    Write(*set, p);
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        const std::vector<uint32_t> attended = Positions(slots, *set, layer, head);
+        EXPECT_EQ(attended.size(), 4 + 16 + (p - recent + 1));
+        EXPECT_TRUE(std::is_sorted(attended.begin(), attended.end()));
+        EXPECT_EQ(std::vector<uint32_t>(attended.begin(), attended.begin() + 4), Range(0, 4));
+        EXPECT_EQ(std::vector<uint32_t>(attended.begin() + 20, attended.end()), Range(recent, p + 1));
+      }
+    }
+  }
+}
+
+TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled) {
+  const SelectionSpec spec{.budget_tokens = 64, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 1};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  ASSERT_TRUE(set.ok());
+  Load(*set, 0, 10, 10);
+  set->FinishLoad(10);
+  uint32_t p = 10;
+  for (; AttendsEverything(p, spec, kBlockTokens); ++p) {
+    set->AdvanceDense(p);
+    Write(*set, p);
+    ASSERT_EQ(Positions(slots, *set, 0, 0), Range(0, p + 1));
+  }
+  const uint32_t pooled = RecentStart(p - 1, 64, 4, kBlockTokens) - 4;
+  EXPECT_EQ(p, 4u + 64 + 64 + 28 - 1);  // the first position whose window starts more than the budget above the sinks
+  std::vector<uint32_t> identity = Range(0, pooled);
+  ASSERT_TRUE(set->SetSelection(0, 0, p, identity).ok());
+  Write(*set, p);
+  const std::vector<uint32_t> attended = Positions(slots, *set, 0, 0);
+  EXPECT_EQ(std::vector<uint32_t>(attended.begin(), attended.begin() + 4 + pooled), Range(0, 4 + pooled));
+}
+
+TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
+  const SelectionSpec spec{.budget_tokens = 8, .pool_factor = 1};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  ASSERT_TRUE(set.ok());
+  const uint32_t outside = set->pool_slots();
+  const std::vector<std::byte> row(layout_.row_bytes());
+  EXPECT_EQ(set->SetSelection(0, 0, 900, std::vector<uint32_t>{outside}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(set->CommitStreamed(0, 0, std::vector<uint32_t>{outside}, row.data()).code(), absl::StatusCode::kInvalidArgument);
+  const uint32_t ring = set->ring_tokens();
+  for (const wire::LocalRow& bad : {wire::LocalRow{outside, 899}, wire::LocalRow{0, 901}, wire::LocalRow{0, 900 - ring}}) {
+    EXPECT_EQ(set->CommitLocal(0, 0, 900, std::vector<wire::LocalRow>{bad}).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(set->CommitLocal(0, 0, 900, std::vector<wire::LocalRow>{{0, 901 - ring}}).ok());
+}
+
+TEST_F(WorkingSetTest, TakesNothingWhenThePoolIsTooSmall) {
+  const SelectionSpec spec{.budget_tokens = 64};
+  SlotPool slots = Pool(WorkingSet::PagesNeeded(layout_, spec, 5000) - 1);
+  EXPECT_EQ(WorkingSet::Create(slots, layout_, spec, 5000).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(slots.free_pages(), slots.num_pages());
+}
+
+}  // namespace
+}  // namespace winnow

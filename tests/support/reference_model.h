@@ -1,0 +1,47 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "common/model/rope.h"
+
+namespace winnow {
+
+// A plain decoder forward pass for tests: reads the checkpoint's tensors as they are, keeps f32 activations, sums in
+// f64, uses no kernel. Token by token with its own KV cache.
+class ReferenceModel {
+ public:
+  ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& config);
+
+  // Appends one token at the next position.
+  void Append(uint32_t token_id);
+  // Logits [vocab_size] after the newest token.
+  std::vector<float> Logits() const;
+  void Clear();
+
+ private:
+  using Vector = std::vector<float>;
+
+  Vector Tensor(const Checkpoint& checkpoint, std::string_view name) const;
+  // y = W x + b; the bias is optional.
+  Vector Project(const std::string& name, const Vector& x) const;
+  Vector RmsNorm(const std::string& name, const Vector& x) const;
+  void NormHeads(const std::string& name, Vector& heads) const;
+  void RotateHeads(int position, Vector& heads) const;
+  Vector Attention(int layer, const Vector& x);
+  Vector Mlp(int layer, const Vector& x) const;
+  const Vector& Weight(const std::string& name) const { return weights_.at(name); }
+
+  ModelConfig config_;
+  RopeTable rope_;
+  std::map<std::string, Vector> weights_;
+  int position_ = 0;
+  std::vector<std::vector<Vector>> keys_;    // [layer][position]: kv_features, rotated
+  std::vector<std::vector<Vector>> values_;  // [layer][position]: kv_features
+  Vector hidden_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,159 @@
+#include "tests/support/tiny_checkpoint.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace winnow {
+namespace {
+
+// Round to nearest even; values are finite.
+uint16_t ToBf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+// Round to nearest even through the representable neighbours; values are finite and below 65504.
+uint16_t ToF16(float value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::fabs(static_cast<double>(value));
+  if (magnitude < std::ldexp(1.0, -14)) {  // subnormal: multiples of 2^-24
+    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(std::ldexp(magnitude, 24))));
+  }
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);  // magnitude in [2^(exponent-1), 2^exponent)
+  const auto mantissa = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 11 - exponent)));  // [1024, 2048]
+  return static_cast<uint16_t>(sign | (((exponent + 14) << 10) + (mantissa - 1024)));
+}
+
+void AppendElement(std::string& out, float value, Dtype dtype) {
+  if (dtype == Dtype::kF32) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    return;
+  }
+  const uint16_t word = dtype == Dtype::kBf16 ? ToBf16(value) : ToF16(value);
+  out.append(reinterpret_cast<const char*>(&word), sizeof(word));
+}
+
+const char* StoredName(Dtype dtype) {
+  return dtype == Dtype::kF32 ? "F32" : dtype == Dtype::kBf16 ? "BF16" : "F16";
+}
+
+void WriteFile(const std::string& path, std::string_view contents) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  file.close();
+  WINNOW_CHECK(file.good());
+}
+
+const char* ModelType(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::kLlama:
+      return "llama";
+    case ModelFamily::kMistral:
+      return "mistral";
+    case ModelFamily::kQwen2:
+      return "qwen2";
+    case ModelFamily::kQwen3:
+      return "qwen3";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string SafetensorsBytes(std::string_view header, std::string_view data) {
+  const uint64_t header_bytes = header.size();
+  std::string out(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  out.append(header);
+  out.append(data);
+  return out;
+}
+
+std::string SafetensorsBytes(std::span<const TensorToWrite> tensors) {
+  nlohmann::json header = {{"__metadata__", {{"format", "pt"}}}};
+  std::string data;
+  for (const TensorToWrite& tensor : tensors) {
+    const size_t begin = data.size();
+    for (const float value : tensor.values) AppendElement(data, value, tensor.dtype);
+    header[tensor.name] = {
+        {"dtype", StoredName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return SafetensorsBytes(text, data);
+}
+
+nlohmann::json TinyConfigJson(const TinyModel& model) {
+  nlohmann::json config = {
+      {"architectures", {ModelFamilyName(model.family)}},
+      {"model_type", ModelType(model.family)},
+      {"hidden_size", model.hidden_size},
+      {"intermediate_size", model.intermediate_size},
+      {"num_hidden_layers", model.num_layers},
+      {"num_attention_heads", model.num_query_heads},
+      {"num_key_value_heads", model.num_kv_heads},
+      {"head_dim", model.head_dim},
+      {"vocab_size", model.vocab_size},
+      {"max_position_embeddings", model.max_position_embeddings},
+      {"rms_norm_eps", 1e-6},
+      {"hidden_act", "silu"},
+      {"mlp_bias", model.mlp_bias},
+      {"tie_word_embeddings", model.tie_word_embeddings},
+      {"rope_parameters", model.rope_parameters},
+      {"bos_token_id", 1},
+      {"eos_token_id", 2},
+  };
+  if (model.family != ModelFamily::kQwen2) config["attention_bias"] = model.attention_bias;
+  config.update(model.extra_fields);
+  return config;
+}
+
+std::vector<TensorToWrite> TinyTensors(const TinyModel& model) {
+  const absl::StatusOr<ModelConfig> config = ParseModelConfig(TinyConfigJson(model).dump(), "", "tiny");
+  WINNOW_CHECK(config.ok());
+  std::mt19937 random(model.seed);
+  std::vector<TensorToWrite> tensors;
+  for (ExpectedTensor& expected : ExpectedTensors(*config)) {
+    TensorToWrite tensor{.name = std::move(expected.name), .dtype = model.storage, .shape = std::move(expected.shape)};
+    const bool is_norm = tensor.shape.size() == 1 && absl::StrContains(tensor.name, "norm");
+    const bool is_embedding = tensor.name == kEmbeddingTensor;
+    uint64_t count = 1;
+    for (const uint64_t dim : tensor.shape) count *= dim;
+    const double fan_in = tensor.shape.size() == 2 && !is_embedding ? static_cast<double>(tensor.shape[1]) : 1.0;
+    std::normal_distribution<double> normal(is_norm ? 1.0 : 0.0, is_norm ? 0.1 : 1.0 / std::sqrt(fan_in));
+    tensor.values.resize(count);
+    for (float& value : tensor.values) value = static_cast<float>(normal(random));
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void WriteTinyCheckpoint(const TinyModel& model, const std::string& directory) {
+  WriteFile(directory + "/config.json", TinyConfigJson(model).dump(2));
+  WriteFile(directory + "/generation_config.json", R"({"eos_token_id": [2, 3]})");
+  const std::vector<TensorToWrite> tensors = TinyTensors(model);
+  if (model.num_files == 1) {
+    WriteFile(directory + "/model.safetensors", SafetensorsBytes(tensors));
+    return;
+  }
+  nlohmann::json index = {{"metadata", nlohmann::json::object()}, {"weight_map", nlohmann::json::object()}};
+  const auto num_files = static_cast<size_t>(model.num_files);
+  for (size_t i = 0; i < num_files; ++i) {
+    const size_t begin = tensors.size() * i / num_files;
+    const size_t end = tensors.size() * (i + 1) / num_files;
+    const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, num_files);
+    WriteFile(directory + "/" + name, SafetensorsBytes(std::span(tensors).subspan(begin, end - begin)));
+    for (size_t j = begin; j < end; ++j) index["weight_map"][tensors[j].name] = name;
+  }
+  WriteFile(directory + "/model.safetensors.index.json", index.dump(2));
+}
+
+}  // namespace winnow
