@@ -72,7 +72,9 @@ TEST(SchedulerTest, DecodesEverythingThatDecodesGroupedByCacheRank) {
   int changes = 0;
   for (size_t i = 1; i < decoding.size(); ++i) {
     changes += decoding[i]->link != decoding[i - 1]->link;
-    if (decoding[i]->link == decoding[i - 1]->link) EXPECT_LT(decoding[i - 1]->request_id, decoding[i]->request_id);
+    if (decoding[i]->link == decoding[i - 1]->link) {
+      EXPECT_LT(decoding[i - 1]->request_id, decoding[i]->request_id);
+    }
   }
   EXPECT_EQ(changes, 1);
 }

@@ -93,9 +93,8 @@ TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
     const uint32_t recent = RecentStart(p, 64, 4, kBlockTokens);
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int head = 0; head < kHeads; ++head) {
-        std::set<uint32_t> selected;
-        while (selected.size() < 15) selected.insert(4 + random() % (recent - 4));
-        selected.insert(recent - 1);  // has just left the window: still in the ring
+        std::set<uint32_t> selected = {recent - 1};  // has just left the window: still in the ring
+        while (selected.size() < 16) selected.insert(4 + random() % (recent - 4));
         std::vector<uint32_t>& pool = resident[layer * kHeads + head];
         std::vector<uint32_t> indices, streamed;
         std::vector<wire::LocalRow> local;

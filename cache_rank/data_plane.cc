@@ -1,0 +1,148 @@
+#include "cache_rank/data_plane.h"
+
+#include <utility>
+
+#include "common/selection/presets.h"
+
+namespace winnow {
+
+absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& options, const ServedShape& shape,
+                                                             const KernelTable* kernels, Executor* executor,
+                                                             CacheRankMetrics* metrics) {
+  WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout));
+  return std::unique_ptr<DataPlane>(new DataPlane(options, shape, std::move(pool), kernels, executor, metrics));
+}
+
+DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool, const KernelTable* kernels,
+                     Executor* executor, CacheRankMetrics* metrics)
+    : shape_(shape),
+      metrics_(metrics),
+      pool_(std::move(pool)),
+      store_(pool_.get(), kernels, shape_.layout, options.detach_ttl),
+      streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
+      selector_(options.selector, shape_.model, kernels, executor, &store_, &streamer_, metrics),
+      frames_(shape_.layout, shape_.model.rope, kernels, &store_, &streamer_, &selector_, metrics) {
+  metrics_->num_layers.Set(shape_.layout.num_layers);
+  metrics_->blocks_total.Set(pool_->total());
+  metrics_->block_bytes.Set(pool_->block_bytes());
+}
+
+DataPlane::~DataPlane() {
+  while (!links_.empty()) CloseLink(links_.begin()->first, absl::UnavailableError("the cache rank is stopping"));
+}
+
+uint32_t DataPlane::OpenLink(std::string rank, std::unique_ptr<Channel> channel,
+                             std::function<void(const absl::Status&)> on_closed) {
+  auto link = std::make_unique<PeerLink>();
+  link->id = next_link_id_++;
+  link->rank = std::move(rank);
+  link->channel = std::move(channel);
+  link->on_closed = std::move(on_closed);
+  const uint32_t id = link->id;
+  links_[id] = std::move(link);
+  metrics_->channels.Set(links_.size());
+  return id;
+}
+
+void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
+  const auto found = links_.find(link_id);
+  if (found == links_.end()) return;
+  const std::unique_ptr<PeerLink> link = std::move(found->second);
+  links_.erase(found);
+  metrics_->queued_frames.Add(-link->outgoing.size());
+  store_.DetachChannel(link_id, std::chrono::steady_clock::now());
+  link->channel->Close();
+  if (link->on_closed) link->on_closed(reason);
+  metrics_->channels.Set(links_.size());
+  PublishGauges();
+}
+
+absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
+  const auto found = links_.find(link_id);
+  if (found != links_.end()) return found->second.get();
+  return absl::NotFoundError(absl::StrCat("channel ", link_id, " is not open"));
+}
+
+absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
+  WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
+  WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
+  const bool selects = !AttendsEverything(options.max_positions, options.spec, kBlockTokens);
+  if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
+  absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
+  if (!sequence.ok()) {
+    metrics_->admissions_refused.Add(1);
+    return sequence.status();
+  }
+  metrics_->sequences_opened.Add(1);
+  PublishGauges();
+  return (*sequence)->attach_epoch;
+}
+
+absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position) {
+  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  const CachedSequence* before = store_.Find(sequence_id);
+  const uint32_t old_link = before == nullptr ? 0 : before->channel;
+  WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, store_.Attach(link_id, sequence_id, max_restart_position));
+  if (const auto old = links_.find(old_link); old != links_.end() && old_link != link_id) {
+    streamer_.SendFenced(*old->second, sequence_id, sequence->attach_epoch);
+    streamer_.Pump(*old->second);
+  }
+  const uint32_t restart = sequence->kv.watermark();
+  streamer_.SendRefill(*link, *sequence, restart);
+  streamer_.Pump(*link);
+  metrics_->sequences_attached.Add(1);
+  PublishGauges();
+  return Attached{sequence->attach_epoch, restart, sequence->journal};
+}
+
+absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id, uint32_t max_positions) {
+  WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
+  WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
+  metrics_->sequences_opened.Add(1);
+  PublishGauges();
+  return fork->attach_epoch;
+}
+
+absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch) {
+  absl::Status released = store_.Release(sequence_id, attach_epoch);
+  PublishGauges();
+  return released;
+}
+
+void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
+  for (auto& [id, link] : links_) {
+    if (link->channel.get() == &channel) return frames_.Handle(*link, frame);
+  }
+}
+
+bool DataPlane::RunOnce() {
+  const bool worked = selector_.RunOnce(links_);
+  for (auto& [id, link] : links_) streamer_.Pump(*link);
+  return worked;
+}
+
+bool DataPlane::HasBacklog() const {
+  for (const auto& [id, link] : links_) {
+    if (!link->outgoing.empty()) return true;
+  }
+  return false;
+}
+
+void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
+  for (auto next = links_.begin(); next != links_.end();) {
+    PeerLink& link = *(next++)->second;
+    link.Fail(link.channel->failed());
+    if (!link.failure.ok()) CloseLink(link.id, absl::Status(link.failure));
+  }
+  metrics_->sequences_expired.Add(store_.Reclaim(now));
+  PublishGauges();
+}
+
+void DataPlane::PublishGauges() {
+  metrics_->active_sequences.Set(store_.active());
+  metrics_->detached_sequences.Set(store_.detached());
+  metrics_->blocks_used.Set(pool_->used());
+  metrics_->blocks_reserved.Set(pool_->reserved());
+}
+
+}  // namespace winnow

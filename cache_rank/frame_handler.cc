@@ -1,0 +1,257 @@
+#include "cache_rank/frame_handler.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+namespace {
+
+absl::Status PayloadSize(const ReceivedFrame& frame, size_t expected) {
+  if (frame.payload().size() >= expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(frame.header().type), " has ", frame.payload().size(),
+                                                 " bytes of payload, not ", expected));
+}
+
+}  // namespace
+
+void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
+  if (!link.failure.ok()) return;
+  metrics_->frames_received.Add(1);
+  absl::Status status;
+  switch (frame.header().type) {
+    case wire::FrameType::kStepPlan:
+      status = HandleStepPlan(link, frame);
+      break;
+    case wire::FrameType::kLayer:
+      status = HandleLayer(link, frame);
+      break;
+    case wire::FrameType::kAppendRange:
+      status = HandleAppendRange(link, frame);
+      break;
+    case wire::FrameType::kPromptQueries:
+      status = HandlePromptQueries(link, frame);
+      break;
+    case wire::FrameType::kTransferFailed:
+    case wire::FrameType::kFenced:
+      break;  // the peer detaches or re-attaches by itself
+    default:
+      status = absl::InvalidArgumentError(absl::StrCat("unexpected frame type ", static_cast<int>(frame.header().type)));
+      break;
+  }
+  if (status.ok()) return;
+  metrics_->frames_malformed.Add(1);
+  link.Fail(status);
+}
+
+CachedSequence* FrameHandler::Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch) {
+  if (CachedSequence* sequence = store_->FindAttached(sequence_id, attach_epoch, link.id)) return sequence;
+  metrics_->stale_epoch_rejected.Add(1);
+  constexpr size_t kMaxRemembered = 4096;
+  if (link.fenced.size() >= kMaxRemembered) link.fenced.clear();
+  if (link.fenced.emplace(sequence_id, attach_epoch).second) {
+    const CachedSequence* current = store_->Find(sequence_id);
+    streamer_->SendFenced(link, sequence_id, current == nullptr ? 0 : current->attach_epoch);
+  }
+  return nullptr;
+}
+
+absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * sizeof(wire::PlanRow)));
+  if (header.plan == 0 || link.FindPlan(header.plan) != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("plan ", header.plan, " was opened before"));
+  }
+  metrics_->plans.Add(1);
+  OpenPlan& plan = link.plans[link.next_plan];
+  link.next_plan = (link.next_plan + 1) % PeerLink::kOpenPlans;
+  plan.plan = header.plan;
+  plan.rows.clear();
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    wire::PlanRow row;
+    std::memcpy(&row, frame.payload().data() + i * sizeof row, sizeof row);
+    plan.rows.push_back({row.sequence_id, row.attach_epoch, row.position});
+    CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
+    if (sequence == nullptr) continue;
+    if (sequence->seat.plan == header.plan) {
+      return absl::InvalidArgumentError(absl::StrCat("sequence ", row.sequence_id, " is in plan ", header.plan, " twice"));
+    }
+    if (!Seat(link, *sequence, header.plan, i, row)) selector_->Refuse(link, header.plan, *sequence, 0);
+  }
+  selector_->OnPlan(link, plan);
+  return absl::OkStatus();
+}
+
+bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row) {
+  const SelectionSpec& spec = sequence.spec;
+  const bool everything = (row.flags & wire::kPlanAttendsEverything) != 0;
+  if (row.position != sequence.kv.watermark() || row.position >= sequence.kv.max_positions()) return false;
+  if (everything != AttendsEverything(row.position, spec, kBlockTokens)) return false;
+  const uint32_t selectable = RecentStart(row.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens) - spec.sink_tokens;
+  if (everything) {
+    sequence.identity_rows = selectable;
+  } else {
+    if (row.pool_slots < std::min(spec.budget_tokens, selectable)) return false;
+    PreparePool(sequence, row.pool_slots);
+  }
+  sequence.journal.Record(row.position, row.token_id);
+  sequence.seat = {.plan = plan, .row = row_index, .position = row.position, .sparse = !everything};
+  return true;
+}
+
+void FrameHandler::PreparePool(CachedSequence& sequence, uint32_t pool_slots) {
+  if (pool_slots == sequence.pool_slots && sequence.identity_rows == 0) return;
+  for (LayerSelection& layer : sequence.layers) {
+    for (HeadSelection& head : layer.heads) {
+      head.residency.Resize(pool_slots);
+      if (sequence.identity_rows > 0) {
+        head.residency.SetIdentity(sequence.spec.sink_tokens, std::min(sequence.identity_rows, pool_slots));
+      }
+    }
+  }
+  sequence.pool_slots = pool_slots;
+  sequence.identity_rows = 0;
+}
+
+absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  const OpenPlan* plan = link.FindPlan(header.plan);
+  if (plan == nullptr) return absl::OkStatus();  // of a plan that newer ones pushed out: its rows are stale
+  const int layer = header.layer_first;
+  if (header.row_count != plan->rows.size() || layer >= layout_.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " with ", header.row_count, " rows in a plan of ",
+                                                   plan->rows.size(), " rows and ", layout_.num_layers, " layers"));
+  }
+  const size_t rows = plan->rows.size();
+  const size_t row_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
+  size_t end = 0;
+  auto section = [&](uint32_t flag, size_t bytes) -> const std::byte* {
+    if ((header.flags & flag) == 0) return nullptr;
+    const size_t begin = wire::AlignUp(end, wire::kRowAlignment);
+    end = begin + bytes;
+    return frame.payload().data() + begin;
+  };
+  const std::byte* appended = section(wire::kSectionAppend, rows * row_bytes);
+  const auto* queries = reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
+  const auto* predictions = reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
+  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, end));
+  if (predictions != nullptr && header.prediction_layer >= layout_.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("prediction for layer ", header.prediction_layer, " of ", layout_.num_layers));
+  }
+
+  for (size_t i = 0; i < rows; ++i) {
+    const OpenPlan::Row& row = plan->rows[i];
+    CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
+    if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
+    if (appended != nullptr) AppendRow(link, *sequence, layer, row.position, appended + i * row_bytes);
+    if (sequence->seat.plan != header.plan) continue;
+    const bool sparse = sequence->seat.sparse;
+    const bool own = SelectsWithOwnQuery(sequence->spec, layer);
+    if (queries != nullptr) {
+      TakeQuery(link, *sequence, layer, row.position, queries + i * query_floats);
+    } else if (appended != nullptr && sparse && own) {
+      selector_->Refuse(link, header.plan, *sequence, layer);
+      continue;
+    }
+    if (sequence->spec.predictor != Predictor::kDepth || !sparse) continue;
+    const int target = layer + static_cast<int>(sequence->spec.lookahead);
+    if (predictions != nullptr && header.prediction_layer == target) {
+      TakePrediction(link, *sequence, target, row.position, predictions + i * query_floats);
+    } else if (appended != nullptr && target < layout_.num_layers && sequence->layers[target].target_position != row.position) {
+      selector_->Refuse(link, header.plan, *sequence, target);
+    }
+  }
+  if (appended == nullptr || layer + 1 != layout_.num_layers) return absl::OkStatus();
+  for (const OpenPlan::Row& row : plan->rows) {
+    const CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
+    if (sequence != nullptr && sequence->seat.plan == header.plan) streamer_->SendWatermark(link, header.plan, *sequence);
+  }
+  return absl::OkStatus();
+}
+
+void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const std::byte* rows) {
+  if (!sequence.kv.Append(layer, position, 1, rows).ok()) return selector_->Refuse(link, sequence.seat.plan, sequence, layer);
+  metrics_->appended_rows.Add(layout_.num_kv_heads);
+}
+
+void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query) {
+  if (sequence.spec.predictor == Predictor::kDense) return;
+  LayerSelection& selection = sequence.layers[layer];
+  if (SelectsWithOwnQuery(sequence.spec, layer)) {
+    if (!sequence.seat.sparse) return;
+    Rotate(query, position, selection.target.data());
+    selection.target_position = position;
+    selector_->OnTarget(link, sequence, layer, position);
+    return;
+  }
+  const QueryRing::Slot slot = selection.queries.Push(position);
+  std::copy_n(query, selection.target.size(), slot.pre);
+  Rotate(query, position, slot.rotated);
+  selector_->OnQuery(link, sequence, layer, position);
+}
+
+void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query) {
+  LayerSelection& selection = sequence.layers[layer];
+  Rotate(query, position, selection.target.data());
+  selection.target_position = position;
+  selector_->OnTarget(link, sequence, layer, position);
+}
+
+void FrameHandler::Rotate(const float* query, uint32_t position, float* rotated) const {
+  kernels_->rotate({.q_pre_rope = query,
+                    .num_rows = 1,
+                    .num_heads = layout_.num_query_heads,
+                    .head_dim = layout_.head_dim,
+                    .positions = &position,
+                    .rope_inv_freq = rope_.inv_freq.data(),
+                    .rope_attention_factor = rope_.attention_factor,
+                    .q = rotated});
+}
+
+absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  const int layer = header.layer_first;
+  if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("rows of layer ", layer));
+  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * layout_.num_kv_heads * layout_.row_bytes()));
+  CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
+  if (sequence == nullptr) return absl::OkStatus();
+  const uint32_t watermark = sequence->kv.watermark();
+  const absl::Status appended = sequence->kv.Append(layer, header.apply_position, header.row_count, frame.payload().data());
+  if (!appended.ok()) {
+    selector_->Refuse(link, 0, *sequence, layer);
+    return absl::OkStatus();
+  }
+  metrics_->appended_rows.Add(uint64_t{header.row_count} * layout_.num_kv_heads);
+  const uint32_t rows = sequence->kv.rows(layer);
+  if (rows == sequence->prompt_tokens && rows > 0) selector_->OnQuery(link, *sequence, layer, rows - 1);
+  if (sequence->kv.watermark() > watermark) {
+    streamer_->SendWatermark(link, 0, *sequence);
+    streamer_->Pump(link);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  const int layer = header.layer_first;
+  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
+  if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("queries of layer ", layer));
+  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * query_floats * sizeof(float)));
+  CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
+  if (sequence == nullptr || sequence->spec.predictor == Predictor::kDense) return absl::OkStatus();
+  const auto* queries = reinterpret_cast<const float*>(frame.payload().data());
+  QueryRing& ring = sequence->layers[layer].queries;
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    const uint32_t position = header.apply_position + i;
+    const QueryRing::Slot slot = ring.Push(position);
+    std::copy_n(queries + i * query_floats, query_floats, slot.pre);
+    Rotate(slot.pre, position, slot.rotated);
+  }
+  if (ring.end() == sequence->prompt_tokens && ring.end() > 0) selector_->OnQuery(link, *sequence, layer, ring.end() - 1);
+  return absl::OkStatus();
+}
+
+}  // namespace winnow

@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "cache_rank/metrics.h"
+#include "cache_rank/peer_link.h"
+#include "cache_rank/selector.h"
+#include "cache_rank/sequence_store.h"
+#include "cache_rank/streamer.h"
+#include "common/transport/transport.h"
+
+namespace winnow {
+
+// What an arriving frame does: appends rows, keeps queries, opens plans, and tells the selector. Cheap by design: nothing is scored
+// here. A frame that no correct peer sends fails its link; one of a sequence that the peer no longer holds is answered kFenced, once
+// per (sequence, epoch), and the other rows of its plan go on. Data-plane thread.
+class FrameHandler {
+ public:
+  FrameHandler(const KvLayout& layout, const RopeShape& rope, const KernelTable* kernels, SequenceStore* store, Streamer* streamer,
+               Selector* selector, CacheRankMetrics* metrics)
+      : layout_(layout), rope_(rope), kernels_(kernels), store_(store), streamer_(streamer), selector_(selector), metrics_(metrics) {}
+
+  void Handle(PeerLink& link, const ReceivedFrame& frame);
+
+ private:
+  absl::Status HandleStepPlan(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandleLayer(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandleAppendRange(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame);
+
+  // Null, and the peer is fenced, when the sequence is not attached to this link with this epoch.
+  CachedSequence* Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch);
+  // Gives a plan row its seat; false when it was refused.
+  bool Seat(PeerLink& link, CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row);
+  void PreparePool(CachedSequence& sequence, uint32_t pool_slots);
+  void AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const std::byte* rows);
+  void TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
+  void TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
+  void Rotate(const float* query, uint32_t position, float* rotated) const;
+
+  const KvLayout layout_;
+  const RopeShape rope_;
+  const KernelTable* const kernels_;
+  SequenceStore* const store_;
+  Streamer* const streamer_;
+  Selector* const selector_;
+  CacheRankMetrics* const metrics_;
+};
+
+}  // namespace winnow

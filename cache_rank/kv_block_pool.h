@@ -1,0 +1,111 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+
+namespace winnow {
+
+class KvBlockPool;
+
+// A counted reference to one block: kBlockTokens rows of one (layer, kv head) and the index tile of their keys (IndexKeysParams).
+// Only the owner of the single reference may write, and only rows that nobody has read yet.
+class KvBlock {
+ public:
+  KvBlock() = default;
+  KvBlock(KvBlock&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)), index_(other.index_) {}
+  KvBlock& operator=(KvBlock&& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(index_, other.index_);
+    return *this;
+  }
+  ~KvBlock();
+
+  explicit operator bool() const { return pool_ != nullptr; }
+  KvBlock Share() const;
+  bool shared() const;  // somebody else refers to it too
+  std::byte* rows() const;  // [kBlockTokens][2 * head_dim]
+  std::byte* tile() const;
+
+ private:
+  friend class KvBlockPool;
+  friend class KvBlockReservation;
+  KvBlock(KvBlockPool* pool, uint32_t index) : pool_(pool), index_(index) {}
+  KvBlockPool* pool_ = nullptr;
+  uint32_t index_ = 0;
+};
+
+// A promise of blocks that were admitted but are not allocated yet, so that an append never fails.
+class KvBlockReservation {
+ public:
+  KvBlockReservation() = default;
+  KvBlockReservation(KvBlockReservation&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+  KvBlockReservation& operator=(KvBlockReservation&& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~KvBlockReservation();
+
+  size_t count() const { return count_; }
+  // RESOURCE_EXHAUSTED, and nothing changes, when `blocks` more are not there.
+  absl::Status Extend(size_t blocks);
+  // Turns one promised block into a real one with a zeroed tile; the caller knows that one is left.
+  KvBlock Allocate();
+  // Drops a reference that is the last one and keeps its block promised.
+  void Reclaim(KvBlock block);
+
+ private:
+  friend class KvBlockPool;
+  KvBlockReservation(KvBlockPool* pool, size_t count) : pool_(pool), count_(count) {}
+  KvBlockPool* pool_ = nullptr;
+  size_t count_ = 0;
+};
+
+// Blocks of one size in one anonymous mapping. Invariant: used + reserved <= total, where used counts blocks with at least one
+// reference. One thread; references and reservations must not outlive the pool.
+class KvBlockPool {
+ public:
+  // As many blocks as fit `memory_bytes`; INVALID_ARGUMENT when that is none.
+  static absl::StatusOr<std::unique_ptr<KvBlockPool>> Create(size_t memory_bytes, const KvLayout& layout);
+  ~KvBlockPool();
+  KvBlockPool(const KvBlockPool&) = delete;
+  KvBlockPool& operator=(const KvBlockPool&) = delete;
+
+  // RESOURCE_EXHAUSTED says how many blocks are wanted and free.
+  absl::StatusOr<KvBlockReservation> Reserve(size_t blocks);
+
+  size_t total() const { return total_; }
+  size_t used() const { return used_; }
+  size_t reserved() const { return reserved_; }
+  size_t free() const { return total_ - used_ - reserved_; }
+  size_t block_bytes() const { return block_bytes_; }
+
+ private:
+  friend class KvBlock;
+  friend class KvBlockReservation;
+  KvBlockPool(std::byte* arena, size_t arena_bytes, size_t total, const KvLayout& layout);
+  absl::Status CheckFree(size_t blocks) const;
+  void Unref(uint32_t index);
+
+  std::byte* const arena_;
+  const size_t arena_bytes_;
+  const size_t total_;
+  const size_t rows_bytes_;
+  const size_t block_bytes_;
+  size_t used_ = 0;
+  size_t reserved_ = 0;
+  uint32_t next_fresh_ = 0;           // blocks from here on were never used
+  std::vector<uint32_t> free_;        // below next_fresh_, newest last
+  std::vector<uint32_t> references_;  // by block
+};
+
+// Bytes of one block: rows, then the tile.
+size_t BlockBytes(const KvLayout& layout);
+
+}  // namespace winnow

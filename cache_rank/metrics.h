@@ -1,0 +1,84 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace winnow {
+
+// What a cache rank counts. Written by its data-plane thread, read by any thread with relaxed loads; `Snapshot` copies it into plain
+// numbers for the exporter.
+
+// Upper bounds of the captured-mass buckets; the last bucket is everything up to 1.
+inline constexpr std::array<float, 10> kCapturedMassBounds = {0.3f, 0.5f, 0.6f, 0.7f, 0.8f, 0.85f, 0.9f, 0.95f, 0.98f, 1.0f};
+
+struct CapturedMassSnapshot {
+  std::array<uint64_t, kCapturedMassBounds.size()> buckets{};  // not cumulative
+  uint64_t count = 0;
+  double sum = 0;
+};
+
+struct CacheRankSnapshot {
+  uint64_t selection_lookups = 0;  // selected rows
+  uint64_t selection_hits = 0;     // of those, resident already
+  uint64_t local_rows = 0;         // of those, copied from the peer's recent ring
+  uint64_t streamed_rows = 0;      // of those, sent
+  uint64_t streamed_bytes = 0;     // row bytes of Delta frames
+  uint64_t refilled_bytes = 0;     // row bytes of Refill frames
+  uint64_t appended_rows = 0;      // one per layer and kv head
+  uint64_t selections = 0;         // (position, layer) pairs that were scored
+  double selection_seconds = 0;    // wall time of scoring
+  uint64_t plans = 0;
+  uint64_t frames_received = 0;
+  uint64_t frames_malformed = 0;
+  uint64_t stale_epoch_rejected = 0;  // rows and frames of an older attach_epoch, another channel or an unknown sequence
+  uint64_t rows_refused = 0;          // plan rows that broke the protocol: answered kTransferFailed
+  uint64_t transfers_failed = 0;      // deltas that could not be posted
+  uint64_t sequences_opened = 0;
+  uint64_t sequences_attached = 0;  // re-attached
+  uint64_t sequences_expired = 0;   // detached for longer than the TTL
+  uint64_t admissions_refused = 0;
+  uint64_t active_sequences = 0;
+  uint64_t detached_sequences = 0;
+  uint64_t channels = 0;
+  uint64_t blocks_used = 0;
+  uint64_t blocks_reserved = 0;
+  uint64_t blocks_total = 0;
+  uint64_t block_bytes = 0;
+  uint64_t queued_frames = 0;  // outgoing, waiting for window
+  std::vector<CapturedMassSnapshot> captured_mass;  // by layer
+};
+
+// One number that a single thread writes and any thread reads.
+template <typename T>
+class Counter {
+ public:
+  void Add(T n) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+  void Set(T n) { value_.store(n, std::memory_order_relaxed); }
+  T get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<T> value_{};
+};
+
+struct CacheRankMetrics {
+  Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes, appended_rows,
+      selections, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
+      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels, blocks_used,
+      blocks_reserved, blocks_total, block_bytes, queued_frames;
+  Counter<double> selection_seconds;
+
+  static constexpr size_t kMaxLayers = 256;
+  struct Mass {
+    std::array<Counter<uint64_t>, kCapturedMassBounds.size()> buckets;
+    Counter<double> sum;
+  };
+  std::array<Mass, kMaxLayers> captured_mass;  // by layer; layers from kMaxLayers on are counted in the last
+  Counter<uint64_t> num_layers;
+
+  void ObserveCapturedMass(size_t layer, float mass);
+  CacheRankSnapshot Snapshot() const;
+};
+
+}  // namespace winnow

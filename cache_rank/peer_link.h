@@ -1,0 +1,84 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_rank/residency.h"
+#include "cache_rank/ring_queue.h"
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+
+namespace winnow {
+
+// A plan of one link, from its StepPlan until newer ones push it out.
+struct OpenPlan {
+  struct Row {
+    uint64_t sequence_id;
+    uint32_t attach_epoch;
+    uint32_t position;
+  };
+  uint64_t plan = 0;  // 0: none
+  std::vector<Row> rows;
+};
+
+// One frame, or a part of one, that waits for send window. Sequences are named, not pointed at: an item of a sequence that was
+// re-attached or freed meanwhile is dropped when its turn comes.
+struct OutgoingItem {
+  wire::FrameType type = wire::FrameType::kFenced;
+  uint64_t plan = 0;
+  uint64_t sequence_id = 0;
+  uint32_t attach_epoch = 0;
+  uint32_t position = 0;  // apply_position; the watermark of kWatermark
+  uint16_t layer = 0;
+  // kDelta: the entry of one plan row and kv head.
+  uint16_t kv_head = 0;
+  uint32_t plan_row = 0;
+  bool started = false;  // its first part was posted
+  std::unique_ptr<HeadDelta> delta = nullptr;
+  // kRefill: rows from `position` on. kDelta: streamed rows.
+  uint32_t count = 0;
+  uint32_t done = 0;  // of them, posted
+};
+
+// Score one (sequence, layer) for `position`, or send what was selected for it.
+struct SelectionTask {
+  uint64_t sequence_id = 0;
+  uint32_t attach_epoch = 0;
+  uint32_t position = 0;
+  uint16_t layer = 0;
+};
+
+// An inference rank's channel and everything that waits on it. Data-plane thread.
+struct PeerLink {
+  static constexpr size_t kOpenPlans = 4;
+
+  uint32_t id = 0;  // ExchangeResponse::channel_id; never reused, never 0
+  std::string rank;
+  std::unique_ptr<Channel> channel;
+  std::function<void(const absl::Status&)> on_closed;  // called once, when the cache rank gives the link up
+  absl::Status failure;                                // set: to be closed outside of Progress
+
+  std::array<OpenPlan, kOpenPlans> plans;
+  size_t next_plan = 0;               // in `plans`: the oldest, to be replaced
+  RingQueue<SelectionTask> to_send;   // selected already, the plan has come
+  RingQueue<SelectionTask> to_score;  // in the order in which their inputs became complete
+  RingQueue<OutgoingItem> outgoing;
+  std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
+
+  OpenPlan* FindPlan(uint64_t plan) {
+    for (OpenPlan& open : plans) {
+      if (plan != 0 && open.plan == plan) return &open;
+    }
+    return nullptr;
+  }
+  void Fail(absl::Status status) {
+    if (failure.ok()) failure = std::move(status);
+  }
+};
+
+}  // namespace winnow

@@ -1,0 +1,58 @@
+#include "cache_rank/select_head.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cache_rank/policy/top_k.h"
+#include "cache_rank/scorer/captured_mass.h"
+#include "common/base/check.h"
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+namespace {
+
+uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
+  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+}
+
+}  // namespace
+
+float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question, SelectScratch& scratch,
+                 std::vector<uint32_t>* selected) {
+  const SelectionSpec& spec = *question.spec;
+  const uint32_t position = question.position;
+  const int group = model.group_size;
+  const size_t group_floats = static_cast<size_t>(group) * model.head_dim;
+  const bool measures_itself = question.measured != nullptr && question.measured_position == position;
+  const bool measures_previous = question.measured != nullptr && !measures_itself;
+  WINNOW_CHECK(!measures_previous || question.measured_position + 1 == position);
+
+  // Prediction and real query are stacked, so that the keys are read once for both.
+  float* queries = scratch.queries.Reserve(2 * group_floats);
+  if (question.target != nullptr) {
+    std::copy_n(question.target, group_floats, queries);
+  } else {
+    PredictFromPast(kernels, model.rope, spec, *question.ring, position, question.first_query_head, group, model.head_dim, queries);
+  }
+  if (measures_previous) std::copy_n(question.measured, group_floats, queries + group_floats);
+
+  const KeyTable keys{question.tiles, position + (measures_itself ? 1 : 0), model.head_dim, model.dtype};
+  const Scores scores =
+      ScoreKeys(kernels, keys, queries, measures_previous ? 2 * group : group, model.attention_scale, scratch.scores);
+  float* importance = scratch.importance.Reserve(position + 1);
+
+  float mass = std::numeric_limits<float>::quiet_NaN();
+  if (measures_previous) {
+    const uint32_t previous = question.measured_position;
+    mass = CapturedMass(kernels, {scores.row(group), scores.stride}, group,
+                        {spec.sink_tokens, *selected, WindowStart(spec, previous), previous}, importance);
+  }
+  AggregateGroup(kernels, spec.group_aggregation, scores, group, position, importance);
+  SelectTopK(kernels, importance, spec.sink_tokens, WindowStart(spec, position), spec.budget_tokens, scratch.top_k, selected);
+  if (measures_itself) {
+    mass = CapturedMass(kernels, scores, group, {spec.sink_tokens, *selected, WindowStart(spec, position), position}, importance);
+  }
+  return mass;
+}
+
+}  // namespace winnow

@@ -1,0 +1,26 @@
+#pragma once
+#include "winnow/v1/cache.grpc.pb.h"
+
+namespace winnow {
+
+class CacheRank;
+
+// The gRPC edge of the sequence store: unpack, hand over, answer.
+class CacheServiceImpl final : public v1::CacheService::Service {
+ public:
+  explicit CacheServiceImpl(CacheRank* rank) : rank_(rank) {}
+
+  grpc::Status OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
+                            v1::OpenSequenceResponse* response) override;
+  grpc::Status AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
+                              v1::AttachSequenceResponse* response) override;
+  grpc::Status ForkSequence(grpc::ServerContext* context, const v1::ForkSequenceRequest* request,
+                            v1::ForkSequenceResponse* response) override;
+  grpc::Status ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
+                               v1::ReleaseSequenceResponse* response) override;
+
+ private:
+  CacheRank* const rank_;
+};
+
+}  // namespace winnow

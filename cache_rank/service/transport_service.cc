@@ -1,0 +1,94 @@
+#include "cache_rank/service/transport_service.h"
+
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "cache_rank/cache_rank.h"
+#include "common/rpc/grpc_status.h"
+
+namespace winnow {
+namespace {
+
+// Reacts to one stream. gRPC deletes nothing while operations are under way: the object holds itself alive until OnDone, and commands
+// to the data plane hold it too, so an answer that comes late finds it.
+class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>,
+                                   public std::enable_shared_from_this<ExchangeServerStream> {
+ public:
+  explicit ExchangeServerStream(CacheRank* rank) : rank_(rank) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return End(grpc::Status::OK);
+    if (opened_) return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "Exchange takes one message"));
+    opened_ = true;
+    auto self = shared_from_this();
+    rank_->Exchange(
+        request_.identity(), request_.fingerprint(), request_.transport(), request_.worker_address(),
+        [self](absl::StatusOr<CacheRank::ExchangeAnswer> answer) { self->OnExchanged(std::move(answer)); },
+        [self](const absl::Status& reason) { self->End(ToGrpc(reason)); });
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(grpc::Status::OK);
+    StartRead(&request_);  // stays pending until the peer ends the stream or dies
+  }
+
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
+
+  void OnDone() override { self_.reset(); }
+
+ private:
+  // Data-plane thread.
+  void OnExchanged(absl::StatusOr<CacheRank::ExchangeAnswer> answer) {
+    if (!answer.ok()) return End(ToGrpc(answer.status()));
+    {
+      std::lock_guard lock(mutex_);
+      channel_id_ = answer->channel_id;
+      if (!ended_) {
+        *response_.mutable_identity() = rank_->options().identity;
+        response_.set_worker_address(answer->worker_address);
+        response_.set_channel_id(answer->channel_id);
+        StartWrite(&response_);
+        return;
+      }
+    }
+    rank_->CloseChannel(answer->channel_id);  // the peer went away while the channel was being made
+  }
+
+  // Finishes the stream once and closes its channel. Any thread.
+  void End(const grpc::Status& status) {
+    uint32_t channel_id;
+    {
+      std::lock_guard lock(mutex_);
+      if (std::exchange(ended_, true)) return;
+      channel_id = channel_id_;
+    }
+    if (channel_id != 0) rank_->CloseChannel(channel_id);
+    Finish(status);
+  }
+
+  CacheRank* const rank_;
+  v1::ExchangeRequest request_;
+  v1::ExchangeResponse response_;
+  bool opened_ = false;  // read callbacks only
+  std::shared_ptr<ExchangeServerStream> self_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  bool ended_ = false;
+  uint32_t channel_id_ = 0;
+};
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TransportServiceImpl::Exchange(grpc::CallbackServerContext*) {
+  auto stream = std::make_shared<ExchangeServerStream>(rank_);
+  stream->Start();
+  return stream.get();
+}
+
+}  // namespace winnow

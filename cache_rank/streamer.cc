@@ -1,0 +1,334 @@
+#include "cache_rank/streamer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+// End of an entry's header and index arrays that begin at `offset`, where its rows go.
+size_t RowsOffset(size_t offset, size_t selected, size_t streamed, size_t local) {
+  offset = wire::AlignUp(offset, alignof(wire::DeltaEntry)) + sizeof(wire::DeltaEntry);
+  offset += (selected + streamed) * sizeof(uint32_t) + local * sizeof(wire::LocalRow);
+  return streamed > 0 ? wire::AlignUp(offset, wire::kRowAlignment) : offset;
+}
+
+template <typename T>
+void WriteArray(const T* values, size_t count, std::byte* payload, size_t* offset) {
+  if (count > 0) std::memcpy(payload + *offset, values, count * sizeof(T));
+  *offset += count * sizeof(T);
+}
+
+}  // namespace
+
+absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positions) const {
+  const size_t selected = std::min(spec.budget_tokens, max_positions);
+  const size_t local = std::min(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), max_positions);
+  // One streamed row at least has to fit beside the arrays.
+  if (RowsOffset(0, selected, 1, local) + layout_.row_bytes() <= wire::kMaxPayloadBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("budget_tokens ", spec.budget_tokens, " and recent_tokens ", spec.recent_tokens,
+                                                 " do not fit frames of ", wire::kMaxPayloadBytes, " bytes"));
+}
+
+std::unique_ptr<HeadDelta> Streamer::NewDelta() {
+  if (free_deltas_.empty()) return std::make_unique<HeadDelta>();
+  std::unique_ptr<HeadDelta> delta = std::move(free_deltas_.back());
+  free_deltas_.pop_back();
+  return delta;
+}
+
+void Streamer::Queue(PeerLink& link, OutgoingItem item) {
+  // A queue this long means that the peer does not consume at all; the items themselves are bounded by what it asked for.
+  if (link.outgoing.size() >= 16 * options_.max_queued) {
+    link.Fail(absl::ResourceExhaustedError(absl::StrCat("rank ", link.rank, " does not take frames")));
+    return;
+  }
+  link.outgoing.push_back(std::move(item));
+  metrics_->queued_frames.Add(1);
+}
+
+void Streamer::PopFront(PeerLink& link) {
+  if (link.outgoing.front().delta != nullptr) free_deltas_.push_back(std::move(link.outgoing.front().delta));
+  link.outgoing.pop_front();
+  metrics_->queued_frames.Add(-1);
+}
+
+void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                         std::unique_ptr<HeadDelta> delta) {
+  metrics_->selection_lookups.Add(delta->selected.size());
+  metrics_->selection_hits.Add(delta->selected.size() - delta->streamed.size() - delta->local.size());
+  metrics_->local_rows.Add(delta->local.size());
+  const uint32_t count = static_cast<uint32_t>(delta->streamed.size());
+  Queue(link, {.type = wire::FrameType::kDelta,
+               .plan = sequence.seat.plan,
+               .sequence_id = sequence.id,
+               .attach_epoch = sequence.attach_epoch,
+               .position = sequence.seat.position,
+               .layer = static_cast<uint16_t>(layer),
+               .kv_head = static_cast<uint16_t>(kv_head),
+               .plan_row = sequence.seat.row,
+               .delta = std::move(delta),
+               .count = count});
+}
+
+void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence) {
+  Queue(link, {.type = wire::FrameType::kWatermark,
+               .plan = plan,
+               .sequence_id = sequence.id,
+               .attach_epoch = sequence.attach_epoch,
+               .position = sequence.kv.watermark()});
+}
+
+void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch) {
+  Queue(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
+}
+
+void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer) {
+  Queue(link, {.type = wire::FrameType::kTransferFailed,
+               .plan = plan,
+               .sequence_id = sequence_id,
+               .attach_epoch = attach_epoch,
+               .layer = static_cast<uint16_t>(layer)});
+}
+
+void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {
+  const SelectionSpec& spec = sequence.spec;
+  const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+  const uint32_t sinks = std::min(spec.sink_tokens, restart);
+  const uint32_t ring_first = restart > ring ? restart - ring : 0;
+  const bool everything = AttendsEverything(restart, spec, kBlockTokens) || ring_first <= sinks;
+  auto queue = [&](wire::FrameType type, int layer, uint32_t first, uint32_t count) {
+    if (count == 0 && type == wire::FrameType::kRefill) return;
+    Queue(link, {.type = type,
+                 .sequence_id = sequence.id,
+                 .attach_epoch = sequence.attach_epoch,
+                 .position = first,
+                 .layer = static_cast<uint16_t>(layer),
+                 .count = count});
+  };
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    if (everything) {
+      queue(wire::FrameType::kRefill, layer, 0, restart);
+    } else {
+      queue(wire::FrameType::kRefill, layer, 0, sinks);
+      queue(wire::FrameType::kRefill, layer, ring_first, restart - ring_first);
+    }
+  }
+  queue(wire::FrameType::kRefillDone, 0, restart, 0);
+}
+
+void Streamer::Pump(PeerLink& link) {
+  while (!link.outgoing.empty() && link.failure.ok()) {
+    Outcome outcome = Outcome::kPosted;
+    switch (link.outgoing.front().type) {
+      case wire::FrameType::kDelta:
+        outcome = PostDeltas(link);
+        break;
+      case wire::FrameType::kWatermark:
+        outcome = PostWatermarks(link);
+        break;
+      case wire::FrameType::kRefill:
+        outcome = PostRefill(link);
+        break;
+      default:
+        outcome = PostBare(link);
+        break;
+    }
+    if (outcome == Outcome::kBlocked) return;
+  }
+}
+
+const CachedSequence* Streamer::Owner(const PeerLink& link, const OutgoingItem& item) const {
+  return store_->FindAttached(item.sequence_id, item.attach_epoch, link.id);
+}
+
+// Chooses what goes into the next frame: deltas of one (plan, layer) from the front of the queue, the last of them perhaps in part.
+// Returns the payload's size; parts_ stays empty when the front belongs to nobody any more.
+size_t Streamer::PlanDeltaFrame(PeerLink& link) {
+  parts_.clear();
+  size_t offset = 0;
+  for (size_t i = 0; i < link.outgoing.size(); ++i) {
+    const OutgoingItem& item = link.outgoing.at(i);
+    const OutgoingItem& front = link.outgoing.front();
+    if (item.type != wire::FrameType::kDelta || item.plan != front.plan || item.layer != front.layer) break;
+    const CachedSequence* sequence = Owner(link, item);
+    if (sequence == nullptr) break;  // dropped when it is at the front
+    const size_t selected = item.started ? 0 : item.delta->selected.size();
+    const size_t local = item.started ? 0 : item.delta->local.size();
+    const uint32_t left = item.count - item.done;
+    const size_t with_row = RowsOffset(offset, selected, left > 0 ? 1 : 0, local) + (left > 0 ? layout_.row_bytes() : 0);
+    const size_t limit = parts_.empty() ? std::max(options_.frame_bytes, with_row) : options_.frame_bytes;
+    if (with_row > limit) break;
+    // Each further row takes its index and its bytes; alignment may cost one row's worth.
+    uint32_t rows = left;
+    if (RowsOffset(offset, selected, left, local) + left * layout_.row_bytes() > limit) {
+      rows = 1 + static_cast<uint32_t>((limit - with_row) / (layout_.row_bytes() + sizeof(uint32_t)));
+      while (rows > 1 && RowsOffset(offset, selected, rows, local) + rows * layout_.row_bytes() > limit) --rows;
+    }
+    parts_.push_back({.item = i, .sequence = sequence, .rows = rows, .last = rows == left});
+    offset = RowsOffset(offset, selected, rows, local) + rows * layout_.row_bytes();
+    if (rows < left) break;
+  }
+  return offset;
+}
+
+void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const {
+  const HeadDelta& delta = *item.delta;
+  const bool first = !item.started;
+  const wire::DeltaEntry entry{.plan_row = item.plan_row,
+                               .kv_head = item.kv_head,
+                               .flags = static_cast<uint16_t>((first ? wire::kDeltaFirst : 0) | (part.last ? wire::kDeltaLast : 0)),
+                               .num_selected = first ? static_cast<uint32_t>(delta.selected.size()) : 0,
+                               .num_streamed = part.rows,
+                               .num_local = first ? static_cast<uint32_t>(delta.local.size()) : 0,
+                               .captured_mass = delta.captured_mass};
+  *offset = wire::AlignUp(*offset, alignof(wire::DeltaEntry));
+  WriteArray(&entry, 1, payload, offset);
+  WriteArray(delta.selected.data(), entry.num_selected, payload, offset);
+  WriteArray(delta.streamed.data() + item.done, part.rows, payload, offset);
+  WriteArray(delta.local.data(), entry.num_local, payload, offset);
+  if (part.rows == 0) return;
+  *offset = wire::AlignUp(*offset, wire::kRowAlignment);
+  kernels_->gather_rows({.blocks = part.sequence->kv.row_blocks(item.layer, item.kv_head),
+                         .positions = delta.streamed_positions.data() + item.done,
+                         .num_rows = part.rows,
+                         .row_bytes = layout_.row_bytes(),
+                         .out = payload + *offset});
+  *offset += part.rows * layout_.row_bytes();
+}
+
+Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
+  const size_t bytes = PlanDeltaFrame(link);
+  if (parts_.empty()) {
+    PopFront(link);
+    return Outcome::kPosted;
+  }
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  const OutgoingItem& front = link.outgoing.front();
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kDelta;
+  header.plan = front.plan;
+  header.layer_first = front.layer;
+  header.row_count = static_cast<uint32_t>(parts_.size());
+  size_t offset = 0;
+  uint64_t rows = 0;
+  for (const Part& part : parts_) {
+    WriteEntry(link.outgoing.at(part.item), part, buffer->payload().data(), &offset);
+    rows += part.rows;
+  }
+  WINNOW_CHECK(offset == bytes);
+  const absl::Status posted = link.channel->Post(header, *std::move(buffer));
+  if (!posted.ok()) {
+    if (absl::Status failed = link.channel->failed(); !failed.ok()) {
+      link.Fail(std::move(failed));
+      return Outcome::kBlocked;
+    }
+    for (const Part& part : parts_) {
+      const OutgoingItem& item = link.outgoing.at(part.item);
+      metrics_->transfers_failed.Add(1);
+      SendTransferFailed(link, item.plan, item.sequence_id, item.attach_epoch, item.layer);
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) PopFront(link);
+    return Outcome::kPosted;
+  }
+  metrics_->streamed_rows.Add(rows);
+  metrics_->streamed_bytes.Add(rows * layout_.row_bytes());
+  for (const Part& part : parts_) {
+    // Parts are a prefix of the queue: finished ones leave it one by one, so that the next is at the front.
+    OutgoingItem& item = link.outgoing.front();
+    item.started = true;
+    item.done += part.rows;
+    if (part.last) PopFront(link);
+  }
+  return Outcome::kPosted;
+}
+
+Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
+  const uint64_t plan = link.outgoing.front().plan;
+  size_t count = 0;
+  while (count < link.outgoing.size() && count < options_.frame_bytes / sizeof(wire::WatermarkEntry)) {
+    const OutgoingItem& item = link.outgoing.at(count);
+    if (item.type != wire::FrameType::kWatermark || item.plan != plan) break;
+    ++count;
+  }
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(count * sizeof(wire::WatermarkEntry));
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  for (size_t i = 0; i < count; ++i) {
+    const OutgoingItem& item = link.outgoing.at(i);
+    const wire::WatermarkEntry entry{item.sequence_id, item.attach_epoch, item.position};
+    std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kWatermark;
+  header.plan = plan;
+  header.row_count = static_cast<uint32_t>(count);
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link);
+  return outcome;
+}
+
+Streamer::Outcome Streamer::PostRefill(PeerLink& link) {
+  OutgoingItem& item = link.outgoing.front();
+  const CachedSequence* sequence = Owner(link, item);
+  if (sequence == nullptr) {
+    PopFront(link);
+    return Outcome::kPosted;
+  }
+  const size_t token_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(options_.frame_bytes / token_bytes));
+  const uint32_t rows = std::min(most, item.count - item.done);
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(rows * token_bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  const uint32_t first = item.position + item.done;
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    sequence->kv.CopyRows(item.layer, head, first, rows, buffer->payload().data() + head * rows * layout_.row_bytes());
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kRefill;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = first;
+  header.layer_first = item.layer;
+  header.row_count = rows;
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) {
+    metrics_->refilled_bytes.Add(rows * token_bytes);
+    item.done += rows;
+    if (item.done == item.count) PopFront(link);
+  }
+  return outcome;
+}
+
+Streamer::Outcome Streamer::PostBare(PeerLink& link) {
+  const OutgoingItem& item = link.outgoing.front();
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(0);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  wire::FrameHeader header{};
+  header.type = item.type;
+  header.plan = item.plan;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = item.position;
+  header.layer_first = item.layer;
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) PopFront(link);
+  return outcome;
+}
+
+Streamer::Outcome Streamer::Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer) {
+  absl::Status posted = link.channel->Post(header, std::move(buffer));
+  if (posted.ok()) return Outcome::kPosted;
+  link.Fail(std::move(posted));
+  return Outcome::kBlocked;
+}
+
+Streamer::Outcome Streamer::NoBuffer(PeerLink& link, const absl::Status& status) {
+  // RESOURCE_EXHAUSTED: the window is used up; the queue waits for the peer to consume.
+  if (status.code() != absl::StatusCode::kResourceExhausted) link.Fail(status);
+  return Outcome::kBlocked;
+}
+
+}  // namespace winnow

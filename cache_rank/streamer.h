@@ -1,0 +1,78 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache_rank/metrics.h"
+#include "cache_rank/peer_link.h"
+#include "cache_rank/sequence_store.h"
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+
+// Everything that a cache rank sends. Items go out in the order in which they were queued; what the window does not admit waits in the
+// link's queue, and rows are gathered only when their frame is posted. The queue is bounded: above `max_queued` the selector stops
+// working for that link (CanTake), far above it the link is failed. Data-plane thread.
+class Streamer {
+ public:
+  struct Options {
+    // Payload that a frame is filled to: small frames let the peer commit while later ones travel. An entry whose index arrays alone
+    // are larger takes up to wire::kMaxPayloadBytes.
+    size_t frame_bytes = size_t{256} << 10;
+    size_t max_queued = 4096;  // items
+  };
+
+  Streamer(const Options& options, const KvLayout& layout, const KernelTable* kernels, const SequenceStore* store,
+           CacheRankMetrics* metrics)
+      : options_(options), layout_(layout), kernels_(kernels), store_(store), metrics_(metrics) {}
+
+  // INVALID_ARGUMENT when an entry of this specification could not be framed.
+  absl::Status CheckFits(const SelectionSpec& spec, uint32_t max_positions) const;
+
+  bool CanTake(const PeerLink& link) const { return link.outgoing.size() < options_.max_queued; }
+
+  // An empty delta, recycled.
+  std::unique_ptr<HeadDelta> NewDelta();
+  void SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head, std::unique_ptr<HeadDelta> delta);
+  void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
+  void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
+  void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
+  // Sinks and ring rows below `restart`, or all of them where that position attends everything, then RefillDone.
+  void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);
+
+  // Posts what the window admits. Sets link.failure when the channel is gone.
+  void Pump(PeerLink& link);
+
+ private:
+  enum class Outcome { kPosted, kBlocked };
+  struct Part {
+    size_t item;  // in the queue
+    const CachedSequence* sequence;
+    uint32_t rows;
+    bool last;
+  };
+
+  void Queue(PeerLink& link, OutgoingItem item);
+  void PopFront(PeerLink& link);
+  const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;
+  size_t PlanDeltaFrame(PeerLink& link);
+  void WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const;
+  Outcome PostDeltas(PeerLink& link);
+  Outcome PostWatermarks(PeerLink& link);
+  Outcome PostRefill(PeerLink& link);
+  Outcome PostBare(PeerLink& link);
+  Outcome Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer);
+  Outcome NoBuffer(PeerLink& link, const absl::Status& status);
+
+  const Options options_;
+  const KvLayout layout_;
+  const KernelTable* const kernels_;
+  const SequenceStore* const store_;
+  CacheRankMetrics* const metrics_;
+  std::vector<std::unique_ptr<HeadDelta>> free_deltas_;
+  std::vector<Part> parts_;  // of the frame under construction
+};
+
+}  // namespace winnow
