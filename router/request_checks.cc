@@ -42,12 +42,12 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
   if (s.has_frequency_penalty()) {
     WINNOW_RETURN_IF_ERROR(CheckRange("frequency_penalty", s.frequency_penalty(), -2, 2));
   }
-  if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0 && s.repetition_penalty() <= 10)) {
-    return FieldError("repetition_penalty",
-                      absl::StrCat("must be above 0 and at most 10, got ", s.repetition_penalty()));
+  if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0 && std::isfinite(s.repetition_penalty()))) {
+    return FieldError("repetition_penalty", absl::StrCat("must be above 0 and finite, got ", s.repetition_penalty()));
   }
-  if (static_cast<size_t>(s.logit_bias_size()) > kMaxLogitBiases) {
-    return FieldError("logit_bias", absl::StrCat("has ", s.logit_bias_size(), " entries, at most ", kMaxLogitBiases));
+  if (static_cast<size_t>(s.logit_bias_size()) > RequestLimits::kLogitBiases) {
+    return FieldError("logit_bias",
+                      absl::StrCat("has ", s.logit_bias_size(), " entries, at most ", RequestLimits::kLogitBiases));
   }
   for (const v1::LogitBias& bias : s.logit_bias()) {
     WINNOW_RETURN_IF_ERROR(CheckTokenId("logit_bias", bias.token_id(), model));
@@ -56,8 +56,8 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> ResolveMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
-                                          const ServedModel& model) {
+absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
+                                        const ServedModel& model) {
   if (prompt_tokens == 0) return FieldError("prompt", "is empty");
   if (prompt_tokens >= model.max_context_tokens) {
     return FieldError("prompt", absl::StrCat("has ", prompt_tokens, " tokens; the model's context holds ",
@@ -65,7 +65,12 @@ absl::StatusOr<uint32_t> ResolveMaxTokens(std::optional<uint32_t> max_tokens, si
   }
   if (max_tokens && *max_tokens == 0) return FieldError("max_tokens", "must be at least 1");
   const uint32_t left = model.max_context_tokens - static_cast<uint32_t>(prompt_tokens);
-  return std::min(max_tokens.value_or(left), left);
+  if (max_tokens && *max_tokens > left) {
+    return FieldError("max_tokens",
+                      absl::StrCat("is ", *max_tokens, ", but with a prompt of ", prompt_tokens, " tokens only ", left,
+                                   " are left of the model's context of ", model.max_context_tokens));
+  }
+  return max_tokens.value_or(left);
 }
 
 absl::StatusOr<SelectionSpec> ResolveSelection(const v1::SelectionOptions& options, const ServedModel& model) {
@@ -98,25 +103,27 @@ absl::StatusOr<SelectionSpec> ResolveSelection(const v1::SelectionOptions& optio
 }
 
 absl::Status CheckGenerationInput(const GenerationInput& input, const ServedModel& model) {
-  if (input.request_id.size() > kMaxRequestIdBytes) {
-    return FieldError("request_id", absl::StrCat("is longer than ", kMaxRequestIdBytes, " bytes"));
+  if (input.request_id.size() > RequestLimits::kRequestIdBytes) {
+    return FieldError("request_id", absl::StrCat("is longer than ", RequestLimits::kRequestIdBytes, " bytes"));
   }
-  WINNOW_RETURN_IF_ERROR(ResolveMaxTokens(input.max_tokens, input.prompt_token_ids.size(), model).status());
+  WINNOW_RETURN_IF_ERROR(LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), model).status());
   for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
-  WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, kMaxSamples));
+  WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));
-  if (input.stop.size() > kMaxStopStrings) {
-    return FieldError("stop", absl::StrCat("has ", input.stop.size(), " strings, at most ", kMaxStopStrings));
+  if (input.stop.size() > RequestLimits::kStopStrings) {
+    return FieldError("stop",
+                      absl::StrCat("has ", input.stop.size(), " strings, at most ", RequestLimits::kStopStrings));
   }
   for (const std::string& stop : input.stop) {
-    WINNOW_RETURN_IF_ERROR(CheckRange("stop", stop.size(), 1, kMaxStopStringBytes));
+    WINNOW_RETURN_IF_ERROR(CheckRange("stop", stop.size(), 1, RequestLimits::kStopStringBytes));
   }
-  if (input.stop_token_ids.size() > kMaxStopTokenIds) {
-    return FieldError("stop_token_ids",
-                      absl::StrCat("has ", input.stop_token_ids.size(), " ids, at most ", kMaxStopTokenIds));
+  if (input.stop_token_ids.size() > RequestLimits::kStopTokenIds) {
+    return FieldError("stop_token_ids", absl::StrCat("has ", input.stop_token_ids.size(), " ids, at most ",
+                                                     RequestLimits::kStopTokenIds));
   }
   for (const uint32_t id : input.stop_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("stop_token_ids", id, model));
-  if (input.top_logprobs) WINNOW_RETURN_IF_ERROR(CheckRange("top_logprobs", *input.top_logprobs, 0, kMaxTopLogprobs));
+  if (input.top_logprobs)
+    WINNOW_RETURN_IF_ERROR(CheckRange("top_logprobs", *input.top_logprobs, 0, RequestLimits::kTopLogprobs));
   return absl::OkStatus();
 }
 

@@ -41,7 +41,7 @@ absl::StatusOr<std::chrono::milliseconds> RequestTimeout(const HttpRequest& requ
 
 class OpenAiService::Impl {
  public:
-  Impl(ServedModel model, const TextCodec* codec, Generation* generation, OpenAiCallbacks callbacks,
+  Impl(std::function<ServedModel()> model, const TextCodec* codec, Generation* generation, OpenAiCallbacks callbacks,
        OpenAiOptions options)
       : model_(std::move(model)),
         codec_(*codec),
@@ -80,7 +80,7 @@ class OpenAiService::Impl {
   void ShowReady(const Exchange& exchange);
   void ShowMetrics(Exchange exchange);
 
-  const ServedModel model_;
+  const std::function<ServedModel()> model_;
   const TextCodec& codec_;
   Generation& generation_;
   const OpenAiCallbacks callbacks_;
@@ -95,7 +95,7 @@ void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
   routes->Add(HttpMethod::kPost, "/v1/chat/completions",
               [this](Exchange exchange) { Generate(std::move(exchange), Endpoint::kChatCompletions); });
   routes->Add(HttpMethod::kGet, "/v1/models",
-              [this](Exchange exchange) { exchange->Respond({.body = ModelListJson(model_, started_unix_s_)}); });
+              [this](Exchange exchange) { exchange->Respond({.body = ModelListJson(model_(), started_unix_s_)}); });
   routes->Add(HttpMethod::kGet, "/v1/models/*", [this](Exchange exchange) { ShowModel(exchange); });
   routes->Add(HttpMethod::kPost, "/tokenize",
               [this](Exchange exchange) { Answer(std::move(exchange), &TokenizeJson); });
@@ -113,8 +113,8 @@ void OpenAiService::Impl::Generate(Exchange exchange, Endpoint endpoint) {
       std::move(exchange), may_take_long,
       [this, endpoint](const HttpRequest& request) -> absl::StatusOr<GenerationRequest> {
         WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
-        return endpoint == Endpoint::kCompletions ? ParseCompletionRequest(body, model_, codec_)
-                                                  : ParseChatRequest(body, model_, codec_);
+        return endpoint == Endpoint::kCompletions ? ParseCompletionRequest(body, model_(), codec_)
+                                                  : ParseChatRequest(body, model_(), codec_);
       },
       [this](const Exchange& ready, absl::StatusOr<GenerationRequest> request) {
         StartSession(ready, std::move(request));
@@ -129,7 +129,7 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
   const bool chat = request->endpoint == Endpoint::kChatCompletions;
   ResponseIdentity identity{.id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", exchange->request().request_id),
                             .created_unix_s = UnixSeconds(),
-                            .model = model_.id,
+                            .model = model_().id,
                             .top_logprobs = request->top_logprobs,
                             .return_token_ids = request->fields.return_token_ids,
                             .include_usage = request->fields.include_usage};
@@ -149,7 +149,7 @@ void OpenAiService::Impl::Answer(Exchange exchange,
       std::move(exchange), may_take_long,
       [this, answer](const HttpRequest& request) -> absl::StatusOr<std::string> {
         WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
-        return answer(body, model_, codec_);
+        return answer(body, model_(), codec_);
       },
       [](const Exchange& ready, absl::StatusOr<std::string> json) {
         ready->Respond(json.ok() ? HttpResponse{.body = *std::move(json)} : ErrorResponse(json.status()));
@@ -158,8 +158,9 @@ void OpenAiService::Impl::Answer(Exchange exchange,
 
 void OpenAiService::Impl::ShowModel(const Exchange& exchange) {
   const std::string id = PathTail(exchange->request(), "/v1/models/");
-  if (id != model_.id) return exchange->Respond(ErrorResponse(ModelNotFound(id.substr(0, 256), model_.id)));
-  exchange->Respond({.body = ModelJson(model_, started_unix_s_)});
+  const ServedModel model = model_();
+  if (id != model.id) return exchange->Respond(ErrorResponse(ModelNotFound(id.substr(0, 256), model.id)));
+  exchange->Respond({.body = ModelJson(model, started_unix_s_)});
 }
 
 void OpenAiService::Impl::ShowReady(const Exchange& exchange) {
@@ -179,9 +180,13 @@ void OpenAiService::Impl::ShowMetrics(Exchange exchange) {
       });
 }
 
-OpenAiService::OpenAiService(ServedModel model, const TextCodec* codec, Generation* generation,
+OpenAiService::OpenAiService(std::function<ServedModel()> model, const TextCodec* codec, Generation* generation,
                              OpenAiCallbacks callbacks, OpenAiOptions options)
     : impl_(std::make_unique<Impl>(std::move(model), codec, generation, std::move(callbacks), options)) {}
+
+OpenAiService::OpenAiService(ServedModel model, const TextCodec* codec, Generation* generation,
+                             OpenAiCallbacks callbacks, OpenAiOptions options)
+    : OpenAiService([model = std::move(model)] { return model; }, codec, generation, std::move(callbacks), options) {}
 
 OpenAiService::~OpenAiService() = default;
 

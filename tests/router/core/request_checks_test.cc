@@ -51,7 +51,7 @@ TEST(RequestChecksTest, EachErrorNamesItsField) {
       {"prompt", [](auto& i) { i.prompt_token_ids[1] = 50; }},
       {"max_tokens", [](auto& i) { i.max_tokens = 0; }},
       {"n", [](auto& i) { i.n = 0; }},
-      {"n", [](auto& i) { i.n = kMaxSamples + 1; }},
+      {"n", [](auto& i) { i.n = RequestLimits::kSamples + 1; }},
       {"temperature", [](auto& i) { i.sampling.set_temperature(-0.1f); }},
       {"temperature", [](auto& i) { i.sampling.set_temperature(2.1f); }},
       {"temperature", [](auto& i) { i.sampling.set_temperature(NAN); }},
@@ -64,7 +64,7 @@ TEST(RequestChecksTest, EachErrorNamesItsField) {
       {"logit_bias", [](auto& i) { i.sampling.add_logit_bias()->set_token_id(50); }},
       {"logit_bias", [](auto& i) { i.sampling.add_logit_bias()->set_bias(101); }},
       {"stop", [](auto& i) { i.stop = {""}; }},
-      {"stop", [](auto& i) { i.stop.assign(kMaxStopStrings + 1, "x"); }},
+      {"stop", [](auto& i) { i.stop.assign(RequestLimits::kStopStrings + 1, "x"); }},
       {"stop_token_ids", [](auto& i) { i.stop_token_ids = {50}; }},
       {"top_logprobs", [](auto& i) { i.top_logprobs = 21; }},
   };
@@ -78,11 +78,12 @@ TEST(RequestChecksTest, EachErrorNamesItsField) {
 }
 
 TEST(RequestChecksTest, MaxTokensIsWhatIsLeftOfTheContext) {
-  EXPECT_EQ(*ResolveMaxTokens(std::nullopt, 40, Model()), 60u);
-  EXPECT_EQ(*ResolveMaxTokens(7, 40, Model()), 7u);
-  EXPECT_EQ(*ResolveMaxTokens(1000, 40, Model()), 60u);
-  EXPECT_EQ(*ResolveMaxTokens(5, 99, Model()), 1u);
-  EXPECT_FALSE(ResolveMaxTokens(5, 100, Model()).ok());
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 40, Model()), 60u);
+  EXPECT_EQ(*LimitMaxTokens(7, 40, Model()), 7u);
+  EXPECT_EQ(*LimitMaxTokens(60, 40, Model()), 60u);
+  EXPECT_THAT(std::string(LimitMaxTokens(61, 40, Model()).status().message()), StartsWith("max_tokens: "));
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 99, Model()), 1u);
+  EXPECT_FALSE(LimitMaxTokens(5, 100, Model()).ok());
 }
 
 TEST(RequestChecksTest, ModelNames) {
