@@ -112,7 +112,7 @@ int Main(int argc, char** argv) {
                           .vocab_size = FakeTextCodec::kVocabSize,
                           .max_budget_tokens = 4096,
                           .default_selection = {}};
-  OpenAiService service(model, &codec, &generation, {});
+  OpenAiService service([&model] { return model; }, &codec, &generation, {});
   RouteTable routes(HttpErrorResponse);
   service.AddRoutes(&routes);
   HttpHooks hooks;
