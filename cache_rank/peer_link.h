@@ -39,7 +39,7 @@ struct OutgoingItem {
   uint16_t kv_head = 0;
   uint32_t plan_row = 0;
   bool started = false;  // its first part was posted
-  std::unique_ptr<HeadDelta> delta;
+  std::unique_ptr<HeadDelta> delta = nullptr;
   // kRefill: rows from `position` on. kDelta: streamed rows.
   uint32_t count = 0;
   uint32_t done = 0;  // of them, posted

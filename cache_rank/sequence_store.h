@@ -21,10 +21,10 @@ class SequenceStore {
   // What an inference rank asks for; sizes in positions.
   struct OpenOptions {
     uint64_t sequence_id = 0;
-    SelectionSpec spec;
+    SelectionSpec spec = {};
     uint32_t max_positions = 0;
     uint32_t prompt_tokens = 0;
-    v1::SamplingParams sampling;
+    v1::SamplingParams sampling = {};
   };
 
   SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout, std::chrono::milliseconds detach_ttl)

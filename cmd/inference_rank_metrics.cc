@@ -1,18 +1,15 @@
 #include "cmd/inference_rank_metrics.h"
 
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace winnow {
 
 void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
-  const MetricLabels role = {{"role", "inference-rank"}};
-  auto with = [&](const char* key, const char* value) {
-    MetricLabels labels = role;
-    labels[key] = value;
-    return labels;
-  };
-  auto counter = [&](const char* name, const char* help, double value) { writer.Counter(name, help, value, role); };
-  auto gauge = [&](const char* name, const char* help, double value) { writer.Gauge(name, help, value, role); };
+  auto with = [](const char* key, std::string value) { return MetricLabels{{key, std::move(value)}}; };
+  auto counter = [&](const char* name, const char* help, double value) { writer.Counter(name, help, value); };
+  auto gauge = [&](const char* name, const char* help, double value) { writer.Gauge(name, help, value); };
 
   gauge("winnow_num_requests_running", "Sequences that are being prefilled or decoded.", metrics.running_sequences);
   gauge("winnow_num_requests_waiting", "Sequences that wait for a place.", metrics.waiting_sequences);
@@ -54,7 +51,7 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
     const std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
     writer.Histogram("winnow_captured_attention_mass",
                      "Share of the softmax that the attended rows hold, per position and head.",
-                     InferenceRankMetrics::kMassBounds, counts, mass.sum, with("layer", std::to_string(layer).c_str()));
+                     InferenceRankMetrics::kMassBounds, counts, mass.sum, with("layer", std::to_string(layer)));
   }
 }
 

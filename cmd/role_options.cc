@@ -1,7 +1,6 @@
 #include "cmd/role_options.h"
 
-#include <sched.h>
-
+#include "cmd/machine.h"
 #include "common/selection/presets.h"
 
 namespace winnow {
@@ -140,10 +139,7 @@ void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {
 }
 
 int ResolveThreads(int threads) {
-  if (threads > 0) return threads;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return threads > 0 ? threads : UsableCores();
 }
 
 }  // namespace winnow

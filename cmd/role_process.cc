@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -26,11 +27,11 @@ sigset_t StopSignals() {
 
 }  // namespace
 
-RoleProcess::RoleProcess(const ProcessOptions& options, std::string options_yaml)
+RoleProcess::RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml)
     : options_(options),
       options_yaml_(std::move(options_yaml)),
       report_(options.report_fd),
-      metrics_(std::make_shared<MetricsRegistry>(MetricLabels{{"rank", options.rank}})) {}
+      metrics_(std::make_shared<MetricsRegistry>(MetricLabels{{"role", role_name}, {"rank", options.rank}})) {}
 
 RoleProcess::~RoleProcess() {
   Shutdown();
@@ -43,7 +44,7 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   WINNOW_RETURN_IF_ERROR(StartLog({.role = role_name, .rank = options.rank, .level = options.log_level}));
-  auto process = std::unique_ptr<RoleProcess>(new RoleProcess(options, std::move(options_yaml)));
+  auto process = std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml)));
   WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(options.grpc.ToString()));
   process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
@@ -74,10 +75,37 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   return absl::OkStatus();
 }
 
-absl::Status RoleProcess::WaitForStop() {
+void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships) {
+  standing_.assign(memberships.size(), false);
+  for (size_t i = 0; i < memberships.size(); ++i) {
+    MembershipClient::Options options;
+    options.router_address = router_address;
+    options.registration = std::move(memberships[i].registration);
+    options.load = std::move(memberships[i].load);
+    options.on_refused = [this](const absl::Status& status) { Fail(status); };
+    options.on_serving = [this, i](bool serving) {
+      const std::lock_guard lock(mutex_);
+      standing_[i] = serving;
+      const bool all = std::find(standing_.begin(), standing_.end(), false) == standing_.end();
+      server_->SetServing(all);
+      if (all) report_.Ready();
+    };
+    memberships_.push_back(std::make_unique<MembershipClient>(std::move(options)));
+  }
+}
+
+void RoleProcess::Leave() {
+  memberships_.clear();
+}
+
+absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
   const sigset_t set = StopSignals();
-  int signal_number = 0;
-  sigwait(&set, &signal_number);
+  const timespec interval{0, 100'000'000};
+  int signal_number = -1;
+  while (signal_number < 0) {
+    if (tick) tick();
+    signal_number = tick ? sigtimedwait(&set, nullptr, &interval) : sigwaitinfo(&set, nullptr);
+  }
   const std::lock_guard lock(mutex_);
   if (failure_.ok()) spdlog::info("stopping: {}", strsignal(signal_number));
   return failure_;
@@ -92,6 +120,7 @@ void RoleProcess::Fail(const absl::Status& status) {
 }
 
 void RoleProcess::Shutdown() {
+  Leave();
   if (server_ != nullptr) server_->Shutdown(kShutdownGrace);
   metrics_->ClearSources();
   metrics_server_ = nullptr;

@@ -11,6 +11,7 @@
 #include "common/metrics/metrics_registry.h"
 #include "common/metrics/metrics_server.h"
 #include "common/rpc/admin_service.h"
+#include "common/rpc/membership_client.h"
 #include "common/rpc/rpc_server.h"
 #include "winnow/v1/identity.pb.h"
 
@@ -37,8 +38,18 @@ class RoleProcess {
   absl::Status Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
                      std::function<v1::RankLoad()> load);
 
-  // Until SIGINT or SIGTERM (OK) or Fail (its status).
-  absl::Status WaitForStop();
+  struct Membership {
+    v1::RegisterRequest registration;
+    std::function<v1::RankLoad()> load;
+  };
+  // Registers with the router and stays registered. While every membership stands, the server's health is SERVING; the
+  // first time is reported as readiness. A refusal is a Fail.
+  void Join(const std::string& router_address, std::vector<Membership> memberships);
+  // Tells the router goodbye, so that no new work comes.
+  void Leave();
+
+  // Until SIGINT or SIGTERM (OK) or Fail (its status). `tick`, if there is one, is called every 100 ms.
+  absl::Status WaitForStop(const std::function<void()>& tick = nullptr);
   // Ends WaitForStop. Any thread.
   void Fail(const absl::Status& status);
 
@@ -46,7 +57,7 @@ class RoleProcess {
   void Shutdown();
 
  private:
-  RoleProcess(const ProcessOptions& options, std::string options_yaml);
+  RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml);
 
   const ProcessOptions options_;
   const std::string options_yaml_;
@@ -59,7 +70,11 @@ class RoleProcess {
   std::unique_ptr<MetricsServer> metrics_server_;
 
   std::mutex mutex_;
-  absl::Status failure_;  // guarded by mutex_
+  // Guarded by mutex_.
+  absl::Status failure_;
+  std::vector<bool> standing_;  // by membership
+
+  std::vector<std::unique_ptr<MembershipClient>> memberships_;  // their threads use what is above
 };
 
 }  // namespace winnow

@@ -61,16 +61,17 @@ class Cluster {
   absl::Status Start() {
     const RouterProcessOptions router = options_.Router();
     router_ = router.process.rank;
-    WINNOW_RETURN_IF_ERROR(Add(Role(program_, "router", router)));
+    WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "router", router)));
     WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
     WINNOW_ASSIGN_OR_RETURN(const HostPort router_address, ParseHostPort(Address(router_, "grpc")));
     if (!options_.hosts_cache()) {
       for (int i = 0; i < options_.cache_ranks; ++i) {
-        WINNOW_RETURN_IF_ERROR(Add(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));
+        WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));
       }
     }
     for (int i = 0; i < options_.inference_ranks; ++i) {
-      WINNOW_RETURN_IF_ERROR(Add(Role(program_, "inference-rank", options_.InferenceRank(i, router_address))));
+      WINNOW_RETURN_IF_ERROR(
+          supervisor_.Start(Role(program_, "inference-rank", options_.InferenceRank(i, router_address))));
     }
     return supervisor_.RunUntil([this] { return supervisor_.AllReady() && RouterIsReady(); });
   }
@@ -80,19 +81,19 @@ class Cluster {
   }
 
   std::string ReadyLine() const {
+    std::vector<std::string> names = {router_};  // in the order of their ports
+    for (int i = 0; i < options_.inference_ranks; ++i) names.push_back(absl::StrCat("inference-", i));
+    for (int i = 0; !options_.hosts_cache() && i < options_.cache_ranks; ++i)
+      names.push_back(absl::StrCat("cache-", i));
     std::string metrics;
-    for (const std::string& name : names_)
+    for (const std::string& name : names) {
       absl::StrAppend(&metrics, metrics.empty() ? "" : ",", Address(name, "metrics"));
+    }
     return absl::StrCat("ready http=", Address(router_, "http"), " grpc=", Address(router_, "grpc"),
                         " metrics=", metrics);
   }
 
  private:
-  absl::Status Add(Supervisor::Child child) {
-    names_.push_back(child.name);
-    return supervisor_.Start(std::move(child));
-  }
-
   std::string Address(const std::string& name, const char* key) const {
     const Supervisor::Addresses& addresses = supervisor_.addresses(name);
     const auto it = addresses.find(key);
@@ -108,7 +109,6 @@ class Cluster {
   const std::string program_;
   Supervisor supervisor_;
   std::string router_;
-  std::vector<std::string> names_;
 };
 
 absl::Status Run(const UpOptions& options) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cmd/child_process.h"
+#include "cmd/machine.h"
 
 namespace winnow {
 
@@ -27,7 +28,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   fields.Bytes("cache-memory", &cache_memory_bytes,
-               "Memory for KV of each cache rank; 0 = half of what is available, shared out.");
+               "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
 
@@ -79,7 +80,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.device = device;
   options.compute = compute;
   options.kv_dtype = kv_dtype;
-  options.threads = threads > 0 ? threads : std::max(1, ResolveThreads(0) / inference_ranks);
+  options.threads = threads > 0 ? threads : std::max(1, UsableCores() / inference_ranks);
   options.max_context = max_context;
   options.max_running = max_running;
   options.selection = selection;
@@ -95,8 +96,10 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
   options.router = router;
+  const int hosts = hosts_cache() ? inference_ranks : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
-  options.cache.threads = threads > 0 ? threads : std::max(1, ResolveThreads(0) / cache_ranks);
+  if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
+  options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / cache_ranks);
   return options;
 }
 

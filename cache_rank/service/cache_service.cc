@@ -1,7 +1,8 @@
 #include "cache_rank/service/cache_service.h"
 
 #include "cache_rank/cache_rank.h"
-#include "cache_rank/service/grpc_status.h"
+#include "cache_rank/service/call_deadline.h"
+#include "common/rpc/grpc_status.h"
 #include "common/selection/presets.h"
 
 namespace winnow {
@@ -15,7 +16,7 @@ uint32_t LinkId(uint64_t channel_id) { return channel_id <= UINT32_MAX ? static_
 grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
                                             v1::OpenSequenceResponse* response) {
   absl::StatusOr<SelectionSpec> spec = FromProto(request->selection());
-  if (!spec.ok()) return GrpcStatusOf(spec.status());
+  if (!spec.ok()) return ToGrpc(spec.status());
   SequenceStore::OpenOptions options{.sequence_id = request->sequence_id(),
                                      .spec = *std::move(spec),
                                      .max_positions = request->max_positions(),
@@ -27,7 +28,7 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
                     return data_plane.OpenSequence(link, options);
                   });
   if (epoch.ok()) response->set_attach_epoch(*epoch);
-  return GrpcStatusOf(epoch.status());
+  return ToGrpc(epoch.status());
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
@@ -38,7 +39,7 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
                    max_restart = request->max_restart_position()](DataPlane& data_plane) {
                     return data_plane.AttachSequence(link, id, max_restart);
                   });
-  if (!attached.ok()) return GrpcStatusOf(attached.status());
+  if (!attached.ok()) return ToGrpc(attached.status());
   response->set_attach_epoch(attached->attach_epoch);
   response->set_restart_position(attached->restart_position);
   response->set_first_journaled_position(attached->journal.first_position);
@@ -55,7 +56,7 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
                     return data_plane.ForkSequence(link, source, id, max_positions);
                   });
   if (epoch.ok()) response->set_attach_epoch(*epoch);
-  return GrpcStatusOf(epoch.status());
+  return ToGrpc(epoch.status());
 }
 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
@@ -66,7 +67,7 @@ grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, con
                                       });
   // A cache rank that holds nothing has nothing to release.
   if (absl::IsNotFound(released)) released = absl::OkStatus();
-  return GrpcStatusOf(released);
+  return ToGrpc(released);
 }
 
 }  // namespace winnow

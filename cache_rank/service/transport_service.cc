@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cache_rank/cache_rank.h"
-#include "cache_rank/service/grpc_status.h"
+#include "common/rpc/grpc_status.h"
 
 namespace winnow {
 namespace {
@@ -30,7 +30,7 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
     rank_->Exchange(
         request_.identity(), request_.fingerprint(), request_.transport(), request_.worker_address(),
         [self](absl::StatusOr<CacheRank::ExchangeAnswer> answer) { self->OnExchanged(std::move(answer)); },
-        [self](const absl::Status& reason) { self->End(GrpcStatusOf(reason)); });
+        [self](const absl::Status& reason) { self->End(ToGrpc(reason)); });
   }
 
   void OnWriteDone(bool ok) override {
@@ -45,7 +45,7 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
  private:
   // Data-plane thread.
   void OnExchanged(absl::StatusOr<CacheRank::ExchangeAnswer> answer) {
-    if (!answer.ok()) return End(GrpcStatusOf(answer.status()));
+    if (!answer.ok()) return End(ToGrpc(answer.status()));
     {
       std::lock_guard lock(mutex_);
       channel_id_ = answer->channel_id;

@@ -128,9 +128,9 @@ void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, siz
     }
   } else if (hooks_.on_inter_token_latency) {
     hooks_.on_inter_token_latency(std::chrono::duration<double>(at - choice->last_token_at).count());
-    // Further tokens of the same delta came with it.
-    for (size_t i = 1; i < tokens; ++i) hooks_.on_inter_token_latency(0);
   }
+  // Further tokens of the same delta came with the first.
+  for (size_t i = 1; i < tokens && hooks_.on_inter_token_latency; ++i) hooks_.on_inter_token_latency(0);
   choice->last_token_at = at;
 }
 

@@ -35,7 +35,9 @@ absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const Serve
   JsonReader reader(*it, "winnow.");
   if (const std::optional<std::string> name = reader.String("selection")) {
     absl::StatusOr<SelectionSpec> preset = FindPreset(*name);
-    if (!preset.ok()) return InvalidField("winnow.selection", StdSv(preset.status().message()));
+    if (!preset.ok()) {
+      return InvalidField("winnow.selection", absl::StrCat("\"winnow.selection\": ", preset.status().message(), "."));
+    }
     spec = *std::move(preset);
     // A preset's own budget is its usual one; a server may allow less.
     if (spec.budget_tokens != kUnlimitedBudget)

@@ -193,6 +193,7 @@ Result Abs(const Value& input) {
 
 Result Round(const Value& input, const Arguments& arguments) {
   if (!input.is_number()) return Error("round needs a number");
+  if (input.is_integral() && arguments.positional.empty() && arguments.named.empty()) return Value(input.AsInt());
   const Value* precision = arguments.Get(0, "precision");
   const Value* method = arguments.Get(1, "method");
   const int64_t digits = precision != nullptr && precision->is_integral() ? precision->AsInt() : 0;

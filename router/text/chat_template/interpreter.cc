@@ -147,7 +147,6 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Statement& state
   const List* items = heap_->NewList(*std::move(chosen));
   Loop* loop = heap_->NewLoop();
   loop->items = &items->items;
-  loop->depth0 = loop_depth_++;
   scope_ = inner;
   for (loop->index0 = 0; loop->index0 < items->items.size(); ++loop->index0) {
     inner->variables.clear();
@@ -157,7 +156,6 @@ absl::StatusOr<Interpreter::Flow> Interpreter::ExecuteFor(const Statement& state
     scope_ = inner;
     if (flow == Flow::kBreak) break;
   }
-  --loop_depth_;
   scope_ = outer;
   return Flow::kNext;
 }

@@ -65,7 +65,6 @@ class Interpreter {
   std::string* out_ = nullptr;
   const Value* filter_input_ = nullptr;  // what the innermost filter of a filter block takes
   int nesting_ = 0;
-  int loop_depth_ = 0;
   int line_ = 1;  // of what was evaluated last
 };
 

@@ -135,8 +135,8 @@ absl::StatusOr<Value> LoopAttribute(Heap* heap, Loop* loop, std::string_view nam
   if (name == "first") return Value(index0 == 0);
   if (name == "last") return Value(index0 + 1 == length);
   if (name == "length") return Value(length);
-  if (name == "depth") return Value(int64_t{loop->depth0} + 1);
-  if (name == "depth0") return Value(int64_t{loop->depth0});
+  if (name == "depth") return Value(int64_t{1});  // counts recursive loops only, which there are none of
+  if (name == "depth0") return Value(int64_t{0});
   if (name == "previtem") return index0 == 0 ? Value::UndefinedNamed("previtem") : (*loop->items)[loop->index0 - 1];
   if (name == "nextitem") {
     return index0 + 1 == length ? Value::UndefinedNamed("nextitem") : (*loop->items)[loop->index0 + 1];

@@ -97,7 +97,6 @@ struct Dict {
 struct Loop {
   const std::vector<Value>* items = nullptr;
   size_t index0 = 0;
-  int depth0 = 0;
 };
 
 struct Macro;
