@@ -122,10 +122,12 @@ int Run(int argc, char** argv) {
     double prefill_seconds = 1e30;
     for (int repeat = 0; repeat < (context > 8192 ? 1 : 3); ++repeat) {
       const auto start = Clock::now();
-      for (uint32_t first = 0; first < context; first += chunk) {
-        const uint32_t count = std::min(chunk, context - first);
+      for (uint32_t first = 0; first < context;) {
+        const bool last = first + 1 == context;
+        const uint32_t count = last ? 1 : std::min(chunk, context - 1 - first);
         arena_kv.Begin(first, count);
-        transformer.Prefill({ids.data() + first, count}, first, first + count == context, arena_kv);
+        transformer.Prefill({ids.data() + first, count}, first, last, arena_kv);
+        first += count;
       }
       prefill_seconds = std::min(prefill_seconds, SecondsSince(start));
     }

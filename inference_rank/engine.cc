@@ -234,9 +234,10 @@ void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
 bool Engine::RunPrefillChunk() {
   Sequence* sequence = scheduler_.NextPrefill();
   if (sequence == nullptr) return false;
-  const uint32_t count = std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - sequence->next_position);
   const uint32_t first = sequence->next_position;
-  const bool last = first + count == sequence->prompt_tokens();
+  const bool last = first + 1 == sequence->prompt_tokens();
+  const uint32_t count =
+      last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
   prefill_step_.Begin(*sequence, count);
   const std::span<float> logits =
       transformer_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);

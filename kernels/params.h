@@ -38,8 +38,8 @@ enum class InputTransform : uint8_t {
   kSiluMul,  // x holds gate then up, 2 * in_features wide: silu(gate) * up
 };
 
-// y = transform(x) W^T (+ bias), or y += ... when accumulate. Activations are f32; with bf16 weights the transformed
-// input is rounded to bf16 and products are summed in f32.
+// y = transform(x) W^T (+ bias), or y += ... when accumulate. Activations are f32 and products are summed
+// in f32. With bf16 weights a prefill matmul may round its transformed input to bf16; a decode matmul never does.
 struct MatmulParams {
   const float* x = nullptr;  // [num_rows, x_stride]
   int64_t x_stride = 0;

@@ -186,21 +186,20 @@ std::span<float> Transformer::Prefill(std::span<const uint32_t> token_ids, uint3
   const int num_tokens = static_cast<int>(token_ids.size());
   WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
   for (int i = 0; i < num_tokens; ++i) positions_[i] = first_position + i;
+  // The prompt's last token alone decides the first token of the answer: it gets the more precise matmul.
+  WINNOW_CHECK(!last || num_tokens == 1);
+  const Matmul matmul = last ? kernels_.decode_matmul : kernels_.prefill_matmul;
   Embed(token_ids);
   for (int l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& layer = weights_.layer(l);
-    ProjectQkv(kernels_.prefill_matmul, layer, num_tokens, {positions_.data(), static_cast<size_t>(num_tokens)});
+    ProjectQkv(matmul, layer, num_tokens, {positions_.data(), static_cast<size_t>(num_tokens)});
     const PrefillKv::Rows rows = kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
 
     // Nothing reads the last layer's output but the logits of the last token.
-    const bool last_layer = l + 1 == config_.num_layers;
-    if (last_layer && !last) return {};
-    const int first = last_layer ? num_tokens - 1 : 0;
-    const int count = num_tokens - first;
-    const size_t q_features = config_.q_features();
-    kernels_.prefill_attention(executor_, {.q = q_.data() + first * q_features,
-                                           .num_queries = count,
-                                           .first_position = first_position + first,
+    if (l + 1 == config_.num_layers && !last) return {};
+    kernels_.prefill_attention(executor_, {.q = q_.data(),
+                                           .num_queries = num_tokens,
+                                           .first_position = first_position,
                                            .num_query_heads = config_.num_query_heads,
                                            .num_kv_heads = config_.num_kv_heads,
                                            .head_dim = config_.head_dim,
@@ -208,11 +207,10 @@ std::span<float> Transformer::Prefill(std::span<const uint32_t> token_ids, uint3
                                            .kv = rows.kv,
                                            .kv_head_stride = rows.head_stride,
                                            .kv_dtype = kv_dtype_,
-                                           .out = attention_.data() + first * q_features});
-    OutputAndMlp(kernels_.prefill_matmul, layer, x_.data() + static_cast<size_t>(first) * config_.hidden_size,
-                 attention_.data() + first * q_features, count);
+                                           .out = attention_.data()});
+    OutputAndMlp(matmul, layer, x_.data(), attention_.data(), num_tokens);
   }
-  return Logits(x_.data() + static_cast<size_t>(num_tokens - 1) * config_.hidden_size, 1);
+  return Logits(x_.data(), 1);
 }
 
 }  // namespace winnow

@@ -59,7 +59,7 @@ class Transformer {
   // overwritten by the next call.
   std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions, DecodeKv& kv);
 
-  // A chunk of one prompt. With `last` returns the logits of its last token, otherwise nothing.
+  // A chunk of one prompt. `last`: it is the prompt's last token, alone; returns its logits, otherwise nothing.
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last, PrefillKv& kv);
 
   const RopeTable& rope() const { return rope_; }

@@ -7,7 +7,7 @@
 //
 // An output is sum_k x[k] * w[k] in ascending k from zero, one rounding per step (or per pair of k, with bf16 dot
 // products), then bias, then the old y. Register and cache blocking never change that order, so decode and prefill give
-// the same bits.
+// the same bits wherever they use the same micro kernel.
 
 namespace winnow {
 
@@ -26,7 +26,7 @@ struct PanelTask {
 
 // The instruction-set specific part.
 struct MatmulMicro {
-  bool bf16_input = false;  // with bf16 weights, x is handed to `panel` as bf16 (else as f32 of bf16 precision)
+  bool bf16_input = false;  // with bf16 weights, x is rounded and handed to `panel` as bf16
   // Writes the transformed row, PackedInFeatures elements, the padding zero.
   void (*transform_row)(const MatmulParams& params, int row, void* out) = nullptr;
   void (*panel)(const PanelTask& task) = nullptr;

@@ -39,7 +39,7 @@ class KernelTest : public testing::TestWithParam<const char*> {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 inline constexpr double kF32Epsilon = 0x1p-24;  // rounding to nearest, relative
-inline constexpr double kBf16Epsilon = 0x1p-9;
+inline constexpr double kBf16Epsilon = 0x1p-8;
 
 inline std::vector<float> RandomFloats(std::mt19937& random, size_t n, float scale = 1) {
   std::normal_distribution<float> normal(0, scale);

@@ -7,11 +7,7 @@ namespace {
 
 void TransformToF32(const MatmulParams& params, int row, void* out) {
   float* to = static_cast<float*>(out);
-  if (params.weight.dtype == Dtype::kBf16) {
-    TransformRow(params, row, [to](int i, __m512 values) { _mm512_storeu_ps(to + i, RoundToBf16(values)); });
-  } else {
-    TransformRow(params, row, [to](int i, __m512 values) { _mm512_storeu_ps(to + i, values); });
-  }
+  TransformRow(params, row, [to](int i, __m512 values) { _mm512_storeu_ps(to + i, values); });
 }
 
 void Panel(const PanelTask& task) {

@@ -8,7 +8,12 @@
 namespace winnow {
 namespace {
 
-void Matmul(Executor& executor, const MatmulParams& params) {
+// Decode is bound by memory, so widening the weights costs nothing and the input keeps its precision. Prefill is bound by
+// arithmetic.
+void DecodeMatmul(Executor& executor, const MatmulParams& params) {
+  RunMatmul(executor, params, avx512::kMatmul);
+}
+void PrefillMatmul(Executor& executor, const MatmulParams& params) {
   RunMatmul(executor, params, avx512bf16::kMatmul);
 }
 void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
@@ -22,8 +27,8 @@ void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) 
 
 const KernelTable kAvx512Bf16Table = {
     .name = "cpu-avx512bf16",
-    .decode_matmul = Matmul,
-    .prefill_matmul = Matmul,
+    .decode_matmul = DecodeMatmul,
+    .prefill_matmul = PrefillMatmul,
     .rope_append = RopeAppend,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,

@@ -60,9 +60,6 @@ void TransformRow(const MatmulParams& params, int row, void* out_row) {
       for (int i = 0; i < n; ++i) out[i] = x[i] / (1 + std::exp(-x[i])) * x[n + i];
       break;
   }
-  if (params.weight.dtype == Dtype::kBf16) {
-    for (int i = 0; i < n; ++i) out[i] = RoundToBf16(out[i]);
-  }
   std::memset(out + n, 0, (PackedInFeatures(n) - n) * sizeof(float));
 }
 
