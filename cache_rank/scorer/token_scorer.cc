@@ -10,9 +10,11 @@
 namespace winnow {
 namespace {
 
-// Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's output is lost anyway.
+// Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's output
+// is lost anyway.
 void ReplaceNan(float* values, uint32_t n) {
-  for (uint32_t j = 0; j < n; ++j) values[j] = values[j] == values[j] ? values[j] : std::numeric_limits<float>::lowest();
+  for (uint32_t j = 0; j < n; ++j)
+    values[j] = values[j] == values[j] ? values[j] : std::numeric_limits<float>::lowest();
 }
 
 }  // namespace
@@ -33,8 +35,8 @@ Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* 
   return {scores, stride};
 }
 
-void AggregateGroup(const KernelTable& kernels, GroupAggregation aggregation, Scores scores, int num_queries, uint32_t num_keys,
-                    float* importance) {
+void AggregateGroup(const KernelTable& kernels, GroupAggregation aggregation, Scores scores, int num_queries,
+                    uint32_t num_keys, float* importance) {
   switch (aggregation) {
     case GroupAggregation::kSoftmaxSum:
       kernels.softmax_sum({.scores = scores.data,
