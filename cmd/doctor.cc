@@ -1,5 +1,4 @@
 #include <dlfcn.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -7,12 +6,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/machine.h"
 #include "cmd/ucx_transports.h"
 #include "kernels/kernel_table.h"
 
@@ -36,22 +35,8 @@ std::string Gibibytes(double bytes) {
   return absl::StrFormat("%.1f GiB", bytes / 1073741824.0);
 }
 
-// /proc/meminfo, in bytes.
-std::map<std::string, double> MemoryInfo() {
-  std::map<std::string, double> info;
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(':');
-    if (colon != std::string::npos) info[line.substr(0, colon)] = 1024.0 * std::atof(line.c_str() + colon + 1);
-  }
-  return info;
-}
-
 Finding Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  const int cores = CPU_COUNT(&set);
+  const int cores = UsableCores();
   Finding finding{.subject = "cores",
                   .what = absl::StrCat(cores, " usable of ", sysconf(_SC_NPROCESSORS_ONLN), " online")};
   if (cores < 2) {
@@ -61,10 +46,10 @@ Finding Cores() {
   return finding;
 }
 
-Finding Memory(const std::map<std::string, double>& info) {
-  const double total = info.contains("MemTotal") ? info.at("MemTotal") : 0;
-  const double available = info.contains("MemAvailable") ? info.at("MemAvailable") : 0;
-  Finding finding{.subject = "memory", .what = Gibibytes(available) + " available of " + Gibibytes(total)};
+Finding Memory() {
+  const double available = static_cast<double>(FreeMemoryBytes());
+  const double total = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  Finding finding{.subject = "memory", .what = Gibibytes(available) + " free of " + Gibibytes(total)};
   if (available < 1073741824.0) {
     finding.verdict = Verdict::kWarn;
     finding.advice = "the demo model needs about 1 GiB; ranks refuse to start when their memory does not fit";
@@ -174,7 +159,7 @@ int DoctorMain(const Arguments& arguments) {
   if (const auto code = ParseCommandLine("doctor", "", arguments, options)) return *code;
   const Finding findings[] = {
       Cores(),
-      Memory(MemoryInfo()),
+      Memory(),
       HugePages(),
       Kernels(),
       SharedMemory(),

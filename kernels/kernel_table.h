@@ -8,8 +8,8 @@
 
 namespace winnow {
 
-// Where kernels run: a thread team on the CPU, a stream on a GPU. Used by one thread at a time, its creator or one that took over
-// from it; kernels called on it run in order. Opaque to callers.
+// Where kernels run: a thread team on the CPU, a stream on a GPU. Used by one thread at a time, its creator or one that
+// took over from it; kernels called on it run in order. Opaque to callers.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -39,7 +39,8 @@ struct KernelTable {
   void (*embed)(const EmbedParams&);
   void (*pack)(const PackParams&);
 
-  // Calls body(context, index, worker) for index in [0, count), spread over the executor's threads; worker < num_workers.
+  // Calls body(context, index, worker) for index in [0, count), spread over the executor's threads; worker <
+  // num_workers.
   void (*parallel_for)(Executor&, int count, void (*body)(void* context, int index, int worker), void* context);
   int (*num_workers)(const Executor&);
 
@@ -47,8 +48,8 @@ struct KernelTable {
   std::unique_ptr<Executor> (*new_executor)(int num_threads);
 };
 
-// The best CPU table for this machine, or the named one ("portable", "avx2", "avx512", "avx512bf16"; "auto"); INVALID_ARGUMENT names the
-// instruction set that is missing.
+// The best CPU table for this machine, or the named one ("portable", "avx2", "avx512", "avx512bf16"; "auto");
+// INVALID_ARGUMENT names the instruction set that is missing.
 absl::StatusOr<const KernelTable*> CpuKernels(std::string_view isa = "auto");
 
 }  // namespace winnow

@@ -20,11 +20,14 @@ struct TokenRequest {
   SelectionSpec selection;
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
+  // Requests of the same group (the samples of one prompt) go to the same ranks, where they share the prompt's KV. 0 =
+  // none.
+  uint64_t group = 0;
 };
 
-// Receives what becomes of a TokenRequest. Called from the dispatcher's threads, one call at a time per stream, never while the
-// observer's owner destroys the stream. OnTokens any number of times (indices 0, 1, 2 ... without gap or repeat, whatever rank
-// failures happen behind it), then exactly one of OnFinished and OnFailed.
+// Receives what becomes of a TokenRequest. Called from the dispatcher's threads, one call at a time per stream, never
+// while the observer's owner destroys the stream. OnTokens any number of times (indices 0, 1, 2 ... without gap or
+// repeat, whatever rank failures happen behind it), then exactly one of OnFinished and OnFailed.
 class TokenObserver {
  public:
   virtual ~TokenObserver() = default;
@@ -33,8 +36,8 @@ class TokenObserver {
   virtual void OnFailed(const absl::Status& status) = 0;
 };
 
-// A request under way. Destroying it cancels what is left, frees everything downstream, and returns once no callback is running.
-// It may be destroyed inside its own callback.
+// A request under way. Destroying it cancels what is left, frees everything downstream, and returns once no callback is
+// running. It may be destroyed inside its own callback.
 class TokenStream {
  public:
   virtual ~TokenStream() = default;

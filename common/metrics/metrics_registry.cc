@@ -11,6 +11,19 @@
 #include "prometheus/text_serializer.h"
 
 namespace winnow {
+namespace {
+
+// A family must be one block of the text, even when its samples come from several places.
+void AddFamily(std::vector<prometheus::MetricFamily>& families, prometheus::MetricFamily family) {
+  auto same = std::find_if(families.begin(), families.end(), [&](const auto& f) { return f.name == family.name; });
+  if (same == families.end()) {
+    families.push_back(std::move(family));
+  } else {
+    std::move(family.metric.begin(), family.metric.end(), std::back_inserter(same->metric));
+  }
+}
+
+}  // namespace
 
 MetricsRegistry::MetricsRegistry(MetricLabels constant_labels) : constant_labels_(std::move(constant_labels)) {}
 
@@ -35,9 +48,9 @@ prometheus::Histogram& MetricsRegistry::AddHistogram(const std::string& name, co
       .Add(labels, upper_bounds);
 }
 
-void MetricsRegistry::AddSource(Source source) {
+void MetricsRegistry::AddSource(Source source, MetricLabels labels) {
   const std::lock_guard lock(mutex_);
-  sources_.push_back(std::move(source));
+  sources_.emplace_back(std::move(source), std::move(labels));
 }
 
 void MetricsRegistry::ClearSources() {
@@ -63,19 +76,11 @@ void MetricsRegistry::AddProcessMetrics() {
 
 std::vector<prometheus::MetricFamily> MetricsRegistry::Collect() const {
   std::vector<prometheus::MetricFamily> families = registry_.Collect();
-  FamilyWriter writer(constant_labels_);
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Source& source : sources_) source(writer);
-  }
-  for (prometheus::MetricFamily& family : writer.Take()) {
-    // A family must be one block of the text even when a source adds samples to a name that also has series here.
-    auto same = std::find_if(families.begin(), families.end(), [&](const auto& f) { return f.name == family.name; });
-    if (same == families.end()) {
-      families.push_back(std::move(family));
-    } else {
-      std::move(family.metric.begin(), family.metric.end(), std::back_inserter(same->metric));
-    }
+  const std::lock_guard lock(mutex_);
+  for (const auto& [source, labels] : sources_) {
+    FamilyWriter writer(labels);
+    source(writer);
+    for (prometheus::MetricFamily& family : writer.Take()) AddFamily(families, std::move(family));
   }
   return families;
 }

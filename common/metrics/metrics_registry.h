@@ -4,6 +4,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/metrics/family_writer.h"
@@ -31,7 +32,9 @@ class MetricsRegistry final : public prometheus::Collectable {
                                       const std::vector<double>& upper_bounds, const MetricLabels& labels = {});
 
   // `source` is called in each scrape, one scrape at a time, until ClearSources returns.
-  void AddSource(Source source);
+  void AddSource(Source source) { AddSource(std::move(source), constant_labels_); }
+  // With other labels in place of the constant ones, for a part that stands for a process of its own.
+  void AddSource(Source source, MetricLabels labels);
   // To be called before what the sources look at is destroyed.
   void ClearSources();
 
@@ -47,7 +50,7 @@ class MetricsRegistry final : public prometheus::Collectable {
   prometheus::Registry registry_;  // synchronises itself
 
   mutable std::mutex mutex_;
-  std::vector<Source> sources_;  // guarded by mutex_, which is held while they run
+  std::vector<std::pair<Source, MetricLabels>> sources_;  // guarded by mutex_, which is held while they run
 };
 
 // Bucket bounds of the OpenTelemetry GenAI conventions, in seconds.

@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/model/mapped_file.h"
+#include "common/model/safetensors_header.h"
 
 namespace winnow {
 namespace {
@@ -82,16 +83,18 @@ absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
     if (!model_type.has_value()) return config.Error("architectures", absl::StrCat("is missing; ", AbslSv(kSupported)));
     const FamilyTraits* family = FamilyNamed(*model_type, &FamilyTraits::model_type);
     if (family == nullptr)
-      return config.Error("model_type", absl::StrCat("is '", *model_type, "'; ", AbslSv(kSupported)));
+      return config.Error("model_type", absl::StrCat("is ", QuotedName(*model_type), "; ", AbslSv(kSupported)));
     return family;
   }
   const json& first = architectures->front();
   if (!first.is_string()) return config.Error("architectures", "must hold strings");
   const auto& name = first.get_ref<const std::string&>();
   const FamilyTraits* family = FamilyNamed(name, &FamilyTraits::architecture);
-  if (family == nullptr) return config.Error("architectures", absl::StrCat("is '", name, "'; ", AbslSv(kSupported)));
+  if (family == nullptr)
+    return config.Error("architectures", absl::StrCat("is ", QuotedName(name), "; ", AbslSv(kSupported)));
   if (model_type.has_value() && *model_type != family->model_type) {
-    return config.Error("model_type", absl::StrCat("is '", *model_type, "', which does not belong to ", name));
+    return config.Error("model_type",
+                        absl::StrCat("is ", QuotedName(*model_type), ", which does not belong to ", name));
   }
   return family;
 }
@@ -116,7 +119,7 @@ absl::Status RefuseUnsupported(const JsonFields& config) {
   }
   WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> activation, config.String("hidden_act"));
   if (activation.value_or("silu") != "silu") {
-    return config.Error("hidden_act", absl::StrCat("is '", *activation, "'; only silu is supported"));
+    return config.Error("hidden_act", absl::StrCat("is ", QuotedName(*activation), "; only silu is supported"));
   }
   return absl::OkStatus();
 }
@@ -284,7 +287,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   WINNOW_RETURN_IF_ERROR(ParseTokens(config, out));
   for (const auto& [key, value] : root.items()) {
     if (!IsKnownField(key) && !value.is_null())
-      out.warnings.push_back(absl::StrCat("config.json: ", key, " is ignored"));
+      out.warnings.push_back(absl::StrCat("config.json: ", QuotedName(key), " is ignored"));
   }
   if (!generation_config_json.empty()) {
     const std::string generation_path = absl::StrCat(AbslSv(directory), "/generation_config.json");

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/model/safetensors_header.h"
 
 namespace winnow {
 namespace {
@@ -35,7 +36,8 @@ absl::StatusOr<RopeType> ParseType(const JsonFields& rope) {
        {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic, RopeType::kLlama3, RopeType::kYarn}) {
     if (*name == RopeTypeName(type)) return type;
   }
-  return rope.Error(field, absl::StrCat("is '", *name, "'; supported are default, linear, dynamic, llama3 and yarn"));
+  return rope.Error(
+      field, absl::StrCat("is ", QuotedName(*name), "; supported are default, linear, dynamic, llama3 and yarn"));
 }
 
 // Far beyond what any model uses, and far from where f32 arithmetic on frequencies breaks down.
@@ -137,7 +139,8 @@ void WarnOfUnknownFields(const RopeSource& source, std::vector<std::string>& war
                                                     "truncate",
                                                     "partial_rotary_factor"};
   for (const auto& [key, value] : source.object->items()) {
-    if (!kKnown.contains(key)) warnings.push_back(absl::StrCat(source.name, ".", key, " is not known and is ignored"));
+    if (!kKnown.contains(key))
+      warnings.push_back(absl::StrCat(source.name, ".", QuotedName(key), " is not known and is ignored"));
   }
 }
 

@@ -73,7 +73,7 @@ class VectorLoader {
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr<const Checkpoint> checkpoint,
                                                                  const ModelConfig& config, const KernelTable& kernels,
-                                                                 const LoadOptions& options) {
+                                                                 const WeightLoadOptions& options) {
   if (options.compute_dtype != Dtype::kBf16 && options.compute_dtype != Dtype::kF32) {
     return absl::InvalidArgumentError(absl::StrCat("weights cannot be computed with in ",
                                                    DtypeName(options.compute_dtype), "; supported are bf16 and f32"));

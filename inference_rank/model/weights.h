@@ -38,7 +38,7 @@ struct EmbeddingTable {
   Dtype dtype = Dtype::kBf16;
 };
 
-struct LoadOptions {
+struct WeightLoadOptions {
   Dtype compute_dtype = Dtype::kBf16;  // kBf16 or kF32; wider storage is rounded to nearest even
   int num_threads = 2;
 };
@@ -50,7 +50,7 @@ class ModelWeights {
   // Keeps the checkpoint, whose mapping holds the embedding; the pages of everything else are given back.
   static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(std::shared_ptr<const Checkpoint> checkpoint,
                                                             const ModelConfig& config, const KernelTable& kernels,
-                                                            const LoadOptions& options = {});
+                                                            const WeightLoadOptions& options = {});
 
   const ModelConfig& config() const { return config_; }
   Dtype compute_dtype() const { return compute_dtype_; }

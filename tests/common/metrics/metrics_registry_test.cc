@@ -43,6 +43,14 @@ TEST(MetricsRegistry, ASourceAddsToAFamilyOfTheRegistry) {
   EXPECT_THAT(text, HasSubstr("winnow_x_total{from=\"source\"} 5\n"));
 }
 
+TEST(MetricsRegistry, ASourceMayStandForAnotherProcess) {
+  MetricsRegistry registry(MetricLabels{{"rank", "a"}});
+  auto source = [](FamilyWriter& writer) { writer.Gauge("winnow_z", "Zs.", 1); };
+  registry.AddSource(source);
+  registry.AddSource(source, {{"rank", "b"}});
+  EXPECT_THAT(registry.RenderText(), HasSubstr("winnow_z{rank=\"a\"} 1\nwinnow_z{rank=\"b\"} 1\n"));
+}
+
 TEST(FamilyWriter, HistogramCountsBecomeCumulative) {
   MetricsRegistry registry;
   registry.AddSource([](FamilyWriter& writer) {

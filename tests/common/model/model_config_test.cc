@@ -160,7 +160,7 @@ TEST(ModelConfigTest, RopeScalingAndTheContext) {
 TEST(ModelConfigTest, WarnsOfUnknownFieldsOnly) {
   const auto config = Parse(With(With(With(Llama(), "logit_scale", 2), "use_cache", true), "torch_dtype", "bfloat16"));
   ASSERT_THAT(config, IsOkStatus());
-  EXPECT_THAT(config->warnings, ElementsAre("config.json: logit_scale is ignored"));
+  EXPECT_THAT(config->warnings, ElementsAre("config.json: 'logit_scale' is ignored"));
 }
 
 struct Refused {

@@ -122,7 +122,7 @@ TEST(RopeConfigTest, RefusesWhatItCannotCompute) {
 
 TEST(RopeConfigTest, WarnsOfUnknownFields) {
   EXPECT_THAT(Parse(R"({"rope_scaling":{"type":"linear","factor":2,"finetuned":true}})").warnings,
-              ElementsAre(HasSubstr("rope_scaling.finetuned")));
+              ElementsAre(HasSubstr("rope_scaling.'finetuned'")));
 }
 
 }  // namespace

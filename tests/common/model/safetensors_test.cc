@@ -1,6 +1,7 @@
 #include "common/model/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
@@ -48,6 +49,8 @@ TEST(SafetensorsTest, ErrorsNameTheFile) {
   EXPECT_THAT(SafetensorsFile::Open(dir.path() + "/none"),
               FailsWith(absl::StatusCode::kNotFound, HasSubstr(dir.path() + "/none")));
   EXPECT_THAT(SafetensorsFile::Open(dir.path()), FailsWith(kInvalid, HasSubstr("not a regular file")));
+  ASSERT_EQ(::mkfifo((dir.path() + "/fifo").c_str(), 0600), 0);
+  EXPECT_THAT(SafetensorsFile::Open(dir.path() + "/fifo"), FailsWith(kInvalid, HasSubstr("not a regular file")));
   EXPECT_THAT(SafetensorsFile::Open(dir.Write("empty", "")),
               FailsWith(kInvalid, HasSubstr("/empty: the file is empty")));
   EXPECT_THAT(SafetensorsFile::Open(dir.Write("short", "1234567")),

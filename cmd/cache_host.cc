@@ -1,0 +1,118 @@
+#include "cmd/cache_host.h"
+
+#include "absl/strings/str_format.h"
+#include "cmd/machine.h"
+#include "kernels/kernel_table.h"
+#include "spdlog/spdlog.h"
+#include "winnow/v1/cache.grpc.pb.h"
+#include "winnow/v1/transport.grpc.pb.h"
+
+namespace winnow {
+namespace {
+
+// Of what is free, when nothing is said: an inference rank on the same machine takes up to 60 % for itself.
+constexpr double kAutomaticShare = 0.3;
+
+absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options) {
+  const int64_t free_bytes = FreeMemoryBytes();
+  const int64_t wanted = options.memory_bytes > 0
+                             ? options.memory_bytes
+                             : static_cast<int64_t>(kAutomaticShare * static_cast<double>(free_bytes));
+  if (wanted > free_bytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free; lower --memory (or --cache-memory of "
+        "`winnow up`)",
+        wanted / 1073741824.0, free_bytes / 1073741824.0));
+  }
+  return wanted;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
+                                                             std::unique_ptr<Transport> transport) {
+  WINNOW_ASSIGN_OR_RETURN(const int64_t memory_bytes, PlanMemory(options));
+  WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels());
+  spdlog::info("memory plan: {:.2f} GiB for KV blocks of {:.2f} GiB free",
+               static_cast<double>(memory_bytes) / 1073741824.0, static_cast<double>(FreeMemoryBytes()) / 1073741824.0);
+  CacheRank::Options rank;
+  rank.identity = identity;
+  rank.num_threads = ResolveThreads(options.threads);
+  rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
+  rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
+  auto host = std::unique_ptr<CacheHost>(new CacheHost);
+  host->rank_ = std::make_unique<CacheRank>(rank, kernels, std::move(transport));
+  return host;
+}
+
+std::vector<NamedService> CacheHost::services() const {
+  const std::vector<grpc::Service*> services = rank_->services();
+  return {{services.at(0), v1::CacheService::service_full_name()},
+          {services.at(1), v1::TransportService::service_full_name()}};
+}
+
+v1::RegisterRequest CacheHost::Registration(const std::string& metrics_address, const std::string& hosted_by) const {
+  v1::RegisterRequest request;
+  *request.mutable_identity() = rank_->options().identity;
+  *request.mutable_fingerprint() = rank_->Fingerprint();
+  request.set_metrics_address(metrics_address);
+  request.set_hosted_by_rank(hosted_by);
+  return request;
+}
+
+void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  auto with = [](const char* key, std::string value) { return MetricLabels{{key, std::move(value)}}; };
+  auto counter = [&](const char* name, const char* help, double value) { writer.Counter(name, help, value); };
+  auto number = [](uint64_t value) { return static_cast<double>(value); };
+
+  const char* sequences = "Sequences of KV.";
+  writer.Gauge("winnow_sequences", sequences, number(s.active_sequences), with("state", "active"));
+  writer.Gauge("winnow_sequences", sequences, number(s.detached_sequences), with("state", "detached"));
+  const char* blocks = "Blocks of 32 rows: used, promised to open sequences, or free.";
+  const uint64_t taken = s.blocks_used + s.blocks_reserved;
+  writer.Gauge("winnow_kv_blocks", blocks, number(s.blocks_used), with("state", "used"));
+  writer.Gauge("winnow_kv_blocks", blocks, number(s.blocks_reserved), with("state", "reserved"));
+  writer.Gauge("winnow_kv_blocks", blocks, number(s.blocks_total > taken ? s.blocks_total - taken : 0),
+               with("state", "free"));
+  writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));
+  writer.Gauge("winnow_channels", "Open data-plane channels.", number(s.channels));
+  writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", number(s.queued_frames));
+
+  counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
+          number(s.selection_lookups));
+  counter("winnow_selection_hits_total", "Selected rows that were resident already.", number(s.selection_hits));
+  counter("winnow_kv_stream_rows_total", "KV rows sent because they were selected and not resident.",
+          number(s.streamed_rows));
+  const char* bytes = "Bytes of KV rows on the data plane, as this process sees them.";
+  writer.Counter("winnow_kv_stream_bytes_total", bytes, number(s.streamed_bytes), with("direction", "sent"));
+  writer.Counter("winnow_kv_stream_bytes_total", bytes, number(s.refilled_bytes), with("direction", "refilled"));
+  counter("winnow_appended_rows_total", "KV rows received and stored, one per layer and kv head.",
+          number(s.appended_rows));
+  counter("winnow_selections_total", "Selections made, one per position and layer.", number(s.selections));
+  counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
+  counter("winnow_plans_total", "Step plans received.", number(s.plans));
+  counter("winnow_frames_received_total", "Data-plane frames received.", number(s.frames_received));
+  counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
+          number(s.frames_malformed));
+  counter("winnow_stale_epoch_rejected_total", "Rows and frames of an attachment that is over.",
+          number(s.stale_epoch_rejected));
+  counter("winnow_rows_refused_total", "Plan rows that broke the protocol.", number(s.rows_refused));
+  counter("winnow_transfers_failed_total", "Deltas that could not be sent.", number(s.transfers_failed));
+  counter("winnow_admissions_refused_total", "Sequences that did not fit.", number(s.admissions_refused));
+  const char* events = "What happened to sequences.";
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_opened), with("event", "opened"));
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_attached), with("event", "attached"));
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_expired), with("event", "expired"));
+
+  const std::vector<double> bounds(kCapturedMassBounds.begin(), kCapturedMassBounds.end());
+  for (size_t layer = 0; layer < s.captured_mass.size(); ++layer) {
+    const CapturedMassSnapshot& mass = s.captured_mass[layer];
+    std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
+    counts.push_back(0);  // no share exceeds 1
+    writer.Histogram("winnow_captured_attention_mass",
+                     "Share of the softmax that the attended rows hold, per position and head.", bounds, counts,
+                     mass.sum, with("layer", std::to_string(layer)));
+  }
+}
+
+}  // namespace winnow

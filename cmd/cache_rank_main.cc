@@ -1,0 +1,47 @@
+#include "absl/cleanup/cleanup.h"
+#include "cmd/cache_host.h"
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/role_options.h"
+#include "cmd/role_process.h"
+
+namespace winnow {
+namespace {
+
+absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
+  WINNOW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RoleProcess> process,
+      RoleProcess::Begin("cache-rank", v1::ROLE_CACHE_RANK, options.process, std::move(options_yaml)));
+  TransportOptions transport_options;
+  transport_options.incarnation = process->identity().incarnation();
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, NewUcxTransport(transport_options));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<CacheHost> host,
+                          CacheHost::Create(options.cache, process->identity(), std::move(transport)));
+  CacheRank& rank = host->rank();
+  process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics().Snapshot(), writer); });
+  rank.Start();
+  const absl::Cleanup stop = [&] {
+    process->Leave();
+    rank.Stop();
+    process->Shutdown();
+  };
+  WINNOW_RETURN_IF_ERROR(process->Serve(host->services(), rank.Fingerprint(), [&rank] { return rank.Load(); }));
+
+  process->Join(options.router.ToString(),
+                {{host->Registration(process->metrics_address(), /*hosted_by=*/""), [&rank] { return rank.Load(); }}});
+  return process->WaitForStop();
+}
+
+}  // namespace
+
+int CacheRankMain(const Arguments& arguments) {
+  CacheProcessOptions options;
+  if (const auto code =
+          ParseCommandLine("cache-rank", "[--config FILE.yaml] [--option=value ...]", arguments, options)) {
+    return *code;
+  }
+  const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
+  return status.ok() ? 0 : Fail("cache-rank", status);
+}
+
+}  // namespace winnow

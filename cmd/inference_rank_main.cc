@@ -1,0 +1,118 @@
+#include "absl/cleanup/cleanup.h"
+#include "cmd/cache_host.h"
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/inference_rank_metrics.h"
+#include "cmd/role_options.h"
+#include "cmd/role_process.h"
+#include "common/rpc/identity.h"
+#include "inference_rank/inference_rank.h"
+#include "spdlog/spdlog.h"
+
+namespace winnow {
+namespace {
+
+TransportOptions TransportOptionsOf(uint64_t incarnation) {
+  TransportOptions options;
+  options.incarnation = incarnation;
+  return options;
+}
+
+absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& options) {
+  InferenceRankOptions rank;
+  rank.model_dir = options.model;
+  rank.compute_dtype = options.compute;
+  rank.kv_dtype = options.kv_dtype;
+  rank.isa = options.isa;
+  rank.num_threads = ResolveThreads(options.threads);
+  rank.max_context_tokens = options.max_context;
+  rank.max_running = options.max_running;
+  rank.prefill_chunk_tokens = options.prefill_chunk;
+  rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
+  rank.prefill_memory_bytes = static_cast<size_t>(options.prefill_memory_bytes);
+  WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
+  return rank;
+}
+
+// What an inference process is made of; with transport inproc it hosts a cache rank too.
+struct Parts {
+  std::unique_ptr<CacheHost> cache;
+  std::unique_ptr<InferenceRank> rank;
+};
+
+absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, const v1::Identity& identity) {
+  Parts parts;
+  WINNOW_ASSIGN_OR_RETURN(const InferenceRankOptions rank_options, RankOptions(options));
+  std::unique_ptr<Transport> transport;
+  if (options.transport == TransportKind::kInproc) {
+    v1::Identity cache = MakeIdentity(identity.cluster(), v1::ROLE_CACHE_RANK, "cache-of-" + identity.rank());
+    cache.set_address(identity.address());
+    WINNOW_ASSIGN_OR_RETURN(
+        parts.cache,
+        CacheHost::Create(options.cache, cache, NewInprocTransport(TransportOptionsOf(cache.incarnation()))));
+    transport = NewInprocTransport(TransportOptionsOf(identity.incarnation()));
+  } else {
+    WINNOW_ASSIGN_OR_RETURN(transport, NewUcxTransport(TransportOptionsOf(identity.incarnation())));
+  }
+  WINNOW_ASSIGN_OR_RETURN(parts.rank, InferenceRank::Create(rank_options, std::move(transport), identity));
+  return parts;
+}
+
+absl::Status Run(const InferenceProcessOptions& options, std::string options_yaml) {
+  WINNOW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RoleProcess> process,
+      RoleProcess::Begin("inference-rank", v1::ROLE_INFERENCE_RANK, options.process, std::move(options_yaml)));
+  WINNOW_ASSIGN_OR_RETURN(const Parts parts, MakeParts(options, process->identity()));
+  InferenceRank& rank = *parts.rank;
+  spdlog::info("memory plan:\n{}", rank.memory_plan().ToString());
+  process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
+  std::vector<NamedService> services;
+  for (grpc::Service* service : rank.services()) services.push_back(Named<v1::RankService>(service));
+  if (parts.cache != nullptr) {
+    CacheRank& cache = parts.cache->rank();
+    process->metrics().AddSource([&cache](FamilyWriter& writer) { WriteMetrics(cache.metrics().Snapshot(), writer); },
+                                 {{"role", "cache-rank"}, {"rank", cache.options().identity.rank()}});
+    for (NamedService& service : parts.cache->services()) services.push_back(std::move(service));
+    cache.Start();
+  }
+  rank.Start();
+  const absl::Cleanup stop = [&] {
+    // Out of the router's table first: no new work comes. What is under way is failed as retryable, and continued
+    // elsewhere.
+    process->Leave();
+    rank.Stop();
+    if (parts.cache != nullptr) parts.cache->rank().Stop();
+    process->Shutdown();
+  };
+  WINNOW_RETURN_IF_ERROR(process->Serve(std::move(services), rank.fingerprint(), [&rank] { return rank.load(); }));
+
+  std::vector<RoleProcess::Membership> memberships;
+  if (parts.cache != nullptr) {
+    CacheRank& cache = parts.cache->rank();
+    memberships.push_back({parts.cache->Registration(process->metrics_address(), process->identity().rank()),
+                           [&cache] { return cache.Load(); }});
+  }
+  v1::RegisterRequest registration;
+  *registration.mutable_identity() = process->identity();
+  *registration.mutable_fingerprint() = rank.fingerprint();
+  *registration.mutable_limits() = rank.limits();
+  registration.set_metrics_address(process->metrics_address());
+  memberships.push_back({std::move(registration), [&rank] { return rank.load(); }});
+  process->Join(options.router.ToString(), std::move(memberships));
+
+  return process->WaitForStop();
+}
+
+}  // namespace
+
+int InferenceRankMain(const Arguments& arguments) {
+  InferenceProcessOptions options;
+  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--config FILE.yaml] [--option=value ...]",
+                                         arguments, options)) {
+    return *code;
+  }
+  const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
+  return status.ok() ? 0 : Fail("inference-rank", status);
+}
+
+}  // namespace winnow

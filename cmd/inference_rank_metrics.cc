@@ -1,0 +1,58 @@
+#include "cmd/inference_rank_metrics.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace winnow {
+
+void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
+  auto with = [](const char* key, std::string value) { return MetricLabels{{key, std::move(value)}}; };
+  auto counter = [&](const char* name, const char* help, double value) { writer.Counter(name, help, value); };
+  auto gauge = [&](const char* name, const char* help, double value) { writer.Gauge(name, help, value); };
+
+  gauge("winnow_num_requests_running", "Sequences that are being prefilled or decoded.", metrics.running_sequences);
+  gauge("winnow_num_requests_waiting", "Sequences that wait for a place.", metrics.waiting_sequences);
+  gauge("winnow_working_set_rows", "KV rows that running sequences may hold resident, over all layers and kv heads.",
+        metrics.working_set_rows);
+  gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill; empty between prompts.", metrics.prefill_kv_bytes);
+  writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.", metrics.slot_pages_used, with("state", "used"));
+  writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.",
+               static_cast<double>(metrics.slot_pages_total) - static_cast<double>(metrics.slot_pages_used),
+               with("state", "free"));
+  counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
+  counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
+  counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
+  counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
+  counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
+          metrics.selection_lookups);
+  counter("winnow_selection_hits_total", "Selected rows that were resident already.", metrics.selection_hits);
+  counter("winnow_kv_stream_rows_total", "KV rows that came from cache ranks.", metrics.streamed_rows);
+  writer.Counter("winnow_kv_stream_bytes_total", "Bytes on the data plane, as this process sees them.",
+                 metrics.kv_sent_bytes, with("direction", "sent"));
+  writer.Counter("winnow_kv_stream_bytes_total", "Bytes on the data plane, as this process sees them.",
+                 metrics.kv_received_bytes, with("direction", "received"));
+  counter("winnow_delta_wait_seconds_total", "Time that decode steps have waited for selected rows.",
+          1e-6 * static_cast<double>(metrics.delta_wait_us));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.reattached_sequences,
+                 with("outcome", "reattached"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
+                 with("outcome", "failed"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,
+                 with("outcome", "fenced"));
+  counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
+  counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
+          metrics.malformed_frames);
+  counter("winnow_progress_total", "Grows while the rank does work.", metrics.progress);
+  gauge("winnow_last_progress_timestamp_seconds", "When the rank last did work, seconds since 1970.",
+        metrics.last_progress_unix_seconds);
+  for (size_t layer = 0; layer < metrics.captured_mass.size(); ++layer) {
+    const InferenceRankMetrics::MassHistogram& mass = metrics.captured_mass[layer];
+    const std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
+    writer.Histogram("winnow_captured_attention_mass",
+                     "Share of the softmax that the attended rows hold, per position and head.",
+                     InferenceRankMetrics::kMassBounds, counts, mass.sum, with("layer", std::to_string(layer)));
+  }
+}
+
+}  // namespace winnow

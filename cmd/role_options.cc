@@ -1,0 +1,145 @@
+#include "cmd/role_options.h"
+
+#include "cmd/machine.h"
+#include "common/selection/presets.h"
+
+namespace winnow {
+
+void ProcessOptions::Declare(Fields& fields) {
+  fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
+  fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
+  fields.Address("grpc", &grpc,
+                 "Where the gRPC server listens; other processes must reach it there. Port 0 takes a free one.");
+  fields.Address("metrics", &metrics, "Where /metrics is served. Port 0 takes a free one.");
+  fields.Text("log-level", &log_level, "trace, debug, info, warning, error or off.");
+  fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
+                 -1, 1 << 20);
+}
+
+void SelectionOptions::Declare(Fields& fields) {
+  std::string names;
+  for (const SelectionPreset& preset : SelectionPresets()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", preset.spec.preset);
+  }
+  fields.Text("selection", &preset, "Selection preset of requests that name none: " + names + ".");
+  fields.Integer(
+      "budget", &budget,
+      "Selected rows per head, sinks and recent rows not counted; also the most that a request may ask for. More rows "
+      "mean more resident memory and more bytes per step, and a larger share of the attention. 0 = the preset's.");
+  fields.Integer<int64_t>("sinks", &sinks, "First positions that are always attended; -1 = the preset's.", -1, 4096);
+  fields.Integer<int64_t>("recent", &recent, "Newest positions that are always attended; -1 = the preset's.", -1,
+                          65536);
+}
+
+absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
+  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, FindPreset(preset));
+  if (budget > 0) spec.budget_tokens = budget;
+  if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
+  if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
+  WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
+  return spec;
+}
+
+void CacheOptions::Declare(Fields& fields) {
+  fields.Bytes(
+      "memory", &memory_bytes,
+      "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "
+      "available.");
+  fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
+  fields.Duration("detached-ttl", &detached_ttl,
+                  "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
+}
+
+RouterProcessOptions::RouterProcessOptions() {
+  process.rank = "router-0";
+  process.grpc.port = 8001;
+}
+
+void RouterProcessOptions::Declare(Fields& fields) {
+  process.Declare(fields);
+  fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
+  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
+  selection.Declare(fields);
+  DeclareMaxQueue(fields, &max_queue);
+  fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
+                 256);
+  fields.Duration("request-timeout", &request_timeout, "Longest life of a request whose client names no deadline.");
+}
+
+void InferenceProcessOptions::Declare(Fields& fields) {
+  process.Declare(fields);
+  fields.Address("router", &router, "gRPC address of the router.");
+  fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
+  DeclareTransport(fields, &transport);
+  DeclareDevice(fields, &device);
+  DeclareCompute(fields, &compute);
+  DeclareKvDtype(fields, &kv_dtype);
+  fields.Text("isa", &isa, "CPU kernels: auto, or the name of a set (portable, avx512bf16).");
+  fields.Integer("threads", &threads,
+                 "Threads of the compute team; 0 = one per core. More than cores makes every step slower.", 0, 1024);
+  DeclareMaxContext(fields, &max_context);
+  DeclareMaxRunning(fields, &max_running);
+  fields.Integer("prefill-chunk", &prefill_chunk,
+                 "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer.",
+                 1u, 65536u);
+  fields.Bytes("slot-memory", &slot_memory_bytes,
+               "Memory for resident KV rows; 0 = what the running sequences can need.");
+  fields.Bytes("prefill-memory", &prefill_memory_bytes,
+               "Memory for the KV of prompts in prefill; 0 = two of the longest.");
+  selection.Declare(fields);
+  fields.Nested("cache", &cache);
+}
+
+void CacheProcessOptions::Declare(Fields& fields) {
+  process.Declare(fields);
+  fields.Address("router", &router, "gRPC address of the router.");
+  cache.Declare(fields);
+}
+
+void DeclareTransport(Fields& fields, TransportKind* transport) {
+  fields.Enum("transport", transport,
+              {{"auto", TransportKind::kAuto}, {"inproc", TransportKind::kInproc}, {"ucx", TransportKind::kUcx}},
+              "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
+              "inference "
+              "process, so that a crash loses both. auto = ucx.");
+}
+
+void DeclareDevice(Fields& fields, DeviceKind* device) {
+  fields.Enum("device", device, {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}}, "Where to compute.");
+}
+
+void DeclareCompute(Fields& fields, Dtype* compute) {
+  fields.Enum("compute", compute, {{"auto", Dtype::kBf16}, {"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}},
+              "Type of weights and matrix inputs: auto = bf16; f32 doubles the memory and the time of a step.");
+}
+
+void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
+  fields.Enum("kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}},
+              "Type of KV rows; f32 doubles them.");
+}
+
+void DeclareMaxContext(Fields& fields, uint32_t* max_context) {
+  fields.Integer("max-context", max_context,
+                 "Longest prompt and answer together, in tokens; 0 = the model's. Resident memory grows with it.", 0u,
+                 1u << 24);
+}
+
+void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
+  fields.Integer(
+      "max-running", max_running,
+      "Sequences in a decode batch of one inference rank; each needs resident rows. More run slower each and faster "
+      "together.",
+      1u, 4096u);
+}
+
+void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {
+  fields.Integer("max-queue", max_queue, "Requests under way or waiting at once; more are refused with 429.", 1u,
+                 1u << 20);
+}
+
+int ResolveThreads(int threads) {
+  return threads > 0 ? threads : UsableCores();
+}
+
+}  // namespace winnow

@@ -1,0 +1,106 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/status.h"
+#include "common/config/fields.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// The options of the three role processes, in the order in which --help shows them. `winnow up` fills the same structs.
+
+// Of every process.
+struct ProcessOptions {
+  std::string cluster = "local";
+  std::string rank;
+  HostPort grpc{"127.0.0.1", 0};
+  HostPort metrics{"127.0.0.1", 0};
+  std::string log_level = "info";
+  int report_fd = -1;
+
+  void Declare(Fields& fields);
+};
+
+// A preset and what is changed of it.
+struct SelectionOptions {
+  std::string preset = "winnow";
+  uint32_t budget = 0;
+  int64_t sinks = -1;
+  int64_t recent = -1;
+
+  void Declare(Fields& fields);
+  absl::StatusOr<SelectionSpec> Resolve() const;
+};
+
+enum class TransportKind { kAuto, kInproc, kUcx };
+enum class DeviceKind { kAuto, kCpu };
+
+// Memory and threads of a cache rank, alone or hosted.
+struct CacheOptions {
+  int64_t memory_bytes = 0;
+  int threads = 0;
+  std::chrono::microseconds detached_ttl{60'000'000};
+
+  void Declare(Fields& fields);
+};
+
+struct RouterProcessOptions {
+  ProcessOptions process;
+  std::string model;
+  std::string model_id;
+  HostPort http{"127.0.0.1", 8000};
+  SelectionOptions selection;
+  uint32_t max_queue = 1024;
+  int http_threads = 2;
+  std::chrono::microseconds request_timeout{600'000'000};
+
+  RouterProcessOptions();
+  void Declare(Fields& fields);
+};
+
+struct InferenceProcessOptions {
+  ProcessOptions process;
+  HostPort router{"127.0.0.1", 8001};
+  std::string model;
+  TransportKind transport = TransportKind::kAuto;
+  DeviceKind device = DeviceKind::kAuto;
+  Dtype compute = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;
+  std::string isa = "auto";
+  int threads = 0;
+  uint32_t max_context = 0;
+  uint32_t max_running = 64;
+  uint32_t prefill_chunk = 512;
+  int64_t slot_memory_bytes = 0;
+  int64_t prefill_memory_bytes = 0;
+  SelectionOptions selection;
+  CacheOptions cache;  // of the hosted cache rank, with transport inproc
+
+  InferenceProcessOptions() { process.rank = "inference-0"; }
+  void Declare(Fields& fields);
+};
+
+struct CacheProcessOptions {
+  ProcessOptions process;
+  HostPort router{"127.0.0.1", 8001};
+  CacheOptions cache;
+
+  CacheProcessOptions() { process.rank = "cache-0"; }
+  void Declare(Fields& fields);
+};
+
+// Fields shared with `winnow up`.
+void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclareDevice(Fields& fields, DeviceKind* device);
+void DeclareCompute(Fields& fields, Dtype* compute);
+void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
+void DeclareMaxContext(Fields& fields, uint32_t* max_context);
+void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
+void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
+
+// `threads`, or for 0 the cores that this process may use.
+int ResolveThreads(int threads);
+
+}  // namespace winnow

@@ -1,0 +1,80 @@
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cmd/parent_report.h"
+#include "cmd/role_options.h"
+#include "common/base/status.h"
+#include "common/metrics/metrics_registry.h"
+#include "common/metrics/metrics_server.h"
+#include "common/rpc/admin_service.h"
+#include "common/rpc/membership_client.h"
+#include "common/rpc/rpc_server.h"
+#include "winnow/v1/identity.pb.h"
+
+namespace winnow {
+
+// What every role process has: log, identity, reserved gRPC port, metrics, servers, orderly stop.
+class RoleProcess {
+ public:
+  // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
+  // come.
+  static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
+                                                            const ProcessOptions& options, std::string options_yaml);
+  ~RoleProcess();
+
+  // With the address at which the gRPC server will listen.
+  const v1::Identity& identity() const { return identity_; }
+  MetricsRegistry& metrics() { return *metrics_; }
+  std::string metrics_address() const { return metrics_server_->address(); }
+  RpcServer& server() { return *server_; }
+  ParentReport& report() { return report_; }
+
+  // Starts the gRPC server with these services and the AdminService, and the metrics server, and reports the addresses.
+  // `load` is asked until Shutdown.
+  absl::Status Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
+                     std::function<v1::RankLoad()> load);
+
+  struct Membership {
+    v1::RegisterRequest registration;
+    std::function<v1::RankLoad()> load;
+  };
+  // Registers with the router and stays registered. While every membership stands, the server's health is SERVING; the
+  // first time is reported as readiness. A refusal is a Fail.
+  void Join(const std::string& router_address, std::vector<Membership> memberships);
+  // Tells the router goodbye, so that no new work comes.
+  void Leave();
+
+  // Until SIGINT or SIGTERM (OK) or Fail (its status). `tick`, if there is one, is called every 100 ms.
+  absl::Status WaitForStop(const std::function<void()>& tick = nullptr);
+  // Ends WaitForStop. Any thread.
+  void Fail(const absl::Status& status);
+
+  // Stops both servers; handlers have returned and no metric source is asked any more when this returns.
+  void Shutdown();
+
+ private:
+  RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml);
+
+  const ProcessOptions options_;
+  const std::string options_yaml_;
+  v1::Identity identity_;
+  ParentReport report_;
+  const std::shared_ptr<MetricsRegistry> metrics_;
+  std::unique_ptr<class ReservedAddress> reserved_;
+  std::unique_ptr<AdminServiceImpl> admin_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  absl::Status failure_;
+  std::vector<bool> standing_;  // by membership
+
+  std::vector<std::unique_ptr<MembershipClient>> memberships_;  // their threads use what is above
+};
+
+}  // namespace winnow

@@ -1,0 +1,70 @@
+#include <chrono>
+
+#include "absl/cleanup/cleanup.h"
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/role_options.h"
+#include "cmd/role_process.h"
+#include "router/router.h"
+#include "spdlog/spdlog.h"
+#include "winnow/v1/generation.grpc.pb.h"
+
+namespace winnow {
+namespace {
+
+// How long answers under way may go on after a request to stop.
+constexpr std::chrono::milliseconds kHttpGrace{2000};
+
+absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
+                          RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
+  RouterOptions router_options;
+  router_options.model_dir = options.model;
+  router_options.model_id = options.model_id;
+  router_options.identity = process->identity();
+  WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
+  router_options.http.host = options.http.host;
+  router_options.http.port = options.http.port;
+  router_options.http.num_threads = options.http_threads;
+  router_options.max_queue = options.max_queue;
+  router_options.request_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.request_timeout);
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Create(router_options, &process->metrics()));
+
+  const absl::Cleanup stop = [&] {
+    router->StopHttp(kHttpGrace);
+    process->Shutdown();
+  };
+
+  std::vector<NamedService> services = router->services();
+  std::vector<std::string> always_served;
+  for (const NamedService& service : services) {
+    if (service.name != v1::GenerationService::service_full_name()) always_served.push_back(service.name);
+  }
+  WINNOW_RETURN_IF_ERROR(
+      process->Serve(std::move(services), router->fingerprint(), [&router] { return router->load(); }));
+  for (const std::string& name : always_served) process->server().SetServing(name, true);
+  WINNOW_RETURN_IF_ERROR(router->StartHttp());
+  process->report().Address("http", router->http_address());
+  process->report().Ready();
+  spdlog::info("HTTP on {}", router->http_address());
+
+  return process->WaitForStop([&] {
+    const bool ready = router->Ready().ok();
+    process->server().SetServing("", ready);
+    process->server().SetServing(v1::GenerationService::service_full_name(), ready);
+  });
+}
+
+}  // namespace
+
+int RouterMain(const Arguments& arguments) {
+  RouterProcessOptions options;
+  if (const auto code =
+          ParseCommandLine("router", "--model DIR [--config FILE.yaml] [--option=value ...]", arguments, options)) {
+    return *code;
+  }
+  const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
+  return status.ok() ? 0 : Fail("router", status);
+}
+
+}  // namespace winnow

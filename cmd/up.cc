@@ -1,0 +1,136 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <type_traits>
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/http_probe.h"
+#include "cmd/supervisor.h"
+#include "cmd/up_options.h"
+#include "common/config/listen_address.h"
+
+namespace winnow {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Takes the address that a process has reported, if it has, so that its next run listens there again.
+void KeepAddress(const Supervisor::Addresses& known, const char* key, HostPort& address) {
+  const auto it = known.find(key);
+  if (it == known.end()) return;
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(it->second);
+  if (parsed.ok()) address = *parsed;
+}
+
+// One line for a port that is taken, before anything is started.
+absl::Status CheckPorts(const UpOptions& options) {
+  WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.http.ToString()).status(), "--http"));
+  WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.grpc.ToString()).status(), "--grpc"));
+  for (int process = 0; process < options.num_processes(); ++process) {
+    WINNOW_RETURN_IF_ERROR(
+        Annotate(CheckListenAddress(options.MetricsAddress(process).ToString()).status(), "--metrics"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Command(const std::string& program, const char* role) {
+  return {program, role, absl::StrCat("--config=/dev/fd/", kConfigFd)};
+}
+
+// A child whose options come from `make` and which keeps the ports that it was given.
+template <class Options>
+Supervisor::Child Role(const std::string& program, const char* role, Options options) {
+  std::string name = options.process.rank;
+  return {std::move(name), Command(program, role), [options](const Supervisor::Addresses& known) {
+            Options next = options;
+            KeepAddress(known, "grpc", next.process.grpc);
+            KeepAddress(known, "metrics", next.process.metrics);
+            if constexpr (std::is_same_v<Options, RouterProcessOptions>) KeepAddress(known, "http", next.http);
+            return DumpYaml(Fields::Of(next));
+          }};
+}
+
+class Cluster {
+ public:
+  Cluster(const UpOptions& options, std::string program)
+      : options_(options), program_(std::move(program)), supervisor_(Supervisor::Options()) {}
+
+  // Returns when the first request will succeed.
+  absl::Status Start() {
+    const RouterProcessOptions router = options_.Router();
+    router_ = router.process.rank;
+    WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "router", router)));
+    WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
+    WINNOW_ASSIGN_OR_RETURN(const HostPort router_address, ParseHostPort(Address(router_, "grpc")));
+    if (!options_.hosts_cache()) {
+      for (int i = 0; i < options_.cache_ranks; ++i) {
+        WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));
+      }
+    }
+    for (int i = 0; i < options_.inference_ranks; ++i) {
+      WINNOW_RETURN_IF_ERROR(
+          supervisor_.Start(Role(program_, "inference-rank", options_.InferenceRank(i, router_address))));
+    }
+    return supervisor_.RunUntil([this] { return supervisor_.AllReady() && RouterIsReady(); });
+  }
+
+  absl::Status Run() {
+    return supervisor_.RunUntil([] { return false; });
+  }
+
+  std::string ReadyLine() const {
+    std::vector<std::string> names = {router_};  // in the order of their ports
+    for (int i = 0; i < options_.inference_ranks; ++i) names.push_back(absl::StrCat("inference-", i));
+    for (int i = 0; !options_.hosts_cache() && i < options_.cache_ranks; ++i)
+      names.push_back(absl::StrCat("cache-", i));
+    std::string metrics;
+    for (const std::string& name : names) {
+      absl::StrAppend(&metrics, metrics.empty() ? "" : ",", Address(name, "metrics"));
+    }
+    return absl::StrCat("ready http=", Address(router_, "http"), " grpc=", Address(router_, "grpc"),
+                        " metrics=", metrics);
+  }
+
+ private:
+  std::string Address(const std::string& name, const char* key) const {
+    const Supervisor::Addresses& addresses = supervisor_.addresses(name);
+    const auto it = addresses.find(key);
+    return it == addresses.end() ? "?" : it->second;
+  }
+
+  bool RouterIsReady() {
+    const absl::StatusOr<HttpAnswer> answer = HttpGet(Address(router_, "http"), "/ready", milliseconds(1000));
+    return answer.ok() && answer->status == 200;
+  }
+
+  const UpOptions& options_;
+  const std::string program_;
+  Supervisor supervisor_;
+  std::string router_;
+};
+
+absl::Status Run(const UpOptions& options) {
+  WINNOW_RETURN_IF_ERROR(CheckPorts(options));
+  char program[4096];
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
+  if (length <= 0) return absl::InternalError("cannot read /proc/self/exe");
+  Cluster cluster(options, std::string(program, length));
+  WINNOW_RETURN_IF_ERROR(cluster.Start());
+  std::printf("%s\n", cluster.ReadyLine().c_str());
+  std::fflush(stdout);
+  return cluster.Run();
+}
+
+}  // namespace
+
+int UpMain(const Arguments& arguments) {
+  UpOptions options;
+  if (const auto code = ParseCommandLine("up", "--model DIR [--option=value ...]", arguments, options)) return *code;
+  if (const absl::Status status = options.Validate(); !status.ok()) return Fail("up", status, 2);
+  const absl::Status status = Run(options);
+  return absl::IsCancelled(status) ? 0 : Fail("up", status);
+}
+
+}  // namespace winnow

@@ -1,0 +1,106 @@
+#include "cmd/up_options.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cmd/child_process.h"
+#include "cmd/machine.h"
+
+namespace winnow {
+
+void UpOptions::Declare(Fields& fields) {
+  fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
+  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
+  fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
+  fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
+  fields.Integer("inference-ranks", &inference_ranks,
+                 "Processes that hold the weights and compute; each loads the model into memory of its own.", 1, 64);
+  fields.Integer("cache-ranks", &cache_ranks, "Processes that hold the KV. Without effect with transport inproc.", 1,
+                 64);
+  selection.Declare(fields);
+  DeclareTransport(fields, &transport);
+  DeclareDevice(fields, &device);
+  DeclareCompute(fields, &compute);
+  DeclareKvDtype(fields, &kv_dtype);
+  DeclareMaxContext(fields, &max_context);
+  DeclareMaxRunning(fields, &max_running);
+  DeclareMaxQueue(fields, &max_queue);
+  fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
+  fields.Bytes("cache-memory", &cache_memory_bytes,
+               "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
+  fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
+}
+
+absl::Status UpOptions::Validate() const {
+  if (model.empty()) return absl::InvalidArgumentError("--model DIR is required");
+  std::error_code error;
+  if (!std::filesystem::is_directory(model, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model));
+  }
+  if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
+  }
+  if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
+  }
+  return selection.Resolve().status();
+}
+
+HostPort UpOptions::MetricsAddress(int process) const {
+  HostPort address = metrics;
+  if (address.port != 0) address.port = static_cast<uint16_t>(address.port + process);
+  return address;
+}
+
+RouterProcessOptions UpOptions::Router() const {
+  RouterProcessOptions options;
+  options.process.grpc = grpc;
+  options.process.metrics = MetricsAddress(0);
+  options.process.log_level = log_level;
+  options.process.report_fd = kReportFd;
+  options.model = model;
+  options.model_id = model_id;
+  options.http = http;
+  options.selection = selection;
+  options.max_queue = max_queue;
+  return options;
+}
+
+InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& router) const {
+  InferenceProcessOptions options;
+  options.process.rank = absl::StrCat("inference-", index);
+  options.process.metrics = MetricsAddress(1 + index);
+  options.process.log_level = log_level;
+  options.process.report_fd = kReportFd;
+  options.router = router;
+  options.model = model;
+  options.transport = hosts_cache() ? TransportKind::kInproc : TransportKind::kUcx;
+  options.device = device;
+  options.compute = compute;
+  options.kv_dtype = kv_dtype;
+  options.threads = threads > 0 ? threads : std::max(1, UsableCores() / inference_ranks);
+  options.max_context = max_context;
+  options.max_running = max_running;
+  options.selection = selection;
+  options.cache = CacheRank(index, router).cache;
+  if (hosts_cache()) options.cache.threads = options.threads;
+  return options;
+}
+
+CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) const {
+  CacheProcessOptions options;
+  options.process.rank = absl::StrCat("cache-", index);
+  options.process.metrics = MetricsAddress(1 + inference_ranks + index);
+  options.process.log_level = log_level;
+  options.process.report_fd = kReportFd;
+  options.router = router;
+  const int hosts = hosts_cache() ? inference_ranks : cache_ranks;
+  options.cache.memory_bytes = cache_memory_bytes;
+  if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
+  options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / cache_ranks);
+  return options;
+}
+
+}  // namespace winnow

@@ -1,0 +1,47 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cmd/role_options.h"
+
+namespace winnow {
+
+// The options of `winnow up`, and what they mean for each process.
+struct UpOptions {
+  std::string model;
+  std::string model_id;
+  HostPort http{"127.0.0.1", 8000};
+  HostPort grpc{"127.0.0.1", 8001};
+  HostPort metrics{"127.0.0.1", 9100};
+  int inference_ranks = 1;
+  int cache_ranks = 1;
+  SelectionOptions selection;
+  TransportKind transport = TransportKind::kAuto;
+  DeviceKind device = DeviceKind::kAuto;
+  Dtype compute = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;
+  uint32_t max_context = 0;
+  uint32_t max_running = 64;
+  uint32_t max_queue = 1024;
+  int threads = 0;
+  int64_t cache_memory_bytes = 0;
+  std::string log_level = "info";
+
+  void Declare(Fields& fields);
+
+  bool hosts_cache() const { return transport == TransportKind::kInproc; }
+  // INVALID_ARGUMENT for what can be seen to be wrong without starting anything: no such model folder, an unknown
+  // preset, ports that do not fit.
+  absl::Status Validate() const;
+
+  // Every process has its number: the router 0, then the inference ranks, then the cache ranks. Its metrics port is the
+  // first one plus the number.
+  HostPort MetricsAddress(int process) const;
+  int num_processes() const { return 1 + inference_ranks + (hosts_cache() ? 0 : cache_ranks); }
+
+  RouterProcessOptions Router() const;
+  InferenceProcessOptions InferenceRank(int index, const HostPort& router) const;
+  CacheProcessOptions CacheRank(int index, const HostPort& router) const;
+};
+
+}  // namespace winnow

@@ -1,0 +1,105 @@
+#include "router/dispatch_context.h"
+
+#include "common/rpc/channel.h"
+#include "router/routing_policy.h"
+
+namespace winnow {
+namespace {
+
+DispatcherOptions WithDefaults(DispatcherOptions options) {
+  if (!options.channels) options.channels = NewChannel;
+  return options;
+}
+
+std::mt19937_64 SeededGenerator() {
+  std::random_device device;
+  std::seed_seq seed{device(), device(), device(), device(), device(), device(), device(), device()};
+  return std::mt19937_64(seed);
+}
+
+}  // namespace
+
+DispatchContext::DispatchContext(DispatcherOptions o, Registry* r, TimerQueue* t)
+    : options(WithDefaults(std::move(o))),
+      registry(r),
+      timers(t),
+      reports_(std::make_shared<Strand>()),
+      clients(std::make_shared<RankClients>(options.identity, options.channels, options.client,
+                                            [reports = reports_, r](const v1::Identity& rank) {
+                                              reports->Post([r, rank] { r->ReportUnreachable(rank); });
+                                            })),
+      random_(SeededGenerator()) {}
+
+absl::Status DispatchContext::Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return absl::UnavailableError("the router is shutting down");
+    if (requests_.size() < options.max_queue) {
+      requests_.emplace(request.get(), request);
+      if (group != 0) ++groups_[group].members;
+      counters.admitted.fetch_add(1);
+      return absl::OkStatus();
+    }
+  }
+  counters.rejected.fetch_add(1);
+  return absl::ResourceExhaustedError(absl::StrCat("queue is full: ", options.max_queue, " requests are under way"));
+}
+
+void DispatchContext::Remove(const DispatchedRequest* request, uint64_t group) {
+  std::lock_guard lock(mutex_);
+  requests_.erase(request);
+  if (requests_.empty()) emptied_.notify_all();
+  if (group == 0) return;
+  const auto it = groups_.find(group);
+  if (it != groups_.end() && --it->second.members == 0) groups_.erase(it);
+}
+
+std::vector<std::shared_ptr<DispatchedRequest>> DispatchContext::All() const {
+  std::vector<std::shared_ptr<DispatchedRequest>> all;
+  std::lock_guard lock(mutex_);
+  for (const auto& [key, weak] : requests_) {
+    if (auto request = weak.lock()) all.push_back(std::move(request));
+  }
+  return all;
+}
+
+void DispatchContext::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  reports_->Close();
+}
+
+void DispatchContext::AwaitEmpty() {
+  std::unique_lock lock(mutex_);
+  emptied_.wait(lock, [this] { return requests_.empty(); });
+}
+
+absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t group) {
+  if (group != 0) {
+    std::lock_guard lock(mutex_);
+    if (const auto it = groups_.find(group); it != groups_.end() && it->second.route) {
+      need.prefer_inference = KeyOf(it->second.route->inference);
+      need.prefer_cache = KeyOf(it->second.route->cache);
+      // A sibling that failed over has shown the way; do not go back to the rank that failed.
+      if (need.prefer_inference == need.avoid_inference) need.prefer_inference.reset();
+      if (need.prefer_cache == need.avoid_cache) need.prefer_cache.reset();
+    }
+  }
+  WINNOW_ASSIGN_OR_RETURN(Route route, ChooseRoute(registry->Snapshot(), clients->Assigned(), need));
+  if (group != 0) {
+    std::lock_guard lock(mutex_);
+    if (const auto it = groups_.find(group); it != groups_.end()) it->second.route = route;
+  }
+  return route;
+}
+
+uint64_t DispatchContext::NewSequenceId() {
+  std::lock_guard lock(mutex_);
+  uint64_t id = 0;
+  while (id == 0) id = random_();
+  return id;
+}
+
+}  // namespace winnow

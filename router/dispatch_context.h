@@ -1,0 +1,61 @@
+#pragma once
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <unordered_map>
+
+#include "router/dispatcher.h"
+
+namespace winnow {
+
+class DispatchedRequest;
+
+// What the requests of one dispatcher share. Thread-safe; calls no user code.
+class DispatchContext {
+ public:
+  DispatchContext(DispatcherOptions options, Registry* registry, TimerQueue* timers);
+
+  // RESOURCE_EXHAUSTED when the queue is full. Every admitted request is removed once.
+  absl::Status Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group);
+  void Remove(const DispatchedRequest* request, uint64_t group);
+  std::vector<std::shared_ptr<DispatchedRequest>> All() const;
+  // No request is admitted any more. Then, once every request has been ended: nothing uses the registry and the timers
+  // after AwaitEmpty.
+  void Stop();
+  void AwaitEmpty();
+
+  // Requests of a group follow the route of the one that was routed last. 0 is no group.
+  absl::StatusOr<Route> ChooseRouteFor(RouteNeed need, uint64_t group);
+
+  uint64_t NewSequenceId();
+  uint64_t NewAttemptId() { return next_attempt_id_.fetch_add(1); }
+
+  const DispatcherOptions options;
+  Registry* const registry;
+  TimerQueue* const timers;
+  DispatcherCounters counters;
+
+ private:
+  const std::shared_ptr<Strand> reports_;  // tells the registry of lost ranks; streams may outlive the dispatcher
+
+ public:
+  const std::shared_ptr<RankClients> clients;
+
+ private:
+  struct Group {
+    uint32_t members = 0;
+    std::optional<Route> route;
+  };
+
+  std::atomic<uint64_t> next_attempt_id_{1};
+
+  mutable std::mutex mutex_;
+  std::condition_variable emptied_;
+  bool stopped_ = false;
+  std::mt19937_64 random_;
+  std::unordered_map<const DispatchedRequest*, std::weak_ptr<DispatchedRequest>> requests_;
+  std::unordered_map<uint64_t, Group> groups_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,239 @@
+#include "router/dispatched_request.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/selection/presets.h"
+
+namespace winnow {
+namespace {
+
+using SystemClock = std::chrono::system_clock;
+
+// Deadlines may be "never", which clock arithmetic does not survive.
+constexpr std::chrono::hours kLongestWait{24 * 365};
+
+TimerQueue::Clock::time_point ToTimerClock(SystemClock::time_point deadline) {
+  const auto now = SystemClock::now();
+  const auto left = deadline > now + kLongestWait ? SystemClock::duration(kLongestWait) : deadline - now;
+  return TimerQueue::Clock::now() + std::chrono::duration_cast<TimerQueue::Clock::duration>(left);
+}
+
+uint64_t UnixNanos(SystemClock::time_point time) {
+  const auto latest = SystemClock::now() + kLongestWait;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::min(time, latest).time_since_epoch()).count();
+}
+
+}  // namespace
+
+DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
+                                     TokenObserver* observer)
+    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {}
+
+void DispatchedRequest::Begin() {
+  deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
+  StartAttempt();
+  if (strand_.Resume()) {
+    context_->timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
+  }
+}
+
+void DispatchedRequest::Abandon() {
+  strand_.Close();
+  End();
+}
+
+void DispatchedRequest::PostMembershipChange() {
+  strand_.Post([self = shared_from_this()] {
+    if (self->phase_ == Phase::kWaiting && self->backoff_timer_ == 0) self->StartAttempt();
+  });
+}
+
+void DispatchedRequest::PostFailure(absl::Status status) {
+  strand_.Post([self = shared_from_this(), status = std::move(status)] { self->Fail(status); });
+}
+
+void DispatchedRequest::SetPhase(Phase phase) {
+  auto gauge = [this](Phase p) -> std::atomic<int64_t>* {
+    if (p == Phase::kAttempt) return &context_->counters.running;
+    if (p == Phase::kWaiting) return &context_->counters.waiting;
+    return nullptr;
+  };
+  if (phase == phase_) return;
+  if (auto* old_gauge = gauge(phase_)) old_gauge->fetch_sub(1);
+  if (auto* new_gauge = gauge(phase)) new_gauge->fetch_add(1);
+  phase_ = phase;
+}
+
+void DispatchedRequest::StartAttempt() {
+  // Waiting first: a rank that joins after the table was read then wakes this request.
+  SetPhase(Phase::kWaiting);
+  RouteNeed need;
+  bool attach = false;
+  if (route_) {
+    need.avoid_inference = KeyOf(route_->inference);
+    const RankKey cache = KeyOf(route_->cache);
+    attach = submitted_ && !sequence_lost_ && context_->registry->Snapshot().Find(v1::ROLE_CACHE_RANK, cache);
+    if (attach) {
+      need.cache = cache;
+    } else {
+      need.avoid_cache = cache;
+    }
+  }
+  const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
+  if (!route.ok()) return WaitForRank(route.status());
+  CancelTimer(&rank_wait_timer_);
+
+  const bool is_failover = submitted_;
+  if (!attach) sequence_id_ = context_->NewSequenceId();
+  sequence_lost_ = false;
+  route_ = *route;
+  attempt_id_ = context_->NewAttemptId();
+  client_ = context_->clients->Get(route_->inference);
+  context_->clients->Assign(*route_);
+  SetPhase(Phase::kAttempt);
+  if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
+  const absl::Status submitted = client_->Submit(
+      MakeSubmit(attach), [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
+        const auto self = weak.lock();
+        if (!self) return;
+        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
+      });
+  if (!submitted.ok()) return OnAttemptLost(submitted, false);
+  submitted_ = true;
+  if (is_failover) {
+    (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
+  }
+}
+
+v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach) const {
+  v1::DispatchRequest::Submit submit;
+  submit.set_request_id(attempt_id_);
+  submit.set_sequence_id(sequence_id_);
+  *submit.mutable_cache_rank() = route_->cache;
+  submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
+  submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
+  submit.set_attach(attach);
+  *submit.mutable_sampling() = request_.sampling;
+  *submit.mutable_stopping() = request_.stopping;
+  *submit.mutable_selection() = ToProto(request_.selection);
+  if (request_.top_logprobs) submit.set_top_logprobs(*request_.top_logprobs);
+  submit.set_deadline_unix_nanos(UnixNanos(request_.deadline));
+  return submit;
+}
+
+void DispatchedRequest::WaitForRank(const absl::Status& reason) {
+  wait_reason_ = reason;
+  if (rank_wait_timer_ != 0) return;
+  rank_wait_timer_ = PostAt(TimerQueue::Clock::now() + context_->options.rank_wait, &DispatchedRequest::OnRankWaitOver);
+}
+
+void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
+  if (attempt_id != attempt_id_) return;  // of an attempt that was given up
+  if (!event.ok()) return OnAttemptLost(event.status(), false);
+  switch (event->event_case()) {
+    case v1::DispatchResponse::kTokens:
+      return OnTokens(event->tokens());
+    case v1::DispatchResponse::kFinished: {
+      DropAttempt(false);
+      End();
+      if (event->finished().stats().not_identical()) context_->counters.not_identical.fetch_add(1);
+      return observer_->OnFinished(event->finished().reason(), event->finished().stats());
+    }
+    case v1::DispatchResponse::kFailed: {
+      const v1::DispatchResponse::Failed& failed = event->failed();
+      auto code = static_cast<absl::StatusCode>(failed.code());
+      if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
+      const absl::Status status(code, failed.message());
+      if (failed.retryable()) return OnAttemptLost(status, failed.sequence_lost());
+      DropAttempt(false);
+      return Fail(status);
+    }
+    case v1::DispatchResponse::EVENT_NOT_SET:
+      return Fail(absl::InternalError("the inference rank sent an event that this router does not know"));
+  }
+}
+
+void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) {
+  const absl::StatusOr<TokenJournal::Accepted> accepted = journal_.Accept(delta);
+  if (!accepted.ok()) return Fail(accepted.status());
+  context_->counters.replayed_tokens.fetch_add(accepted->replayed);
+  context_->counters.mismatched_tokens.fetch_add(accepted->mismatched);
+  if (accepted->tokens.empty()) return;
+  fruitless_attempts_ = 0;
+  context_->counters.tokens.fetch_add(accepted->tokens.size());
+  observer_->OnTokens(accepted->first_index, accepted->tokens);
+}
+
+void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_lost) {
+  DropAttempt(false);
+  sequence_lost_ = sequence_lost_ || sequence_lost;
+  ++fruitless_attempts_;
+  if (fruitless_attempts_ >= context_->options.max_attempts) {
+    // Posted, because this may be Begin's thread.
+    return PostFailure(absl::UnavailableError(
+        absl::StrCat("gave up after ", fruitless_attempts_, " attempts, the last one: ", status.message())));
+  }
+  SetPhase(Phase::kWaiting);
+  // The first retry is immediate; a rank that cannot be reached is suspect by now.
+  if (fruitless_attempts_ == 1) return StartAttempt();
+  const uint32_t doublings = std::min(fruitless_attempts_ - 2, 20u);
+  const auto backoff = std::min(context_->options.first_backoff * (1 << doublings), context_->options.max_backoff);
+  backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+}
+
+void DispatchedRequest::DropAttempt(bool cancel) {
+  if (attempt_id_ == 0) return;
+  if (cancel && client_) client_->Cancel(attempt_id_);
+  context_->clients->Unassign(*route_);
+  attempt_id_ = 0;
+  client_.reset();
+}
+
+void DispatchedRequest::Fail(const absl::Status& status) {
+  if (phase_ == Phase::kEnded) return;
+  End();
+  observer_->OnFailed(status);
+}
+
+void DispatchedRequest::End() {
+  if (phase_ == Phase::kEnded) return;
+  DropAttempt(true);
+  CancelTimer(&deadline_timer_);
+  CancelTimer(&rank_wait_timer_);
+  CancelTimer(&backoff_timer_);
+  SetPhase(Phase::kEnded);
+  context_->Remove(this, request_.group);
+}
+
+void DispatchedRequest::CancelTimer(TimerQueue::TimerId* timer) {
+  if (*timer != 0) context_->timers->Cancel(*timer);
+  *timer = 0;
+}
+
+TimerQueue::TimerId DispatchedRequest::PostAt(TimerQueue::Clock::time_point time,
+                                              void (DispatchedRequest::*function)()) {
+  return context_->timers->At(time, [weak = weak_from_this(), function] {
+    const auto self = weak.lock();
+    if (self) self->strand_.Post([self, function] { ((*self).*function)(); });
+  });
+}
+
+void DispatchedRequest::OnDeadline() {
+  Fail(absl::DeadlineExceededError(
+      absl::StrCat("the deadline passed after ", journal_.ids().size(), " generated tokens")));
+}
+
+void DispatchedRequest::OnRankWaitOver() {
+  if (phase_ != Phase::kWaiting || rank_wait_timer_ == 0) return;  // a rank came in the meantime
+  rank_wait_timer_ = 0;
+  Fail(Annotate(wait_reason_, "no rank came in time"));
+}
+
+void DispatchedRequest::OnBackoffOver() {
+  if (phase_ != Phase::kWaiting) return;
+  backoff_timer_ = 0;
+  StartAttempt();
+}
+
+}  // namespace winnow

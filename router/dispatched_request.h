@@ -1,0 +1,72 @@
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "router/dispatch_context.h"
+#include "router/strand.h"
+#include "router/token_journal.h"
+
+namespace winnow {
+
+// One admitted request: the state machine that makes attempts until one finishes. Everything but the constructor,
+// Begin, Abandon and the three posting functions runs on its strand.
+//
+//   Begin -> attempt -> (Finished | Failed for good | deadline) -> ended
+//               |  ^
+//        lost   v  |  a rank is there, back-off over
+//              waiting -> (deadline | rank_wait over) -> ended
+class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest> {
+ public:
+  DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request, TokenObserver* observer);
+
+  // Makes the first attempt. No callback runs on the calling thread.
+  void Begin();
+  // The owner has lost interest: no callback runs after it returns, except the one it is called from.
+  void Abandon();
+
+  // Any thread.
+  void PostMembershipChange();
+  void PostFailure(absl::Status status);
+
+ private:
+  enum class Phase { kNew, kAttempt, kWaiting, kEnded };
+
+  void SetPhase(Phase phase);
+  void StartAttempt();
+  v1::DispatchRequest::Submit MakeSubmit(bool attach) const;
+  void WaitForRank(const absl::Status& reason);
+  void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
+  void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  void OnAttemptLost(const absl::Status& status, bool sequence_lost);
+  void DropAttempt(bool cancel);
+  void Fail(const absl::Status& status);
+  // Frees everything downstream. Idempotent.
+  void End();
+  void CancelTimer(TimerQueue::TimerId* timer);
+  TimerQueue::TimerId PostAt(TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
+  void OnDeadline();
+  void OnRankWaitOver();
+  void OnBackoffOver();
+
+  const std::shared_ptr<DispatchContext> context_;
+  const TokenRequest request_;
+  TokenObserver* const observer_;
+  Strand strand_{Strand::Start::kHeld};
+
+  // Touched on the strand, by Begin before it is released, and by Abandon after it is closed.
+  Phase phase_ = Phase::kNew;
+  TokenJournal journal_;
+  uint64_t sequence_id_ = 0;
+  std::optional<Route> route_;  // of the latest attempt
+  bool submitted_ = false;      // some attempt has had the chance to open the sequence
+  bool sequence_lost_ = false;
+  uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
+  std::shared_ptr<RankClient> client_;  // of the attempt under way
+  uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token
+  absl::Status wait_reason_;
+  TimerQueue::TimerId deadline_timer_ = 0;
+  TimerQueue::TimerId rank_wait_timer_ = 0;
+  TimerQueue::TimerId backoff_timer_ = 0;
+};
+
+}  // namespace winnow

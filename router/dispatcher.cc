@@ -1,0 +1,56 @@
+#include "router/dispatcher.h"
+
+#include "router/dispatch_context.h"
+#include "router/dispatched_request.h"
+
+namespace winnow {
+namespace {
+
+class DispatchedStream final : public TokenStream {
+ public:
+  explicit DispatchedStream(std::shared_ptr<DispatchedRequest> request) : request_(std::move(request)) {}
+  ~DispatchedStream() override { request_->Abandon(); }
+
+ private:
+  const std::shared_ptr<DispatchedRequest> request_;
+};
+
+}  // namespace
+
+Dispatcher::Dispatcher(DispatcherOptions options, Registry* registry, TimerQueue* timers)
+    : context_(std::make_shared<DispatchContext>(std::move(options), registry, timers)) {
+  subscription_ = registry->Subscribe([context = context_](const MembershipSnapshot& snapshot) {
+    context->clients->Retain(snapshot);
+    for (const auto& request : context->All()) request->PostMembershipChange();
+  });
+}
+
+Dispatcher::~Dispatcher() {
+  context_->Stop();
+  subscription_.reset();
+  for (const auto& request : context_->All())
+    request->PostFailure(absl::UnavailableError("the router is shutting down"));
+  context_->AwaitEmpty();
+  context_->clients->CloseAll();
+}
+
+absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest request, TokenObserver* observer) {
+  if (request.deadline <= std::chrono::system_clock::now()) {
+    return absl::DeadlineExceededError("the deadline has passed");
+  }
+  const uint64_t group = request.group;
+  auto dispatched = std::make_shared<DispatchedRequest>(context_, std::move(request), observer);
+  WINNOW_RETURN_IF_ERROR(context_->Admit(dispatched, group));
+  if (const auto route = context_->ChooseRouteFor({}, group); !route.ok()) {
+    context_->Remove(dispatched.get(), group);
+    return route.status();
+  }
+  dispatched->Begin();
+  return std::make_unique<DispatchedStream>(std::move(dispatched));
+}
+
+const DispatcherCounters& Dispatcher::counters() const {
+  return context_->counters;
+}
+
+}  // namespace winnow

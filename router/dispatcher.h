@@ -1,0 +1,62 @@
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "router/rank_clients.h"
+#include "router/registry.h"
+#include "router/timer_queue.h"
+#include "router/token_stream.h"
+
+namespace winnow {
+
+struct DispatcherOptions {
+  v1::Identity identity{};                      // of the router
+  uint32_t max_queue = 1024;                    // requests under way at once, each sample counted; more are refused
+  uint32_t max_attempts = 8;                    // in a row without a new token
+  std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
+  std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
+  std::chrono::milliseconds max_backoff{1000};
+  RankClient::Options client{};
+  RankClients::ChannelFactory channels{};  // absent: NewChannel
+};
+
+// Monotone counts, and two gauges.
+struct DispatcherCounters {
+  std::atomic<int64_t> running{0};  // requests with an attempt under way
+  std::atomic<int64_t> waiting{0};  // requests between attempts
+  std::atomic<uint64_t> admitted{0};
+  std::atomic<uint64_t> rejected{0};
+  std::atomic<uint64_t> tokens{0};
+  std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
+  std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
+  std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped
+  std::atomic<uint64_t> mismatched_tokens{0};    // of these, the ones that differ from what was delivered
+  std::atomic<uint64_t> not_identical{0};        // requests that ended with SelectionStats.not_identical
+};
+
+// Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference
+// rank. When it is lost, the next one attaches to the sequence if its cache rank lives and still has it, else it opens
+// a new sequence; either way it is told the tokens that were generated, and the observer sees one gapless stream.
+// Without a rank it waits for one.
+//
+// Threads: callbacks come from gRPC's threads and the timer's, from a strand per request; a slow callback delays the
+// other requests of its rank. Locks: one per object (dispatcher, clients, registry, strand, timers), none held while
+// another object is called.
+class Dispatcher final : public TokenGenerator {
+ public:
+  // `registry` and `timers` must outlive the dispatcher.
+  Dispatcher(DispatcherOptions options, Registry* registry, TimerQueue* timers);
+  // Requests that are still under way fail with UNAVAILABLE; their streams may be destroyed later.
+  ~Dispatcher() override;
+
+  absl::StatusOr<std::unique_ptr<TokenStream>> Start(TokenRequest request, TokenObserver* observer) override;
+
+  const DispatcherCounters& counters() const;
+
+ private:
+  std::shared_ptr<class DispatchContext> context_;
+  std::unique_ptr<Registry::Subscription> subscription_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,65 @@
+#include "router/generate_request.h"
+
+#include <nlohmann/json.hpp>
+
+#include "router/request_checks.h"
+
+namespace winnow {
+namespace {
+
+template <typename T>
+std::optional<T> Optional(bool has, const T& value) {
+  return has ? std::optional<T>(value) : std::nullopt;
+}
+
+absl::StatusOr<std::vector<uint32_t>> EncodeMessages(const v1::Messages& messages, const TextCodec& codec) {
+  if (messages.messages().empty()) return absl::InvalidArgumentError("messages: is empty");
+  auto conversation = nlohmann::json::array();
+  for (const v1::Message& message : messages.messages()) {
+    conversation.push_back({{"role", message.role()}, {"content", message.content()}});
+  }
+  const absl::StatusOr<std::string> text =
+      codec.RenderChat(conversation, /*add_generation_prompt=*/true, nlohmann::json::object());
+  if (!text.ok()) return Annotate(text.status(), "messages");
+  return codec.Encode(*text, /*add_special_tokens=*/false);  // templates write them
+}
+
+absl::StatusOr<std::vector<uint32_t>> EncodeInput(const v1::GenerateRequest& request, const TextCodec& codec) {
+  switch (request.input_case()) {
+    case v1::GenerateRequest::kText: {
+      absl::StatusOr<std::vector<uint32_t>> ids = codec.Encode(request.text(), /*add_special_tokens=*/true);
+      if (!ids.ok()) return Annotate(ids.status(), "text");
+      return ids;
+    }
+    case v1::GenerateRequest::kTokenIds:
+      return std::vector<uint32_t>(request.token_ids().ids().begin(), request.token_ids().ids().end());
+    case v1::GenerateRequest::kMessages:
+      return EncodeMessages(request.messages(), codec);
+    case v1::GenerateRequest::INPUT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("input: one of text, token_ids and messages must be set");
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& request, const ServedModel& model,
+                                                     const TextCodec& codec) {
+  WINNOW_RETURN_IF_ERROR(CheckModelName(Optional(request.has_model(), request.model()), model));
+  GenerationInput input;
+  input.request_id = request.request_id();
+  input.n = request.has_n() ? request.n() : 1;
+  input.sampling = request.sampling();
+  input.stop.assign(request.stop().begin(), request.stop().end());
+  input.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
+  input.ignore_eos = request.ignore_eos();
+  input.top_logprobs = Optional(request.has_top_logprobs(), request.top_logprobs());
+  WINNOW_ASSIGN_OR_RETURN(input.selection, ResolveSelection(request.selection(), model));
+  WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, codec));
+  WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),
+                                                           input.prompt_token_ids.size(), model));
+  WINNOW_RETURN_IF_ERROR(CheckGenerationInput(input, model));
+  return input;
+}
+
+}  // namespace winnow

@@ -1,0 +1,52 @@
+#include "router/model_text.h"
+
+#include <nlohmann/json.hpp>
+
+#include "router/text/detokenizer.h"
+
+namespace winnow {
+namespace {
+
+class DetokenizingDecoder final : public TextDecoder {
+ public:
+  explicit DetokenizingDecoder(const Tokenizer* tokenizer) : detokenizer_(tokenizer, /*skip_special=*/true) {}
+  std::string Push(uint32_t id) override { return detokenizer_.Push(id); }
+  std::string Flush() override { return detokenizer_.Flush(); }
+
+ private:
+  Detokenizer detokenizer_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir) {
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir + "/tokenizer.json"));
+  WINNOW_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::Load(model_dir));
+  return std::unique_ptr<ModelText>(new ModelText(std::move(tokenizer), std::move(chat_template)));
+}
+
+absl::StatusOr<std::vector<uint32_t>> ModelText::Encode(std::string_view text, bool add_special_tokens) const {
+  return tokenizer_->Encode(text, add_special_tokens);
+}
+
+std::string ModelText::Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const {
+  return tokenizer_->Decode(ids, skip_special_tokens);
+}
+
+std::string ModelText::TokenText(uint32_t id) const {
+  return tokenizer_->TokenBytes(id);
+}
+
+absl::StatusOr<std::string> ModelText::RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
+                                                  const nlohmann::json& variables) const {
+  ChatTemplate::Options options;
+  options.add_generation_prompt = add_generation_prompt;
+  options.variables = variables;
+  return chat_template_.Render(nlohmann::ordered_json(messages), options);
+}
+
+std::unique_ptr<TextDecoder> ModelText::NewDecoder() const {
+  return std::make_unique<DetokenizingDecoder>(tokenizer_.get());
+}
+
+}  // namespace winnow

@@ -1,0 +1,117 @@
+#include "router/openai/api_error.h"
+
+#include "absl/strings/cord.h"
+#include "router/openai/json_writer.h"
+
+namespace winnow {
+namespace {
+
+constexpr char kParamPayload[] = "winnow/param";
+constexpr char kCodePayload[] = "winnow/code";
+
+std::string PayloadOf(const absl::Status& status, const char* name) {
+  const auto payload = status.GetPayload(name);
+  return payload ? std::string(*payload) : std::string();
+}
+
+struct Mapping {
+  int http_status;
+  const char* type;
+  const char* code;
+};
+
+Mapping MappingOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+      return {400, "invalid_request_error", ""};
+    case absl::StatusCode::kUnauthenticated:
+      return {401, "invalid_request_error", "invalid_api_key"};
+    case absl::StatusCode::kPermissionDenied:
+      return {403, "invalid_request_error", ""};
+    case absl::StatusCode::kNotFound:
+      return {404, "invalid_request_error", "not_found"};
+    case absl::StatusCode::kResourceExhausted:
+      return {429, "rate_limit_error", "rate_limit_exceeded"};
+    case absl::StatusCode::kCancelled:
+      return {499, "server_error", "cancelled"};
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+      return {503, "service_unavailable_error", "service_unavailable"};
+    case absl::StatusCode::kDeadlineExceeded:
+      return {504, "timeout_error", "timeout"};
+    default:
+      return {500, "server_error", "internal_error"};
+  }
+}
+
+HttpResponse ToResponse(const ApiError& error) {
+  HttpResponse response{.status = error.http_status, .body = ErrorJson(error)};
+  if (error.http_status == 429 || error.http_status == 503) response.headers.push_back({"Retry-After", "1"});
+  return response;
+}
+
+}  // namespace
+
+absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code) {
+  absl::Status status = absl::InvalidArgumentError(AbslSv(message));
+  if (!param.empty()) status.SetPayload(kParamPayload, absl::Cord(AbslSv(param)));
+  if (!code.empty()) status.SetPayload(kCodePayload, absl::Cord(AbslSv(code)));
+  return status;
+}
+
+absl::Status ModelNotFound(std::string_view model, std::string_view served) {
+  absl::Status status = absl::NotFoundError(absl::StrCat(
+      "The model \"", AbslSv(model), "\" does not exist here; this server serves \"", AbslSv(served), "\"."));
+  status.SetPayload(kParamPayload, absl::Cord("model"));
+  status.SetPayload(kCodePayload, absl::Cord("model_not_found"));
+  return status;
+}
+
+ApiError ToApiError(const absl::Status& status) {
+  const Mapping mapping = MappingOf(status.code());
+  ApiError error{.http_status = mapping.http_status,
+                 .message = std::string(StdSv(status.message())),
+                 .type = mapping.type,
+                 .param = PayloadOf(status, kParamPayload),
+                 .code = PayloadOf(status, kCodePayload)};
+  if (error.code.empty()) error.code = mapping.code;
+  if (error.message.empty()) error.message = absl::StatusCodeToString(status.code());
+  return error;
+}
+
+std::string ErrorJson(const ApiError& error) {
+  const auto text_or_null = [](const std::string& text, JsonWriter* json) {
+    text.empty() ? json->Null() : json->String(text);
+  };
+  JsonWriter json;
+  json.BeginObject().Key("error").BeginObject();
+  json.Key("message").String(error.message);
+  json.Key("type").String(error.type);
+  json.Key("param");
+  text_or_null(error.param, &json);
+  json.Key("code");
+  text_or_null(error.code, &json);
+  json.EndObject().EndObject();
+  return json.Take();
+}
+
+HttpResponse ErrorResponse(const absl::Status& status) {
+  return ToResponse(ToApiError(status));
+}
+
+HttpResponse HttpErrorResponse(int status, std::string_view message) {
+  ApiError error{.http_status = status,
+                 .message = std::string(message),
+                 .type = status < 500 ? "invalid_request_error" : "server_error",
+                 .param = {},
+                 .code = {}};
+  if (status == 404) error.code = "not_found";
+  if (status == 413) error.code = "request_too_large";
+  if (status == 503) error.code = "service_unavailable";
+  return ToResponse(error);
+}
+
+}  // namespace winnow

@@ -1,0 +1,40 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "router/http/http_message.h"
+
+namespace winnow {
+
+// A refusal that blames one field of the request: INVALID_ARGUMENT that remembers the field's path and a code ("" =
+// null).
+absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code = "invalid_value");
+
+// The model asked for is not served here: NOT_FOUND with the code model_not_found.
+absl::Status ModelNotFound(std::string_view model, std::string_view served);
+
+// How an error looks to an OpenAI client.
+//
+// INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED -> 400, UNAUTHENTICATED -> 401, PERMISSION_DENIED
+// -> 403, NOT_FOUND -> 404, RESOURCE_EXHAUSTED (queue full) -> 429, CANCELLED -> 499, UNAVAILABLE and ABORTED -> 503,
+// DEADLINE_EXCEEDED -> 504 (clients retry it, as they do 429 and 503), all else -> 500. 429 and 503 carry Retry-After.
+struct ApiError {
+  int http_status = 500;
+  std::string message;
+  std::string type;
+  std::string param;  // empty: null
+  std::string code;   // empty: null
+};
+
+ApiError ToApiError(const absl::Status& status);
+
+// {"error":{"message":...,"type":...,"param":...,"code":...}}
+std::string ErrorJson(const ApiError& error);
+
+HttpResponse ErrorResponse(const absl::Status& status);
+
+// The error of the HTTP server itself (HttpErrorFormatter).
+HttpResponse HttpErrorResponse(int status, std::string_view message);
+
+}  // namespace winnow

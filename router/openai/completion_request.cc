@@ -1,0 +1,80 @@
+#include "router/openai/completion_request.h"
+
+#include <limits>
+
+#include "router/openai/api_error.h"
+
+namespace winnow {
+namespace {
+
+absl::Status PromptTypeError() {
+  return InvalidField(
+      "prompt", "\"prompt\" must be a string, a list of strings, a list of token ids or a list of lists of token ids.",
+      "invalid_type");
+}
+
+absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const Json& text, bool add_special_tokens, const TextCodec& codec) {
+  absl::StatusOr<std::vector<uint32_t>> ids = codec.Encode(text.get_ref<const std::string&>(), add_special_tokens);
+  if (!ids.ok()) return InvalidField("prompt", StdSv(ids.status().message()));
+  return ids;
+}
+
+absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prompt, bool add_special_tokens, size_t n,
+                                                                const ServedModel& model, const TextCodec& codec) {
+  std::vector<std::vector<uint32_t>> prompts(1);
+  if (prompt.is_string()) {
+    WINNOW_ASSIGN_OR_RETURN(prompts[0], EncodePrompt(prompt, add_special_tokens, codec));
+    return prompts;
+  }
+  if (!prompt.is_array()) return PromptTypeError();
+  if (prompt.empty()) return InvalidField("prompt", "\"prompt\" must not be an empty list.");
+  if (prompt.front().is_number()) {
+    WINNOW_ASSIGN_OR_RETURN(prompts[0], ParseTokenIds(prompt, "prompt", model.vocab_size));
+    return prompts;
+  }
+  // Checked before any text is tokenized.
+  if (prompt.size() * n > kMaxChoices) {
+    return InvalidField("prompt", absl::StrCat(prompt.size(), " prompts with ", n, " answers each are more than the ",
+                                               kMaxChoices, " choices that one request may ask for."));
+  }
+  prompts.clear();
+  const bool texts = prompt.front().is_string();
+  for (const Json& item : prompt) {
+    if (texts ? !item.is_string() : !item.is_array()) return PromptTypeError();
+    if (texts) {
+      WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(), EncodePrompt(item, add_special_tokens, codec));
+    } else {
+      WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(),
+                              ParseTokenIds(item, absl::StrCat("prompt[", prompts.size(), "]"), model.vocab_size));
+    }
+  }
+  return prompts;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const ServedModel& model,
+                                                         const TextCodec& codec) {
+  GenerationRequest request;
+  request.endpoint = Endpoint::kCompletions;
+  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kCompletions));
+
+  JsonReader reader(body);
+  const std::optional<int64_t> max_tokens = reader.Int("max_tokens", 1, std::numeric_limits<int32_t>::max());
+  if (const auto top = reader.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<uint32_t>(*top);
+  const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
+  WINNOW_RETURN_IF_ERROR(reader.status());
+
+  const Json* prompt = reader.Find("prompt");
+  if (prompt == nullptr) return InvalidField("prompt", "\"prompt\" is missing.", "missing_required_parameter");
+  WINNOW_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> prompts,
+                          ParsePrompts(*prompt, add_special_tokens, request.fields.n, model, codec));
+  for (std::vector<uint32_t>& token_ids : prompts) {
+    WINNOW_ASSIGN_OR_RETURN(const uint32_t limit, ResolveMaxTokens(token_ids.size(), max_tokens, "max_tokens",
+                                                                   kDefaultCompletionTokens, model, "prompt"));
+    request.prompts.push_back({.token_ids = std::move(token_ids), .max_tokens = limit});
+  }
+  return request;
+}
+
+}  // namespace winnow

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "router/openai/sampling_fields.h"
+#include "router/openai/text_codec.h"
+
+namespace winnow {
+
+// A completions or chat completions request, completely checked, with its prompts in token ids.
+struct GenerationRequest {
+  struct Prompt {
+    std::vector<uint32_t> token_ids;
+    uint32_t max_tokens = 0;
+  };
+
+  Endpoint endpoint = Endpoint::kCompletions;
+  CommonFields fields;
+  std::vector<Prompt> prompts;  // choice index = prompt index * n + sample
+  std::optional<uint32_t> top_logprobs;
+};
+
+// What a prompt may generate. `given` is the client's limit: it must fit the context together with the prompt; without
+// one, `fallback` is used and cut to what is left. An empty prompt, or one that leaves no room for a token, is an
+// error.
+absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,
+                                          std::string_view given_name, uint32_t fallback, const ServedModel& model,
+                                          std::string_view prompt_name);
+
+}  // namespace winnow

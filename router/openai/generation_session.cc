@@ -1,0 +1,182 @@
+#include "router/openai/generation_session.h"
+
+#include <utility>
+
+#include "router/openai/api_error.h"
+
+namespace winnow {
+
+class GenerationSession::PromptObserver : public GenerationObserver {
+ public:
+  PromptObserver(GenerationSession* session, uint32_t prompt_index) : session_(*session), prompt_index_(prompt_index) {}
+
+  void OnDelta(const TextDelta& delta) override { session_.Enqueue(prompt_index_, delta); }
+  void OnOutputEnd(const OutputEnd& end) override { session_.Enqueue(prompt_index_, end); }
+  void OnDone(const GenerationUsage& usage) override { session_.Enqueue(prompt_index_, usage); }
+  void OnFailed(const absl::Status& status) override { session_.Enqueue(prompt_index_, status); }
+
+ private:
+  GenerationSession& session_;
+  const uint32_t prompt_index_;
+};
+
+GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Config config)
+    : exchange_(std::move(exchange)),
+      request_(std::move(config.request)),
+      format_(std::move(config.format)),
+      deadline_(config.deadline),
+      hooks_(*config.hooks),
+      sse_(exchange_),
+      choices_(request_.prompts.size() * request_.fields.n) {}
+
+GenerationSession::~GenerationSession() = default;
+
+void GenerationSession::Start(Generation* generation) {
+  exchange_->OnClose([self = shared_from_this()](CloseReason) { self->Release("cancelled"); });
+  const CommonFields& fields = request_.fields;
+  for (uint32_t i = 0; i < request_.prompts.size(); ++i) {
+    const GenerationRequest::Prompt& prompt = request_.prompts[i];
+    GenerationInput input;
+    input.request_id = exchange_->request().request_id;
+    if (request_.prompts.size() > 1) absl::StrAppend(&input.request_id, "-", i);
+    input.prompt_token_ids = prompt.token_ids;
+    input.n = fields.n;
+    input.sampling = fields.sampling;
+    input.max_tokens = prompt.max_tokens;
+    input.stop = fields.stop;
+    input.stop_token_ids = fields.stop_token_ids;
+    input.ignore_eos = fields.ignore_eos;
+    input.top_logprobs = request_.top_logprobs;
+    input.selection = fields.selection;
+    input.deadline = deadline_;
+    observers_.push_back(std::make_unique<PromptObserver>(this, i));
+    absl::StatusOr<std::unique_ptr<GenerationHandle>> handle =
+        generation->Start(std::move(input), observers_.back().get());
+    if (!handle.ok()) return Fail(handle.status());
+    handles_.push_back(*std::move(handle));
+  }
+}
+
+void GenerationSession::Enqueue(uint32_t prompt_index, Event event) {
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back({prompt_index, Clock::now(), std::move(event)});
+    if (drain_posted_) return;
+    drain_posted_ = true;
+  }
+  // Null while the session is being destroyed: its handles wait for this callback to return.
+  if (auto self = weak_from_this().lock()) exchange_->Post([self = std::move(self)] { self->Drain(); });
+}
+
+void GenerationSession::Drain() {
+  std::vector<QueuedEvent> events;
+  {
+    std::lock_guard lock(mutex_);
+    events.swap(events_);
+    drain_posted_ = false;
+  }
+  for (QueuedEvent& queued : events) {
+    if (released_) return;
+    std::visit([&](auto& event) { Handle(queued.prompt_index, queued.at, event); }, queued.event);
+  }
+}
+
+void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta) {
+  const uint32_t index = prompt_index * request_.fields.n + delta.output_index;
+  Choice& choice = choices_.at(index);
+  ObserveLatency(&choice, at, delta.tokens.size());
+  if (!request_.fields.stream) {
+    choice.result.text += delta.text;
+    if (request_.top_logprobs || request_.fields.return_token_ids) {
+      std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(choice.result.tokens));
+    }
+    return;
+  }
+  SendFirstChunk(index);
+  const bool says_something = !delta.text.empty() || request_.top_logprobs || request_.fields.return_token_ids;
+  if (says_something) Send(format_->DeltaChunk(index, delta, &choice.text_offset));
+}
+
+void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputEnd& end) {
+  const uint32_t index = prompt_index * request_.fields.n + end.output_index;
+  Choice& choice = choices_.at(index);
+  usage_.Add(end.stats);
+  if (!request_.fields.stream) {
+    choice.result.reason = end.reason;
+    choice.result.stop_match = std::move(end.stop_match);
+    return;
+  }
+  SendFirstChunk(index);
+  Send(format_->EndChunk(index, end.reason, end.stop_match));
+}
+
+void GenerationSession::Handle(uint32_t, Clock::time_point, GenerationUsage& usage) {
+  usage_.Add(usage);
+  if (++prompts_done_ == request_.prompts.size()) Complete();
+}
+
+void GenerationSession::Handle(uint32_t, Clock::time_point, absl::Status& status) {
+  Fail(status);
+}
+
+void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, size_t tokens) {
+  if (tokens == 0) return;
+  if (!choice->has_token) {
+    choice->has_token = true;
+    if (hooks_.on_time_to_first_token) {
+      hooks_.on_time_to_first_token(std::chrono::duration<double>(at - exchange_->request().received_at).count());
+    }
+  } else if (hooks_.on_inter_token_latency) {
+    hooks_.on_inter_token_latency(std::chrono::duration<double>(at - choice->last_token_at).count());
+  }
+  // Further tokens of the same delta came with the first.
+  for (size_t i = 1; i < tokens && hooks_.on_inter_token_latency; ++i) hooks_.on_inter_token_latency(0);
+  choice->last_token_at = at;
+}
+
+void GenerationSession::SendFirstChunk(uint32_t index) {
+  if (std::exchange(choices_[index].first_sent, true)) return;
+  if (const std::string chunk = format_->FirstChunk(index); !chunk.empty()) Send(chunk);
+}
+
+void GenerationSession::Send(const std::string& chunk) {
+  // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
+  // then.
+  if (!released_ && !sse_.Event(chunk)) Release("cancelled");
+}
+
+void GenerationSession::Complete() {
+  if (request_.fields.stream) {
+    if (request_.fields.include_usage) Send(format_->UsageChunk(usage_));
+    Send("[DONE]");
+    sse_.Finish();
+  } else {
+    std::vector<ChoiceResult> results;
+    results.reserve(choices_.size());
+    for (Choice& choice : choices_) results.push_back(std::move(choice.result));
+    exchange_->Respond({.status = 200, .body = format_->Whole(results, usage_)});
+  }
+  Release("stop");
+}
+
+void GenerationSession::Fail(const absl::Status& status) {
+  if (sse_.started()) {
+    Send(ErrorJson(ToApiError(status)));
+    sse_.Finish();
+  } else {
+    exchange_->Respond(ErrorResponse(status));
+  }
+  Release("error");
+}
+
+void GenerationSession::Release(std::string_view outcome) {
+  if (std::exchange(released_, true)) return;
+  handles_.clear();
+  if (hooks_.on_generation) {
+    const std::chrono::duration<double> seconds = Clock::now() - exchange_->request().received_at;
+    hooks_.on_generation(request_.endpoint == Endpoint::kCompletions ? "completions" : "chat_completions", outcome,
+                         usage_.prompt_tokens(), usage_.completion_tokens(), seconds.count());
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,93 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "router/generation.h"
+#include "router/http/http_exchange.h"
+#include "router/http/sse_writer.h"
+#include "router/openai/generation_request.h"
+#include "router/openai/openai_hooks.h"
+#include "router/openai/response_format.h"
+
+namespace winnow {
+
+// One admitted request from its generations to its response, whole or streamed.
+//
+// Observer callbacks only queue what they are told; one task on the connection's thread takes all that has come and
+// writes it, so that callbacks never wait for a client. When the exchange ends early, the handles are destroyed and
+// that cancels downstream. It keeps itself alive until the exchange closes.
+class GenerationSession : public std::enable_shared_from_this<GenerationSession> {
+ public:
+  struct Config {
+    GenerationRequest request;
+    std::unique_ptr<ResponseFormat> format;
+    std::chrono::system_clock::time_point deadline;
+    const OpenAiHooks* hooks = nullptr;
+  };
+
+  GenerationSession(std::shared_ptr<HttpExchange> exchange, Config config);
+  ~GenerationSession();
+
+  // Starts one generation per prompt; answers with the error when one is refused. On the connection's thread, once.
+  void Start(Generation* generation);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Event = std::variant<TextDelta, OutputEnd, GenerationUsage, absl::Status>;
+  struct QueuedEvent {
+    uint32_t prompt_index = 0;
+    Clock::time_point at;
+    Event event;
+  };
+  class PromptObserver;
+  struct Choice {
+    ChoiceResult result;     // of a stream only what its chunks need
+    size_t text_offset = 0;  // characters streamed
+    bool first_sent = false;
+    Clock::time_point last_token_at;
+    bool has_token = false;
+  };
+
+  // Any thread.
+  void Enqueue(uint32_t prompt_index, Event event);
+
+  // The rest on the connection's thread.
+  void Drain();
+  void Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta);
+  void Handle(uint32_t prompt_index, Clock::time_point at, OutputEnd& end);
+  void Handle(uint32_t prompt_index, Clock::time_point at, GenerationUsage& usage);
+  void Handle(uint32_t prompt_index, Clock::time_point at, absl::Status& status);
+  void ObserveLatency(Choice* choice, Clock::time_point at, size_t tokens);
+  void SendFirstChunk(uint32_t index);
+  void Send(const std::string& chunk);
+  void Complete();
+  void Fail(const absl::Status& status);
+  // Destroys the handles, which cancels what is left; nothing is handled afterwards.
+  void Release(std::string_view outcome);
+
+  // Constant after construction.
+  const std::shared_ptr<HttpExchange> exchange_;
+  const GenerationRequest request_;
+  const std::unique_ptr<ResponseFormat> format_;
+  const std::chrono::system_clock::time_point deadline_;
+  const OpenAiHooks& hooks_;
+
+  std::mutex mutex_;
+  std::vector<QueuedEvent> events_;  // guarded by mutex_
+  bool drain_posted_ = false;        // guarded by mutex_
+
+  // On the connection's thread.
+  SseWriter sse_;
+  std::vector<Choice> choices_;
+  UsageTotals usage_;
+  size_t prompts_done_ = 0;
+  bool released_ = false;
+  std::vector<std::unique_ptr<PromptObserver>> observers_;
+  std::vector<std::unique_ptr<GenerationHandle>> handles_;  // last: destroyed before what callbacks use
+};
+
+}  // namespace winnow

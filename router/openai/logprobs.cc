@@ -1,0 +1,101 @@
+#include "router/openai/logprobs.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/base/status.h"
+#include "router/openai/utf8_scan.h"
+
+namespace winnow {
+namespace {
+
+// JSON has no minus infinity; OpenAI's floor for what is (almost) impossible.
+constexpr float kLogprobFloor = -9999.0f;
+
+void WriteLogprob(float logprob, JsonWriter* json) {
+  json->Float(std::max(logprob, kLogprobFloor));
+}
+
+void WriteTokenLogprob(const v1::Token& token, JsonWriter* json) {
+  token.has_logprob() ? WriteLogprob(token.logprob(), json) : static_cast<void>(json->Null());
+}
+
+void WriteChatToken(std::string_view bytes, JsonWriter* json) {
+  json->Key("token").String(TokenLabel(bytes));
+  json->Key("bytes").BeginArray();
+  for (const char c : bytes) json->Int(static_cast<int>(static_cast<unsigned char>(c)));
+  json->EndArray();
+}
+
+void WriteTopMap(const v1::Token& token, uint32_t top, const TextCodec& codec, JsonWriter* json) {
+  // Tokens come most likely first; of two that look the same the likelier stays.
+  std::vector<std::string> seen;
+  json->BeginObject();
+  for (const v1::TokenLogprob& candidate : token.top_logprobs()) {
+    if (seen.size() == top) break;
+    std::string label = TokenLabel(codec.TokenText(candidate.id()));
+    if (std::find(seen.begin(), seen.end(), label) != seen.end()) continue;
+    json->Key(label);
+    WriteLogprob(candidate.logprob(), json);
+    seen.push_back(std::move(label));
+  }
+  json->EndObject();
+}
+
+}  // namespace
+
+std::string TokenLabel(std::string_view bytes) {
+  if (IsUtf8(bytes)) return std::string(bytes);
+  std::string label = "bytes:";
+  for (const char c : bytes) absl::StrAppend(&label, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+  return label;
+}
+
+void WriteCompletionLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec,
+                             size_t* text_offset, JsonWriter* json) {
+  json->BeginObject();
+  json->Key("tokens").BeginArray();
+  for (const v1::Token& token : tokens) json->String(TokenLabel(codec.TokenText(token.id())));
+  json->EndArray();
+  json->Key("token_logprobs").BeginArray();
+  for (const v1::Token& token : tokens) WriteTokenLogprob(token, json);
+  json->EndArray();
+  json->Key("top_logprobs");
+  if (top == 0) {
+    json->Null();
+  } else {
+    json->BeginArray();
+    for (const v1::Token& token : tokens) WriteTopMap(token, top, codec, json);
+    json->EndArray();
+  }
+  json->Key("text_offset").BeginArray();
+  for (const v1::Token& token : tokens) {
+    json->Int(*text_offset);
+    *text_offset += CountCharacterStarts(codec.TokenText(token.id()));
+  }
+  json->EndArray();
+  json->EndObject();
+}
+
+void WriteChatLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec, JsonWriter* json) {
+  json->BeginObject().Key("content").BeginArray();
+  for (const v1::Token& token : tokens) {
+    json->BeginObject();
+    WriteChatToken(codec.TokenText(token.id()), json);
+    json->Key("logprob");
+    WriteTokenLogprob(token, json);
+    json->Key("top_logprobs").BeginArray();
+    const int count = std::min<int>(static_cast<int>(top), token.top_logprobs_size());
+    for (int i = 0; i < count; ++i) {
+      json->BeginObject();
+      WriteChatToken(codec.TokenText(token.top_logprobs(i).id()), json);
+      json->Key("logprob");
+      WriteLogprob(token.top_logprobs(i).logprob(), json);
+      json->EndObject();
+    }
+    json->EndArray().EndObject();
+  }
+  json->EndArray().Key("refusal").Null().EndObject();
+}
+
+}  // namespace winnow

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "router/openai/json_writer.h"
+#include "router/openai/text_codec.h"
+#include "winnow/v1/rank.pb.h"
+
+namespace winnow {
+
+// How a token's bytes are shown where JSON wants text: as they are when they are UTF-8, else as OpenAI does,
+// "bytes:\xe2\x80", so that different tokens stay different.
+std::string TokenLabel(std::string_view bytes);
+
+// The "logprobs" object of a completions choice for consecutive tokens. `top` is the number of alternatives asked for;
+// with 0, top_logprobs is null. `text_offset` is the number of characters of the output before the tokens, and is
+// advanced past them.
+void WriteCompletionLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec,
+                             size_t* text_offset, JsonWriter* json);
+
+// The "logprobs" object of a chat choice.
+void WriteChatLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec, JsonWriter* json);
+
+}  // namespace winnow

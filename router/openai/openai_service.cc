@@ -1,0 +1,197 @@
+#include "router/openai/openai_service.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "router/openai/api_error.h"
+#include "router/openai/chat_request.h"
+#include "router/openai/completion_request.h"
+#include "router/openai/generation_session.h"
+#include "router/openai/model_list.h"
+#include "router/openai/tokenize.h"
+
+namespace winnow {
+namespace {
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string JsonReason(const absl::Status& status) {
+  JsonWriter json;
+  json.BeginObject().Key("status").String("not ready").Key("reason").String(StdSv(status.message())).EndObject();
+  return json.Take();
+}
+
+absl::StatusOr<std::chrono::milliseconds> RequestTimeout(const HttpRequest& request, const OpenAiOptions& options) {
+  const std::string* header = request.FindHeader("x-request-timeout-ms");
+  if (header == nullptr) return options.default_timeout;
+  int64_t ms = 0;
+  if (!absl::SimpleAtoi(*header, &ms) || ms <= 0) {
+    return InvalidField("x-request-timeout-ms",
+                        "The header x-request-timeout-ms must be a positive number of milliseconds.");
+  }
+  return std::min(std::chrono::milliseconds(ms), options.max_timeout);
+}
+
+}  // namespace
+
+class OpenAiService::Impl {
+ public:
+  Impl(std::function<ServedModel()> model, const TextCodec* codec, Generation* generation, OpenAiCallbacks callbacks,
+       OpenAiOptions options)
+      : model_(std::move(model)),
+        codec_(*codec),
+        generation_(*generation),
+        callbacks_(std::move(callbacks)),
+        options_(options),
+        started_unix_s_(UnixSeconds()),
+        workers_(static_cast<size_t>(std::max(1, options.num_workers))) {}
+
+  ~Impl() { workers_.join(); }
+
+  void AddRoutes(RouteTable* routes);
+
+ private:
+  using Exchange = std::shared_ptr<HttpExchange>;
+
+  // Runs `work` here or, when it may take long, on a worker; then `finish` with its result on the connection's thread.
+  template <typename Work, typename Finish>
+  void Prepare(Exchange exchange, bool may_take_long, Work work, Finish finish) {
+    if (!may_take_long) return finish(exchange, work(exchange->request()));
+    boost::asio::post(workers_, [exchange = std::move(exchange), work = std::move(work), finish = std::move(finish)] {
+      auto result = std::make_shared<decltype(work(exchange->request()))>(work(exchange->request()));
+      exchange->Post([exchange, finish, result] {
+        if (exchange->open()) finish(exchange, std::move(*result));
+      });
+    });
+  }
+
+  bool IsLong(const Exchange& exchange) const { return exchange->request().body.size() > options_.inline_body_bytes; }
+
+  void Generate(Exchange exchange, Endpoint endpoint);
+  void StartSession(const Exchange& exchange, absl::StatusOr<GenerationRequest> request);
+  void Answer(Exchange exchange,
+              absl::StatusOr<std::string> (*answer)(const Json&, const ServedModel&, const TextCodec&));
+  void ShowModel(const Exchange& exchange);
+  void ShowReady(const Exchange& exchange);
+  void ShowMetrics(Exchange exchange);
+
+  const std::function<ServedModel()> model_;
+  const TextCodec& codec_;
+  Generation& generation_;
+  const OpenAiCallbacks callbacks_;
+  const OpenAiOptions options_;
+  const int64_t started_unix_s_;
+  boost::asio::thread_pool workers_;
+};
+
+void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
+  routes->Add(HttpMethod::kPost, "/v1/completions",
+              [this](Exchange exchange) { Generate(std::move(exchange), Endpoint::kCompletions); });
+  routes->Add(HttpMethod::kPost, "/v1/chat/completions",
+              [this](Exchange exchange) { Generate(std::move(exchange), Endpoint::kChatCompletions); });
+  routes->Add(HttpMethod::kGet, "/v1/models",
+              [this](Exchange exchange) { exchange->Respond({.body = ModelListJson(model_(), started_unix_s_)}); });
+  routes->Add(HttpMethod::kGet, "/v1/models/*", [this](Exchange exchange) { ShowModel(exchange); });
+  routes->Add(HttpMethod::kPost, "/tokenize",
+              [this](Exchange exchange) { Answer(std::move(exchange), &TokenizeJson); });
+  routes->Add(HttpMethod::kPost, "/detokenize",
+              [this](Exchange exchange) { Answer(std::move(exchange), &DetokenizeJson); });
+  routes->Add(HttpMethod::kGet, "/health",
+              [](Exchange exchange) { exchange->Respond({.body = R"({"status":"ok"})"}); });
+  routes->Add(HttpMethod::kGet, "/ready", [this](Exchange exchange) { ShowReady(exchange); });
+  routes->Add(HttpMethod::kGet, "/metrics", [this](Exchange exchange) { ShowMetrics(std::move(exchange)); });
+}
+
+void OpenAiService::Impl::Generate(Exchange exchange, Endpoint endpoint) {
+  const bool may_take_long = IsLong(exchange);
+  Prepare(
+      std::move(exchange), may_take_long,
+      [this, endpoint](const HttpRequest& request) -> absl::StatusOr<GenerationRequest> {
+        WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
+        return endpoint == Endpoint::kCompletions ? ParseCompletionRequest(body, model_(), codec_)
+                                                  : ParseChatRequest(body, model_(), codec_);
+      },
+      [this](const Exchange& ready, absl::StatusOr<GenerationRequest> request) {
+        StartSession(ready, std::move(request));
+      });
+}
+
+void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<GenerationRequest> request) {
+  if (!request.ok()) return exchange->Respond(ErrorResponse(request.status()));
+  const absl::StatusOr<std::chrono::milliseconds> timeout = RequestTimeout(exchange->request(), options_);
+  if (!timeout.ok()) return exchange->Respond(ErrorResponse(timeout.status()));
+
+  const bool chat = request->endpoint == Endpoint::kChatCompletions;
+  ResponseIdentity identity{.id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", exchange->request().request_id),
+                            .created_unix_s = UnixSeconds(),
+                            .model = model_().id,
+                            .top_logprobs = request->top_logprobs,
+                            .return_token_ids = request->fields.return_token_ids,
+                            .include_usage = request->fields.include_usage};
+  GenerationSession::Config config{.request = *std::move(request),
+                                   .format = chat ? MakeChatFormat(std::move(identity), &codec_)
+                                                  : MakeCompletionFormat(std::move(identity), &codec_),
+                                   .deadline = std::chrono::system_clock::now() + *timeout,
+                                   .hooks = &callbacks_.hooks};
+  std::make_shared<GenerationSession>(exchange, std::move(config))->Start(&generation_);
+}
+
+void OpenAiService::Impl::Answer(Exchange exchange,
+                                 absl::StatusOr<std::string> (*answer)(const Json&, const ServedModel&,
+                                                                       const TextCodec&)) {
+  const bool may_take_long = IsLong(exchange);
+  Prepare(
+      std::move(exchange), may_take_long,
+      [this, answer](const HttpRequest& request) -> absl::StatusOr<std::string> {
+        WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
+        return answer(body, model_(), codec_);
+      },
+      [](const Exchange& ready, absl::StatusOr<std::string> json) {
+        ready->Respond(json.ok() ? HttpResponse{.body = *std::move(json)} : ErrorResponse(json.status()));
+      });
+}
+
+void OpenAiService::Impl::ShowModel(const Exchange& exchange) {
+  const std::string id = PathTail(exchange->request(), "/v1/models/");
+  const ServedModel model = model_();
+  if (id != model.id) return exchange->Respond(ErrorResponse(ModelNotFound(id.substr(0, 256), model.id)));
+  exchange->Respond({.body = ModelJson(model, started_unix_s_)});
+}
+
+void OpenAiService::Impl::ShowReady(const Exchange& exchange) {
+  const absl::Status status = callbacks_.ready ? callbacks_.ready() : absl::OkStatus();
+  if (status.ok()) return exchange->Respond({.body = R"({"status":"ready"})"});
+  exchange->Respond({.status = 503, .body = JsonReason(status), .headers = {{"Retry-After", "1"}}});
+}
+
+void OpenAiService::Impl::ShowMetrics(Exchange exchange) {
+  Prepare(
+      std::move(exchange), true,
+      [this](const HttpRequest&) -> absl::StatusOr<std::string> {
+        return callbacks_.metrics ? callbacks_.metrics() : std::string();
+      },
+      [](const Exchange& ready, absl::StatusOr<std::string> text) {
+        ready->Respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = *std::move(text)});
+      });
+}
+
+OpenAiService::OpenAiService(std::function<ServedModel()> model, const TextCodec* codec, Generation* generation,
+                             OpenAiCallbacks callbacks, OpenAiOptions options)
+    : impl_(std::make_unique<Impl>(std::move(model), codec, generation, std::move(callbacks), options)) {}
+
+OpenAiService::OpenAiService(ServedModel model, const TextCodec* codec, Generation* generation,
+                             OpenAiCallbacks callbacks, OpenAiOptions options)
+    : OpenAiService([model = std::move(model)] { return model; }, codec, generation, std::move(callbacks), options) {}
+
+OpenAiService::~OpenAiService() = default;
+
+void OpenAiService::AddRoutes(RouteTable* routes) {
+  impl_->AddRoutes(routes);
+}
+
+}  // namespace winnow

@@ -1,0 +1,58 @@
+#pragma once
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "router/generation.h"
+#include "router/http/route_table.h"
+#include "router/openai/openai_hooks.h"
+#include "router/openai/text_codec.h"
+#include "router/served_model.h"
+
+namespace winnow {
+
+struct OpenAiOptions {
+  // Deadline of a request that names none in x-request-timeout-ms, and the longest it may name.
+  std::chrono::milliseconds default_timeout = std::chrono::minutes(10);
+  std::chrono::milliseconds max_timeout = std::chrono::hours(1);
+  // Bodies up to this size are parsed and tokenized on the connection's thread, larger ones on a thread of their own
+  // pool, so that a long prompt does not hold up other connections.
+  size_t inline_body_bytes = 16 << 10;
+  int num_workers = 2;
+};
+
+struct OpenAiCallbacks {
+  // OK when a request would be served now; else why not. Must not block.
+  std::function<absl::Status()> ready;
+  // Text of GET /metrics (Prometheus exposition format). On a worker thread.
+  std::function<std::string()> metrics;
+  OpenAiHooks hooks;
+};
+
+// The OpenAI-compatible API:
+//
+//   POST /v1/completions, /v1/chat/completions    whole or as server-sent events
+//   GET  /v1/models, /v1/models/{id}
+//   POST /tokenize, /detokenize                   as vLLM has them
+//   GET  /health, /ready, /metrics
+//
+// Stop the HTTP server before destroying it.
+class OpenAiService {
+ public:
+  // `codec` and `generation` must outlive the service. `model` is asked for each request, from several threads at once: limits depend on
+  // the ranks that are there.
+  OpenAiService(std::function<ServedModel()> model, const TextCodec* codec, Generation* generation,
+                OpenAiCallbacks callbacks, OpenAiOptions options = {});
+  OpenAiService(ServedModel model, const TextCodec* codec, Generation* generation, OpenAiCallbacks callbacks,
+                OpenAiOptions options = {});
+  ~OpenAiService();
+
+  void AddRoutes(RouteTable* routes);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace winnow

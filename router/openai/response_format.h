@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "router/generation.h"
+#include "router/openai/json_writer.h"
+#include "router/openai/text_codec.h"
+#include "router/openai/unsupported_fields.h"
+#include "router/openai/usage.h"
+
+namespace winnow {
+
+// What a response says of its request.
+struct ResponseIdentity {
+  std::string id;  // "cmpl-..." or "chatcmpl-..."
+  int64_t created_unix_s = 0;
+  std::string model;
+  std::optional<uint32_t> top_logprobs;
+  bool return_token_ids = false;
+  bool include_usage = false;  // chunks carry "usage": null, as OpenAI's do
+};
+
+// One finished output.
+struct ChoiceResult {
+  std::string text;
+  std::vector<v1::Token> tokens;
+  v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
+  std::optional<std::string> stop_match;
+};
+
+// Writes the JSON of responses, whole or as the chunks of a stream, as OpenAI's API has them. One per request; it keeps
+// nothing between calls but what it was made with.
+class ResponseFormat {
+ public:
+  virtual ~ResponseFormat() = default;
+
+  virtual std::string Whole(const std::vector<ChoiceResult>& choices, const UsageTotals& usage) const = 0;
+
+  // Opens a choice of a stream; empty when this kind of response has no such chunk.
+  virtual std::string FirstChunk(uint32_t choice) const = 0;
+  // `text_offset`: characters of this choice so far; advanced.
+  virtual std::string DeltaChunk(uint32_t choice, const TextDelta& delta, size_t* text_offset) const = 0;
+  virtual std::string EndChunk(uint32_t choice, v1::FinishReason reason,
+                               const std::optional<std::string>& stop_match) const = 0;
+  // The last chunk when usage was asked for: no choices.
+  virtual std::string UsageChunk(const UsageTotals& usage) const = 0;
+};
+
+std::unique_ptr<ResponseFormat> MakeCompletionFormat(ResponseIdentity identity, const TextCodec* codec);
+std::unique_ptr<ResponseFormat> MakeChatFormat(ResponseIdentity identity, const TextCodec* codec);
+
+// The parts that both kinds share.
+void WriteResponseHead(const ResponseIdentity& identity, const char* object, JsonWriter* json);
+void WriteFinish(v1::FinishReason reason, const std::optional<std::string>& stop_match, JsonWriter* json);
+void WriteTokenIds(const std::vector<v1::Token>& tokens, JsonWriter* json);
+std::string FormatUsageChunk(const ResponseIdentity& identity, const char* object, const UsageTotals& usage);
+
+}  // namespace winnow

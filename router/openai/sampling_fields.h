@@ -1,0 +1,43 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "router/generation.h"
+#include "router/openai/json_reader.h"
+#include "router/openai/unsupported_fields.h"
+#include "router/served_model.h"
+
+namespace winnow {
+
+inline constexpr int64_t kMaxTopLogprobs = 20;
+inline constexpr int64_t kMaxSamples = 128;
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
+inline constexpr size_t kMaxStopTokenIds = 64;
+inline constexpr size_t kMaxLogitBiases = 4096;
+inline constexpr size_t kMaxChoices = 1024;  // prompts times n
+
+// What completions and chat completions have in common.
+struct CommonFields {
+  uint32_t n = 1;
+  v1::SamplingParams sampling;
+  std::vector<std::string> stop;
+  std::vector<uint32_t> stop_token_ids;
+  bool ignore_eos = false;
+  SelectionSpec selection;
+
+  bool stream = false;
+  bool include_usage = false;
+  bool return_token_ids = false;
+};
+
+// Checks "model", reads every field that is neither the prompt, a token limit nor logprobs, and refuses known fields
+// that are not supported.
+absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint);
+
+// Token ids of a list; `path` names the list in errors. Each must be below the vocabulary's size.
+absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const Json& list, std::string_view path, uint32_t vocab_size);
+
+}  // namespace winnow

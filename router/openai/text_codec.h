@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace winnow {
+
+// Text to token ids and back, as the served model has it: what the front ends need of tokenizer and chat template.
+// Thread-safe.
+class TextCodec {
+ public:
+  virtual ~TextCodec() = default;
+
+  // INVALID_ARGUMENT when `text` is not UTF-8.
+  virtual absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
+
+  // Valid UTF-8.
+  virtual std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const = 0;
+
+  // The bytes a token stands for, which may be part of a character; special tokens show their name.
+  virtual std::string TokenText(uint32_t id) const = 0;
+
+  // The prompt text of a conversation. `variables` is an object of further template variables (may be empty).
+  // INVALID_ARGUMENT with the template's own words when it refuses the messages.
+  virtual absl::StatusOr<std::string> RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
+                                                 const nlohmann::json& variables) const = 0;
+};
+
+}  // namespace winnow

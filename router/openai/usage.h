@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "router/generation.h"
+#include "router/openai/json_writer.h"
+
+namespace winnow {
+
+// Token counts and selection statistics of all outputs of a request.
+class UsageTotals {
+ public:
+  void Add(const GenerationUsage& usage);
+  void Add(const v1::SelectionStats& stats);
+
+  uint32_t prompt_tokens() const { return prompt_tokens_; }
+  uint32_t completion_tokens() const { return completion_tokens_; }
+
+  // The "usage" object. In its "winnow" part: captured_mass_mean is the mean of the outputs' means, weighted by their
+  // decode steps; captured_mass_p5 their lowest; hit_ratio all hits over all lookups; streamed_* and reattach_count are
+  // sums; context_tokens and resident_rows are those of the output with the longest context. What was not measured is
+  // null.
+  void Write(JsonWriter* json) const;
+
+ private:
+  uint32_t prompt_tokens_ = 0;
+  uint32_t completion_tokens_ = 0;
+
+  double mass_sum_ = 0;
+  double mass_weight_ = 0;
+  std::optional<float> mass_p5_;
+  uint64_t lookups_ = 0;
+  uint64_t hits_ = 0;
+  uint64_t streamed_rows_ = 0;
+  uint64_t streamed_bytes_ = 0;
+  uint32_t context_tokens_ = 0;
+  uint32_t resident_rows_ = 0;
+  uint64_t reattach_count_ = 0;
+  bool not_identical_ = false;
+};
+
+}  // namespace winnow

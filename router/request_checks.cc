@@ -1,0 +1,130 @@
+#include "router/request_checks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/selection/presets.h"
+
+namespace winnow {
+namespace {
+
+absl::Status FieldError(std::string_view field, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(AbslSv(field), ": ", what));
+}
+
+// NaN is in no range.
+absl::Status CheckRange(std::string_view field, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("must be between ", low, " and ", high, ", got ", value));
+}
+
+absl::Status CheckTokenId(std::string_view field, uint32_t id, const ServedModel& model) {
+  if (id < model.vocab_size) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("token id ", id, " is not in the vocabulary of ", model.vocab_size));
+}
+
+}  // namespace
+
+absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model) {
+  if (!name || *name == model.id) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("model: \"", *name, "\" does not exist; this server has \"", model.id, "\""));
+}
+
+absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model) {
+  if (s.has_temperature()) WINNOW_RETURN_IF_ERROR(CheckRange("temperature", s.temperature(), 0, 2));
+  if (s.has_top_p() && !(s.top_p() > 0 && s.top_p() <= 1)) {
+    return FieldError("top_p", absl::StrCat("must be above 0 and at most 1, got ", s.top_p()));
+  }
+  if (s.has_min_p()) WINNOW_RETURN_IF_ERROR(CheckRange("min_p", s.min_p(), 0, 1));
+  if (s.has_presence_penalty()) {
+    WINNOW_RETURN_IF_ERROR(CheckRange("presence_penalty", s.presence_penalty(), -2, 2));
+  }
+  if (s.has_frequency_penalty()) {
+    WINNOW_RETURN_IF_ERROR(CheckRange("frequency_penalty", s.frequency_penalty(), -2, 2));
+  }
+  if (s.has_repetition_penalty() && !(s.repetition_penalty() > 0 && std::isfinite(s.repetition_penalty()))) {
+    return FieldError("repetition_penalty", absl::StrCat("must be above 0 and finite, got ", s.repetition_penalty()));
+  }
+  if (static_cast<size_t>(s.logit_bias_size()) > RequestLimits::kLogitBiases) {
+    return FieldError("logit_bias",
+                      absl::StrCat("has ", s.logit_bias_size(), " entries, at most ", RequestLimits::kLogitBiases));
+  }
+  for (const v1::LogitBias& bias : s.logit_bias()) {
+    WINNOW_RETURN_IF_ERROR(CheckTokenId("logit_bias", bias.token_id(), model));
+    WINNOW_RETURN_IF_ERROR(CheckRange("logit_bias", bias.bias(), -100, 100));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
+                                        const ServedModel& model) {
+  if (prompt_tokens == 0) return FieldError("prompt", "is empty");
+  if (prompt_tokens >= model.max_context_tokens) {
+    return FieldError("prompt", absl::StrCat("has ", prompt_tokens, " tokens; the model's context holds ",
+                                             model.max_context_tokens, ", of which at least one is for the output"));
+  }
+  if (max_tokens && *max_tokens == 0) return FieldError("max_tokens", "must be at least 1");
+  const uint32_t left = model.max_context_tokens - static_cast<uint32_t>(prompt_tokens);
+  if (max_tokens && *max_tokens > left) {
+    return FieldError("max_tokens",
+                      absl::StrCat("is ", *max_tokens, ", but with a prompt of ", prompt_tokens, " tokens only ", left,
+                                   " are left of the model's context of ", model.max_context_tokens));
+  }
+  return max_tokens.value_or(left);
+}
+
+absl::StatusOr<SelectionSpec> ResolveSelection(const v1::SelectionOptions& options, const ServedModel& model) {
+  SelectionSpec spec = model.default_selection;
+  if (options.has_preset()) {
+    const absl::StatusOr<SelectionSpec> preset = FindPreset(options.preset());
+    if (!preset.ok()) return Annotate(preset.status(), "selection.preset");
+    spec = *preset;
+  }
+  if (options.has_budget_tokens()) {
+    if (spec.predictor == Predictor::kDense) {
+      return FieldError("selection.budget_tokens", absl::StrCat("preset \"", spec.preset, "\" has no budget"));
+    }
+    if (options.budget_tokens() == 0) return FieldError("selection.budget_tokens", "must be at least 1");
+    spec.budget_tokens = options.budget_tokens();
+  } else if (spec.predictor != Predictor::kDense) {
+    // A preset's own budget may be more than this server was started for; only a budget that was asked for is an error.
+    spec.budget_tokens = std::min(spec.budget_tokens, model.max_budget_tokens);
+  }
+  if (spec.predictor != Predictor::kDense && spec.budget_tokens > model.max_budget_tokens) {
+    return FieldError("selection.budget_tokens",
+                      absl::StrCat("must be at most ", model.max_budget_tokens, ", got ", spec.budget_tokens));
+  }
+  if (options.has_min_captured_mass() && options.min_captured_mass() != 0) {
+    WINNOW_RETURN_IF_ERROR(CheckRange("selection.min_captured_mass", options.min_captured_mass(), 0, 1));
+    return FieldError("selection.min_captured_mass", "this server has no quality guard");
+  }
+  WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
+  return spec;
+}
+
+absl::Status CheckGenerationInput(const GenerationInput& input, const ServedModel& model) {
+  if (input.request_id.size() > RequestLimits::kRequestIdBytes) {
+    return FieldError("request_id", absl::StrCat("is longer than ", RequestLimits::kRequestIdBytes, " bytes"));
+  }
+  WINNOW_RETURN_IF_ERROR(LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), model).status());
+  for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
+  WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
+  WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));
+  if (input.stop.size() > RequestLimits::kStopStrings) {
+    return FieldError("stop",
+                      absl::StrCat("has ", input.stop.size(), " strings, at most ", RequestLimits::kStopStrings));
+  }
+  for (const std::string& stop : input.stop) {
+    WINNOW_RETURN_IF_ERROR(CheckRange("stop", stop.size(), 1, RequestLimits::kStopStringBytes));
+  }
+  if (input.stop_token_ids.size() > RequestLimits::kStopTokenIds) {
+    return FieldError("stop_token_ids", absl::StrCat("has ", input.stop_token_ids.size(), " ids, at most ",
+                                                     RequestLimits::kStopTokenIds));
+  }
+  for (const uint32_t id : input.stop_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("stop_token_ids", id, model));
+  if (input.top_logprobs)
+    WINNOW_RETURN_IF_ERROR(CheckRange("top_logprobs", *input.top_logprobs, 0, RequestLimits::kTopLogprobs));
+  return absl::OkStatus();
+}
+
+}  // namespace winnow

@@ -1,0 +1,219 @@
+#include "router/router.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "common/metrics/request_metrics.h"
+#include "common/model/model_config.h"
+#include "router/dispatcher.h"
+#include "router/generation_service.h"
+#include "router/http/http_server.h"
+#include "router/membership_service.h"
+#include "router/model_services.h"
+#include "router/model_text.h"
+#include "router/openai/api_error.h"
+#include "router/openai/openai_service.h"
+#include "router/router_metrics.h"
+#include "router/routing_policy.h"
+#include "router/text_generation.h"
+#include "spdlog/spdlog.h"
+
+namespace winnow {
+namespace {
+
+// A fraction of the lease: how much later than its end a silent rank may be found dead.
+constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
+
+// "model" of ".../model/" and ".../model".
+std::string DirectoryName(const std::string& directory) {
+  const std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
+  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
+}  // namespace
+
+// In the order of construction; destroyed in reverse, users before what they use.
+struct Router::Parts {
+  Parts(RouterOptions o, ServedModel configured_model, std::set<uint32_t> eos, std::unique_ptr<ModelText> t,
+        MetricsRegistry* m)
+      : options(std::move(o)),
+        configured(std::move(configured_model)),
+        text(std::move(t)),
+        metrics(m),
+        request_metrics(*m),
+        registry({.cluster = options.identity.cluster()}),
+        dispatcher({.identity = options.identity, .max_queue = options.max_queue}, &registry, &timers),
+        generation({.eos_token_ids = std::move(eos), .metrics = &request_metrics}, &dispatcher, text.get(), &timers),
+        membership_service(&registry),
+        generation_service({.default_timeout = options.request_timeout,
+                            .max_timeout = std::max(options.request_timeout, kMaxTimeout),
+                            .model = [this]() -> absl::StatusOr<ServedModel> {
+                              WINNOW_RETURN_IF_ERROR(Ready());
+                              return Model();
+                            }},
+                           &generation, text.get()),
+        tokenizer_service(text.get(), configured.vocab_size),
+        model_service([this] { return Model(); }) {
+    metrics->AddSource([this](FamilyWriter& writer) {
+      WriteDispatcherMetrics(dispatcher.counters(), writer);
+      WriteMembershipMetrics(registry.Snapshot(), writer);
+    });
+    log_changes = registry.Subscribe([this](const MembershipSnapshot& snapshot) { LogChanges(snapshot); });
+    CheckLeases();
+  }
+
+  void CheckLeases() {
+    registry.ExpireLeases();
+    timers.After(kLeaseCheckInterval, [this] { CheckLeases(); });
+  }
+
+  void LogChanges(const MembershipSnapshot& snapshot) {
+    for (const RankRecord& record : snapshot.ranks) {
+      const RankRecord* before = logged.Find(record.identity.role(), KeyOf(record.identity));
+      if (!before) {
+        spdlog::info("{} joined from {}", record.identity.rank(), record.identity.address());
+      } else if (record.suspect && !before->suspect) {
+        spdlog::warn("{} cannot be reached", record.identity.rank());
+      }
+    }
+    for (const RankRecord& record : logged.ranks) {
+      if (!snapshot.Find(record.identity.role(), KeyOf(record.identity))) {
+        spdlog::warn("{} is gone", record.identity.rank());
+      }
+    }
+    logged = snapshot;
+  }
+
+  absl::Status Ready() const {
+    WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {}).status());
+    const std::optional<v1::ModelLimits> limits = registry.Limits();
+    if (limits && limits->vocab_size() != configured.vocab_size) {
+      return absl::UnavailableError(absl::StrCat("the ranks' model has a vocabulary of ", limits->vocab_size(),
+                                                 ", the router's model directory one of ", configured.vocab_size));
+    }
+    return absl::OkStatus();
+  }
+
+  ServedModel Model() const {
+    ServedModel model = configured;
+    if (const std::optional<v1::ModelLimits> limits = registry.Limits()) {
+      model.max_context_tokens = std::min(model.max_context_tokens, limits->max_context_tokens());
+      if (limits->max_budget_tokens() != 0) model.max_budget_tokens = limits->max_budget_tokens();
+    }
+    return model;
+  }
+
+  static constexpr std::chrono::milliseconds kMaxTimeout{std::chrono::hours(1)};
+
+  const RouterOptions options;
+  const ServedModel configured;
+  const std::unique_ptr<ModelText> text;
+  MetricsRegistry* const metrics;
+  RequestMetrics request_metrics;
+  Registry registry;
+  MembershipSnapshot logged;  // touched by log_changes alone
+  TimerQueue timers;
+  Dispatcher dispatcher;
+  TextGeneration generation;
+  MembershipService membership_service;
+  GenerationService generation_service;
+  TokenizerService tokenizer_service;
+  ModelService model_service;
+  std::unique_ptr<Registry::Subscription> log_changes;
+  std::unique_ptr<OpenAiService> openai;
+  RouteTable routes{HttpErrorResponse};
+  std::unique_ptr<HttpServer> http;
+};
+
+absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, MetricsRegistry* metrics) {
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<ModelText> text, ModelText::Load(options.model_dir));
+  const auto vocab_size = static_cast<uint32_t>(config.vocab_size);
+  if (text->tokenizer().VocabSize() > vocab_size) {
+    return absl::FailedPreconditionError(absl::StrCat(options.model_dir, ": tokenizer.json has ids up to ",
+                                                      text->tokenizer().VocabSize() - 1,
+                                                      ", but config.json's vocab_size is ", vocab_size));
+  }
+  ServedModel model;
+  model.id = options.model_id.empty() ? DirectoryName(options.model_dir) : options.model_id;
+  model.max_context_tokens =
+      static_cast<uint32_t>(std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max()));
+  model.vocab_size = vocab_size;
+  model.max_budget_tokens = options.selection.budget_tokens;
+  model.default_selection = options.selection;
+  std::set<uint32_t> eos(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  return std::unique_ptr<Router>(new Router(
+      std::make_unique<Parts>(std::move(options), std::move(model), std::move(eos), std::move(text), metrics)));
+}
+
+Router::Router(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Router::~Router() {
+  StopHttp(std::chrono::milliseconds(0));
+}
+
+std::vector<NamedService> Router::services() {
+  return {Named<v1::MembershipService>(&parts_->membership_service),
+          Named<v1::GenerationService>(&parts_->generation_service),
+          Named<v1::TokenizerService>(&parts_->tokenizer_service), Named<v1::ModelService>(&parts_->model_service)};
+}
+
+absl::Status Router::StartHttp() {
+  Parts& parts = *parts_;
+  OpenAiCallbacks callbacks;
+  callbacks.ready = [&parts] { return parts.Ready(); };
+  callbacks.metrics = [&parts] { return parts.metrics->RenderText(); };
+  OpenAiOptions openai;
+  openai.default_timeout = parts.options.request_timeout;
+  openai.max_timeout = std::max(parts.options.request_timeout, Parts::kMaxTimeout);
+  parts.openai = std::make_unique<OpenAiService>([&parts] { return parts.Model(); }, parts.text.get(),
+                                                 &parts.generation, std::move(callbacks), openai);
+  parts.openai->AddRoutes(&parts.routes);
+  HttpHooks hooks;
+  hooks.on_warning = [](std::string_view message) { spdlog::warn("http: {}", message); };
+  WINNOW_ASSIGN_OR_RETURN(
+      parts.http, HttpServer::Start(
+                      parts.options.http,
+                      [&parts](std::shared_ptr<HttpExchange> exchange) { parts.routes.Dispatch(std::move(exchange)); },
+                      std::move(hooks), HttpErrorResponse));
+  return absl::OkStatus();
+}
+
+std::string Router::http_address() const {
+  if (!parts_->http) return "";
+  const std::string& host = parts_->options.http.host;
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":", parts_->http->port());
+}
+
+void Router::StopHttp(std::chrono::milliseconds grace) {
+  if (parts_->http) parts_->http->Stop(grace);
+}
+
+absl::Status Router::Ready() const {
+  return parts_->Ready();
+}
+
+ServedModel Router::model() const {
+  return parts_->Model();
+}
+
+v1::RankLoad Router::load() const {
+  const DispatcherCounters& counters = parts_->dispatcher.counters();
+  v1::RankLoad load;
+  load.set_running_sequences(static_cast<uint32_t>(std::max<int64_t>(0, counters.running)));
+  load.set_waiting_sequences(static_cast<uint32_t>(std::max<int64_t>(0, counters.waiting)));
+  load.set_progress_count(counters.tokens);
+  return load;
+}
+
+v1::Fingerprint Router::fingerprint() const {
+  if (std::optional<v1::Fingerprint> fingerprint = parts_->registry.ModelFingerprint()) return *fingerprint;
+  v1::Fingerprint fingerprint;
+  fingerprint.set_tokenizer_digest(parts_->text->tokenizer().Digest());
+  return fingerprint;
+}
+
+}  // namespace winnow

@@ -1,0 +1,59 @@
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/metrics/metrics_registry.h"
+#include "common/rpc/rpc_server.h"
+#include "router/http/http_options.h"
+#include "router/served_model.h"
+#include "winnow/v1/membership.pb.h"
+
+namespace winnow {
+
+struct RouterOptions {
+  std::string model_dir;
+  std::string model_id;     // empty: the name of model_dir
+  v1::Identity identity;    // of this process
+  SelectionSpec selection;  // of requests that name none
+  HttpServerOptions http;
+  uint32_t max_queue = 1024;  // requests under way, each sample counted; more are refused
+  std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none
+};
+
+// The router of one model: takes requests over HTTP and gRPC and has ranks serve them. The owner runs the gRPC server.
+//
+//   Router::Create; serve services(); StartHttp; ...; StopHttp; shut the gRPC server down; destroy.
+class Router {
+ public:
+  // Reads tokenizer, chat template and configuration of the model. Series go to `metrics`, which must outlive the
+  // router; its sources must be cleared, and the gRPC server shut down, before the router is destroyed.
+  static absl::StatusOr<std::unique_ptr<Router>> Create(RouterOptions options, MetricsRegistry* metrics);
+  ~Router();
+
+  // Membership, generation, tokenizer and model service.
+  std::vector<NamedService> services();
+
+  absl::Status StartHttp();
+  // "host:port" with the port that was chosen; empty before StartHttp.
+  std::string http_address() const;
+  // Accepts no more, lets responses end until `grace` is over.
+  void StopHttp(std::chrono::milliseconds grace);
+
+  // UNAVAILABLE with the reason while no request could be served: no rank of a kind, or ranks of another vocabulary.
+  absl::Status Ready() const;
+  // With the limits of the ranks that are there, or were last; before the first, those of the configuration.
+  ServedModel model() const;
+  v1::RankLoad load() const;
+  // Of the model, as the ranks registered it; only the tokenizer's digest before.
+  v1::Fingerprint fingerprint() const;
+
+ private:
+  struct Parts;
+  explicit Router(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace winnow

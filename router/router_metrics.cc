@@ -1,0 +1,41 @@
+#include "router/router_metrics.h"
+
+namespace winnow {
+
+void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
+  auto count = [](const std::atomic<uint64_t>& counter) { return static_cast<double>(counter.load()); };
+  writer.Gauge("winnow_router_requests_running", "Requests with an attempt under way on an inference rank.",
+               static_cast<double>(c.running.load()));
+  writer.Gauge("winnow_router_requests_waiting", "Admitted requests that wait for a rank.",
+               static_cast<double>(c.waiting.load()));
+  writer.Counter("winnow_router_dispatched_total", "Requests admitted to the dispatcher, each sample counted.",
+                 count(c.admitted));
+  writer.Counter("winnow_router_queue_full_total", "Requests refused because the queue was full.", count(c.rejected));
+  const char* failovers = "Attempts that continued a request after the loss of a rank, by what they did with its KV.";
+  writer.Counter("winnow_router_failovers_total", failovers, count(c.failovers_reattach), {{"mode", "reattach"}});
+  writer.Counter("winnow_router_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
+  writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
+  writer.Counter("winnow_router_replayed_tokens_total", "Tokens that a later attempt sent again; they are dropped.",
+                 count(c.replayed_tokens));
+  writer.Counter("winnow_router_mismatched_tokens_total",
+                 "Replayed tokens that differ from what was delivered before. Not 0 is a bug, or other numerics.",
+                 count(c.mismatched_tokens));
+  writer.Counter("winnow_router_not_identical_total", "Requests that continued under other numerics.",
+                 count(c.not_identical));
+}
+
+void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& writer) {
+  uint32_t inference = 0;
+  uint32_t cache = 0;
+  for (const RankRecord& record : snapshot.ranks) {
+    if (record.suspect || record.load.draining()) continue;
+    ++(record.identity.role() == v1::ROLE_CACHE_RANK ? cache : inference);
+  }
+  const char* help = "Ranks that are registered and take work.";
+  writer.Gauge("winnow_router_ranks", help, inference, {{"kind", "inference"}});
+  writer.Gauge("winnow_router_ranks", help, cache, {{"kind", "cache"}});
+  writer.Counter("winnow_router_membership_version", "Changes of the table of ranks.",
+                 static_cast<double>(snapshot.version));
+}
+
+}  // namespace winnow

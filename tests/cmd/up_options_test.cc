@@ -1,0 +1,100 @@
+#include "cmd/up_options.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/config/load.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace winnow {
+namespace {
+
+using testing::HasSubstr;
+
+class UpOptionsTest : public testing::Test {
+ protected:
+  UpOptionsTest() : folder_(std::filesystem::path(testing::TempDir()) / ("winnow_up_" + std::to_string(getpid()))) {
+    std::filesystem::create_directory(folder_);
+    std::ofstream(folder_ / "config.json") << "{}";
+    options_.model = folder_;
+  }
+  ~UpOptionsTest() override { std::filesystem::remove_all(folder_); }
+
+  const std::filesystem::path folder_;
+  UpOptions options_;
+};
+
+TEST_F(UpOptionsTest, SeesWhatIsWrongBeforeAnythingStarts) {
+  EXPECT_TRUE(options_.Validate().ok());
+  UpOptions bad = options_;
+  bad.model = "";
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("--model DIR is required"));
+  bad.model = "/no/such/folder";
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("there is no folder /no/such/folder"));
+  bad.model = "/";
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("no config.json in /"));
+  bad = options_;
+  bad.selection.preset = "nonsense";
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("unknown selection preset \"nonsense\""));
+  bad = options_;
+  bad.metrics.port = 65534;
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("--metrics: 3 ports from 65534 on do not exist"));
+}
+
+TEST_F(UpOptionsTest, EveryProcessHasAMetricsPortOfItsOwn) {
+  options_.inference_ranks = 2;
+  options_.cache_ranks = 2;
+  const HostPort router{"127.0.0.1", 8001};
+  EXPECT_EQ(options_.Router().process.metrics.port, 9100);
+  EXPECT_EQ(options_.InferenceRank(0, router).process.metrics.port, 9101);
+  EXPECT_EQ(options_.InferenceRank(1, router).process.metrics.port, 9102);
+  EXPECT_EQ(options_.CacheRank(0, router).process.metrics.port, 9103);
+  EXPECT_EQ(options_.CacheRank(1, router).process.metrics.port, 9104);
+  EXPECT_EQ(options_.num_processes(), 5);
+  options_.metrics.port = 0;
+  EXPECT_EQ(options_.CacheRank(1, router).process.metrics.port, 0);
+}
+
+TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_),
+                          std::vector<std::string>{"--selection=exact-token", "--budget=512", "--sinks=8",
+                                                   "--recent=32", "--transport=inproc", "--compute=f32",
+                                                   "--kv-dtype=f32", "--max-context=4096", "--max-running=3",
+                                                   "--max-queue=5", "--threads=2", "--cache-memory=1GiB"})
+                  .ok());
+  const HostPort router{"127.0.0.1", 7777};
+  const InferenceProcessOptions inference = options_.InferenceRank(0, router);
+  EXPECT_EQ(inference.router, router);
+  EXPECT_EQ(inference.transport, TransportKind::kInproc);
+  EXPECT_EQ(inference.compute, Dtype::kF32);
+  EXPECT_EQ(inference.kv_dtype, Dtype::kF32);
+  EXPECT_EQ(inference.max_context, 4096u);
+  EXPECT_EQ(inference.max_running, 3u);
+  EXPECT_EQ(inference.threads, 2);
+  EXPECT_EQ(inference.cache.memory_bytes, 1 << 30);
+  EXPECT_EQ(options_.Router().max_queue, 5u);
+  for (const SelectionOptions& selection : {inference.selection, options_.Router().selection}) {
+    const auto spec = selection.Resolve();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->preset, "exact-token");
+    EXPECT_EQ(spec->budget_tokens, 512u);
+    EXPECT_EQ(spec->sink_tokens, 8u);
+    EXPECT_EQ(spec->recent_tokens, 32u);
+  }
+}
+
+TEST_F(UpOptionsTest, AChildReadsBackTheConfigurationThatItIsGiven) {
+  InferenceProcessOptions given = options_.InferenceRank(0, {"127.0.0.1", 8001});
+  const std::string yaml = DumpYaml(Fields::Of(given));
+  InferenceProcessOptions read;
+  ASSERT_TRUE(LoadYaml(Fields::Of(read), yaml, "config").ok());
+  EXPECT_EQ(DumpYaml(Fields::Of(read)), yaml);
+  EXPECT_EQ(read.model, folder_);
+  EXPECT_EQ(read.process.rank, "inference-0");
+}
+
+}  // namespace
+}  // namespace winnow

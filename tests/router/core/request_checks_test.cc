@@ -1,0 +1,133 @@
+#include "router/request_checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+namespace winnow {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+ServedModel Model() {
+  ServedModel model;
+  model.id = "demo";
+  model.max_context_tokens = 100;
+  model.vocab_size = 50;
+  model.max_budget_tokens = 4096;
+  return model;
+}
+
+GenerationInput Input() {
+  GenerationInput input;
+  input.prompt_token_ids = {1, 2, 3};
+  input.max_tokens = 10;
+  return input;
+}
+
+TEST(RequestChecksTest, AnOrdinaryRequestPasses) {
+  GenerationInput input = Input();
+  input.sampling.set_temperature(0);
+  input.sampling.set_top_p(1);
+  input.sampling.set_top_k(1000);
+  input.sampling.set_min_p(0);
+  input.sampling.set_presence_penalty(-2);
+  input.sampling.set_repetition_penalty(1.1f);
+  input.stop = {"\n\n"};
+  input.stop_token_ids = {49};
+  input.top_logprobs = 20;
+  EXPECT_TRUE(CheckGenerationInput(input, Model()).ok());
+}
+
+TEST(RequestChecksTest, EachErrorNamesItsField) {
+  using Change = std::function<void(GenerationInput&)>;
+  const std::vector<std::pair<std::string, Change>> cases = {
+      {"request_id", [](auto& i) { i.request_id.assign(129, 'x'); }},
+      {"prompt", [](auto& i) { i.prompt_token_ids.clear(); }},
+      {"prompt", [](auto& i) { i.prompt_token_ids.assign(100, 1); }},
+      {"prompt", [](auto& i) { i.prompt_token_ids[1] = 50; }},
+      {"max_tokens", [](auto& i) { i.max_tokens = 0; }},
+      {"n", [](auto& i) { i.n = 0; }},
+      {"n", [](auto& i) { i.n = RequestLimits::kSamples + 1; }},
+      {"temperature", [](auto& i) { i.sampling.set_temperature(-0.1f); }},
+      {"temperature", [](auto& i) { i.sampling.set_temperature(2.1f); }},
+      {"temperature", [](auto& i) { i.sampling.set_temperature(NAN); }},
+      {"top_p", [](auto& i) { i.sampling.set_top_p(0); }},
+      {"top_p", [](auto& i) { i.sampling.set_top_p(NAN); }},
+      {"min_p", [](auto& i) { i.sampling.set_min_p(1.5f); }},
+      {"presence_penalty", [](auto& i) { i.sampling.set_presence_penalty(2.5f); }},
+      {"frequency_penalty", [](auto& i) { i.sampling.set_frequency_penalty(-2.5f); }},
+      {"repetition_penalty", [](auto& i) { i.sampling.set_repetition_penalty(0); }},
+      {"logit_bias", [](auto& i) { i.sampling.add_logit_bias()->set_token_id(50); }},
+      {"logit_bias", [](auto& i) { i.sampling.add_logit_bias()->set_bias(101); }},
+      {"stop", [](auto& i) { i.stop = {""}; }},
+      {"stop", [](auto& i) { i.stop.assign(RequestLimits::kStopStrings + 1, "x"); }},
+      {"stop_token_ids", [](auto& i) { i.stop_token_ids = {50}; }},
+      {"top_logprobs", [](auto& i) { i.top_logprobs = 21; }},
+  };
+  for (const auto& [field, change] : cases) {
+    GenerationInput input = Input();
+    change(input);
+    const absl::Status status = CheckGenerationInput(input, Model());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_THAT(std::string(status.message()), StartsWith(field + ": "));
+  }
+}
+
+TEST(RequestChecksTest, MaxTokensIsWhatIsLeftOfTheContext) {
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 40, Model()), 60u);
+  EXPECT_EQ(*LimitMaxTokens(7, 40, Model()), 7u);
+  EXPECT_EQ(*LimitMaxTokens(60, 40, Model()), 60u);
+  EXPECT_THAT(std::string(LimitMaxTokens(61, 40, Model()).status().message()), StartsWith("max_tokens: "));
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 99, Model()), 1u);
+  EXPECT_FALSE(LimitMaxTokens(5, 100, Model()).ok());
+}
+
+TEST(RequestChecksTest, ModelNames) {
+  EXPECT_TRUE(CheckModelName(std::nullopt, Model()).ok());
+  EXPECT_TRUE(CheckModelName("demo", Model()).ok());
+  EXPECT_EQ(CheckModelName("gpt", Model()).code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RequestChecksTest, SelectionStartsFromTheServersDefault) {
+  ServedModel model = Model();
+  model.default_selection.budget_tokens = 512;
+  EXPECT_EQ(*ResolveSelection({}, model), model.default_selection);
+
+  v1::SelectionOptions options;
+  options.set_budget_tokens(1024);
+  EXPECT_EQ(ResolveSelection(options, model)->budget_tokens, 1024u);
+  EXPECT_EQ(ResolveSelection(options, model)->preset, "winnow");
+  options.set_preset("exact-token");
+  EXPECT_EQ(ResolveSelection(options, model)->predictor, Predictor::kExact);
+  options.set_budget_tokens(4097);
+  EXPECT_THAT(std::string(ResolveSelection(options, model).status().message()), HasSubstr("selection.budget_tokens"));
+  options.set_budget_tokens(0);
+  EXPECT_FALSE(ResolveSelection(options, model).ok());
+}
+
+TEST(RequestChecksTest, DenseHasNoBudget) {
+  v1::SelectionOptions options;
+  options.set_preset("dense");
+  EXPECT_EQ(ResolveSelection(options, Model())->budget_tokens, kUnlimitedBudget);
+  options.set_budget_tokens(10);
+  EXPECT_EQ(ResolveSelection(options, Model()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RequestChecksTest, UnknownPresetsAndTheMissingGuardAreErrors) {
+  v1::SelectionOptions options;
+  options.set_preset("nope");
+  EXPECT_THAT(std::string(ResolveSelection(options, Model()).status().message()), StartsWith("selection.preset: "));
+  options.clear_preset();
+  options.set_min_captured_mass(0.9f);
+  EXPECT_THAT(std::string(ResolveSelection(options, Model()).status().message()),
+              StartsWith("selection.min_captured_mass: "));
+  options.set_min_captured_mass(0);
+  EXPECT_TRUE(ResolveSelection(options, Model()).ok());
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,141 @@
+#include "router/routing_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace winnow {
+namespace {
+
+using ::testing::HasSubstr;
+
+RankRecord Rank(v1::Role role, const std::string& name, uint32_t running = 0, uint32_t waiting = 0,
+                uint64_t free_bytes = 100) {
+  RankRecord record;
+  record.identity.set_role(role);
+  record.identity.set_rank(name);
+  record.identity.set_incarnation(1);
+  record.load.set_running_sequences(running);
+  record.load.set_waiting_sequences(waiting);
+  record.load.set_free_bytes(free_bytes);
+  return record;
+}
+template <typename... Args>
+RankRecord Inference(Args... args) {
+  return Rank(v1::ROLE_INFERENCE_RANK, args...);
+}
+template <typename... Args>
+RankRecord Cache(Args... args) {
+  return Rank(v1::ROLE_CACHE_RANK, args...);
+}
+RankRecord Suspect(RankRecord record) {
+  record.suspect = true;
+  return record;
+}
+RankRecord Draining(RankRecord record) {
+  record.load.set_draining(true);
+  return record;
+}
+RankRecord HostedBy(const std::string& host, RankRecord record) {
+  record.hosted_by_rank = host;
+  return record;
+}
+RankKey Key(const std::string& name) {
+  return {name, 1};
+}
+
+struct Case {
+  std::string name;
+  std::vector<RankRecord> ranks;
+  AssignedCounts assigned;
+  RouteNeed need;
+  std::string route;  // "inference cache", or a part of the error
+};
+
+class RoutingPolicyTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RoutingPolicyTest, Chooses) {
+  const auto route = ChooseRoute({.version = 1, .ranks = GetParam().ranks}, GetParam().assigned, GetParam().need);
+  if (route.ok()) {
+    EXPECT_EQ(route->inference.rank() + " " + route->cache.rank(), GetParam().route);
+  } else {
+    EXPECT_EQ(route.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(route.status().message()), HasSubstr(GetParam().route));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, RoutingPolicyTest,
+    ::testing::Values(
+        Case{"Empty", {}, {}, {}, "no inference rank"}, Case{"NoCache", {Inference("i0")}, {}, {}, "no cache rank"},
+        Case{"NoInference", {Cache("c0")}, {}, {}, "no inference rank"},
+        Case{"FewestSequences",
+             {Inference("i0", 3u), Inference("i1", 1u, 1u), Cache("c0", 2u), Cache("c1", 1u)},
+             {},
+             {},
+             "i1 c1"},
+        Case{"MostFreeBytesBreaksTies",
+             {Inference("i0", 1u, 1u, 10u), Inference("i1", 2u, 0u, 20u), Cache("c0", 0u, 0u, 30u),
+              Cache("c1", 0u, 0u, 20u)},
+             {},
+             {},
+             "i1 c0"},
+        Case{"NameBreaksTheRest", {Inference("i0"), Inference("i1"), Cache("c0"), Cache("c1")}, {}, {}, "i0 c0"},
+        Case{"OwnCountIsNewerThanAHeartbeat",
+             {Inference("i0"), Inference("i1", 1u), Cache("c0"), Cache("c1", 1u)},
+             {{Key("i0"), 2}, {Key("c0"), 3}},
+             {},
+             "i1 c1"},
+        Case{"HeartbeatCountsWhatOthersSent",
+             {Inference("i0", 5u), Inference("i1", 1u), Cache("c0")},
+             {{Key("i0"), 1}, {Key("i1"), 1}},
+             {},
+             "i1 c0"},
+        Case{"SuspectAndDrainingGetNothing",
+             {Suspect(Inference("i0")), Draining(Inference("i1")), Inference("i2", 9u), Suspect(Cache("c0")),
+              Draining(Cache("c1")), Cache("c2", 9u)},
+             {},
+             {},
+             "i2 c2"},
+        Case{"AllDraining", {Draining(Inference("i0")), Cache("c0")}, {}, {}, "no inference rank"},
+        Case{"PinnedCacheRank", {Inference("i0"), Cache("c0"), Cache("c1", 9u)}, {}, {.cache = Key("c1")}, "i0 c1"},
+        Case{"PinnedCacheRankMayDrain",
+             {Inference("i0"), Cache("c0"), Draining(Cache("c1"))},
+             {},
+             {.cache = Key("c1")},
+             "i0 c1"},
+        Case{"PinnedCacheRankIsGone", {Inference("i0"), Cache("c0")}, {}, {.cache = Key("c1")}, "c1 is gone"},
+        Case{"PreferredUnlessItCannot",
+             {Inference("i0"), Inference("i1", 9u), Cache("c0"), Cache("c1", 9u)},
+             {},
+             {.prefer_inference = Key("i1"), .prefer_cache = Key("c1")},
+             "i1 c1"},
+        Case{"PreferredIsSuspect",
+             {Inference("i0", 9u), Suspect(Inference("i1")), Cache("c0")},
+             {},
+             {.prefer_inference = Key("i1")},
+             "i0 c0"},
+        Case{"AvoidsTheLast",
+             {Inference("i0"), Inference("i1", 9u), Cache("c0"), Cache("c1", 9u)},
+             {},
+             {.avoid_inference = Key("i0"), .avoid_cache = Key("c0")},
+             "i1 c1"},
+        Case{"AvoidedIsBetterThanNone",
+             {Inference("i0"), Cache("c0")},
+             {},
+             {.avoid_inference = Key("i0"), .avoid_cache = Key("c0")},
+             "i0 c0"},
+        Case{"HostedCacheRankIsNearest",
+             {Inference("i0"), Cache("c0"), HostedBy("i0", Cache("c1", 9u))},
+             {},
+             {},
+             "i0 c1"},
+        Case{"HostedCacheRankOnlyForItsHost",
+             {Inference("i0"), Inference("i1", 9u), HostedBy("i1", Cache("c1"))},
+             {},
+             {},
+             "i1 c1"},
+        Case{"HostedCacheRankWithoutItsHost", {Inference("i0"), HostedBy("i1", Cache("c1"))}, {}, {}, "reaches"}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace winnow

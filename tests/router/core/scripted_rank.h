@@ -1,0 +1,58 @@
+#pragma once
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "winnow/v1/rank.grpc.pb.h"
+
+namespace winnow {
+
+// An inference rank made of a script: a real gRPC server that records what it is told and sends what the test says.
+class ScriptedRank {
+ public:
+  using Submit = v1::DispatchRequest::Submit;
+
+  // `on_submit`, if there is one, is called for each Submit, from the server's threads.
+  explicit ScriptedRank(std::string name, std::function<void(ScriptedRank&, const Submit&)> on_submit = nullptr);
+  ~ScriptedRank();
+
+  v1::Identity identity() const;
+  // As a killed process: the socket closes.
+  void Kill();
+
+  void SendTokens(uint64_t request_id, uint32_t first_index, const std::vector<uint32_t>& ids);
+  void SendFinished(uint64_t request_id, v1::FinishReason reason = v1::FINISH_REASON_LENGTH);
+  void SendFailed(uint64_t request_id, bool retryable, bool sequence_lost, uint32_t code = 14);
+
+  // Waits until `count` Submits have come, and returns the last of these.
+  Submit AwaitSubmit(size_t count);
+  size_t submit_count() const;
+  void AwaitCancel(uint64_t request_id);
+  // Waits until every request has been finished, failed or cancelled, or its stream has ended.
+  void AwaitIdle();
+
+ private:
+  class Call;
+  class Service;
+  void Send(const v1::DispatchResponse& response);
+  void OnRequest(const v1::DispatchRequest& request);
+
+  const std::function<void(ScriptedRank&, const Submit&)> on_submit_;
+  v1::Identity identity_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<grpc::Server> server_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Submit> submits_;
+  std::set<uint64_t> cancels_;
+  std::set<uint64_t> open_;
+  std::shared_ptr<Call> call_;  // the newest
+};
+
+}  // namespace winnow

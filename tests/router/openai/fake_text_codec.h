@@ -1,0 +1,50 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "router/openai/text_codec.h"
+#include "router/openai/utf8_scan.h"
+
+namespace winnow {
+
+// A tokenizer simple enough to compute by eye: each byte is its own id, 256 is "<s>" (the special token that encoding
+// adds), 257 is "lo". A conversation becomes "role:content;" per message, with "assistant:" at its end.
+class FakeTextCodec : public TextCodec {
+ public:
+  static constexpr uint32_t kBos = 256;
+  static constexpr uint32_t kVocabSize = 300;
+
+  absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
+    if (!IsUtf8(text)) return absl::InvalidArgumentError("the text is not UTF-8");
+    std::vector<uint32_t> ids;
+    if (add_special_tokens) ids.push_back(kBos);
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+
+  std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const override {
+    std::string text;
+    for (const uint32_t id : ids) {
+      if (id != kBos || !skip_special_tokens) text += TokenText(id);
+    }
+    return text;
+  }
+
+  std::string TokenText(uint32_t id) const override {
+    if (id < 256) return std::string(1, static_cast<char>(id));
+    return id == kBos ? "<s>" : id == 257 ? "lo" : "";
+  }
+
+  absl::StatusOr<std::string> RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
+                                         const nlohmann::json& variables) const override {
+    if (variables.contains("refuse")) return absl::InvalidArgumentError("the template refuses");
+    std::string text;
+    for (const auto& message : messages) {
+      text += message.at("role").get<std::string>() + ":" + message.at("content").get<std::string>() + ";";
+    }
+    return add_generation_prompt ? text + "assistant:" : text;
+  }
+};
+
+}  // namespace winnow

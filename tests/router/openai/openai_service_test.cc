@@ -1,0 +1,407 @@
+#include "router/openai/openai_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "router/http/http_server.h"
+#include "router/openai/api_error.h"
+#include "router/openai/json_document.h"
+#include "tests/router/http/test_client.h"
+#include "tests/router/openai/fake_text_codec.h"
+#include "tests/router/openai/scripted_generation.h"
+
+namespace winnow {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using GenerationRun = ScriptedGeneration::Run;
+
+// The whole front end on a real socket; the test plays the dispatcher.
+class OpenAiServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override { StartServer({}); }
+
+  void StartServer(HttpServerOptions http) {
+    server_.reset();
+    OpenAiCallbacks callbacks;
+    callbacks.ready = [this] { return ready_ ? absl::OkStatus() : absl::UnavailableError("no inference rank"); };
+    callbacks.metrics = [] { return std::string("winnow_up 1\n"); };
+    callbacks.hooks.on_time_to_first_token = [this](double) { ++first_tokens_; };
+    callbacks.hooks.on_inter_token_latency = [this](double) { ++gaps_; };
+    callbacks.hooks.on_generation = [this](std::string_view endpoint, std::string_view outcome, uint32_t, uint32_t,
+                                           double) {
+      std::lock_guard lock(mutex_);
+      outcomes_.push_back(absl::StrCat(AbslSv(endpoint), " ", AbslSv(outcome)));
+    };
+    ServedModel model{.id = "org/tiny",
+                      .max_context_tokens = 100'000,
+                      .vocab_size = FakeTextCodec::kVocabSize,
+                      .max_budget_tokens = 4096,
+                      .default_selection = {}};
+    service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks);
+    routes_ = RouteTable(HttpErrorResponse);
+    service_->AddRoutes(&routes_);
+    http.port = 0;
+    auto server = HttpServer::Start(
+        http, [this](std::shared_ptr<HttpExchange> exchange) { routes_.Dispatch(std::move(exchange)); }, {},
+        HttpErrorResponse);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  void TearDown() override { server_.reset(); }
+
+  uint16_t port() const { return server_->port(); }
+
+  static Json Error(const TestClient::Response& response) { return Json::parse(response.body).at("error"); }
+
+  std::vector<std::string> Outcomes() {
+    server_->Stop(std::chrono::minutes(1));
+    return outcomes_;
+  }
+
+  FakeTextCodec codec_;
+  ScriptedGeneration generation_;
+  std::unique_ptr<OpenAiService> service_;
+  RouteTable routes_;
+  std::unique_ptr<HttpServer> server_;
+
+  std::atomic<bool> ready_ = true;
+  std::atomic<int> first_tokens_ = 0;
+  std::atomic<int> gaps_ = 0;
+  std::mutex mutex_;
+  std::vector<std::string> outcomes_;
+};
+
+TEST_F(OpenAiServiceTest, ServesModels) {
+  TestClient client(port());
+  client.Request("GET", "/v1/models");
+  const Json list = Json::parse(client.ReadResponse().body);
+  EXPECT_EQ(list["object"], "list");
+  EXPECT_EQ(list["data"][0]["id"], "org/tiny");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 100'000);
+  for (const char* path : {"/v1/models/org/tiny", "/v1/models/org%2Ftiny"}) {
+    client.Request("GET", path);
+    EXPECT_EQ(Json::parse(client.ReadResponse().body), list["data"][0]);
+  }
+  client.Request("GET", "/v1/models/other");
+  const TestClient::Response missing = client.ReadResponse();
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(Error(missing)["code"], "model_not_found");
+}
+
+TEST_F(OpenAiServiceTest, ReportsHealthReadinessAndMetrics) {
+  TestClient client(port());
+  client.Request("GET", "/health");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("GET", "/ready");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  ready_ = false;
+  client.Request("GET", "/health");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("GET", "/ready");
+  const TestClient::Response not_ready = client.ReadResponse();
+  EXPECT_EQ(not_ready.status, 503);
+  EXPECT_EQ(Json::parse(not_ready.body)["reason"], "no inference rank");
+  client.Request("GET", "/metrics");
+  const TestClient::Response metrics = client.ReadResponse();
+  EXPECT_EQ(metrics.body, "winnow_up 1\n");
+  EXPECT_THAT(metrics.Header("Content-Type"), StartsWith("text/plain; version=0.0.4"));
+}
+
+TEST_F(OpenAiServiceTest, ErrorsOfTheServerLookLikeOpenAis) {
+  TestClient client(port());
+  client.Request("GET", "/v2");
+  const TestClient::Response missing = client.ReadResponse();
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(Error(missing)["type"], "invalid_request_error");
+  client.Request("GET", "/v1/completions");
+  EXPECT_EQ(client.ReadResponse().status, 405);
+  client.Request("POST", "/v1/completions", "{\"prompt\":");
+  const TestClient::Response bad = client.ReadResponse();
+  EXPECT_EQ(bad.status, 400);
+  EXPECT_EQ(Error(bad)["code"], "invalid_json");
+  EXPECT_THAT(Error(bad)["message"].get<std::string>(), HasSubstr("not valid JSON: parse error at line 1, column 11"));
+  client.Request("POST", "/v1/completions", std::string("{\"prompt\":\"\xff\"}"));
+  EXPECT_EQ(client.ReadResponse().status, 400);
+  client.Request("POST", "/v1/completions", R"({"prompt":"a","top_p":7})");
+  EXPECT_EQ(Error(client.ReadResponse())["param"], "top_p");
+}
+
+TEST_F(OpenAiServiceTest, CompletesPromptsAndSamplesInOrder) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions",
+                 R"({"prompt": ["a", "bc"], "n": 2, "seed": 7, "max_tokens": 5, "stop": "!"})",
+                 "x-request-id: req-1\r\n");
+  const auto first = generation_.WaitForStart(0);
+  const auto second = generation_.WaitForStart(1);
+  EXPECT_EQ(first->input().request_id, "req-1-0");
+  EXPECT_EQ(first->input().n, 2u);
+  EXPECT_EQ(first->input().max_tokens, 5u);
+  EXPECT_EQ(first->input().sampling.seed(), 7u);
+  EXPECT_THAT(first->input().stop, ElementsAre("!"));
+  EXPECT_THAT(second->input().prompt_token_ids, ElementsAre(FakeTextCodec::kBos, 'b', 'c'));
+  // The later prompt and the later sample come first.
+  second->Delta(1, "xy");
+  second->Delta(0, "z");
+  first->Delta(1, "u");
+  first->Delta(0, "v");
+  first->Delta(0, "w");
+  for (const auto& run : {second, first}) {
+    run->End(1, v1::FINISH_REASON_LENGTH);
+    run->End(0, v1::FINISH_REASON_STOP, "!");
+    run->Done();
+  }
+  const TestClient::Response response = client.ReadResponse();
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.Header("x-request-id"), "req-1");
+  const Json json = Json::parse(response.body);
+  EXPECT_EQ(json["id"], "cmpl-req-1");
+  ASSERT_EQ(json["choices"].size(), 4u);
+  const char* texts[] = {"vw", "u", "z", "xy"};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(json["choices"][i]["index"], i);
+    EXPECT_EQ(json["choices"][i]["text"], texts[i]);
+    EXPECT_EQ(json["choices"][i]["finish_reason"], i % 2 == 0 ? "stop" : "length");
+  }
+  EXPECT_EQ(json["choices"][0]["stop_reason"], "!");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 5);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 6);
+  first->WaitForDestruction();
+  second->WaitForDestruction();
+  EXPECT_EQ(first_tokens_, 4);
+  EXPECT_EQ(gaps_, 2) << "the second token of xy, and w";
+  EXPECT_THAT(Outcomes(), ElementsAre("completions stop"));
+}
+
+TEST_F(OpenAiServiceTest, StreamsAChat) {
+  TestClient client(port());
+  client.Request(
+      "POST", "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "hi"}], "stream": true, "stream_options": {"include_usage": true},
+                     "return_token_ids": true})");
+  const auto run = generation_.WaitForStart();
+  EXPECT_EQ(codec_.Decode(run->input().prompt_token_ids, false), "user:hi;assistant:");
+  run->Delta(0, "h");
+  EXPECT_THAT(client.ReadHead(), HasSubstr("text/event-stream"));
+  const Json role = Json::parse(client.ReadEvent().value());
+  EXPECT_EQ(role["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
+  EXPECT_TRUE(role["usage"].is_null());
+  const Json delta = Json::parse(client.ReadEvent().value());
+  EXPECT_EQ(delta["object"], "chat.completion.chunk");
+  EXPECT_EQ(delta["choices"][0]["delta"], (Json{{"content", "h"}}));
+  EXPECT_EQ(delta["choices"][0]["token_ids"], Json({'h' + 0}));
+  EXPECT_EQ(delta["id"], role["id"]);
+  // Half a character: tokens without text still tell their ids.
+  std::vector<v1::Token> half(1);
+  half[0].set_id(0xc3);
+  run->Delta(0, half, "");
+  EXPECT_EQ(Json::parse(client.ReadEvent().value())["choices"][0]["token_ids"], Json({0xc3}));
+  half[0].set_id(0xa4);
+  run->Delta(0, half, "ä");
+  EXPECT_EQ(Json::parse(client.ReadEvent().value())["choices"][0]["delta"]["content"], "ä");
+  run->End(0, v1::FINISH_REASON_LENGTH);
+  run->Done();
+  const Json end = Json::parse(client.ReadEvent().value());
+  EXPECT_EQ(end["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(end["choices"][0]["delta"], Json::object());
+  const Json usage = Json::parse(client.ReadEvent().value());
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(client.ReadEvent(), "[DONE]");
+  EXPECT_EQ(client.ReadEvent(), std::nullopt);
+  // The connection is good for another request.
+  client.Request("GET", "/health");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+}
+
+TEST_F(OpenAiServiceTest, StreamsCompletionsWithoutIdsOrUsageUnlessAsked) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, "");
+  run->Delta(0, "ok");
+  run->End(0);
+  run->Done();
+  client.ReadHead();
+  const Json delta = Json::parse(client.ReadEvent().value());
+  EXPECT_EQ(delta["choices"][0]["text"], "ok") << "a delta that says nothing is not sent";
+  EXPECT_FALSE(delta.contains("usage"));
+  EXPECT_FALSE(delta["choices"][0].contains("token_ids"));
+  EXPECT_EQ(Json::parse(client.ReadEvent().value())["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(client.ReadEvent(), "[DONE]");
+}
+
+TEST_F(OpenAiServiceTest, RefusalsHaveTheirStatus) {
+  TestClient client(port());
+  const struct {
+    absl::Status status;
+    int http_status;
+    const char* retry_after;
+  } cases[] = {{absl::ResourceExhaustedError("queue full"), 429, "1"},
+               {absl::UnavailableError("no rank"), 503, "1"},
+               {absl::InternalError("bug"), 500, ""}};
+  for (const char* stream : {"true", "false"}) {
+    for (const auto& c : cases) {
+      generation_.RefuseWith(c.status);
+      client.Request("POST", "/v1/completions", absl::StrCat(R"({"prompt": "a", "stream": )", stream, "}"));
+      const TestClient::Response response = client.ReadResponse();
+      EXPECT_EQ(response.status, c.http_status);
+      EXPECT_EQ(response.Header("Retry-After"), c.retry_after);
+      EXPECT_EQ(Error(response)["message"], std::string(c.status.message()));
+    }
+  }
+}
+
+TEST_F(OpenAiServiceTest, AFailureBeforeTheFirstTokenIsAStatus) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": ["a", "b"], "stream": true})");
+  generation_.WaitForStart(1)->Fail(absl::DeadlineExceededError("too late"));
+  const TestClient::Response response = client.ReadResponse();
+  EXPECT_EQ(response.status, 504);
+  EXPECT_EQ(Error(response)["code"], "timeout");
+  generation_.WaitForStart(0)->WaitForDestruction();
+  generation_.WaitForStart(1)->WaitForDestruction();
+}
+
+TEST_F(OpenAiServiceTest, AFailureDuringAStreamIsItsLastEvent) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, "x");
+  run->Fail(absl::UnavailableError("rank lost"));
+  client.ReadHead();
+  EXPECT_EQ(Json::parse(client.ReadEvent().value())["choices"][0]["text"], "x");
+  EXPECT_EQ(Json::parse(client.ReadEvent().value())["error"]["message"], "rank lost");
+  EXPECT_EQ(client.ReadEvent(), std::nullopt) << "no [DONE]";
+  run->WaitForDestruction();
+  EXPECT_THAT(Outcomes(), ElementsAre("completions error"));
+}
+
+TEST_F(OpenAiServiceTest, ADisconnectCancelsAtOnce) {
+  size_t starts = 0;
+  for (const char* stream : {"false", "true"}) {
+    for (const bool after_a_token : {false, true}) {
+      TestClient client(port());
+      client.Request("POST", "/v1/completions", absl::StrCat(R"({"prompt": ["a", "b"], "stream": )", stream, "}"));
+      const auto first = generation_.WaitForStart(starts++);
+      const auto second = generation_.WaitForStart(starts++);
+      if (after_a_token) second->Delta(0, "x");
+      EXPECT_FALSE(first->destroyed());
+      client.Close();
+      first->WaitForDestruction();
+      second->WaitForDestruction();
+      second->Delta(0, "nobody hears this");
+    }
+  }
+  EXPECT_THAT(Outcomes(), ElementsAre("completions cancelled", "completions cancelled", "completions cancelled",
+                                      "completions cancelled"));
+}
+
+TEST_F(OpenAiServiceTest, ASlowReaderIsCancelled) {
+  StartServer({.max_stream_buffer_bytes = 100'000});
+  TestClient client(port(), /*receive_buffer_bytes=*/4096);
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  size_t sent = 0;
+  while (!run->destroyed() && sent < (1u << 30)) {
+    run->Delta(0, {}, std::string(10'000, 'x'));
+    sent += 10'000;
+  }
+  run->WaitForDestruction();
+}
+
+TEST_F(OpenAiServiceTest, DeadlinesComeFromTheHeader) {
+  TestClient client(port());
+  const auto left_s = [](const GenerationRun& run) {
+    return std::chrono::duration_cast<std::chrono::seconds>(run.input().deadline - std::chrono::system_clock::now())
+        .count();
+  };
+  client.Request("POST", "/v1/completions", R"({"prompt": "a"})", "x-request-timeout-ms: 100000\r\n");
+  const auto run = generation_.WaitForStart(0);
+  EXPECT_LE(left_s(*run), 100);
+  run->End(0);
+  run->Done();
+  client.ReadResponse();
+  client.Request("POST", "/v1/completions", R"({"prompt": "a"})");
+  const auto second = generation_.WaitForStart(1);
+  EXPECT_LE(left_s(*second), 600);
+  EXPECT_GT(left_s(*second), 100);
+  second->End(0);
+  second->Done();
+  client.ReadResponse();
+  for (const char* bad : {"0", "-1", "soon", "1e3"}) {
+    client.Request("POST", "/v1/completions", R"({"prompt": "a"})",
+                   absl::StrCat("x-request-timeout-ms: ", bad, "\r\n"));
+    EXPECT_EQ(Error(client.ReadResponse())["param"], "x-request-timeout-ms");
+  }
+}
+
+TEST_F(OpenAiServiceTest, TokenizesLongTextsOnAWorker) {
+  TestClient client(port());
+  client.Request("POST", "/tokenize",
+                 R"({"add_special_tokens": false, "prompt": ")" + std::string(200'000, 'x') + "\"}");
+  EXPECT_EQ(Json::parse(client.ReadResponse().body)["count"], 200'000);
+  client.Request("POST", "/v1/completions", R"({"prompt": ")" + std::string(100'000, 'x') + "\"}");
+  EXPECT_EQ(Error(client.ReadResponse())["code"], "context_length_exceeded");
+  client.Request("POST", "/v1/completions", R"({"prompt": ")" + std::string(50'000, 'x') + "\"}");
+  const auto run = generation_.WaitForStart();
+  EXPECT_EQ(run->input().prompt_token_ids.size(), 50'001u);
+  run->Delta(0, "y");
+  run->End(0);
+  run->Done();
+  EXPECT_EQ(Json::parse(client.ReadResponse().body)["choices"][0]["text"], "y");
+}
+
+TEST_F(OpenAiServiceTest, StoppingCancelsWhatDoesNotFinish) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, "x");
+  client.ReadHead();
+  server_->Stop(std::chrono::milliseconds(1));
+  EXPECT_TRUE(run->destroyed());
+}
+
+TEST_F(OpenAiServiceTest, HoldsManyStreamsAtOnce) {
+  constexpr size_t kStreams = 500;
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (size_t i = 0; i < kStreams; ++i) {
+    clients.push_back(std::make_unique<TestClient>(port()));
+    clients.back()->Request("POST", "/v1/completions",
+                            absl::StrCat(R"({"prompt": [)", i % 200 + 1, R"(], "stream": true})"));
+  }
+  for (size_t i = 0; i < kStreams; ++i) generation_.WaitForStart(i);
+  for (int token = 0; token < 5; ++token) {
+    for (size_t i = 0; i < kStreams; ++i) {
+      const auto run = generation_.WaitForStart(i);
+      run->Delta(0, absl::StrCat(run->input().prompt_token_ids[0], ","));
+    }
+  }
+  // Every third client leaves; the others are served to the end.
+  for (size_t i = 0; i < kStreams; i += 3) clients[i].reset();
+  for (size_t i = 0; i < kStreams; ++i) {
+    const auto run = generation_.WaitForStart(i);
+    run->End(0);
+    run->Done();
+    run->WaitForDestruction();
+  }
+  for (size_t i = 0; i < kStreams; ++i) {
+    if (!clients[i]) continue;
+    std::string text;
+    clients[i]->ReadHead();
+    for (auto event = clients[i]->ReadEvent(); event && *event != "[DONE]"; event = clients[i]->ReadEvent()) {
+      text += Json::parse(*event)["choices"][0]["text"].get<std::string>();
+    }
+    std::string expected;
+    for (int token = 0; token < 5; ++token) absl::StrAppend(&expected, i % 200 + 1, ",");
+    EXPECT_EQ(text, expected) << i;
+  }
+}
+
+}  // namespace
+}  // namespace winnow

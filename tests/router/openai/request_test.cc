@@ -1,0 +1,371 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "common/selection/presets.h"
+#include "router/openai/api_error.h"
+#include "router/openai/chat_request.h"
+#include "router/openai/completion_request.h"
+#include "router/openai/tokenize.h"
+#include "tests/router/openai/fake_text_codec.h"
+
+namespace winnow {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ServedModel TestModel() {
+  return {.id = "org/tiny",
+          .max_context_tokens = 100,
+          .vocab_size = FakeTextCodec::kVocabSize,
+          .max_budget_tokens = 4096,
+          .default_selection = {}};
+}
+
+absl::StatusOr<GenerationRequest> ParseCompletion(std::string_view text) {
+  WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
+  return ParseCompletionRequest(body, TestModel(), FakeTextCodec());
+}
+
+absl::StatusOr<GenerationRequest> ParseChat(std::string_view text) {
+  WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
+  return ParseChatRequest(body, TestModel(), FakeTextCodec());
+}
+
+// A completions body with one more field.
+std::string With(const std::string& fields) {
+  return R"({"prompt": "hi", )" + fields + "}";
+}
+std::string ChatWith(const std::string& fields) {
+  return R"({"messages": [{"role": "user", "content": "hi"}], )" + fields + "}";
+}
+
+TEST(CompletionRequest, HasOpenAisDefaults) {
+  const GenerationRequest request = *ParseCompletion(R"({"prompt": "hi"})");
+  ASSERT_EQ(request.prompts.size(), 1u);
+  EXPECT_THAT(request.prompts[0].token_ids, ElementsAre(FakeTextCodec::kBos, 'h', 'i'));
+  EXPECT_EQ(request.prompts[0].max_tokens, 16u);
+  EXPECT_EQ(request.fields.n, 1u);
+  EXPECT_FALSE(request.fields.stream);
+  EXPECT_FALSE(request.top_logprobs.has_value());
+  EXPECT_EQ(request.fields.sampling.ByteSizeLong(), 0u) << "nothing is set that was not asked for";
+  EXPECT_EQ(request.fields.selection, SelectionSpec());
+}
+
+TEST(CompletionRequest, ReadsEveryField) {
+  const GenerationRequest request = *ParseCompletion(With(R"(
+      "model": "org/tiny", "max_tokens": 7, "temperature": 0, "top_p": 0.5, "top_k": 20, "min_p": 0.1, "seed": -1,
+      "stop": ["\n", "end"], "n": 3, "best_of": 3, "logprobs": 5, "stream": true, "stream_options": {"include_usage": true, "other": 1},
+      "ignore_eos": true, "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "logit_bias": {"5": -100, "299": 1.5},
+      "stop_token_ids": [1, 2], "echo": false, "user": "u", "metadata": {"a": 1}, "unheard_of": [1], "return_token_ids": true,
+      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0})"));
+  const CommonFields& fields = request.fields;
+  EXPECT_THAT(request.prompts[0].token_ids, ElementsAre('h', 'i'));
+  EXPECT_EQ(request.prompts[0].max_tokens, 7u);
+  EXPECT_TRUE(fields.sampling.has_temperature());
+  EXPECT_EQ(fields.sampling.temperature(), 0.0f);
+  EXPECT_EQ(fields.sampling.top_p(), 0.5f);
+  EXPECT_EQ(fields.sampling.top_k(), 20u);
+  EXPECT_EQ(fields.sampling.min_p(), 0.1f);
+  EXPECT_EQ(fields.sampling.seed(), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(fields.sampling.presence_penalty(), -2.0f);
+  EXPECT_EQ(fields.sampling.frequency_penalty(), 2.0f);
+  EXPECT_EQ(fields.sampling.repetition_penalty(), 1.5f);
+  ASSERT_EQ(fields.sampling.logit_bias_size(), 2);
+  EXPECT_THAT(fields.stop, ElementsAre("\n", "end"));
+  EXPECT_THAT(fields.stop_token_ids, ElementsAre(1u, 2u));
+  EXPECT_EQ(fields.n, 3u);
+  EXPECT_EQ(request.top_logprobs, 5u);
+  EXPECT_TRUE(fields.stream && fields.include_usage && fields.ignore_eos && fields.return_token_ids);
+  EXPECT_EQ(fields.selection.preset, "exact-token");
+  EXPECT_EQ(fields.selection.predictor, Predictor::kExact);
+  EXPECT_EQ(fields.selection.budget_tokens, 512u);
+}
+
+TEST(CompletionRequest, TakesEveryFormOfPrompt) {
+  const auto prompts = [](const std::string& prompt) {
+    std::vector<std::vector<uint32_t>> ids;
+    const auto request = ParseCompletion(R"({"add_special_tokens": false, "prompt": )" + prompt + "}");
+    EXPECT_TRUE(request.ok()) << request.status();
+    if (request.ok()) {
+      for (const auto& p : request->prompts) ids.push_back(p.token_ids);
+    }
+    return ids;
+  };
+  EXPECT_THAT(prompts(R"("ab")"), ElementsAre(ElementsAre('a', 'b')));
+  EXPECT_THAT(prompts(R"(["a", "b"])"), ElementsAre(ElementsAre('a'), ElementsAre('b')));
+  EXPECT_THAT(prompts("[1, 299]"), ElementsAre(ElementsAre(1u, 299u)));
+  EXPECT_THAT(prompts("[[1], [2, 3]]"), ElementsAre(ElementsAre(1u), ElementsAre(2u, 3u)));
+  EXPECT_THAT(prompts(R"("ä")"), ElementsAre(ElementsAre(0xc3u, 0xa4u)));
+}
+
+TEST(CompletionRequest, AcceptsTheEdgesOfEveryRange) {
+  for (const char* field : {R"("temperature": 2)",
+                            R"("top_p": 1)",
+                            R"("top_p": 1e-300)",
+                            R"("top_k": -1)",
+                            R"("top_k": 0)",
+                            R"("min_p": 0)",
+                            R"("min_p": 1)",
+                            R"("n": 128)",
+                            R"("n": 1.0)",
+                            R"("logprobs": 0)",
+                            R"("logprobs": 20)",
+                            R"("logprobs": null)",
+                            R"("seed": 9223372036854775807)",
+                            R"("seed": -9223372036854775808)",
+                            R"("stop": [])",
+                            R"("stop": null)",
+                            R"("stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16"])",
+                            R"("logit_bias": {})",
+                            R"("logit_bias": {"0": 100})",
+                            R"("max_tokens": 97)",
+                            R"("winnow": {})",
+                            R"("winnow": {"budget": 1})",
+                            R"("winnow": {"budget": 4096})",
+                            R"("winnow": {"selection": "dense"})",
+                            R"("suffix": "")",
+                            R"("suffix": null)",
+                            R"("response_format": {"type": "text"})",
+                            R"("min_tokens": 0)",
+                            R"("length_penalty": 1)",
+                            R"("repetition_penalty": 1e-9)"}) {
+    const auto request = ParseCompletion(With(field));
+    EXPECT_TRUE(request.ok()) << field << ": " << request.status();
+  }
+}
+
+TEST(CompletionRequest, RefusesAndNamesTheField) {
+  const struct {
+    const char* fields;
+    const char* param;
+  } cases[] = {
+      {R"("temperature": 2.01)", "temperature"},
+      {R"("temperature": -0.1)", "temperature"},
+      {R"("temperature": "1")", "temperature"},
+      {R"("top_p": 0)", "top_p"},
+      {R"("top_p": 1.1)", "top_p"},
+      {R"("top_k": -2)", "top_k"},
+      {R"("top_k": 1.5)", "top_k"},
+      {R"("top_k": 1e12)", "top_k"},
+      {R"("min_p": -0.1)", "min_p"},
+      {R"("seed": 1.5)", "seed"},
+      {R"("seed": 9223372036854775808)", "seed"},
+      {R"("seed": "1")", "seed"},
+      {R"("stop": 1)", "stop"},
+      {R"("stop": [1])", "stop"},
+      {R"("stop": "")", "stop"},
+      {R"("stop": ["a", ""])", "stop"},
+      {R"("stop": ["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop"},
+      {R"("n": 0)", "n"},
+      {R"("n": 129)", "n"},
+      {R"("n": true)", "n"},
+      {R"("n": 2, "best_of": 3)", "best_of"},
+      {R"("logprobs": 21)", "logprobs"},
+      {R"("logprobs": -1)", "logprobs"},
+      {R"("logprobs": true)", "logprobs"},
+      {R"("stream": 1)", "stream"},
+      {R"("stream_options": {"include_usage": true})", "stream_options"},
+      {R"("stream": true, "stream_options": 1)", "stream_options"},
+      {R"("stream": true, "stream_options": {"include_usage": 1})", "stream_options.include_usage"},
+      {R"("presence_penalty": 2.1)", "presence_penalty"},
+      {R"("frequency_penalty": -2.1)", "frequency_penalty"},
+      {R"("repetition_penalty": 0)", "repetition_penalty"},
+      {R"("repetition_penalty": 1e-300)", "repetition_penalty"},
+      {R"("repetition_penalty": 1e300)", "repetition_penalty"},
+      {R"("logit_bias": [])", "logit_bias"},
+      {R"("logit_bias": {"300": 1})", "logit_bias"},
+      {R"("logit_bias": {"-1": 1})", "logit_bias"},
+      {R"("logit_bias": {"a": 1})", "logit_bias"},
+      {R"("logit_bias": {"1": 101})", "logit_bias"},
+      {R"("logit_bias": {"1": "1"})", "logit_bias"},
+      {R"("max_tokens": 0)", "max_tokens"},
+      {R"("max_tokens": -5)", "max_tokens"},
+      {R"("max_tokens": 1e30)", "max_tokens"},
+      {R"("max_tokens": 9999999999999999999999)", "max_tokens"},
+      {R"("max_tokens": "5")", "max_tokens"},
+      {R"("max_tokens": 98)", "max_tokens"},
+      {R"("echo": true)", "echo"},
+      {R"("suffix": "x")", "suffix"},
+      {R"("min_tokens": 1)", "min_tokens"},
+      {R"("use_beam_search": true)", "use_beam_search"},
+      {R"("response_format": {"type": "json_object"})", "response_format"},
+      {R"("guided_json": {})", "guided_json"},
+      {R"("include_stop_str_in_output": true)", "include_stop_str_in_output"},
+      {R"("ignore_eos": "yes")", "ignore_eos"},
+      {R"("return_token_ids": 1)", "return_token_ids"},
+      {R"("stop_token_ids": [300])", "stop_token_ids"},
+      {R"("stop_token_ids": 1)", "stop_token_ids"},
+      {R"("model": 5)", "model"},
+      {R"("winnow": 1)", "winnow"},
+      {R"("winnow": {"selction": "winnow"})", "winnow.selction"},
+      {R"("winnow": {"selection": "best"})", "winnow.selection"},
+      {R"("winnow": {"selection": 1})", "winnow.selection"},
+      {R"("winnow": {"budget": 0})", "winnow.budget"},
+      {R"("winnow": {"budget": 4097})", "winnow.budget"},
+      {R"("winnow": {"budget": 64.5})", "winnow.budget"},
+      {R"("winnow": {"selection": "dense", "budget": 64})", "winnow.budget"},
+      {R"("winnow": {"min_captured_mass": 0.9})", "winnow.min_captured_mass"},
+      {R"("winnow": {"min_captured_mass": 1.1})", "winnow.min_captured_mass"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = ParseCompletion(With(c.fields)).status();
+    EXPECT_EQ(ToApiError(status).http_status, 400) << c.fields;
+    EXPECT_EQ(ToApiError(status).param, c.param) << c.fields << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.param));
+  }
+}
+
+TEST(CompletionRequest, RefusesBadPrompts) {
+  for (const char* prompt :
+       {"1", "true", "{}", "[]", "[[]]", R"([""])", R"(["a", 1])", R"([1, "a"])", R"([[1], 2])", R"([[1], "a"])",
+        "[300]", "[-1]", "[1.5]", "[[1], [300]]", "[null]", "[true]", "[[[1]]]"}) {
+    const absl::Status status =
+        ParseCompletion(std::string(R"({"add_special_tokens": false, "prompt": )") + prompt + "}").status();
+    EXPECT_EQ(ToApiError(status).http_status, 400) << prompt;
+    EXPECT_THAT(ToApiError(status).param, HasSubstr("prompt")) << prompt;
+  }
+  EXPECT_EQ(ToApiError(ParseCompletion("{}").status()).code, "missing_required_parameter");
+  EXPECT_FALSE(ParseCompletion(R"({"add_special_tokens": false, "prompt": ""})").ok());
+}
+
+TEST(CompletionRequest, NamesTheNumbersWhenTheContextIsExceeded) {
+  const auto prompt_of = [](int bytes) { return R"({"prompt": ")" + std::string(bytes, 'x') + R"(")"; };
+  // One token more than its bytes: <s>.
+  EXPECT_EQ(ParseCompletion(prompt_of(98) + "}")->prompts[0].max_tokens, 1u) << "the default is cut to what is left";
+  const ApiError full = ToApiError(ParseCompletion(prompt_of(99) + "}").status());
+  EXPECT_EQ(full.code, "context_length_exceeded");
+  EXPECT_EQ(full.param, "prompt");
+  EXPECT_EQ(full.message,
+            "This model's maximum context length is 100 tokens, but the prompt has 100 tokens, which leaves no room "
+            "for an answer.");
+  EXPECT_EQ(ParseCompletion(prompt_of(89) + R"(, "max_tokens": 10})")->prompts[0].max_tokens, 10u);
+  const ApiError over = ToApiError(ParseCompletion(prompt_of(89) + R"(, "max_tokens": 11})").status());
+  EXPECT_EQ(over.code, "context_length_exceeded");
+  EXPECT_EQ(over.param, "max_tokens");
+  EXPECT_EQ(over.message,
+            "This model's maximum context length is 100 tokens, but the prompt has 90 and \"max_tokens\" asks for 11 "
+            "more (101 in all); at most "
+            "10 can be generated.");
+}
+
+TEST(CompletionRequest, LimitsTheChoicesOfOneRequest) {
+  std::string prompts = R"("a")";
+  for (int i = 1; i < 8; ++i) prompts += R"(,"a")";
+  EXPECT_EQ(ParseCompletion(R"({"n": 128, "prompt": [)" + prompts + "]}")->prompts.size(), 8u);
+  const absl::Status status = ParseCompletion(R"({"n": 128, "prompt": [)" + prompts + R"(,"a"]})").status();
+  EXPECT_EQ(ToApiError(status).param, "prompt");
+}
+
+TEST(CompletionRequest, KnowsOneModel) {
+  const ApiError error = ToApiError(ParseCompletion(With(R"("model": "gpt-4")")).status());
+  EXPECT_EQ(error.http_status, 404);
+  EXPECT_EQ(error.code, "model_not_found");
+  EXPECT_EQ(error.param, "model");
+  EXPECT_THAT(error.message, HasSubstr("org/tiny"));
+}
+
+TEST(SelectionFields, APresetKeepsToTheServersBudget) {
+  ServedModel model = TestModel();
+  model.max_budget_tokens = 100;
+  const Json body = *ParseJsonObject(R"({"prompt": "a", "winnow": {"selection": "async-token"}})");
+  const GenerationRequest request = *ParseCompletionRequest(body, model, FakeTextCodec());
+  EXPECT_EQ(request.fields.selection.budget_tokens, 100u);
+  EXPECT_EQ(request.fields.selection.predictor, Predictor::kTemporal);
+}
+
+TEST(ChatRequest, FillsTheContextUnlessLimited) {
+  const GenerationRequest request = *ParseChat(R"({"messages": [{"role": "user", "content": "hi"}]})");
+  const std::string text = "user:hi;assistant:";
+  EXPECT_EQ(request.prompts[0].token_ids, std::vector<uint32_t>(text.begin(), text.end()))
+      << "the template writes special tokens";
+  EXPECT_EQ(request.prompts[0].max_tokens, 100 - text.size());
+  EXPECT_EQ(ParseChat(ChatWith(R"("max_tokens": 5)"))->prompts[0].max_tokens, 5u);
+  EXPECT_EQ(ParseChat(ChatWith(R"("max_tokens": 5, "max_completion_tokens": 6)"))->prompts[0].max_tokens, 6u);
+}
+
+TEST(ChatRequest, ReadsLogprobs) {
+  EXPECT_EQ(ParseChat(ChatWith(R"("logprobs": false)"))->top_logprobs, std::nullopt);
+  EXPECT_EQ(ParseChat(ChatWith(R"("logprobs": true)"))->top_logprobs, 0u);
+  EXPECT_EQ(ParseChat(ChatWith(R"("logprobs": true, "top_logprobs": 20)"))->top_logprobs, 20u);
+}
+
+TEST(ChatRequest, JoinsTextParts) {
+  const GenerationRequest request = *ParseChat(
+      R"({"messages": [{"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+                       {"role": "assistant", "content": null}, {"role": "user", "content": "c"}], "add_generation_prompt": false})");
+  EXPECT_EQ(FakeTextCodec().Decode(request.prompts[0].token_ids, false), "system:a\nb;assistant:;user:c;");
+}
+
+TEST(ChatRequest, RefusesAndNamesTheField) {
+  const struct {
+    std::string body;
+    const char* param;
+  } cases[] = {
+      {"{}", "messages"},
+      {R"({"messages": "hi"})", "messages"},
+      {R"({"messages": []})", "messages"},
+      {R"({"messages": [1]})", "messages[0]"},
+      {R"({"messages": [{"content": "a"}]})", "messages[0].role"},
+      {R"({"messages": [{"role": "robot", "content": "a"}]})", "messages[0].role"},
+      {R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})", "messages[1].content"},
+      {R"({"messages": [{"role": "user", "content": 1}]})", "messages[0].content"},
+      {R"({"messages": [{"role": "user", "content": [1]}]})", "messages[0].content[0]"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})", "messages[0].content[0].type"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})", "messages[0].content[0].text"},
+      {ChatWith(R"("top_logprobs": 5)"), "top_logprobs"},
+      {ChatWith(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs"},
+      {ChatWith(R"("logprobs": 1)"), "logprobs"},
+      {ChatWith(R"("max_completion_tokens": 1000)"), "max_completion_tokens"},
+      {ChatWith(R"("max_tokens": 0)"), "max_tokens"},
+      {ChatWith(R"("tools": [{"type": "function"}])"), "tools"},
+      {ChatWith(R"("tool_choice": "required")"), "tool_choice"},
+      {ChatWith(R"("functions": [{}])"), "functions"},
+      {ChatWith(R"("modalities": ["audio"])"), "modalities"},
+      {ChatWith(R"("response_format": {"type": "json_schema"})"), "response_format"},
+      {ChatWith(R"("chat_template": "x")"), "chat_template"},
+      {ChatWith(R"("chat_template_kwargs": [])"), "chat_template_kwargs"},
+      {ChatWith(R"("chat_template_kwargs": {"refuse": true})"), "messages"},
+      {ChatWith(R"("continue_final_message": true)"), "continue_final_message"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = ParseChat(c.body).status();
+    EXPECT_EQ(ToApiError(status).http_status, 400) << c.body;
+    EXPECT_EQ(ToApiError(status).param, c.param) << c.body << ": " << status;
+  }
+}
+
+TEST(ChatRequest, PassesClientsUsualExtras) {
+  for (const char* field :
+       {R"("tools": [])", R"("tool_choice": "none")", R"("parallel_tool_calls": true)", R"("user": "me")",
+        R"("metadata": {})", R"("store": false)", R"("service_tier": "auto")", R"("modalities": ["text"])"}) {
+    EXPECT_TRUE(ParseChat(ChatWith(field)).ok()) << field;
+  }
+}
+
+TEST(Tokenize, GoesBothWays) {
+  const auto tokenize = [](const char* body) {
+    return TokenizeJson(*ParseJsonObject(body), TestModel(), FakeTextCodec());
+  };
+  EXPECT_EQ(*tokenize(R"({"prompt": "hi"})"), R"({"count":3,"max_model_len":100,"tokens":[256,104,105]})");
+  EXPECT_EQ(*tokenize(R"({"prompt": "hi", "add_special_tokens": false})"),
+            R"({"count":2,"max_model_len":100,"tokens":[104,105]})");
+  EXPECT_THAT(*tokenize(R"({"messages": [{"role": "user", "content": "a"}]})"), HasSubstr(R"("count":17)"));
+  EXPECT_FALSE(tokenize("{}").ok());
+  EXPECT_FALSE(tokenize(R"({"prompt": ["a"]})").ok());
+  EXPECT_FALSE(tokenize(R"({"prompt": "a", "messages": []})").ok());
+  EXPECT_EQ(tokenize(R"({"prompt": "a", "model": "x"})").status().code(), absl::StatusCode::kNotFound);
+
+  const auto detokenize = [](const char* body) {
+    return DetokenizeJson(*ParseJsonObject(body), TestModel(), FakeTextCodec());
+  };
+  EXPECT_EQ(*detokenize(R"({"tokens": [256, 104, 105]})"), R"({"prompt":"<s>hi"})");
+  EXPECT_FALSE(detokenize(R"({"tokens": [300]})").ok());
+  EXPECT_FALSE(detokenize(R"({"tokens": "a"})").ok());
+  EXPECT_FALSE(detokenize("{}").ok());
+}
+
+}  // namespace
+}  // namespace winnow

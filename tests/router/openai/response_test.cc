@@ -1,0 +1,181 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "router/openai/json_document.h"
+#include "router/openai/logprobs.h"
+#include "router/openai/response_format.h"
+#include "tests/router/openai/fake_text_codec.h"
+
+namespace winnow {
+namespace {
+
+const FakeTextCodec kCodec;
+
+v1::Token Token(uint32_t id, float logprob, std::vector<std::pair<uint32_t, float>> top = {}) {
+  v1::Token token;
+  token.set_id(id);
+  token.set_logprob(logprob);
+  for (const auto& [top_id, top_logprob] : top) {
+    v1::TokenLogprob* entry = token.add_top_logprobs();
+    entry->set_id(top_id);
+    entry->set_logprob(top_logprob);
+  }
+  return token;
+}
+
+ResponseIdentity Identity(const char* id) {
+  ResponseIdentity identity;
+  identity.id = id;
+  identity.created_unix_s = 1700000000;
+  identity.model = "m";
+  return identity;
+}
+
+UsageTotals SomeUsage() {
+  UsageTotals usage;
+  usage.Add(GenerationUsage{.prompt_tokens = 3, .completion_tokens = 2});
+  return usage;
+}
+
+constexpr char kUsage[] =
+    R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0},)"
+    R"("winnow":{"captured_mass_mean":null,"captured_mass_p5":null,"hit_ratio":null,"streamed_rows":0,"streamed_bytes":0,)"
+    R"("context_tokens":0,"resident_rows":0,"reattach_count":0,"not_identical":false}}})";
+
+TEST(CompletionFormat, WholeResponse) {
+  const auto format = MakeCompletionFormat(Identity("cmpl-1"), &kCodec);
+  const std::vector<ChoiceResult> choices = {
+      {.text = "a\n", .tokens = {}, .reason = v1::FINISH_REASON_LENGTH, .stop_match = {}},
+      {.text = "b", .tokens = {}, .reason = v1::FINISH_REASON_STOP, .stop_match = "END"}};
+  EXPECT_EQ(format->Whole(choices, SomeUsage()),
+            std::string(R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[)"
+                        R"({"index":0,"text":"a\n","logprobs":null,"finish_reason":"length","stop_reason":null},)"
+                        R"({"index":1,"text":"b","logprobs":null,"finish_reason":"stop","stop_reason":"END"}],)") +
+                kUsage);
+}
+
+TEST(CompletionFormat, Chunks) {
+  ResponseIdentity identity = Identity("cmpl-1");
+  identity.top_logprobs = 1;
+  identity.return_token_ids = true;
+  identity.include_usage = true;
+  const auto format = MakeCompletionFormat(identity, &kCodec);
+  EXPECT_EQ(format->FirstChunk(0), "");
+  size_t offset = 0;
+  const TextDelta first{.output_index = 0,
+                        .first_index = 0,
+                        .tokens = {Token('h', -0.5f, {{'h', -0.5f}}), Token(257, -1)},
+                        .text = "hlo"};
+  EXPECT_EQ(
+      format->DeltaChunk(2, first, &offset),
+      R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":2,"text":"hlo","logprobs":)"
+      R"({"tokens":["h","lo"],"token_logprobs":[-0.5,-1],"top_logprobs":[{"h":-0.5},{}],"text_offset":[0,1]},)"
+      R"("finish_reason":null,"stop_reason":null,"token_ids":[104,257]}],"usage":null})");
+  EXPECT_EQ(offset, 3u) << "the next delta's offsets go on from here";
+  EXPECT_EQ(
+      format->EndChunk(2, v1::FINISH_REASON_STOP, std::nullopt),
+      R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":2,"text":"","logprobs":null,)"
+      R"("finish_reason":"stop","stop_reason":null,"token_ids":[]}],"usage":null})");
+  EXPECT_EQ(format->UsageChunk(SomeUsage()),
+            std::string(R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[],)") +
+                kUsage);
+}
+
+TEST(ChatFormat, WholeResponse) {
+  ResponseIdentity identity = Identity("chatcmpl-1");
+  identity.top_logprobs = 2;
+  const auto format = MakeChatFormat(identity, &kCodec);
+  const std::vector<ChoiceResult> choices = {{.text = "h\xc3\xa4",
+                                              .tokens = {Token(0xc3, -0.25f, {{0xc3, -0.25f}, {'a', -2}, {'b', -3}})},
+                                              .reason = v1::FINISH_REASON_STOP,
+                                              .stop_match = {}}};
+  EXPECT_EQ(
+      format->Whole(choices, SomeUsage()),
+      std::string(
+          R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,)"
+          R"("message":{"role":"assistant","content":"hä","refusal":null},)"
+          R"("logprobs":{"content":[{"token":"bytes:\\xc3","bytes":[195],"logprob":-0.25,"top_logprobs":[)"
+          R"({"token":"bytes:\\xc3","bytes":[195],"logprob":-0.25},{"token":"a","bytes":[97],"logprob":-2}]}],"refusal":null},)"
+          R"("finish_reason":"stop","stop_reason":null}],)") +
+          kUsage);
+}
+
+TEST(ChatFormat, Chunks) {
+  const auto format = MakeChatFormat(Identity("chatcmpl-1"), &kCodec);
+  const std::string head =
+      R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[)";
+  EXPECT_EQ(
+      format->FirstChunk(1),
+      head +
+          R"({"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null,"stop_reason":null}]})");
+  EXPECT_EQ(format->DeltaChunk(1, {.output_index = 0, .first_index = 0, .tokens = {}, .text = "hi"}, nullptr),
+            head + R"({"index":1,"delta":{"content":"hi"},"logprobs":null,"finish_reason":null,"stop_reason":null}]})");
+  EXPECT_EQ(format->EndChunk(1, v1::FINISH_REASON_LENGTH, std::nullopt),
+            head + R"({"index":1,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null}]})");
+}
+
+TEST(Logprobs, CountCharactersNotBytes) {
+  // "ä" comes as two tokens; the second begins no character.
+  const std::vector<v1::Token> tokens = {Token('a', -1), Token(0xc3, -1), Token(0xa4, -1), Token('b', -1)};
+  JsonWriter json;
+  size_t offset = 10;
+  WriteCompletionLogprobs(tokens, 0, kCodec, &offset, &json);
+  const Json logprobs = Json::parse(json.Take());
+  EXPECT_EQ(logprobs["text_offset"], Json({10, 11, 12, 12}));
+  EXPECT_EQ(logprobs["tokens"], Json({"a", "bytes:\\xc3", "bytes:\\xa4", "b"}));
+  EXPECT_TRUE(logprobs["top_logprobs"].is_null());
+  EXPECT_EQ(offset, 13u);
+}
+
+TEST(Logprobs, StayFiniteAndUnambiguous) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  v1::Token unmeasured;
+  unmeasured.set_id('x');
+  const std::vector<v1::Token> tokens = {Token('a', -kInfinity, {{'a', -1}, {'a', -2}, {'b', -kInfinity}, {'c', -4}}),
+                                         unmeasured};
+  JsonWriter json;
+  size_t offset = 0;
+  WriteCompletionLogprobs(tokens, 2, kCodec, &offset, &json);
+  EXPECT_EQ(
+      json.Take(),
+      R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},{}],"text_offset":[0,1]})");
+}
+
+TEST(UsageTotals, AggregatesOutputs) {
+  UsageTotals usage;
+  usage.Add(GenerationUsage{.prompt_tokens = 10, .completion_tokens = 4});
+  usage.Add(GenerationUsage{.prompt_tokens = 20, .completion_tokens = 6});
+  v1::SelectionStats first;
+  first.set_captured_mass_mean(0.5f);
+  first.set_captured_mass_p5(0.25f);
+  first.set_decode_steps(3);
+  first.set_selection_lookups(10);
+  first.set_selection_hits(5);
+  first.set_streamed_rows(5);
+  first.set_streamed_bytes(2560);
+  first.set_context_tokens(14);
+  first.set_resident_rows(8);
+  v1::SelectionStats second;
+  second.set_captured_mass_mean(1.0f);
+  second.set_captured_mass_p5(0.75f);
+  second.set_decode_steps(1);
+  second.set_selection_lookups(10);
+  second.set_selection_hits(10);
+  second.set_context_tokens(12);
+  second.set_resident_rows(99);
+  second.set_reattach_count(2);
+  second.set_not_identical(true);
+  v1::SelectionStats unmeasured;
+  for (const auto& stats : {first, second, unmeasured}) usage.Add(stats);
+  JsonWriter json;
+  usage.Write(&json);
+  EXPECT_EQ(
+      json.Take(),
+      R"({"prompt_tokens":30,"completion_tokens":10,"total_tokens":40,"prompt_tokens_details":{"cached_tokens":0},"winnow":{)"
+      R"("captured_mass_mean":0.625,"captured_mass_p5":0.25,"hit_ratio":0.75,"streamed_rows":5,"streamed_bytes":2560,)"
+      R"("context_tokens":14,"resident_rows":8,"reattach_count":2,"not_identical":true}})");
+}
+
+}  // namespace
+}  // namespace winnow
