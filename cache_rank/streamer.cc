@@ -15,6 +15,13 @@ size_t RowsOffset(size_t offset, size_t selected, size_t streamed, size_t local)
   return streamed > 0 ? wire::AlignUp(offset, wire::kRowAlignment) : offset;
 }
 
+// Zeroes what alignment skips: payloads carry nothing but what was written.
+void Pad(size_t alignment, std::byte* payload, size_t* offset) {
+  const size_t aligned = wire::AlignUp(*offset, alignment);
+  std::memset(payload + *offset, 0, aligned - *offset);
+  *offset = aligned;
+}
+
 template <typename T>
 void WriteArray(const T* values, size_t count, std::byte* payload, size_t* offset) {
   if (count > 0) std::memcpy(payload + *offset, values, count * sizeof(T));
@@ -189,13 +196,13 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
       .num_streamed = part.rows,
       .num_local = first ? static_cast<uint32_t>(delta.local.size()) : 0,
       .captured_mass = delta.captured_mass};
-  *offset = wire::AlignUp(*offset, alignof(wire::DeltaEntry));
+  Pad(alignof(wire::DeltaEntry), payload, offset);
   WriteArray(&entry, 1, payload, offset);
   WriteArray(delta.selected.data(), entry.num_selected, payload, offset);
   WriteArray(delta.streamed.data() + item.done, part.rows, payload, offset);
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
-  *offset = wire::AlignUp(*offset, wire::kRowAlignment);
+  Pad(wire::kRowAlignment, payload, offset);
   kernels_->gather_rows({.blocks = part.sequence->kv.row_blocks(item.layer, item.kv_head),
                          .positions = delta.streamed_positions.data() + item.done,
                          .num_rows = part.rows,

@@ -15,6 +15,7 @@ struct Case {
   std::string name;
   SelectionSpec spec;
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 std::vector<Case> Cases() {
   SelectionSpec temporal = SmallSpec(Predictor::kTemporal);
   temporal.temporal_variant = TemporalVariant::kClipped;

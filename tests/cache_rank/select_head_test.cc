@@ -44,8 +44,8 @@ class SelectHeadAggregationTest : public SelectHeadTest, public testing::WithPar
 TEST_P(SelectHeadAggregationTest, TakesTheMostImportantRowsBetweenSinksAndRecentWindow) {
   SelectionSpec spec = test::SmallSpec(Predictor::kExact);
   spec.group_aggregation = GetParam();
-  const test::StoredKeys stored(shape_, 5, 500);
-  for (const uint32_t position : {150u, 191u, 192u, 333u, 499u}) {
+  const test::StoredKeys stored(shape_, 5, 1100);
+  for (const uint32_t position : {150u, 191u, 192u, 333u, 1024u, 1099u}) {
     for (int head = 0; head < 2; ++head) {
       const Queries q = RandomQueries(position + head, 2, shape_.layout.head_dim);
       std::vector<uint32_t> selected{1, 2, 3};  // of an earlier use
