@@ -18,7 +18,9 @@ CacheRank::CacheRank(const Options& options, const KernelTable* kernels, std::un
   services_.push_back(std::make_unique<TransportServiceImpl>(this));
 }
 
-CacheRank::~CacheRank() { Stop(); }
+CacheRank::~CacheRank() {
+  Stop();
+}
 
 void CacheRank::Start() {
   WINNOW_CHECK(!thread_.joinable());
@@ -50,13 +52,16 @@ v1::RankLoad CacheRank::Load() const {
   return load;
 }
 
-v1::Fingerprint CacheRank::Fingerprint() const { return CacheRankFingerprint(nullptr, *kernels_); }
+v1::Fingerprint CacheRank::Fingerprint() const {
+  return CacheRankFingerprint(nullptr, *kernels_);
+}
 
 void CacheRank::Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
                          std::string worker_address, OnExchanged on_exchanged, OnClosed on_closed) {
-  const bool posted = queue_.Post([=, this, transport = std::move(transport), worker_address = std::move(worker_address)] {
-    on_exchanged(OpenChannel(peer, fingerprint, transport, worker_address, on_closed));
-  });
+  const bool posted =
+      queue_.Post([=, this, transport = std::move(transport), worker_address = std::move(worker_address)] {
+        on_exchanged(OpenChannel(peer, fingerprint, transport, worker_address, on_closed));
+      });
   if (!posted) on_exchanged(absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -66,12 +71,14 @@ void CacheRank::CloseChannel(uint32_t channel_id) {
   });
 }
 
-absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const v1::Identity& peer, const v1::Fingerprint& fingerprint,
-                                                                 const std::string& transport, const std::string& worker_address,
+absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const v1::Identity& peer,
+                                                                 const v1::Fingerprint& fingerprint,
+                                                                 const std::string& transport,
+                                                                 const std::string& worker_address,
                                                                  OnClosed on_closed) {
   if (AbslSv(transport_->capabilities().name) != transport) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("transport is ", transport, " at the caller and ", AbslSv(transport_->capabilities().name), " at the cache rank"));
+    return absl::FailedPreconditionError(absl::StrCat("transport is ", transport, " at the caller and ",
+                                                      AbslSv(transport_->capabilities().name), " at the cache rank"));
   }
   WINNOW_RETURN_IF_ERROR(CheckFingerprint(fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape()));
   if (data_plane_ == nullptr) {

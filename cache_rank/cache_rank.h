@@ -20,18 +20,19 @@
 
 namespace winnow {
 
-// A cache rank: stores sequences, selects for them and streams rows. Runs one data-plane thread (and the executor's workers); gRPC
-// handlers only hand it commands. Serves in a process of its own, or hosted by an inference process over an inproc transport.
+// A cache rank: stores sequences, selects for them and streams rows. Runs one data-plane thread (and the executor's
+// workers); gRPC handlers only hand it commands. Serves in a process of its own, or hosted by an inference process over
+// an inproc transport.
 class CacheRank {
  public:
   struct Options {
     v1::Identity identity;
     DataPlane::Options data_plane;
     int num_threads = 1;  // for scoring, the data-plane thread included
-    // With work of a plan on its way the thread polls, yielding, this long before it sleeps: a shorter time costs a wake-up per
-    // layer, a longer one burns the core for so long after the last frame.
+    // With work of a plan on its way the thread polls, yielding, this long before it sleeps: a shorter time costs a
+    // wake-up per layer, a longer one burns the core for so long after the last frame.
     std::chrono::microseconds spin{200};
-    std::chrono::milliseconds tick{50};  // of reclaiming and of looking for failed channels
+    std::chrono::milliseconds tick{50};             // of reclaiming and of looking for failed channels
     std::chrono::milliseconds call_timeout{10000};  // for calls whose client set no deadline
   };
 
@@ -48,8 +49,8 @@ class CacheRank {
 
   // Starts the data-plane thread. Once.
   void Start();
-  // Closes all channels (their Exchange streams end) and joins the thread. Idempotent; before the gRPC server shuts down, or its
-  // streams keep that from ending.
+  // Closes all channels (their Exchange streams end) and joins the thread. Idempotent; before the gRPC server shuts
+  // down, or its streams keep that from ending.
   void Stop();
 
   // CacheService and TransportService, to be registered at a server that is shut down before this object goes.
@@ -62,8 +63,8 @@ class CacheRank {
   const Options& options() const { return options_; }
 
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
-  void Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport, std::string worker_address,
-                OnExchanged on_exchanged, OnClosed on_closed);
+  void Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
+                std::string worker_address, OnExchanged on_exchanged, OnClosed on_closed);
   void CloseChannel(uint32_t channel_id);
   template <typename Command>  // StatusOr<T> command(DataPlane&)
   auto Call(std::chrono::system_clock::time_point deadline, Command command) {
@@ -77,7 +78,8 @@ class CacheRank {
  private:
   void Run();
   absl::StatusOr<ExchangeAnswer> OpenChannel(const v1::Identity& peer, const v1::Fingerprint& fingerprint,
-                                             const std::string& transport, const std::string& worker_address, OnClosed on_closed);
+                                             const std::string& transport, const std::string& worker_address,
+                                             OnClosed on_closed);
 
   // Constant after construction.
   const Options options_;

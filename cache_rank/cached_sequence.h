@@ -10,7 +10,8 @@
 
 namespace winnow {
 
-// Token ids of the decode steps' inputs, by position: with the sampling parameters it lets any rank take the sequence over.
+// Token ids of the decode steps' inputs, by position: with the sampling parameters it lets any rank take the sequence
+// over.
 struct SequenceJournal {
   uint32_t first_position = 0;
   std::vector<uint32_t> token_ids;
@@ -28,8 +29,8 @@ struct PlanSeat {
   bool sparse = false;
 };
 
-// Everything that a cache rank keeps for one sequence. Owned by the store, touched by the data-plane thread (and by workers that
-// score one of its heads while that thread waits for them).
+// Everything that a cache rank keeps for one sequence. Owned by the store, touched by the data-plane thread (and by
+// workers that score one of its heads while that thread waits for them).
 struct CachedSequence {
   CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout);
 
@@ -47,12 +48,13 @@ struct CachedSequence {
 
   std::vector<LayerSelection> layers;
   PlanSeat seat;
-  uint32_t pool_slots = 0;     // of the last plan row
-  uint32_t identity_rows = 0;  // pool rows that both sides know without a frame, from the last row that attended everything
+  uint32_t pool_slots = 0;  // of the last plan row
+  uint32_t identity_rows =
+      0;  // pool rows that both sides know without a frame, from the last row that attended everything
 
   bool attached() const { return channel != 0; }
-  // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are the queries
-  // that the predictor needs. 0 when a part of the prompt is missing.
+  // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are
+  // the queries that the predictor needs. 0 when a part of the prompt is missing.
   uint32_t RestartPosition(uint32_t max_restart) const;
   // Drops what lies at and above `position`, and all state that depends on the inference rank.
   absl::Status Restart(uint32_t position);

@@ -13,8 +13,8 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& opti
   return std::unique_ptr<DataPlane>(new DataPlane(options, shape, std::move(pool), kernels, executor, metrics));
 }
 
-DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool, const KernelTable* kernels,
-                     Executor* executor, CacheRankMetrics* metrics)
+DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
+                     const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics)
     : shape_(shape),
       metrics_(metrics),
       pool_(std::move(pool)),
@@ -78,7 +78,8 @@ absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const Sequenc
   return (*sequence)->attach_epoch;
 }
 
-absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position) {
+absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
+                                                              uint32_t max_restart_position) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
   const uint32_t old_link = before == nullptr ? 0 : before->channel;
@@ -95,7 +96,8 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   return Attached{sequence->attach_epoch, restart, sequence->journal};
 }
 
-absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id, uint32_t max_positions) {
+absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
+                                                 uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
   metrics_->sequences_opened.Add(1);
@@ -116,9 +118,9 @@ void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
 }
 
 bool DataPlane::RunOnce() {
-  const bool worked = selector_.RunOnce(links_);
+  // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
-  return worked;
+  return selector_.RunOnce(links_);
 }
 
 bool DataPlane::HasBacklog() const {

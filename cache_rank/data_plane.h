@@ -17,28 +17,31 @@
 
 namespace winnow {
 
-// All state of a cache rank for one model shape: blocks, sequences, links, and the parts that work on them. One thread calls
-// everything here; it alternates between the transport's Progress (which calls HandleFrame), RunOnce and Tick.
+// All state of a cache rank for one model shape: blocks, sequences, links, and the parts that work on them. One thread
+// calls everything here; it alternates between the transport's Progress (which calls HandleFrame), RunOnce and Tick.
 class DataPlane {
  public:
   struct Options {
     size_t memory_bytes = size_t{1} << 30;
     std::chrono::milliseconds detach_ttl{60000};
-    Streamer::Options streamer;
-    Selector::Options selector;
+    Streamer::Options streamer = {};
+    Selector::Options selector = {};
   };
 
   // The executor and the metrics must outlive it.
   static absl::StatusOr<std::unique_ptr<DataPlane>> Create(const Options& options, const ServedShape& shape,
-                                                           const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics);
+                                                           const KernelTable* kernels, Executor* executor,
+                                                           CacheRankMetrics* metrics);
   ~DataPlane();
 
   const ServedShape& shape() const { return shape_; }
   const KvBlockPool& blocks() const { return *pool_; }
   const SequenceStore& store() const { return store_; }
 
-  // Takes over a connected channel. `on_closed` is called once, from Tick or CloseLink, when the link ends for a reason of this side.
-  uint32_t OpenLink(std::string rank, std::unique_ptr<Channel> channel, std::function<void(const absl::Status&)> on_closed);
+  // Takes over a connected channel. `on_closed` is called once, from Tick or CloseLink, when the link ends for a reason
+  // of this side.
+  uint32_t OpenLink(std::string rank, std::unique_ptr<Channel> channel,
+                    std::function<void(const absl::Status&)> on_closed);
   // Closes the channel and detaches its sequences. Idempotent. Not inside Progress.
   void CloseLink(uint32_t link_id, const absl::Status& reason);
 
@@ -51,7 +54,8 @@ class DataPlane {
   };
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position);
   // The fork's working set is the caller's to fill: it sends no Refill.
-  absl::StatusOr<uint32_t> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id, uint32_t max_positions);
+  absl::StatusOr<uint32_t> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
+                                        uint32_t max_positions);
   absl::Status ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch);
 
   void HandleFrame(Channel& channel, const ReceivedFrame& frame);
@@ -63,8 +67,8 @@ class DataPlane {
   bool HasBacklog() const;
 
  private:
-  DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool, const KernelTable* kernels,
-            Executor* executor, CacheRankMetrics* metrics);
+  DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
+            const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
   void PublishGauges();
 

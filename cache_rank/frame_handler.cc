@@ -11,8 +11,8 @@ namespace {
 
 absl::Status PayloadSize(const ReceivedFrame& frame, size_t expected) {
   if (frame.payload().size() >= expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(frame.header().type), " has ", frame.payload().size(),
-                                                 " bytes of payload, not ", expected));
+  return absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(frame.header().type), " has ",
+                                                 frame.payload().size(), " bytes of payload, not ", expected));
 }
 
 }  // namespace
@@ -38,7 +38,8 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kFenced:
       break;  // the peer detaches or re-attaches by itself
     default:
-      status = absl::InvalidArgumentError(absl::StrCat("unexpected frame type ", static_cast<int>(frame.header().type)));
+      status =
+          absl::InvalidArgumentError(absl::StrCat("unexpected frame type ", static_cast<int>(frame.header().type)));
       break;
   }
   if (status.ok()) return;
@@ -49,10 +50,12 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
 CachedSequence* FrameHandler::Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch) {
   if (CachedSequence* sequence = store_->FindAttached(sequence_id, attach_epoch, link.id)) return sequence;
   metrics_->stale_epoch_rejected.Add(1);
+  const CachedSequence* current = store_->Find(sequence_id);
+  // A straggler from before the peer's own re-attach: telling it that it was fenced would make it drop what it holds.
+  if (current != nullptr && current->channel == link.id) return nullptr;
   constexpr size_t kMaxRemembered = 4096;
   if (link.fenced.size() >= kMaxRemembered) link.fenced.clear();
   if (link.fenced.emplace(sequence_id, attach_epoch).second) {
-    const CachedSequence* current = store_->Find(sequence_id);
     streamer_->SendFenced(link, sequence_id, current == nullptr ? 0 : current->attach_epoch);
   }
   return nullptr;
@@ -76,7 +79,8 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
     CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
     if (sequence == nullptr) continue;
     if (sequence->seat.plan == header.plan) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", row.sequence_id, " is in plan ", header.plan, " twice"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sequence ", row.sequence_id, " is in plan ", header.plan, " twice"));
     }
     if (!Seat(link, *sequence, header.plan, i, row)) selector_->Refuse(link, header.plan, *sequence, 0);
   }
@@ -84,12 +88,14 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
   return absl::OkStatus();
 }
 
-bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row) {
+bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint32_t row_index,
+                        const wire::PlanRow& row) {
   const SelectionSpec& spec = sequence.spec;
   const bool everything = (row.flags & wire::kPlanAttendsEverything) != 0;
   if (row.position != sequence.kv.watermark() || row.position >= sequence.kv.max_positions()) return false;
   if (everything != AttendsEverything(row.position, spec, kBlockTokens)) return false;
-  const uint32_t selectable = RecentStart(row.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens) - spec.sink_tokens;
+  const uint32_t selectable =
+      RecentStart(row.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens) - spec.sink_tokens;
   if (everything) {
     sequence.identity_rows = selectable;
   } else {
@@ -135,11 +141,14 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     return frame.payload().data() + begin;
   };
   const std::byte* appended = section(wire::kSectionAppend, rows * row_bytes);
-  const auto* queries = reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
-  const auto* predictions = reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
+  const auto* queries =
+      reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
+  const auto* predictions =
+      reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, end));
   if (predictions != nullptr && header.prediction_layer >= layout_.num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("prediction for layer ", header.prediction_layer, " of ", layout_.num_layers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prediction for layer ", header.prediction_layer, " of ", layout_.num_layers));
   }
 
   for (size_t i = 0; i < rows; ++i) {
@@ -160,24 +169,29 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     const int target = layer + static_cast<int>(sequence->spec.lookahead);
     if (predictions != nullptr && header.prediction_layer == target) {
       TakePrediction(link, *sequence, target, row.position, predictions + i * query_floats);
-    } else if (appended != nullptr && target < layout_.num_layers && sequence->layers[target].target_position != row.position) {
+    } else if (appended != nullptr && target < layout_.num_layers &&
+               sequence->layers[target].target_position != row.position) {
       selector_->Refuse(link, header.plan, *sequence, target);
     }
   }
   if (appended == nullptr || layer + 1 != layout_.num_layers) return absl::OkStatus();
   for (const OpenPlan::Row& row : plan->rows) {
     const CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
-    if (sequence != nullptr && sequence->seat.plan == header.plan) streamer_->SendWatermark(link, header.plan, *sequence);
+    if (sequence != nullptr && sequence->seat.plan == header.plan)
+      streamer_->SendWatermark(link, header.plan, *sequence);
   }
   return absl::OkStatus();
 }
 
-void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const std::byte* rows) {
-  if (!sequence.kv.Append(layer, position, 1, rows).ok()) return selector_->Refuse(link, sequence.seat.plan, sequence, layer);
+void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                             const std::byte* rows) {
+  if (!sequence.kv.Append(layer, position, 1, rows).ok())
+    return selector_->Refuse(link, sequence.seat.plan, sequence, layer);
   metrics_->appended_rows.Add(layout_.num_kv_heads);
 }
 
-void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query) {
+void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                             const float* query) {
   if (sequence.spec.predictor == Predictor::kDense) return;
   LayerSelection& selection = sequence.layers[layer];
   if (SelectsWithOwnQuery(sequence.spec, layer)) {
@@ -193,7 +207,8 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
   selector_->OnQuery(link, sequence, layer, position);
 }
 
-void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query) {
+void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                                  const float* query) {
   LayerSelection& selection = sequence.layers[layer];
   Rotate(query, position, selection.target.data());
   selection.target_position = position;
@@ -219,7 +234,8 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
   CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr) return absl::OkStatus();
   const uint32_t watermark = sequence->kv.watermark();
-  const absl::Status appended = sequence->kv.Append(layer, header.apply_position, header.row_count, frame.payload().data());
+  const absl::Status appended =
+      sequence->kv.Append(layer, header.apply_position, header.row_count, frame.payload().data());
   if (!appended.ok()) {
     selector_->Refuse(link, 0, *sequence, layer);
     return absl::OkStatus();
@@ -250,7 +266,8 @@ absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFra
     std::copy_n(queries + i * query_floats, query_floats, slot.pre);
     Rotate(slot.pre, position, slot.rotated);
   }
-  if (ring.end() == sequence->prompt_tokens && ring.end() > 0) selector_->OnQuery(link, *sequence, layer, ring.end() - 1);
+  if (ring.end() == sequence->prompt_tokens && ring.end() > 0)
+    selector_->OnQuery(link, *sequence, layer, ring.end() - 1);
   return absl::OkStatus();
 }
 

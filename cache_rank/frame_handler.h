@@ -11,14 +11,21 @@
 
 namespace winnow {
 
-// What an arriving frame does: appends rows, keeps queries, opens plans, and tells the selector. Cheap by design: nothing is scored
-// here. A frame that no correct peer sends fails its link; one of a sequence that the peer no longer holds is answered kFenced, once
-// per (sequence, epoch), and the other rows of its plan go on. Data-plane thread.
+// What an arriving frame does: appends rows, keeps queries, opens plans, and tells the selector. Cheap by design:
+// nothing is scored here. A frame that no correct peer sends fails its link; one of a sequence that the peer no longer
+// holds is answered kFenced, once per (sequence, epoch), and the other rows of its plan go on. Frames of an older epoch
+// from the peer that re-attached are only counted. Data-plane thread.
 class FrameHandler {
  public:
-  FrameHandler(const KvLayout& layout, const RopeShape& rope, const KernelTable* kernels, SequenceStore* store, Streamer* streamer,
-               Selector* selector, CacheRankMetrics* metrics)
-      : layout_(layout), rope_(rope), kernels_(kernels), store_(store), streamer_(streamer), selector_(selector), metrics_(metrics) {}
+  FrameHandler(const KvLayout& layout, const RopeShape& rope, const KernelTable* kernels, SequenceStore* store,
+               Streamer* streamer, Selector* selector, CacheRankMetrics* metrics)
+      : layout_(layout),
+        rope_(rope),
+        kernels_(kernels),
+        store_(store),
+        streamer_(streamer),
+        selector_(selector),
+        metrics_(metrics) {}
 
   void Handle(PeerLink& link, const ReceivedFrame& frame);
 

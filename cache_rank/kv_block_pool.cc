@@ -10,11 +10,15 @@
 namespace winnow {
 namespace {
 
-size_t TileBytes(const KvLayout& layout) { return kBlockTokens * layout.row_bytes() / 2; }
+size_t TileBytes(const KvLayout& layout) {
+  return kBlockTokens * layout.row_bytes() / 2;
+}
 
 }  // namespace
 
-size_t BlockBytes(const KvLayout& layout) { return (layout.block_bytes() + TileBytes(layout) + 63) / 64 * 64; }
+size_t BlockBytes(const KvLayout& layout) {
+  return (layout.block_bytes() + TileBytes(layout) + 63) / 64 * 64;
+}
 
 KvBlock::~KvBlock() {
   if (pool_ != nullptr) pool_->Unref(index_);
@@ -25,9 +29,15 @@ KvBlock KvBlock::Share() const {
   return KvBlock(pool_, index_);
 }
 
-bool KvBlock::shared() const { return pool_->references_[index_] > 1; }
-std::byte* KvBlock::rows() const { return pool_->arena_ + index_ * pool_->block_bytes_; }
-std::byte* KvBlock::tile() const { return rows() + pool_->rows_bytes_; }
+bool KvBlock::shared() const {
+  return pool_->references_[index_] > 1;
+}
+std::byte* KvBlock::rows() const {
+  return pool_->arena_ + index_ * pool_->block_bytes_;
+}
+std::byte* KvBlock::tile() const {
+  return rows() + pool_->rows_bytes_;
+}
 
 KvBlockReservation::~KvBlockReservation() {
   if (pool_ != nullptr) pool_->reserved_ -= count_;
@@ -105,8 +115,9 @@ absl::StatusOr<KvBlockReservation> KvBlockPool::Reserve(size_t blocks) {
 
 absl::Status KvBlockPool::CheckFree(size_t blocks) const {
   if (blocks <= free()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(blocks, " blocks of ", block_bytes_, " bytes wanted, ", free(), " free (", total_,
-                                                   " in all, ", used_, " used, ", reserved_, " reserved)"));
+  return absl::ResourceExhaustedError(absl::StrCat(blocks, " blocks of ", block_bytes_, " bytes wanted, ", free(),
+                                                   " free (", total_, " in all, ", used_, " used, ", reserved_,
+                                                   " reserved)"));
 }
 
 void KvBlockPool::Unref(uint32_t index) {

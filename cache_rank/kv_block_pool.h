@@ -12,8 +12,8 @@ namespace winnow {
 
 class KvBlockPool;
 
-// A counted reference to one block: kBlockTokens rows of one (layer, kv head) and the index tile of their keys (IndexKeysParams).
-// Only the owner of the single reference may write, and only rows that nobody has read yet.
+// A counted reference to one block: kBlockTokens rows of one (layer, kv head) and the index tile of their keys
+// (IndexKeysParams). Only the owner of the single reference may write, and only rows that nobody has read yet.
 class KvBlock {
  public:
   KvBlock() = default;
@@ -27,7 +27,7 @@ class KvBlock {
 
   explicit operator bool() const { return pool_ != nullptr; }
   KvBlock Share() const;
-  bool shared() const;  // somebody else refers to it too
+  bool shared() const;      // somebody else refers to it too
   std::byte* rows() const;  // [kBlockTokens][2 * head_dim]
   std::byte* tile() const;
 
@@ -67,8 +67,8 @@ class KvBlockReservation {
   size_t count_ = 0;
 };
 
-// Blocks of one size in one anonymous mapping. Invariant: used + reserved <= total, where used counts blocks with at least one
-// reference. One thread; references and reservations must not outlive the pool.
+// Blocks of one size in one anonymous mapping. Invariant: used + reserved <= total, where used counts blocks with at
+// least one reference. One thread; references and reservations must not outlive the pool.
 class KvBlockPool {
  public:
   // As many blocks as fit `memory_bytes`; INVALID_ARGUMENT when that is none.

@@ -12,20 +12,20 @@ inline constexpr uint32_t kNoPosition = UINT32_MAX;
 
 // Selection state of one (sequence, layer, kv head).
 struct HeadSelection {
-  std::vector<uint32_t> selected;  // Sel(LayerSelection::selected_position), ascending
+  std::vector<uint32_t> selected;                        // Sel(LayerSelection::selected_position), ascending
   float mass = std::numeric_limits<float>::quiet_NaN();  // captured mass of mass_position
   uint32_t mass_position = kNoPosition;
   HeadResidency residency;
 };
 
-// Selection state of one (sequence, layer). Only the queries survive a re-attach: everything else is recomputed from rows, queries
-// and specification.
+// Selection state of one (sequence, layer). Only the queries survive a re-attach: everything else is recomputed from
+// rows, queries and specification.
 struct LayerSelection {
   LayerSelection(uint32_t ring_queries, size_t query_floats, int num_kv_heads)
       : queries(ring_queries, query_floats), target(query_floats), heads(num_kv_heads) {}
 
   QueryRing queries;
-  std::vector<float> target;                  // [num_query_heads, head_dim] rotated query of target_position, where one is sent
+  std::vector<float> target;  // [num_query_heads, head_dim] rotated query of target_position, where one is sent
   uint32_t target_position = kNoPosition;
   uint32_t scheduled_position = kNoPosition;  // a scoring task for it is queued
   uint32_t selected_position = kNoPosition;   // `selected` of every head is for it

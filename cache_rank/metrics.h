@@ -7,11 +7,12 @@
 
 namespace winnow {
 
-// What a cache rank counts. Written by its data-plane thread, read by any thread with relaxed loads; `Snapshot` copies it into plain
-// numbers for the exporter.
+// What a cache rank counts. Written by its data-plane thread, read by any thread with relaxed loads; `Snapshot` copies
+// it into plain numbers for the exporter.
 
 // Upper bounds of the captured-mass buckets; the last bucket is everything up to 1.
-inline constexpr std::array<float, 10> kCapturedMassBounds = {0.3f, 0.5f, 0.6f, 0.7f, 0.8f, 0.85f, 0.9f, 0.95f, 0.98f, 1.0f};
+inline constexpr std::array<float, 10> kCapturedMassBounds = {0.3f,  0.5f, 0.6f,  0.7f,  0.8f,
+                                                              0.85f, 0.9f, 0.95f, 0.98f, 1.0f};
 
 struct CapturedMassSnapshot {
   std::array<uint64_t, kCapturedMassBounds.size()> buckets{};  // not cumulative
@@ -32,9 +33,10 @@ struct CacheRankSnapshot {
   uint64_t plans = 0;
   uint64_t frames_received = 0;
   uint64_t frames_malformed = 0;
-  uint64_t stale_epoch_rejected = 0;  // rows and frames of an older attach_epoch, another channel or an unknown sequence
-  uint64_t rows_refused = 0;          // plan rows that broke the protocol: answered kTransferFailed
-  uint64_t transfers_failed = 0;      // deltas that could not be posted
+  uint64_t stale_epoch_rejected =
+      0;                          // rows and frames of an older attach_epoch, another channel or an unknown sequence
+  uint64_t rows_refused = 0;      // plan rows that broke the protocol: answered kTransferFailed
+  uint64_t transfers_failed = 0;  // deltas that could not be posted
   uint64_t sequences_opened = 0;
   uint64_t sequences_attached = 0;  // re-attached
   uint64_t sequences_expired = 0;   // detached for longer than the TTL
@@ -46,7 +48,7 @@ struct CacheRankSnapshot {
   uint64_t blocks_reserved = 0;
   uint64_t blocks_total = 0;
   uint64_t block_bytes = 0;
-  uint64_t queued_frames = 0;  // outgoing, waiting for window
+  uint64_t queued_frames = 0;                       // outgoing, waiting for window
   std::vector<CapturedMassSnapshot> captured_mass;  // by layer
 };
 
@@ -63,10 +65,10 @@ class Counter {
 };
 
 struct CacheRankMetrics {
-  Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes, appended_rows,
-      selections, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
-      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels, blocks_used,
-      blocks_reserved, blocks_total, block_bytes, queued_frames;
+  Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes,
+      appended_rows, selections, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused,
+      transfers_failed, sequences_opened, sequences_attached, sequences_expired, admissions_refused, active_sequences,
+      detached_sequences, channels, blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;

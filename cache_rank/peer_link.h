@@ -26,8 +26,8 @@ struct OpenPlan {
   std::vector<Row> rows;
 };
 
-// One frame, or a part of one, that waits for send window. Sequences are named, not pointed at: an item of a sequence that was
-// re-attached or freed meanwhile is dropped when its turn comes.
+// One frame, or a part of one, that waits for send window. Sequences are named, not pointed at: an item of a sequence
+// that was re-attached or freed meanwhile is dropped when its turn comes.
 struct OutgoingItem {
   wire::FrameType type = wire::FrameType::kFenced;
   uint64_t plan = 0;

@@ -36,7 +36,8 @@ void HeadResidency::SetIdentity(uint32_t first_position, uint32_t count) {
   }
 }
 
-void HeadResidency::Update(std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens, HeadDelta* delta) {
+void HeadResidency::Update(std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens,
+                           HeadDelta* delta) {
   WINNOW_CHECK(selected.size() <= slots_.size());
   delta->selected.resize(selected.size());
   delta->streamed.clear();

@@ -16,12 +16,12 @@ struct HeadDelta {
   float captured_mass = 0;                   // of the previous position; NaN when not measured
 };
 
-// The cache rank's image of one pool of an inference rank: which position each pool index of a (sequence, layer, kv head) holds. The
-// cache rank alone assigns pool indices, so the image is exact without an answer from the other side.
+// The cache rank's image of one pool of an inference rank: which position each pool index of a (sequence, layer, kv
+// head) holds. The cache rank alone assigns pool indices, so the image is exact without an answer from the other side.
 //
-// All indices are in one list from the most to the least recently selected; those that hold nothing are at its end, the lowest index
-// last. A victim is taken from the end after this selection's hits have moved to the front: it is never part of the selection as
-// long as the selection is not larger than the pool.
+// All indices are in one list from the most to the least recently selected; those that hold nothing are at its end, the
+// lowest index last. A victim is taken from the end after this selection's hits have moved to the front: it is never
+// part of the selection as long as the selection is not larger than the pool.
 class HeadResidency {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -33,8 +33,8 @@ class HeadResidency {
   // Pool index i holds position first_position + i for i < count, and nothing else is held. count <= pool size.
   void SetIdentity(uint32_t first_position, uint32_t count);
 
-  // Makes Sel = `selected` (ascending positions, at most as many as the pool has indices) resident at `position` and says how: hits
-  // stay, rows still in the peer's ring of `ring_tokens` are copied there, the others are streamed.
+  // Makes Sel = `selected` (ascending positions, at most as many as the pool has indices) resident at `position` and
+  // says how: hits stay, rows still in the peer's ring of `ring_tokens` are copied there, the others are streamed.
   void Update(std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens, HeadDelta* delta);
 
   uint32_t pool_slots() const { return static_cast<uint32_t>(slots_.size()); }
@@ -53,8 +53,8 @@ class HeadResidency {
 
   uint32_t max_positions_ = 0;
   uint32_t newest_ = kNone, oldest_ = kNone;
-  std::vector<Slot> slots_;               // by pool index
-  std::vector<uint32_t> index_of_;        // by position; empty until the first row is held
+  std::vector<Slot> slots_;         // by pool index
+  std::vector<uint32_t> index_of_;  // by position; empty until the first row is held
 };
 
 }  // namespace winnow

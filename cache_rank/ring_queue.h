@@ -7,7 +7,8 @@
 
 namespace winnow {
 
-// A FIFO queue that keeps its memory: in steady state pushing and popping allocate nothing. Elements are reset to T() when popped.
+// A FIFO queue that keeps its memory: in steady state pushing and popping allocate nothing. Elements are reset to T()
+// when popped.
 template <typename T>
 class RingQueue {
  public:

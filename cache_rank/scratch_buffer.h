@@ -7,7 +7,8 @@
 
 namespace winnow {
 
-// 64-byte aligned scratch of T that only grows, so that steady state does not allocate. Contents are lost when it grows.
+// 64-byte aligned scratch of T that only grows, so that steady state does not allocate. Contents are lost when it
+// grows.
 template <typename T>
 class ScratchBuffer {
  public:

@@ -17,8 +17,8 @@ uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
 
 }  // namespace
 
-float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question, SelectScratch& scratch,
-                 std::vector<uint32_t>* selected) {
+float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
+                 SelectScratch& scratch, std::vector<uint32_t>* selected) {
   const SelectionSpec& spec = *question.spec;
   const uint32_t position = question.position;
   const int group = model.group_size;
@@ -32,7 +32,8 @@ float SelectHead(const KernelTable& kernels, const SelectionModel& model, const 
   if (question.target != nullptr) {
     std::copy_n(question.target, group_floats, queries);
   } else {
-    PredictFromPast(kernels, model.rope, spec, *question.ring, position, question.first_query_head, group, model.head_dim, queries);
+    PredictFromPast(kernels, model.rope, spec, *question.ring, position, question.first_query_head, group,
+                    model.head_dim, queries);
   }
   if (measures_previous) std::copy_n(question.measured, group_floats, queries + group_floats);
 
@@ -48,9 +49,11 @@ float SelectHead(const KernelTable& kernels, const SelectionModel& model, const 
                         {spec.sink_tokens, *selected, WindowStart(spec, previous), previous}, importance);
   }
   AggregateGroup(kernels, spec.group_aggregation, scores, group, position, importance);
-  SelectTopK(kernels, importance, spec.sink_tokens, WindowStart(spec, position), spec.budget_tokens, scratch.top_k, selected);
+  SelectTopK(kernels, importance, spec.sink_tokens, WindowStart(spec, position), spec.budget_tokens, scratch.top_k,
+             selected);
   if (measures_itself) {
-    mass = CapturedMass(kernels, scores, group, {spec.sink_tokens, *selected, WindowStart(spec, position), position}, importance);
+    mass = CapturedMass(kernels, scores, group, {spec.sink_tokens, *selected, WindowStart(spec, position), position},
+                        importance);
   }
   return mass;
 }

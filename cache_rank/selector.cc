@@ -66,7 +66,8 @@ bool Selector::CanPredict(const CachedSequence& sequence, int layer, uint32_t po
   return position > 0 && sequence.kv.rows(layer) >= position && sequence.layers[layer].queries.Holds(position - 1);
 }
 
-void Selector::Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer, uint32_t position) {
+void Selector::Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
+                        uint32_t position) {
   if (selection.scheduled_position == position || selection.selected_position == position) return;
   selection.scheduled_position = position;
   link.to_score.push_back({sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer)});
@@ -106,8 +107,9 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     LayerSelection& layer = sequence->layers[task.layer];
     const bool from_past = PredictsFromPast(sequence->spec.predictor);
     const bool has_seat = sequence->seat.sparse && sequence->seat.position == task.position;
-    const bool valid = score ? (from_past ? CanPredict(*sequence, task.layer, task.position) : layer.target_position == task.position)
-                             : has_seat && layer.selected_position == task.position;
+    const bool valid =
+        score ? (from_past ? CanPredict(*sequence, task.layer, task.position) : layer.target_position == task.position)
+              : has_seat && layer.selected_position == task.position;
     if (!valid) continue;
     Row& row = rows_[num_rows_++];
     layer_ = task.layer;

@@ -15,16 +15,16 @@ namespace winnow {
 
 using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink::id
 
-// Decides when a (sequence, layer) is scored and when its deltas go out. What is selected is decided by SelectHead alone and never
-// depends on the order here.
+// Decides when a (sequence, layer) is scored and when its deltas go out. What is selected is decided by SelectHead
+// alone and never depends on the order here.
 //
 // Inputs of Sel(p, l) become complete at different times:
-//   last, temporal    with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan arrives
-//   depth             with the Layer frame of (p, l - lookahead); layers below lookahead select with their own query
-//   exact             with the Layer frame of (p, l)
-// Captured mass of p-1 is measured in the pass that selects for p (for own queries: of p, in the pass of p), and reported with p's
-// delta. Deltas that are ready go first, then scoring in the order in which inputs came, one batch at a time, so that the owner can
-// poll the transport in between. Data-plane thread; scoring itself runs on the executor.
+//   last, temporal    with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan
+//   arrives depth             with the Layer frame of (p, l - lookahead); layers below lookahead select with their own
+//   query exact             with the Layer frame of (p, l)
+// Captured mass of p-1 is measured in the pass that selects for p (for own queries: of p, in the pass of p), and
+// reported with p's delta. Deltas that are ready go first, then scoring in the order in which inputs came, one batch at
+// a time, so that the owner can poll the transport in between. Data-plane thread; scoring itself runs on the executor.
 class Selector {
  public:
   struct Options {
@@ -35,9 +35,11 @@ class Selector {
   Selector(const Options& options, const SelectionModel& model, const KernelTable* kernels, Executor* executor,
            const SequenceStore* store, Streamer* streamer, CacheRankMetrics* metrics);
 
-  // A plan's sparse rows have their seats: sends what is selected already, schedules what can be, refuses what never will be.
+  // A plan's sparse rows have their seats: sends what is selected already, schedules what can be, refuses what never
+  // will be.
   void OnPlan(PeerLink& link, const OpenPlan& plan);
-  // The query of `position` is in the layer's ring, and so are its rows: the next position can be predicted from the past.
+  // The query of `position` is in the layer's ring, and so are its rows: the next position can be predicted from the
+  // past.
   void OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
   // LayerSelection::target holds the query to select with.
   void OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
@@ -56,7 +58,8 @@ class Selector {
     std::vector<std::unique_ptr<HeadDelta>> deltas;  // [num_kv_heads], where it sends
   };
 
-  void Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer, uint32_t position);
+  void Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
+                uint32_t position);
   bool CanPredict(const CachedSequence& sequence, int layer, uint32_t position) const;
   // Takes the tasks at the front of the queue that may run together: one layer, each sequence once. Drops stale ones.
   void TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score);
@@ -77,7 +80,7 @@ class Selector {
   int layer_ = 0;
   int num_kv_heads_ = 0;
   size_t num_rows_ = 0;
-  std::vector<Row> rows_;  // num_rows_ in use
+  std::vector<Row> rows_;               // num_rows_ in use
   std::vector<SelectScratch> scratch_;  // [num_workers]
 };
 

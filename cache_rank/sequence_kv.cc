@@ -8,7 +8,9 @@
 namespace winnow {
 namespace {
 
-size_t BlocksFor(uint32_t positions) { return (static_cast<size_t>(positions) + kBlockTokens - 1) / kBlockTokens; }
+size_t BlocksFor(uint32_t positions) {
+  return (static_cast<size_t>(positions) + kBlockTokens - 1) / kBlockTokens;
+}
 
 }  // namespace
 
@@ -29,15 +31,16 @@ absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTab
   const size_t lists = static_cast<size_t>(layout.num_layers) * layout.num_kv_heads;
   auto reservation = pool->Reserve(BlocksFor(max_positions) * lists);
   if (!reservation.ok()) {
-    return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers, " layers of ",
-                                                       layout.num_kv_heads, " kv heads"));
+    return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers,
+                                                       " layers of ", layout.num_kv_heads, " kv heads"));
   }
   SequenceKv kv(*std::move(reservation), kernels, layout, max_positions);
   kv.pool_ = pool;
   return kv;
 }
 
-SequenceKv::SequenceKv(KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout, uint32_t max_positions)
+SequenceKv::SequenceKv(KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
+                       uint32_t max_positions)
     : kernels_(kernels),
       layout_(layout),
       max_positions_(max_positions),
@@ -54,10 +57,12 @@ SequenceKv::SequenceKv(KvBlockReservation reservation, const KernelTable* kernel
 absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
   const uint32_t rows = watermark();
   if (max_positions < rows) {
-    return absl::InvalidArgumentError(absl::StrCat("max_positions is ", max_positions, ", but ", rows, " positions are stored"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_positions is ", max_positions, ", but ", rows, " positions are stored"));
   }
   const size_t full = rows / kBlockTokens;
-  WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation, pool_->Reserve((BlocksFor(max_positions) - full) * NumLists()));
+  WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation,
+                          pool_->Reserve((BlocksFor(max_positions) - full) * NumLists()));
   SequenceKv fork(std::move(reservation), kernels_, layout_, max_positions);
   fork.pool_ = pool_;
   std::fill(fork.rows_.begin(), fork.rows_.end(), rows);
@@ -77,8 +82,8 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
         absl::StrCat("layer ", layer, " continues at position ", rows_[layer], ", rows came for ", position));
   }
   if (count > max_positions_ - position) {
-    return absl::OutOfRangeError(absl::StrCat("rows up to position ", uint64_t{position} + count, " exceed the ", max_positions_,
-                                              " positions that were admitted"));
+    return absl::OutOfRangeError(absl::StrCat("rows up to position ", uint64_t{position} + count, " exceed the ",
+                                              max_positions_, " positions that were admitted"));
   }
   const size_t row_bytes = layout_.row_bytes();
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -104,7 +109,8 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
 }
 
 absl::Status SequenceKv::Truncate(uint32_t position) {
-  // Blocks that others keep alive do not come back to this sequence's reservation; it needs new ones for the same positions.
+  // Blocks that others keep alive do not come back to this sequence's reservation; it needs new ones for the same
+  // positions.
   size_t kept_by_others = 0;
   for (const BlockList& blocks : lists_) {
     for (size_t b = position / kBlockTokens; b < blocks.blocks.size(); ++b) kept_by_others += blocks.blocks[b].shared();
@@ -128,7 +134,9 @@ absl::Status SequenceKv::Truncate(uint32_t position) {
   return absl::OkStatus();
 }
 
-uint32_t SequenceKv::watermark() const { return *std::min_element(rows_.begin(), rows_.end()); }
+uint32_t SequenceKv::watermark() const {
+  return *std::min_element(rows_.begin(), rows_.end());
+}
 
 void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const {
   const BlockList& blocks = list(layer, head);

@@ -12,9 +12,10 @@ namespace winnow {
 
 // The rows of one sequence: per (layer, kv head) a list of blocks.
 //
-// Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in, and only such
-// blocks are shared between sequences; the tail that is not full is private. Blocks for max_positions are reserved at creation, so
-// an append within them never fails for want of memory. One thread writes; rows below rows(layer) may be read by any thread meanwhile.
+// Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in,
+// and only such blocks are shared between sequences; the tail that is not full is private. Blocks for max_positions are
+// reserved at creation, so an append within them never fails for want of memory. One thread writes; rows below
+// rows(layer) may be read by any thread meanwhile.
 class SequenceKv {
  public:
   // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit.
@@ -24,12 +25,12 @@ class SequenceKv {
   // A new sequence that holds the rows below the watermark: full blocks shared, the tail copied.
   absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
 
-  // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when `position` is not the
-  // layer's next one, OUT_OF_RANGE beyond max_positions.
+  // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when
+  // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions.
   absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows);
 
-  // Drops the rows at and above `position` in every layer; a shared block that becomes the tail is copied. RESOURCE_EXHAUSTED, and
-  // nothing changes, when blocks that others keep alive cannot be replaced.
+  // Drops the rows at and above `position` in every layer; a shared block that becomes the tail is copied.
+  // RESOURCE_EXHAUSTED, and nothing changes, when blocks that others keep alive cannot be replaced.
   absl::Status Truncate(uint32_t position);
 
   uint32_t rows(int layer) const { return rows_[layer]; }
@@ -51,7 +52,8 @@ class SequenceKv {
     void Push(KvBlock block);
     void Pop();
   };
-  SequenceKv(KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout, uint32_t max_positions);
+  SequenceKv(KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
+             uint32_t max_positions);
   BlockList& list(int layer, int head) { return lists_[layer * layout_.num_kv_heads + head]; }
   const BlockList& list(int layer, int head) const { return lists_[layer * layout_.num_kv_heads + head]; }
   size_t NumLists() const { return static_cast<size_t>(layout_.num_layers) * layout_.num_kv_heads; }

@@ -17,8 +17,8 @@ absl::Status AlreadyExists(uint64_t sequence_id) {
 absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const OpenOptions& options) {
   if (Find(options.sequence_id) != nullptr) return AlreadyExists(options.sequence_id);
   if (options.max_positions == 0 || options.prompt_tokens > options.max_positions) {
-    return absl::InvalidArgumentError(absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ",
-                                                   options.prompt_tokens));
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions));
   auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_);
@@ -46,7 +46,8 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   if (Find(sequence_id) != nullptr) return AlreadyExists(sequence_id);
   const uint32_t position = source->RestartPosition(source->kv.watermark());
   if (position < source->kv.watermark()) {
-    return absl::FailedPreconditionError(absl::StrCat("sequence ", source_id, " is not complete up to its watermark yet"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("sequence ", source_id, " is not complete up to its watermark yet"));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, source->kv.Fork(max_positions));
   auto fork = std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), layout_);
@@ -67,8 +68,8 @@ absl::Status SequenceStore::Release(uint64_t sequence_id, uint32_t attach_epoch)
   const auto found = sequences_.find(sequence_id);
   if (found == sequences_.end()) return absl::OkStatus();
   if (found->second->attach_epoch != attach_epoch) {
-    return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is at attach_epoch ", found->second->attach_epoch, ", not ",
-                                           attach_epoch));
+    return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is at attach_epoch ",
+                                           found->second->attach_epoch, ", not ", attach_epoch));
   }
   if (found->second->attached()) --active_;
   sequences_.erase(found);

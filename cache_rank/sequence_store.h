@@ -4,16 +4,16 @@
 #include <memory>
 #include <unordered_map>
 
-#include "cache_rank/kv_block_pool.h"
 #include "cache_rank/cached_sequence.h"
+#include "cache_rank/kv_block_pool.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
 
-// The sequences of a cache rank. A sequence is active (attached to a channel), detached (kept for the TTL, attachable) or gone. Each
-// attach raises attach_epoch, so that frames of earlier holders are recognised. One thread.
+// The sequences of a cache rank. A sequence is active (attached to a channel), detached (kept for the TTL, attachable)
+// or gone. Each attach raises attach_epoch, so that frames of earlier holders are recognised. One thread.
 class SequenceStore {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -27,7 +27,8 @@ class SequenceStore {
     v1::SamplingParams sampling = {};
   };
 
-  SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout, std::chrono::milliseconds detach_ttl)
+  SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
+                std::chrono::milliseconds detach_ttl)
       : pool_(pool), kernels_(kernels), layout_(layout), detach_ttl_(detach_ttl) {}
 
   // An empty sequence attached to `channel`. ALREADY_EXISTS; RESOURCE_EXHAUSTED when the blocks do not fit.
@@ -35,7 +36,8 @@ class SequenceStore {
   // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). NOT_FOUND.
   absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart);
   // A new sequence that shares the full blocks of `source_id`, of any state, and continues at its watermark.
-  absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id, uint32_t max_positions);
+  absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
+                                       uint32_t max_positions);
   // Idempotent. ABORTED when `attach_epoch` is not the current one.
   absl::Status Release(uint64_t sequence_id, uint32_t attach_epoch);
 

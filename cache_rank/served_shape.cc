@@ -19,8 +19,10 @@ absl::Status CompareShapes(const v1::KvShape& ours, const v1::KvShape& theirs) {
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.num_query_heads", ours.num_query_heads(), theirs.num_query_heads()));
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.num_kv_heads", ours.num_kv_heads(), theirs.num_kv_heads()));
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.head_dim", ours.head_dim(), theirs.head_dim()));
-  WINNOW_RETURN_IF_ERROR(Compare("kv_shape.kv_dtype", v1::KvDtype_Name(ours.kv_dtype()), v1::KvDtype_Name(theirs.kv_dtype())));
-  WINNOW_RETURN_IF_ERROR(Compare("kv_shape.rope_attention_factor", ours.rope_attention_factor(), theirs.rope_attention_factor()));
+  WINNOW_RETURN_IF_ERROR(
+      Compare("kv_shape.kv_dtype", v1::KvDtype_Name(ours.kv_dtype()), v1::KvDtype_Name(theirs.kv_dtype())));
+  WINNOW_RETURN_IF_ERROR(
+      Compare("kv_shape.rope_attention_factor", ours.rope_attention_factor(), theirs.rope_attention_factor()));
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.attention_scale", ours.attention_scale(), theirs.attention_scale()));
   WINNOW_RETURN_IF_ERROR(
       Compare("kv_shape.rope_inv_freq's length", ours.rope_inv_freq_size(), theirs.rope_inv_freq_size()));
@@ -39,10 +41,12 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
   };
   if (shape.num_layers() < 1 || shape.num_layers() > 4096) return bad("num_layers", shape.num_layers());
   if (shape.num_kv_heads() < 1 || shape.num_kv_heads() > 4096) return bad("num_kv_heads", shape.num_kv_heads());
-  if (shape.num_query_heads() < 1 || shape.num_query_heads() > 65536 || shape.num_query_heads() % shape.num_kv_heads() != 0) {
+  if (shape.num_query_heads() < 1 || shape.num_query_heads() > 65536 ||
+      shape.num_query_heads() % shape.num_kv_heads() != 0) {
     return bad("num_query_heads", shape.num_query_heads());
   }
-  if (shape.head_dim() < 2 || shape.head_dim() > 1024 || shape.head_dim() % 2 != 0) return bad("head_dim", shape.head_dim());
+  if (shape.head_dim() < 2 || shape.head_dim() > 1024 || shape.head_dim() % 2 != 0)
+    return bad("head_dim", shape.head_dim());
   if (shape.kv_dtype() != v1::KV_DTYPE_F32 && shape.kv_dtype() != v1::KV_DTYPE_BF16) {
     return bad("kv_dtype", v1::KvDtype_Name(shape.kv_dtype()));
   }

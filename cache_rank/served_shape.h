@@ -20,7 +20,8 @@ struct ServedShape {
 // INVALID_ARGUMENT names what is missing or impossible.
 absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape);
 
-// FAILED_PRECONDITION names the field that differs, and both values: the versions, and the shape where one is served already.
+// FAILED_PRECONDITION names the field that differs, and both values: the versions, and the shape where one is served
+// already.
 absl::Status CheckFingerprint(const v1::Fingerprint& theirs, const ServedShape* served);
 
 // The fields that a cache rank knows of itself.

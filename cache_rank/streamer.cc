@@ -15,6 +15,13 @@ size_t RowsOffset(size_t offset, size_t selected, size_t streamed, size_t local)
   return streamed > 0 ? wire::AlignUp(offset, wire::kRowAlignment) : offset;
 }
 
+// Zeroes what alignment skips: payloads carry nothing but what was written.
+void Pad(size_t alignment, std::byte* payload, size_t* offset) {
+  const size_t aligned = wire::AlignUp(*offset, alignment);
+  std::memset(payload + *offset, 0, aligned - *offset);
+  *offset = aligned;
+}
+
 template <typename T>
 void WriteArray(const T* values, size_t count, std::byte* payload, size_t* offset) {
   if (count > 0) std::memcpy(payload + *offset, values, count * sizeof(T));
@@ -28,8 +35,9 @@ absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positio
   const size_t local = std::min(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), max_positions);
   // One streamed row at least has to fit beside the arrays.
   if (RowsOffset(0, selected, 1, local) + layout_.row_bytes() <= wire::kMaxPayloadBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("budget_tokens ", spec.budget_tokens, " and recent_tokens ", spec.recent_tokens,
-                                                 " do not fit frames of ", wire::kMaxPayloadBytes, " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat("budget_tokens ", spec.budget_tokens, " and recent_tokens ",
+                                                 spec.recent_tokens, " do not fit frames of ", wire::kMaxPayloadBytes,
+                                                 " bytes"));
 }
 
 std::unique_ptr<HeadDelta> Streamer::NewDelta() {
@@ -40,7 +48,8 @@ std::unique_ptr<HeadDelta> Streamer::NewDelta() {
 }
 
 void Streamer::Queue(PeerLink& link, OutgoingItem item) {
-  // A queue this long means that the peer does not consume at all; the items themselves are bounded by what it asked for.
+  // A queue this long means that the peer does not consume at all; the items themselves are bounded by what it asked
+  // for.
   if (link.outgoing.size() >= 16 * options_.max_queued) {
     link.Fail(absl::ResourceExhaustedError(absl::StrCat("rank ", link.rank, " does not take frames")));
     return;
@@ -85,7 +94,8 @@ void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current
   Queue(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
 }
 
-void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer) {
+void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
+                                  int layer) {
   Queue(link, {.type = wire::FrameType::kTransferFailed,
                .plan = plan,
                .sequence_id = sequence_id,
@@ -144,8 +154,8 @@ const CachedSequence* Streamer::Owner(const PeerLink& link, const OutgoingItem& 
   return store_->FindAttached(item.sequence_id, item.attach_epoch, link.id);
 }
 
-// Chooses what goes into the next frame: deltas of one (plan, layer) from the front of the queue, the last of them perhaps in part.
-// Returns the payload's size; parts_ stays empty when the front belongs to nobody any more.
+// Chooses what goes into the next frame: deltas of one (plan, layer) from the front of the queue, the last of them
+// perhaps in part. Returns the payload's size; parts_ stays empty when the front belongs to nobody any more.
 size_t Streamer::PlanDeltaFrame(PeerLink& link) {
   parts_.clear();
   size_t offset = 0;
@@ -158,7 +168,8 @@ size_t Streamer::PlanDeltaFrame(PeerLink& link) {
     const size_t selected = item.started ? 0 : item.delta->selected.size();
     const size_t local = item.started ? 0 : item.delta->local.size();
     const uint32_t left = item.count - item.done;
-    const size_t with_row = RowsOffset(offset, selected, left > 0 ? 1 : 0, local) + (left > 0 ? layout_.row_bytes() : 0);
+    const size_t with_row =
+        RowsOffset(offset, selected, left > 0 ? 1 : 0, local) + (left > 0 ? layout_.row_bytes() : 0);
     const size_t limit = parts_.empty() ? std::max(options_.frame_bytes, with_row) : options_.frame_bytes;
     if (with_row > limit) break;
     // Each further row takes its index and its bytes; alignment may cost one row's worth.
@@ -177,20 +188,21 @@ size_t Streamer::PlanDeltaFrame(PeerLink& link) {
 void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const {
   const HeadDelta& delta = *item.delta;
   const bool first = !item.started;
-  const wire::DeltaEntry entry{.plan_row = item.plan_row,
-                               .kv_head = item.kv_head,
-                               .flags = static_cast<uint16_t>((first ? wire::kDeltaFirst : 0) | (part.last ? wire::kDeltaLast : 0)),
-                               .num_selected = first ? static_cast<uint32_t>(delta.selected.size()) : 0,
-                               .num_streamed = part.rows,
-                               .num_local = first ? static_cast<uint32_t>(delta.local.size()) : 0,
-                               .captured_mass = delta.captured_mass};
-  *offset = wire::AlignUp(*offset, alignof(wire::DeltaEntry));
+  const wire::DeltaEntry entry{
+      .plan_row = item.plan_row,
+      .kv_head = item.kv_head,
+      .flags = static_cast<uint16_t>((first ? wire::kDeltaFirst : 0) | (part.last ? wire::kDeltaLast : 0)),
+      .num_selected = first ? static_cast<uint32_t>(delta.selected.size()) : 0,
+      .num_streamed = part.rows,
+      .num_local = first ? static_cast<uint32_t>(delta.local.size()) : 0,
+      .captured_mass = delta.captured_mass};
+  Pad(alignof(wire::DeltaEntry), payload, offset);
   WriteArray(&entry, 1, payload, offset);
   WriteArray(delta.selected.data(), entry.num_selected, payload, offset);
   WriteArray(delta.streamed.data() + item.done, part.rows, payload, offset);
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
-  *offset = wire::AlignUp(*offset, wire::kRowAlignment);
+  Pad(wire::kRowAlignment, payload, offset);
   kernels_->gather_rows({.blocks = part.sequence->kv.row_blocks(item.layer, item.kv_head),
                          .positions = delta.streamed_positions.data() + item.done,
                          .num_rows = part.rows,

@@ -12,14 +12,14 @@
 
 namespace winnow {
 
-// Everything that a cache rank sends. Items go out in the order in which they were queued; what the window does not admit waits in the
-// link's queue, and rows are gathered only when their frame is posted. The queue is bounded: above `max_queued` the selector stops
-// working for that link (CanTake), far above it the link is failed. Data-plane thread.
+// Everything that a cache rank sends. Items go out in the order in which they were queued; what the window does not
+// admit waits in the link's queue, and rows are gathered only when their frame is posted. The queue is bounded: above
+// `max_queued` the selector stops working for that link (CanTake), far above it the link is failed. Data-plane thread.
 class Streamer {
  public:
   struct Options {
-    // Payload that a frame is filled to: small frames let the peer commit while later ones travel. An entry whose index arrays alone
-    // are larger takes up to wire::kMaxPayloadBytes.
+    // Payload that a frame is filled to: small frames let the peer commit while later ones travel. An entry whose index
+    // arrays alone are larger takes up to wire::kMaxPayloadBytes.
     size_t frame_bytes = size_t{256} << 10;
     size_t max_queued = 4096;  // items
   };
@@ -35,7 +35,8 @@ class Streamer {
 
   // An empty delta, recycled.
   std::unique_ptr<HeadDelta> NewDelta();
-  void SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head, std::unique_ptr<HeadDelta> delta);
+  void SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                 std::unique_ptr<HeadDelta> delta);
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);

@@ -22,8 +22,9 @@ uint32_t RingQueries(const SelectionSpec& spec) {
   return 1;
 }
 
-void PredictFromPast(const KernelTable& kernels, const RopeShape& rope, const SelectionSpec& spec, const QueryRing& ring,
-                     uint32_t position, int first_head, int num_heads, int head_dim, float* queries) {
+void PredictFromPast(const KernelTable& kernels, const RopeShape& rope, const SelectionSpec& spec,
+                     const QueryRing& ring, uint32_t position, int first_head, int num_heads, int head_dim,
+                     float* queries) {
   WINNOW_CHECK(position > 0 && ring.Holds(position - 1));
   const uint32_t wanted = spec.predictor == Predictor::kTemporal ? spec.window + 1 : 1;
   const uint32_t count = std::min(wanted, position - ring.first());

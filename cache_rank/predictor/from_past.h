@@ -21,16 +21,18 @@ constexpr bool PredictsFromPast(Predictor predictor) {
 
 // True when layer `layer` selects with its own query, which the inference rank sends in that layer's frame.
 constexpr bool SelectsWithOwnQuery(const SelectionSpec& spec, int layer) {
-  return spec.predictor == Predictor::kExact || (spec.predictor == Predictor::kDepth && layer < static_cast<int>(spec.lookahead));
+  return spec.predictor == Predictor::kExact ||
+         (spec.predictor == Predictor::kDepth && layer < static_cast<int>(spec.lookahead));
 }
 
 // Queries of a layer that the ring has to hold for this specification.
 uint32_t RingQueries(const SelectionSpec& spec);
 
-// Predicts the queries of heads [first_head, first_head + num_heads) at `position` from the ring's queries up to that of
-// position - 1: `last` rotates that one; `temporal` blends the newest window + 1 (fewer when there are fewer), before RoPE and then
-// rotates, or after RoPE. Writes [num_heads, head_dim], rotated.
-void PredictFromPast(const KernelTable& kernels, const RopeShape& rope, const SelectionSpec& spec, const QueryRing& ring,
-                     uint32_t position, int first_head, int num_heads, int head_dim, float* queries);
+// Predicts the queries of heads [first_head, first_head + num_heads) at `position` from the ring's queries up to that
+// of position - 1: `last` rotates that one; `temporal` blends the newest window + 1 (fewer when there are fewer),
+// before RoPE and then rotates, or after RoPE. Writes [num_heads, head_dim], rotated.
+void PredictFromPast(const KernelTable& kernels, const RopeShape& rope, const SelectionSpec& spec,
+                     const QueryRing& ring, uint32_t position, int first_head, int num_heads, int head_dim,
+                     float* queries);
 
 }  // namespace winnow

@@ -5,8 +5,8 @@
 
 namespace winnow {
 
-// The newest queries of one sequence and layer, each as it was before RoPE and rotated to its own position: what the temporal
-// predictors blend, and what captured mass is measured with. Positions are consecutive.
+// The newest queries of one sequence and layer, each as it was before RoPE and rotated to its own position: what the
+// temporal predictors blend, and what captured mass is measured with. Positions are consecutive.
 class QueryRing {
  public:
   // Positions that a re-attach may drop without starving the predictors: in lockstep at most 2.
@@ -15,8 +15,8 @@ class QueryRing {
   // `capacity` queries of `floats` = num_query_heads * head_dim elements.
   QueryRing(uint32_t capacity, size_t floats) : capacity_(capacity), floats_(floats), data_(2 * capacity * floats) {}
 
-  // Room for the query of `position`, to be filled by the caller: pre[floats] and rotated[floats]. A position that does not
-  // continue the ring drops what is not contiguous with it.
+  // Room for the query of `position`, to be filled by the caller: pre[floats] and rotated[floats]. A position that does
+  // not continue the ring drops what is not contiguous with it.
   struct Slot {
     float* pre;
     float* rotated;

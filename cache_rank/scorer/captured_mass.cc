@@ -4,7 +4,8 @@
 
 namespace winnow {
 
-float CapturedMass(const KernelTable& kernels, Scores scores, int num_queries, const AttendedSet& attended, float* softmax) {
+float CapturedMass(const KernelTable& kernels, Scores scores, int num_queries, const AttendedSet& attended,
+                   float* softmax) {
   const uint32_t n = attended.position + 1;
   kernels.softmax_sum({.scores = scores.data,
                        .scores_stride = scores.stride,

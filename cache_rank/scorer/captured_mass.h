@@ -14,8 +14,9 @@ struct AttendedSet {
   uint32_t position = 0;
 };
 
-// Share of the exact softmax over rows [0, position] that A holds, averaged over the group's query heads. `scores` are those of the
-// real, rotated queries; `softmax` is scratch of position + 1 elements.
-float CapturedMass(const KernelTable& kernels, Scores scores, int num_queries, const AttendedSet& attended, float* softmax);
+// Share of the exact softmax over rows [0, position] that A holds, averaged over the group's query heads. `scores` are
+// those of the real, rotated queries; `softmax` is scratch of position + 1 elements.
+float CapturedMass(const KernelTable& kernels, Scores scores, int num_queries, const AttendedSet& attended,
+                   float* softmax);
 
 }  // namespace winnow

@@ -23,14 +23,15 @@ struct Scores {
   const float* row(int query) const { return data + query * stride; }
 };
 
-// One pass over the keys for all queries [num_queries, head_dim], rotated, not scaled. The scores lie in `buffer`. The bits of a
-// score depend on its query and key alone.
+// One pass over the keys for all queries [num_queries, head_dim], rotated, not scaled. The scores lie in `buffer`. The
+// bits of a score depend on its query and key alone.
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
                  ScratchBuffer<float>& buffer);
 
-// importance[j] for j in [0, num_keys) of a group of query heads that share a kv head: the sum of their softmaxes over all num_keys
-// rows, or the largest, or the mean, of their raw scores. Never NaN: scores that are not finite count as least important.
-void AggregateGroup(const KernelTable& kernels, GroupAggregation aggregation, Scores scores, int num_queries, uint32_t num_keys,
-                    float* importance);
+// importance[j] for j in [0, num_keys) of a group of query heads that share a kv head: the sum of their softmaxes over
+// all num_keys rows, or the largest, or the mean, of their raw scores. Never NaN: scores that are not finite count as
+// least important.
+void AggregateGroup(const KernelTable& kernels, GroupAggregation aggregation, Scores scores, int num_queries,
+                    uint32_t num_keys, float* importance);
 
 }  // namespace winnow

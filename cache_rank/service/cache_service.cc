@@ -9,7 +9,9 @@ namespace winnow {
 namespace {
 
 // Channel ids are small numbers here; anything else names no channel.
-uint32_t LinkId(uint64_t channel_id) { return channel_id <= UINT32_MAX ? static_cast<uint32_t>(channel_id) : 0; }
+uint32_t LinkId(uint64_t channel_id) {
+  return channel_id <= UINT32_MAX ? static_cast<uint32_t>(channel_id) : 0;
+}
 
 }  // namespace
 
@@ -51,8 +53,8 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
                                             v1::ForkSequenceResponse* response) {
   const absl::StatusOr<uint32_t> epoch =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [link = LinkId(request->channel_id()), source = request->source_sequence_id(), id = request->sequence_id(),
-                   max_positions = request->max_positions()](DataPlane& data_plane) {
+                  [link = LinkId(request->channel_id()), source = request->source_sequence_id(),
+                   id = request->sequence_id(), max_positions = request->max_positions()](DataPlane& data_plane) {
                     return data_plane.ForkSequence(link, source, id, max_positions);
                   });
   if (epoch.ok()) response->set_attach_epoch(*epoch);
@@ -62,9 +64,8 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
                                                v1::ReleaseSequenceResponse*) {
   absl::Status released = rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                                      [id = request->sequence_id(), epoch = request->attach_epoch()](DataPlane& data_plane) {
-                                        return data_plane.ReleaseSequence(id, epoch);
-                                      });
+                                      [id = request->sequence_id(), epoch = request->attach_epoch()](
+                                          DataPlane& data_plane) { return data_plane.ReleaseSequence(id, epoch); });
   // A cache rank that holds nothing has nothing to release.
   if (absl::IsNotFound(released)) released = absl::OkStatus();
   return ToGrpc(released);

@@ -11,7 +11,8 @@
 
 namespace winnow {
 
-// How RPC threads reach the data-plane thread: they leave a command and wait for its answer. Nothing else is shared between them.
+// How RPC threads reach the data-plane thread: they leave a command and wait for its answer. Nothing else is shared
+// between them.
 class ControlQueue {
  public:
   // `wake` ends the data-plane thread's wait; any thread.
@@ -20,8 +21,8 @@ class ControlQueue {
   // Leaves a command without waiting. False, and the command is dropped, after Close.
   bool Post(std::function<void()> command);
 
-  // Runs `command` on the data-plane thread and returns what it returns (a Status or StatusOr). DEADLINE_EXCEEDED when it has not
-  // started by then, in which case it never will; UNAVAILABLE after Close.
+  // Runs `command` on the data-plane thread and returns what it returns (a Status or StatusOr). DEADLINE_EXCEEDED when
+  // it has not started by then, in which case it never will; UNAVAILABLE after Close.
   template <typename Command>
   auto Call(std::chrono::system_clock::time_point deadline, Command command) -> decltype(command());
 

@@ -10,8 +10,8 @@
 namespace winnow {
 namespace {
 
-// Reacts to one stream. gRPC deletes nothing while operations are under way: the object holds itself alive until OnDone, and commands
-// to the data plane hold it too, so an answer that comes late finds it.
+// Reacts to one stream. gRPC deletes nothing while operations are under way: the object holds itself alive until
+// OnDone, and commands to the data plane hold it too, so an answer that comes late finds it.
 class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>,
                                    public std::enable_shared_from_this<ExchangeServerStream> {
  public:
@@ -85,7 +85,8 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TransportServiceImpl::Exchange(grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TransportServiceImpl::Exchange(
+    grpc::CallbackServerContext*) {
   auto stream = std::make_shared<ExchangeServerStream>(rank_);
   stream->Start();
   return stream.get();

@@ -10,7 +10,8 @@ class TransportServiceImpl final : public v1::TransportService::CallbackService 
  public:
   explicit TransportServiceImpl(CacheRank* rank) : rank_(rank) {}
 
-  grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* Exchange(
+      grpc::CallbackServerContext* context) override;
 
  private:
   CacheRank* const rank_;

@@ -1,0 +1,2 @@
+add_executable(cache_rank_bench cache_rank_bench.cc)
+target_link_libraries(cache_rank_bench PRIVATE cache_rank benchmark::benchmark)

@@ -1,0 +1,37 @@
+#include "cache_rank/scorer/captured_mass.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/cache_rank/stored_keys.h"
+
+namespace winnow {
+namespace {
+
+TEST(CapturedMass, IsTheSoftmaxShareOfTheAttendedSet) {
+  const ServedShape shape = test::SmallShape(1);
+  const KernelTable& kernels = *CpuKernels("portable").value();
+  const test::StoredKeys stored(shape, 3, 200);
+  const int dim = shape.layout.head_dim;
+  for (const uint32_t position : {40u, 100u, 199u}) {
+    std::vector<float> queries;
+    std::vector<test::Vector> reference(2);
+    for (int i = 0; i < 2 * dim; ++i) {
+      queries.push_back(2 * test::Noise(position, i));
+      reference[i / dim].push_back(queries.back());
+    }
+    ScratchBuffer<float> buffer;
+    const KeyTable keys{stored.kv.tiles(0, 0), position + 1, dim, shape.layout.dtype};
+    const Scores scores = ScoreKeys(kernels, keys, queries.data(), 2, 1, buffer);
+    const std::vector<uint32_t> selected{5, 9, 17};
+    std::vector<float> softmax(position + 1);
+    const AttendedSet attended{
+        .sink_tokens = 4, .selected = selected, .recent_start = position - 10, .position = position};
+    EXPECT_NEAR(CapturedMass(kernels, scores, 2, attended, softmax.data()),
+                test::MassReference(reference, stored.Keys(0, position + 1), 1, 4, selected, position - 10), 1e-5);
+    const AttendedSet everything{.sink_tokens = 4, .selected = {}, .recent_start = 4, .position = position};
+    EXPECT_NEAR(CapturedMass(kernels, scores, 2, everything, softmax.data()), 1, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,326 @@
+#include "cache_rank/data_plane.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/cache_rank/fake_rank.h"
+
+namespace winnow::test {
+namespace {
+
+using Selections = std::map<uint32_t, std::vector<std::vector<uint32_t>>>;
+
+struct Case {
+  std::string name;
+  SelectionSpec spec;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+std::vector<Case> Cases() {
+  SelectionSpec temporal = SmallSpec(Predictor::kTemporal);
+  temporal.temporal_variant = TemporalVariant::kClipped;
+  SelectionSpec post_rope = SmallSpec(Predictor::kTemporal);
+  post_rope.post_rope = true;
+  SelectionSpec ahead2 = SmallSpec(Predictor::kDepth);
+  ahead2.lookahead = 2;
+  SelectionSpec mean = SmallSpec(Predictor::kExact);
+  mean.group_aggregation = GroupAggregation::kMean;
+  return {{"exact", SmallSpec(Predictor::kExact)},
+          {"exact_mean", mean},
+          {"last", SmallSpec(Predictor::kLast)},
+          {"temporal", temporal},
+          {"post_rope", post_rope},
+          {"depth", SmallSpec(Predictor::kDepth)},
+          {"depth2", ahead2}};
+}
+
+std::string Errors(const FakeRank& rank) {
+  std::string all;
+  for (const std::string& error : rank.errors) all += error + "; ";
+  return all;
+}
+
+// Decodes `steps` positions of a sequence of its own on a fresh cluster: what every other way of serving must
+// reproduce.
+Selections Baseline(const SelectionSpec& spec, uint64_t seed, uint32_t prompt, int steps) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, seed, spec, prompt);
+  for (int i = 0; i < steps; ++i) EXPECT_TRUE(rank->Decode({sequence}));
+  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_FALSE(sequence->selections.empty());
+  return sequence->selections;
+}
+
+class DataPlaneTest : public testing::TestWithParam<Case> {
+ protected:
+  const SelectionSpec spec_ = GetParam().spec;
+};
+
+TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 11, spec_, 180);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
+  ASSERT_EQ(Errors(*rank), "");
+  ASSERT_EQ(sequence->selections.size(), 40u);
+  const int heads = cluster.shape.layout.num_kv_heads;
+  for (const auto& [position, lists] : sequence->selections) {
+    for (size_t list = 0; list < lists.size(); ++list) {
+      const int layer = static_cast<int>(list) / heads, head = static_cast<int>(list) % heads;
+      ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "")
+          << "position " << position << " layer " << layer << " head " << head;
+      const float mass = sequence->masses[position][list];
+      if (position == 180) {
+        EXPECT_TRUE(std::isnan(mass)) << "nothing was selected for the prompt's last position";
+      } else if (position % 8 == 0) {
+        EXPECT_NEAR(mass, cluster.Mass(*sequence, position - 1, layer, head, sequence->selections[position - 1][list]),
+                    2e-3);
+      } else {
+        EXPECT_FALSE(std::isnan(mass));
+      }
+    }
+  }
+  EXPECT_GT(sequence->streamed_rows, 0u);
+  EXPECT_LT(sequence->streamed_rows, 40u * 48 * sequence->lists.size() / 2) << "only deltas travel";
+  const CacheRankSnapshot metrics = cluster.metrics.Snapshot();
+  EXPECT_EQ(metrics.streamed_rows, sequence->streamed_rows);
+  EXPECT_EQ(metrics.selection_lookups, 40u * 48 * sequence->lists.size());
+  EXPECT_EQ(metrics.selection_hits, metrics.selection_lookups - sequence->streamed_rows - sequence->local_rows);
+  EXPECT_EQ(metrics.captured_mass[1].count, 39u * heads);
+}
+
+TEST_P(DataPlaneTest, ContinuesFromTheDensePhaseWithItsPool) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 12, spec_, 40);
+  uint32_t first_sparse = 40;
+  while (AttendsEverything(first_sparse, spec_, kBlockTokens)) ++first_sparse;
+  while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
+  // 48 of the first sparse position's candidates are chosen among those resident (from the pool) or new in it (from the
+  // ring).
+  EXPECT_EQ(sequence->streamed_rows, 0u);
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
+  EXPECT_EQ(Errors(*rank), "");
+  for (const auto& [position, lists] : sequence->selections) {
+    ASSERT_EQ(cluster.CheckSelection(*sequence, position, 1, 0, lists[2]), "") << position;
+  }
+}
+
+TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
+  const Selections expected = Baseline(spec_, 13, 150, 25);
+  struct Variation {
+    const char* name;
+    uint32_t pool_slots;
+    int neighbours;
+    TestCluster::Options options;
+  };
+  std::vector<Variation> variations = {
+      {"smallest pool", 48, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"large pool", 300, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"batched", 96, 3, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"two threads, slow", 96, 2, {.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 7}},
+      {"one row at a time, tiny frames", 64, 2, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"no mass", 96, 1, {.data_plane = TestCluster::SmallDataPlane()}}};
+  variations[4].options.data_plane.selector.batch_rows = 1;
+  variations[4].options.data_plane.streamer.frame_bytes = 600;
+  variations[5].options.data_plane.selector.measure_captured_mass = false;
+  for (const Variation& variation : variations) {
+    TestCluster cluster(variation.options);
+    auto rank = cluster.NewRank();
+    std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec_, 150, variation.pool_slots)};
+    for (int i = 0; i < variation.neighbours; ++i) {
+      rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec_, 40 + 70 * i, variation.pool_slots));
+    }
+    for (int i = 0; i < 25; ++i) ASSERT_TRUE(rank->Decode(rows)) << variation.name << ": " << Errors(*rank);
+    EXPECT_EQ(Errors(*rank), "") << variation.name;
+    EXPECT_EQ(rows.back()->selections, expected) << variation.name;
+  }
+}
+
+TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
+  const Selections expected = Baseline(spec_, 14, 150, 25);
+  for (const int layers_of_last_step : {0, 1, 2, 3}) {
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    FakeSequence* before = rank->Prefill(1, 14, spec_, 150);
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(rank->Decode({before}));
+    ASSERT_TRUE(rank->Decode({before}, layers_of_last_step));
+    cluster.PumpCacheRank();
+    cluster.data_plane->CloseLink(rank->link(), absl::UnavailableError("killed"));
+    EXPECT_EQ(cluster.data_plane->store().detached(), 1u);
+
+    auto successor = cluster.NewRank();
+    FakeSequence* after = successor->Attach(*before);
+    EXPECT_EQ(after->next_position, layers_of_last_step == 3 ? 161u : 160u);
+    EXPECT_EQ(after->attach_epoch, 2u);
+    std::set<uint32_t> working_set;
+    for (uint32_t p = 0; p < after->next_position; ++p) {
+      if (p < spec_.sink_tokens || p + 128 >= after->next_position) working_set.insert(p);
+    }
+    EXPECT_EQ(after->refilled, working_set);
+    while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
+    EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
+    for (const auto& [position, lists] : after->selections) EXPECT_EQ(lists, expected.at(position)) << position;
+  }
+}
+
+TEST_P(DataPlaneTest, AForkContinuesAsItsSourceWould) {
+  const Selections expected = Baseline(spec_, 15, 150, 20);
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* source = rank->Prefill(1, 15, spec_, 150);
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({source}));
+  FakeSequence* fork = rank->Fork(*source, 2);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(rank->Decode({fork, source})) << Errors(*rank);
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, source->attach_epoch).ok());
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(rank->Decode({fork}));
+  EXPECT_EQ(Errors(*rank), "");
+  for (const auto& [position, lists] : fork->selections) EXPECT_EQ(lists, expected.at(position)) << position;
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(2, 1).ok());
+  EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total());
+}
+
+INSTANTIATE_TEST_SUITE_P(Predictors, DataPlaneTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  const SelectionSpec dense = [] {
+    SelectionSpec spec = SmallSpec(Predictor::kDense);
+    spec.budget_tokens = kUnlimitedBudget;
+    return spec;
+  }();
+  FakeSequence* before = rank->Prefill(1, 16, dense, 300, 400);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(rank->Decode({before}));
+  auto successor = cluster.NewRank();
+  FakeSequence* after = successor->Attach(*before);
+  EXPECT_EQ(after->next_position, 305u);
+  EXPECT_EQ(after->refilled.size(), 305u);
+  ASSERT_TRUE(successor->Decode({after}));
+  EXPECT_EQ(Errors(*successor), "");
+  // The rank that lost the sequence is told at once.
+  rank->Progress();
+  EXPECT_EQ(rank->fenced, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 2}}));
+}
+
+TEST(DataPlane, FencesAnEarlierHolderOncePerEpochAndServesTheRestOfItsPlan) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  const SelectionSpec spec = SmallSpec(Predictor::kDepth);
+  FakeSequence* lost = rank->Prefill(1, 17, spec, 150);
+  FakeSequence* kept = rank->Prefill(2, 18, spec, 150);
+  ASSERT_TRUE(rank->Decode({lost, kept}));
+  auto other = cluster.NewRank();
+  FakeSequence* taken = other->Attach(*lost);
+  rank->Progress();
+  rank->fenced.clear();
+
+  rank->SendPlan({lost, kept});
+  for (int layer = 0; layer < 3; ++layer) {
+    rank->SendLayer(layer);
+    cluster.PumpUntil(*rank, [] { return false; });
+  }
+  EXPECT_EQ(rank->fenced, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 2}}));
+  EXPECT_TRUE(lost->selections[151][0].empty());
+  EXPECT_EQ(cluster.CheckSelection(*kept, 151, 2, 1, kept->selections[151][5]), "");
+  EXPECT_EQ(rank->watermarks[2], 152u);
+  EXPECT_EQ(cluster.data_plane->store().Find(1)->kv.watermark(), 151u) << "the earlier holder's rows were not taken";
+  EXPECT_GE(cluster.metrics.Snapshot().stale_epoch_rejected, 4u);
+  ASSERT_TRUE(other->Decode({taken}));
+  EXPECT_EQ(Errors(*rank) + Errors(*other), "");
+}
+
+TEST(DataPlane, AnswersUnknownSequencesWithEpochZero) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 17, SmallSpec(Predictor::kDepth), 150);
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, 1).ok());
+  EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total());
+  rank->SendPlan({sequence});
+  rank->SendLayer(0);
+  EXPECT_TRUE(cluster.PumpUntil(*rank, [&] { return !rank->fenced.empty(); }));
+  EXPECT_EQ(rank->fenced, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 0}}));
+}
+
+TEST(DataPlane, CountsStragglersOfARankThatReattachedWithoutFencingIt) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* before = rank->Prefill(1, 17, SmallSpec(Predictor::kLast), 150);
+  ASSERT_TRUE(rank->Decode({before}));
+  FakeSequence old = *before;
+  FakeSequence* after = rank->Attach(old);
+  rank->SendPlan({&old});
+  cluster.PumpUntil(*rank, [] { return false; });
+  EXPECT_EQ(cluster.metrics.Snapshot().stale_epoch_rejected, 1u);
+  EXPECT_TRUE(rank->fenced.empty());
+  ASSERT_TRUE(rank->Decode({after}));
+  EXPECT_EQ(Errors(*rank), "");
+}
+
+TEST(DataPlane, RefusesRowsThatBreakTheProtocolAndServesTheOthers) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  const SelectionSpec spec = SmallSpec(Predictor::kExact);
+  FakeSequence* good = rank->Prefill(1, 19, spec, 150);
+  FakeSequence* small_pool = rank->Prefill(2, 20, spec, 150, /*pool_slots=*/47);
+  FakeSequence* wrong_position = rank->Prefill(3, 21, spec, 150);
+  wrong_position->next_position = 149;
+  rank->SendPlan({small_pool, good, wrong_position});
+  for (int layer = 0; layer < 3; ++layer) {
+    rank->SendLayer(layer);
+    cluster.PumpUntil(*rank, [] { return false; });
+  }
+  EXPECT_EQ(rank->failed, (std::vector<std::pair<uint64_t, uint32_t>>{{2, 0}, {3, 0}}));
+  EXPECT_EQ(cluster.CheckSelection(*good, 150, 2, 0, good->selections[150][4]), "");
+  EXPECT_EQ(rank->watermarks[1], 151u);
+  EXPECT_EQ(Errors(*rank), "");
+}
+
+TEST(DataPlane, ClosesTheLinkOfAPeerThatSendsWhatNoCorrectPeerSends) {
+  for (const int kind : {0, 1, 2, 3}) {
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    FakeSequence* sequence = rank->Prefill(1, 22, SmallSpec(Predictor::kDepth), 150);
+    cluster.PumpCacheRank();
+    if (kind == 3) rank->SendPlan({sequence, sequence});
+    wire::FrameHeader header{};
+    header.plan = 5;
+    header.row_count = 1;
+    header.sequence_id = 1;
+    header.attach_epoch = 1;
+    if (kind == 0) header.type = wire::FrameType::kDelta;
+    if (kind == 1) header.type = wire::FrameType::kStepPlan;     // its rows are missing
+    if (kind == 2) header.type = wire::FrameType::kAppendRange;  // likewise
+    if (kind != 3) rank->Send(header, {});
+    cluster.PumpCacheRank();
+    cluster.data_plane->Tick(std::chrono::steady_clock::now());
+    EXPECT_EQ(cluster.metrics.Snapshot().frames_malformed, 1u) << kind;
+    EXPECT_EQ(cluster.metrics.Snapshot().channels, 0u) << kind;
+    EXPECT_EQ(cluster.data_plane->store().detached(), 1u) << kind;
+    cluster.data_plane->Tick(std::chrono::steady_clock::now() + std::chrono::hours(1));
+    EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total()) << kind;
+  }
+}
+
+TEST(DataPlane, RefusesSpecificationsAndChannelsThatItCannotServe) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  SelectionSpec spec = SmallSpec(Predictor::kDepth);
+  const auto open = [&](uint32_t link, const SelectionSpec& wanted, uint32_t positions) {
+    return cluster.data_plane
+        ->OpenSequence(
+            link, {.sequence_id = 9, .spec = wanted, .max_positions = positions, .prompt_tokens = 1, .sampling = {}})
+        .status()
+        .code();
+  };
+  EXPECT_EQ(open(77, spec, 100), absl::StatusCode::kNotFound);
+  auto rank = cluster.NewRank();
+  EXPECT_EQ(open(rank->link(), spec, 10'000'000), absl::StatusCode::kResourceExhausted);
+  spec.budget_tokens = 300'000;
+  EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cluster.metrics.Snapshot().admissions_refused, 1u);
+}
+
+}  // namespace
+}  // namespace winnow::test

@@ -1,0 +1,485 @@
+#include "tests/cache_rank/fake_rank.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace winnow::test {
+namespace {
+
+uint32_t Ring(const SelectionSpec& spec) {
+  return wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+}
+uint32_t Recent(const SelectionSpec& spec, uint32_t position) {
+  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+}
+
+void AppendBytes(std::vector<std::byte>& payload, const std::vector<float>& values) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  payload.insert(payload.end(), bytes, bytes + values.size() * sizeof(float));
+}
+
+}  // namespace
+
+TestCluster::TestCluster(const Options& options, int num_layers)
+    : shape(SmallShape(num_layers)),
+      kernels(CpuKernels("portable").value()),
+      executor(kernels->new_executor(options.num_threads)),
+      transport(NewInprocTransport({.incarnation = 1, .window_bytes = size_t{16} << 20, .ucx_tls = ""})),
+      lag_(options.lag) {
+  data_plane = DataPlane::Create(options.data_plane, shape, kernels, executor.get(), &metrics).value();
+  transport->SetHandler([this](Channel& channel, ReceivedFrame frame) { data_plane->HandleFrame(channel, frame); });
+}
+
+bool TestCluster::PumpUntil(FakeRank& rank, const std::function<bool()>& condition) {
+  int idle = 0;
+  for (int round = 1; idle < 50 * lag_; ++round) {
+    if (condition()) return true;
+    const int moved = rank.Progress() + transport->Progress();
+    const bool worked = round % lag_ == 0 && data_plane->RunOnce();
+    idle = moved > 0 || worked ? 0 : idle + 1;
+  }
+  return condition();
+}
+
+void TestCluster::PumpCacheRank(int rounds) {
+  for (int i = 0; i < rounds; ++i) {
+    transport->Progress();
+    data_plane->RunOnce();
+  }
+}
+
+std::vector<float> TestCluster::TruthRow(uint64_t seed, int layer, int head, uint32_t position) const {
+  std::vector<float> row;
+  for (int d = 0; d < 2 * shape.layout.head_dim; ++d) row.push_back(Noise(seed, layer * 100 + head, position, d));
+  return row;
+}
+
+std::vector<float> TestCluster::TruthQuery(uint64_t seed, int layer, uint32_t position) const {
+  std::vector<float> q;
+  for (int i = 0; i < shape.layout.num_query_heads * shape.layout.head_dim; ++i) {
+    q.push_back(2 * Noise(seed, 7000 + layer, i) + Noise(seed, 8000 + layer, position, i));
+  }
+  return q;
+}
+
+std::vector<float> TestCluster::TruthPrediction(uint64_t seed, int layer, uint32_t position) const {
+  std::vector<float> q = TruthQuery(seed, layer, position);
+  for (size_t i = 0; i < q.size(); ++i) q[i] += 0.3f * Noise(seed, 9000 + layer, position, i);
+  return q;
+}
+
+std::vector<Vector> TestCluster::Queries(const FakeSequence&, const std::vector<float>& values, int head,
+                                         uint32_t rotate_to) const {
+  std::vector<Vector> queries;
+  const int dim = shape.layout.head_dim, group = shape.layout.group_size();
+  for (int g = 0; g < group; ++g) {
+    const auto begin = values.begin() + (head * group + g) * dim;
+    queries.push_back(RotateReference(Vector(begin, begin + dim), rotate_to, shape.model.rope));
+  }
+  return queries;
+}
+
+std::vector<Vector> TestCluster::Keys(uint64_t seed, int layer, int head, uint32_t count) const {
+  std::vector<Vector> keys;
+  for (uint32_t p = 0; p < count; ++p) {
+    const std::vector<float> row = TruthRow(seed, layer, head, p);
+    keys.emplace_back(row.begin(), row.begin() + shape.layout.head_dim);
+  }
+  return keys;
+}
+
+std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t position, int layer, int head,
+                                        const std::vector<uint32_t>& selected) const {
+  const SelectionSpec& spec = sequence.spec;
+  const int dim = shape.layout.head_dim, group = shape.layout.group_size();
+  std::vector<Vector> queries;
+  if (PredictsFromPast(spec.predictor)) {
+    const uint32_t count = spec.predictor == Predictor::kLast ? 1 : spec.window + 1;
+    for (int g = 0; g < group; ++g) {
+      std::vector<Vector> past;
+      for (uint32_t p = position - count; p < position; ++p) {
+        const std::vector<float> all = TruthQuery(sequence.seed, layer, p);
+        const auto begin = all.begin() + (head * group + g) * dim;
+        const Vector q(begin, begin + dim);
+        past.push_back(spec.post_rope ? RotateReference(q, p, shape.model.rope) : q);
+      }
+      const Vector predicted = RegressReference(spec.temporal_variant, past);
+      queries.push_back(spec.post_rope ? predicted : RotateReference(predicted, position, shape.model.rope));
+    }
+  } else {
+    const bool own = SelectsWithOwnQuery(spec, layer);
+    queries = Queries(
+        sequence, own ? TruthQuery(sequence.seed, layer, position) : TruthPrediction(sequence.seed, layer, position),
+        head, position);
+  }
+  const Vector importance = ImportanceReference(
+      spec.group_aggregation, queries, Keys(sequence.seed, layer, head, position), shape.model.attention_scale);
+  const uint32_t end = Recent(spec, position);
+  // Angles of up to 400 rad in f32 move scores by about 1e-4; importances follow relatively.
+  return CheckTopK(importance, selected, spec.sink_tokens, end, std::min(spec.budget_tokens, end - spec.sink_tokens),
+                   2e-3);
+}
+
+double TestCluster::Mass(const FakeSequence& sequence, uint32_t position, int layer, int head,
+                         const std::vector<uint32_t>& selected) const {
+  const std::vector<Vector> queries = Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
+  return MassReference(queries, Keys(sequence.seed, layer, head, position + 1), shape.model.attention_scale,
+                       sequence.spec.sink_tokens, selected, Recent(sequence.spec, position));
+}
+
+FakeRank::FakeRank(TestCluster* cluster, size_t window_bytes) : cluster_(cluster) {
+  static uint64_t incarnation = 100;
+  transport_ = NewInprocTransport({.incarnation = ++incarnation, .window_bytes = window_bytes, .ucx_tls = ""});
+  transport_->SetHandler([this](Channel&, ReceivedFrame frame) { OnFrame(frame); });
+  channel_ = transport_->NewChannel().value();
+  std::unique_ptr<Channel> theirs = cluster->transport->NewChannel().value();
+  WINNOW_CHECK(channel_->Connect(theirs->LocalAddress()).ok());
+  WINNOW_CHECK(theirs->Connect(channel_->LocalAddress()).ok());
+  link_ = cluster->data_plane->OpenLink("inference-0", std::move(theirs), nullptr);
+}
+
+FakeRank::~FakeRank() {
+  channel_->Close();
+  channel_.reset();
+}
+
+void FakeRank::Send(const wire::FrameHeader& header, const std::vector<std::byte>& payload) {
+  absl::StatusOr<SendBuffer> buffer = channel_->Allocate(payload.size());
+  WINNOW_CHECK(buffer.ok());
+  if (!payload.empty()) std::memcpy(buffer->payload().data(), payload.data(), payload.size());
+  WINNOW_CHECK(channel_->Post(header, *std::move(buffer)).ok());
+}
+
+FakeSequence::Row FakeRank::Row(FakeSequence& sequence, int layer, int head, uint32_t position) {
+  FakeSequence::Row row = cluster_->TruthRow(sequence.seed, layer, head, position);
+  FakeSequence::List& list = sequence.lists[layer * cluster_->shape.layout.num_kv_heads + head];
+  list.position_of[{row[0], row[1]}] = position;
+  return row;
+}
+
+FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                                uint32_t pool_slots) {
+  const KvLayout& layout = cluster_->shape.layout;
+  auto owned = std::make_unique<FakeSequence>();
+  FakeSequence& sequence = *owned;
+  sequence.id = id;
+  sequence.seed = seed;
+  sequence.spec = spec;
+  sequence.prompt_tokens = sequence.next_position = prompt_tokens;
+  sequence.pool_slots = pool_slots;
+  sequence.lists.resize(layout.num_layers * layout.num_kv_heads);
+  sequence.attach_epoch = cluster_->data_plane
+                              ->OpenSequence(link_, {.sequence_id = id,
+                                                     .spec = spec,
+                                                     .max_positions = sequence.max_positions,
+                                                     .prompt_tokens = prompt_tokens,
+                                                     .sampling = {}})
+                              .value();
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (uint32_t first = 0; first < prompt_tokens; first += 50) {
+      const uint32_t count = std::min(50u, prompt_tokens - first);
+      std::vector<std::byte> payload;
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        for (uint32_t p = first; p < first + count; ++p) {
+          const FakeSequence::Row row = Row(sequence, layer, head, p);
+          AppendBytes(payload, row);
+          if (p + Ring(spec) >= prompt_tokens) sequence.lists[layer * layout.num_kv_heads + head].ring[p] = row;
+        }
+      }
+      wire::FrameHeader header{};
+      header.type = wire::FrameType::kAppendRange;
+      header.sequence_id = id;
+      header.attach_epoch = sequence.attach_epoch;
+      header.apply_position = first;
+      header.layer_first = static_cast<uint16_t>(layer);
+      header.row_count = count;
+      Send(header, payload);
+      cluster_->transport->Progress();
+    }
+    const uint32_t queries = std::min(prompt_tokens, spec.predictor == Predictor::kTemporal ? spec.window + 1 : 1);
+    std::vector<std::byte> payload;
+    for (uint32_t p = prompt_tokens - queries; p < prompt_tokens; ++p)
+      AppendBytes(payload, cluster_->TruthQuery(seed, layer, p));
+    wire::FrameHeader header{};
+    header.type = wire::FrameType::kPromptQueries;
+    header.sequence_id = id;
+    header.attach_epoch = sequence.attach_epoch;
+    header.apply_position = prompt_tokens - queries;
+    header.layer_first = static_cast<uint16_t>(layer);
+    header.row_count = queries;
+    Send(header, payload);
+  }
+  return (sequences_[id] = std::move(owned)).get();
+}
+
+FakeSequence* FakeRank::Attach(const FakeSequence& old, uint32_t max_restart) {
+  auto owned = std::make_unique<FakeSequence>();
+  FakeSequence& sequence = *owned;
+  sequence.id = old.id;
+  sequence.seed = old.seed;
+  sequence.spec = old.spec;
+  sequence.prompt_tokens = old.prompt_tokens;
+  sequence.pool_slots = old.pool_slots;
+  sequence.lists.resize(old.lists.size());
+  sequence.refill_done_at = kNoPosition;
+  FakeSequence* result = (sequences_[old.id] = std::move(owned)).get();
+  const DataPlane::Attached attached = cluster_->data_plane->AttachSequence(link_, old.id, max_restart).value();
+  sequence.attach_epoch = attached.attach_epoch;
+  sequence.next_position = attached.restart_position;
+  Expect(cluster_->PumpUntil(*this, [&] { return sequence.refill_done_at == attached.restart_position; }),
+         "no RefillDone");
+  return result;
+}
+
+FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
+  auto owned = std::make_unique<FakeSequence>(source);
+  owned->id = id;
+  owned->attach_epoch = cluster_->data_plane->ForkSequence(link_, source.id, id, source.max_positions).value();
+  for (FakeSequence::List& list : owned->lists) list.pool.clear();
+  owned->selections.clear();
+  owned->masses.clear();
+  return (sequences_[id] = std::move(owned)).get();
+}
+
+void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
+  static uint64_t next_plan = 1;
+  plan_ = next_plan++;
+  rows_ = rows;
+  missing_.clear();
+  pending_.clear();
+  const KvLayout& layout = cluster_->shape.layout;
+  std::vector<std::byte> payload;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    FakeSequence& sequence = *rows[i];
+    const uint32_t position = sequence.next_position;
+    const bool everything = AttendsEverything(position, sequence.spec, kBlockTokens);
+    if (everything) {
+      // Both sides know: pool index k holds sinks + k below the recent window.
+      for (int list = 0; list < layout.num_layers * layout.num_kv_heads; ++list) {
+        for (uint32_t p = sequence.spec.sink_tokens; p < Recent(sequence.spec, position); ++p) {
+          sequence.lists[list].pool[p - sequence.spec.sink_tokens] =
+              Row(sequence, list / layout.num_kv_heads, list % layout.num_kv_heads, p);
+        }
+      }
+    } else {
+      sequence.selections[position].resize(sequence.lists.size());
+      sequence.masses[position].assign(sequence.lists.size(), NAN);
+      for (int layer = 0; layer < layout.num_layers; ++layer)
+        missing_[{layer, static_cast<int>(i)}] = layout.num_kv_heads;
+    }
+    const wire::PlanRow row{.sequence_id = sequence.id,
+                            .attach_epoch = sequence.attach_epoch,
+                            .position = position,
+                            .token_id = 1000 + position,
+                            .pool_slots = sequence.pool_slots,
+                            .grant_generation = 1,
+                            .flags = everything ? wire::kPlanAttendsEverything : 0};
+    const auto* bytes = reinterpret_cast<const std::byte*>(&row);
+    payload.insert(payload.end(), bytes, bytes + sizeof row);
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kStepPlan;
+  header.plan = plan_;
+  header.row_count = static_cast<uint32_t>(rows.size());
+  Send(header, payload);
+}
+
+void FakeRank::SendLayer(int layer) {
+  const KvLayout& layout = cluster_->shape.layout;
+  std::vector<std::byte> payload;
+  for (FakeSequence* sequence : rows_) {
+    const uint32_t position = sequence->next_position;
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const FakeSequence::Row row = Row(*sequence, layer, head, position);
+      std::map<uint32_t, FakeSequence::Row>& ring = sequence->lists[layer * layout.num_kv_heads + head].ring;
+      ring[position] = row;
+      if (position >= Ring(sequence->spec)) ring.erase(position - Ring(sequence->spec));
+      AppendBytes(payload, row);
+    }
+  }
+  payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
+  for (FakeSequence* sequence : rows_) {
+    AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kLayer;
+  header.flags = wire::kSectionAppend | wire::kSectionQuery;
+  const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
+  if (target < layout.num_layers) {
+    header.flags |= wire::kSectionPrediction;
+    header.prediction_layer = static_cast<uint16_t>(target);
+    payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
+    for (FakeSequence* sequence : rows_) {
+      AppendBytes(payload, cluster_->TruthPrediction(sequence->seed, target, sequence->next_position));
+    }
+  }
+  header.plan = plan_;
+  header.layer_first = static_cast<uint16_t>(layer);
+  header.row_count = static_cast<uint32_t>(rows_.size());
+  Send(header, payload);
+}
+
+bool FakeRank::DeltasComplete(int layer) const {
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    const auto missing = missing_.find({layer, static_cast<int>(row)});
+    if (missing != missing_.end() && missing->second > 0) return false;
+  }
+  return true;
+}
+
+void FakeRank::FinishPlan() {
+  for (FakeSequence* sequence : rows_) ++sequence->next_position;
+  rows_.clear();
+  missing_.clear();
+}
+
+bool FakeRank::Decode(const std::vector<FakeSequence*>& rows, int layers) {
+  SendPlan(rows);
+  const int end = layers < 0 ? cluster_->shape.layout.num_layers : layers;
+  for (int layer = 0; layer < end; ++layer) {
+    SendLayer(layer);
+    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer); })) return false;
+  }
+  if (layers >= 0) return true;
+  const auto stored = [&] {
+    for (FakeSequence* sequence : rows) {
+      if (watermarks[sequence->id] <= sequence->next_position) return false;
+    }
+    return true;
+  };
+  if (!cluster_->PumpUntil(*this, stored)) return false;
+  FinishPlan();
+  return true;
+}
+
+void FakeRank::OnFrame(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  switch (header.type) {
+    case wire::FrameType::kDelta:
+      return OnDelta(frame);
+    case wire::FrameType::kRefill:
+      return OnRefill(frame);
+    case wire::FrameType::kRefillDone:
+      sequences_.at(header.sequence_id)->refill_done_at = header.apply_position;
+      return;
+    case wire::FrameType::kWatermark:
+      for (uint32_t i = 0; i < header.row_count; ++i) {
+        wire::WatermarkEntry entry;
+        std::memcpy(&entry, frame.payload().data() + i * sizeof entry, sizeof entry);
+        watermarks[entry.sequence_id] = entry.watermark;
+      }
+      return;
+    case wire::FrameType::kFenced:
+      fenced.emplace_back(header.sequence_id, header.attach_epoch);
+      return;
+    case wire::FrameType::kTransferFailed:
+      failed.emplace_back(header.sequence_id, header.layer_first);
+      return;
+    default:
+      Expect(false, "unexpected frame");
+  }
+}
+
+void FakeRank::OnDelta(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (header.plan != plan_) return Expect(false, "delta of another plan");
+  ++delta_frames;
+  largest_delta = std::max(largest_delta, frame.payload().size());
+  const KvLayout& layout = cluster_->shape.layout;
+  const std::byte* payload = frame.payload().data();
+  size_t offset = 0;
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    offset = wire::AlignUp(offset, 4);
+    wire::DeltaEntry entry;
+    std::memcpy(&entry, payload + offset, sizeof entry);
+    offset += sizeof entry;
+    std::vector<uint32_t> selected(entry.num_selected), streamed(entry.num_streamed);
+    std::vector<wire::LocalRow> local(entry.num_local);
+    auto read = [&](auto& values) {
+      const size_t bytes = values.size() * sizeof(values[0]);
+      if (bytes > 0) std::memcpy(values.data(), payload + offset, bytes);
+      offset += bytes;
+    };
+    read(selected);
+    read(streamed);
+    read(local);
+    FakeSequence& sequence = *rows_.at(entry.plan_row);
+    const size_t list_index = header.layer_first * layout.num_kv_heads + entry.kv_head;
+    FakeSequence::List& list = sequence.lists[list_index];
+    const uint32_t position = sequence.next_position;
+    auto write = [&](uint32_t index, const FakeSequence::Row& row) {
+      Expect(index < sequence.pool_slots, "pool index outside the grant");
+      for (const auto& [other, held] : list.pool)
+        Expect(other >= sequence.pool_slots || held != row, "row was resident already");
+      list.pool[index] = row;
+    };
+    for (const wire::LocalRow& row : local) {
+      Expect(row.position + Ring(sequence.spec) > position && list.ring.count(row.position) == 1,
+             "local row is not in the ring");
+      write(row.pool_index, list.ring[row.position]);
+    }
+    if (entry.num_streamed > 0) offset = wire::AlignUp(offset, wire::kRowAlignment);
+    for (const uint32_t index : streamed) {
+      FakeSequence::Row row(2 * layout.head_dim);
+      std::memcpy(row.data(), payload + offset, layout.row_bytes());
+      offset += layout.row_bytes();
+      const auto known = list.position_of.find({row[0], row[1]});
+      if (known == list.position_of.end()) return Expect(false, "streamed bytes are no row of this list");
+      Expect(row == cluster_->TruthRow(sequence.seed, header.layer_first, entry.kv_head, known->second),
+             "row bytes differ");
+      Expect(known->second + Ring(sequence.spec) <= position, "streamed a row of the ring");
+      write(index, row);
+    }
+    sequence.streamed_rows += streamed.size();
+    sequence.local_rows += local.size();
+    std::vector<uint32_t>& whole = pending_[{header.layer_first, entry.plan_row, entry.kv_head}];
+    if (entry.flags & wire::kDeltaFirst) {
+      whole = selected;
+      sequence.masses[position][list_index] = entry.captured_mass;
+    }
+    if ((entry.flags & wire::kDeltaLast) == 0) continue;
+    --missing_[{header.layer_first, static_cast<int>(entry.plan_row)}];
+    CheckSelection(sequence, header.layer_first, entry.kv_head, whole);
+  }
+  Expect(offset == frame.payload().size(), "payload has a rest");
+}
+
+void FakeRank::CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices) {
+  const size_t list_index = layer * cluster_->shape.layout.num_kv_heads + head;
+  FakeSequence::List& list = sequence.lists[list_index];
+  std::vector<uint32_t>& positions = sequence.selections[sequence.next_position][list_index];
+  positions.clear();
+  for (const uint32_t index : pool_indices) {
+    const auto row = list.pool.find(index);
+    if (row == list.pool.end()) return Expect(false, "selected pool index holds nothing");
+    positions.push_back(list.position_of.at({row->second[0], row->second[1]}));
+  }
+}
+
+void FakeRank::OnRefill(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  FakeSequence& sequence = *sequences_.at(header.sequence_id);
+  const KvLayout& layout = cluster_->shape.layout;
+  Expect(frame.payload().size() == header.row_count * layout.num_kv_heads * layout.row_bytes(), "refill size");
+  for (int head = 0; head < layout.num_kv_heads; ++head) {
+    for (uint32_t i = 0; i < header.row_count; ++i) {
+      const uint32_t position = header.apply_position + i;
+      FakeSequence::Row row(2 * layout.head_dim);
+      std::memcpy(row.data(), frame.payload().data() + (head * header.row_count + i) * layout.row_bytes(),
+                  layout.row_bytes());
+      Expect(row == Row(sequence, header.layer_first, head, position), "refilled bytes differ");
+      sequence.lists[header.layer_first * layout.num_kv_heads + head].ring[position] = row;
+      if (header.layer_first + 1 == layout.num_layers) sequence.refilled.insert(position);
+    }
+  }
+  // The cache rank streams rows of the past, too: their positions are known from the truth.
+  for (uint32_t p = 0; p < header.apply_position; ++p) {
+    for (int head = 0; head < layout.num_kv_heads; ++head) (void)Row(sequence, header.layer_first, head, p);
+  }
+}
+
+}  // namespace winnow::test

@@ -1,0 +1,121 @@
+#include "cache_rank/residency.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kMaxPositions = 4000;
+constexpr uint32_t kRing = 128;
+
+// The other side: a pool that only does what deltas say.
+struct Peer {
+  std::map<uint32_t, uint32_t> position_at;  // by pool index
+
+  // Applies a delta for `selected` at `position`, checking that it names each row once and only rows that are missing.
+  void Apply(const HeadDelta& delta, const std::vector<uint32_t>& selected, uint32_t position, uint32_t pool_slots) {
+    std::set<uint32_t> resident;
+    for (const auto& [index, held] : position_at) resident.insert(held);
+    std::set<uint32_t> written;
+    auto write = [&](uint32_t index, uint32_t row_position) {
+      EXPECT_LT(index, pool_slots);
+      EXPECT_TRUE(written.insert(index).second) << "index written twice";
+      EXPECT_FALSE(resident.count(row_position)) << "row " << row_position << " was resident";
+      position_at[index] = row_position;
+    };
+    for (const wire::LocalRow& row : delta.local) {
+      EXPECT_GT(row.position + kRing, position) << "left the ring";
+      write(row.pool_index, row.position);
+    }
+    ASSERT_EQ(delta.streamed.size(), delta.streamed_positions.size());
+    for (size_t i = 0; i < delta.streamed.size(); ++i) {
+      EXPECT_LE(delta.streamed_positions[i] + kRing, position) << "could have been copied";
+      write(delta.streamed[i], delta.streamed_positions[i]);
+    }
+    ASSERT_EQ(delta.selected.size(), selected.size());
+    for (size_t i = 0; i < selected.size(); ++i) EXPECT_EQ(position_at[delta.selected[i]], selected[i]);
+  }
+};
+
+std::vector<uint32_t> RandomSelection(std::mt19937& random, uint32_t count, uint32_t first, uint32_t last) {
+  std::set<uint32_t> positions;
+  while (positions.size() < std::min(count, last - first)) {
+    // Half of the draws come from a narrow range, so that selections repeat themselves.
+    const uint32_t span = random() % 2 == 0 ? last - first : std::min(last - first, 100u);
+    positions.insert(first + random() % span);
+  }
+  return {positions.begin(), positions.end()};
+}
+
+TEST(HeadResidency, KnowsWhatThePeerHoldsOverRandomSelectionsAndGrants) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    HeadResidency residency;
+    residency.Reset(kMaxPositions);
+    Peer peer;
+    uint32_t pool = 64;
+    residency.Resize(pool);
+    for (uint32_t position = 300; position < 500; ++position) {
+      if (random() % 10 == 0) {
+        pool = 32 + random() % 200;
+        residency.Resize(pool);
+        std::erase_if(peer.position_at, [&](const auto& entry) { return entry.first >= pool; });
+      }
+      const auto selected = RandomSelection(random, 1 + random() % 32, 4, position - 40);
+      HeadDelta delta;
+      residency.Update(selected, position, kRing, &delta);
+      peer.Apply(delta, selected, position, pool);
+      for (uint32_t i = 0; i < pool; ++i) {
+        const auto held = peer.position_at.find(i);
+        EXPECT_EQ(residency.position_at(i), held == peer.position_at.end() ? HeadResidency::kNone : held->second);
+      }
+      if (HasFailure()) FAIL() << "seed " << seed << " position " << position;
+    }
+  }
+}
+
+TEST(HeadResidency, EvictsTheLeastRecentlySelected) {
+  HeadResidency residency;
+  residency.Reset(kMaxPositions);
+  residency.Resize(4);
+  HeadDelta delta;
+  residency.Update(std::vector<uint32_t>{10, 11, 12, 13}, 1000, kRing, &delta);
+  EXPECT_EQ(delta.streamed, (std::vector<uint32_t>{0, 1, 2, 3}));  // empty indices in order
+  residency.Update(std::vector<uint32_t>{10, 12}, 1001, kRing, &delta);
+  EXPECT_TRUE(delta.streamed.empty());
+  residency.Update(std::vector<uint32_t>{12, 20, 21}, 1002, kRing, &delta);
+  EXPECT_EQ(residency.position_at(0), 10u) << "selected more recently than 11 and 13";
+  EXPECT_EQ(delta.selected[0], 2u);
+  EXPECT_EQ(delta.streamed_positions, (std::vector<uint32_t>{20, 21}));
+}
+
+TEST(HeadResidency, StartsFromTheIdentityOfTheDensePhase) {
+  HeadResidency residency;
+  residency.Reset(kMaxPositions);
+  residency.Resize(50);
+  residency.SetIdentity(4, 40);
+  HeadDelta delta;
+  residency.Update(std::vector<uint32_t>{4, 7, 43, 44}, 1000, kRing, &delta);
+  EXPECT_EQ(delta.selected, (std::vector<uint32_t>{0, 3, 39, 40}));
+  EXPECT_EQ(delta.streamed_positions, (std::vector<uint32_t>{44}));
+}
+
+TEST(HeadResidency, ForgetsRowsAboveAShrunkGrant) {
+  HeadResidency residency;
+  residency.Reset(kMaxPositions);
+  residency.Resize(8);
+  HeadDelta delta;
+  residency.Update(std::vector<uint32_t>{1, 2, 3, 4, 5, 6}, 1000, kRing, &delta);
+  residency.Resize(4);
+  residency.Resize(8);
+  residency.Update(std::vector<uint32_t>{1, 2, 3, 4, 5, 6}, 1001, kRing, &delta);
+  EXPECT_EQ(delta.streamed_positions, (std::vector<uint32_t>{5, 6}));
+}
+
+}  // namespace
+}  // namespace winnow
