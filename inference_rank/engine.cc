@@ -155,14 +155,16 @@ void Engine::StartOpening(Sequence& sequence) {
   sequence.state = State::kOpening;
   openers_->Add([this, &sequence] {
     absl::StatusOr<std::shared_ptr<CacheLink>> link = links_.Get(sequence.cache_rank);
-    absl::StatusOr<v1::AttachSequenceResponse> opened = link.status();
-    if (link.ok() && sequence.attach) {
+    absl::StatusOr<v1::AttachSequenceResponse> opened = absl::UnknownError("");
+    if (!link.ok()) {
+      opened = link.status();
+    } else if (sequence.attach) {
       v1::AttachSequenceRequest request;
       request.set_channel_id((*link)->channel_id());
       request.set_sequence_id(sequence.sequence_id);
       request.set_max_restart_position(std::max(sequence.known_tokens(), 1u) - 1);
       opened = (*link)->Attach(request, options_.control_timeout);
-    } else if (link.ok()) {
+    } else {
       v1::OpenSequenceRequest request;
       request.set_channel_id((*link)->channel_id());
       request.set_sequence_id(sequence.sequence_id);
@@ -171,10 +173,11 @@ void Engine::StartOpening(Sequence& sequence) {
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
       const absl::StatusOr<uint32_t> epoch = (*link)->Open(request, options_.control_timeout);
-      opened = epoch.status();
       if (epoch.ok()) {
         opened = v1::AttachSequenceResponse();
         opened->set_attach_epoch(*epoch);
+      } else {
+        opened = epoch.status();
       }
     }
     mailbox_.Put([this, &sequence, link = link.ok() ? *link : nullptr, opened] { OnOpened(sequence, link, opened); });

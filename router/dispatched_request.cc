@@ -73,7 +73,9 @@ void DispatchedRequest::StartAttempt() {
   if (route_) {
     need.avoid_inference = KeyOf(route_->inference);
     const RankKey cache = KeyOf(route_->cache);
-    attach = submitted_ && !sequence_lost_ && context_->registry->Snapshot().Find(v1::ROLE_CACHE_RANK, cache);
+    // Half of the attempts may try to reach the cache rank that is said to live; then the sequence is given up.
+    attach = submitted_ && !sequence_lost_ && fruitless_attempts_ * 2 < context_->options.max_attempts &&
+             context_->registry->Snapshot().Find(v1::ROLE_CACHE_RANK, cache);
     if (attach) {
       need.cache = cache;
     } else {
@@ -146,6 +148,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
       const absl::Status status(code, failed.message());
       if (failed.retryable()) return OnAttemptLost(status, failed.sequence_lost());
+      if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       DropAttempt(false);
       return Fail(status);
     }
@@ -179,6 +182,19 @@ void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_
   if (fruitless_attempts_ == 1) return StartAttempt();
   const uint32_t doublings = std::min(fruitless_attempts_ - 2, 20u);
   const auto backoff = std::min(context_->options.first_backoff * (1 << doublings), context_->options.max_backoff);
+  backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+}
+
+void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
+  const RankKey cache = KeyOf(route_->cache);
+  DropAttempt(false);
+  // Nobody is there whose end would make room.
+  if (context_->clients->Assigned().count(cache) == 0) return Fail(status);
+  sequence_lost_ = true;  // it was not opened
+  if (journal_.ids().empty()) submitted_ = false;
+  SetPhase(Phase::kWaiting);
+  const auto backoff = std::min(context_->options.first_backoff * (1 << std::min(capacity_waits_++, 10u)),
+                                context_->options.max_backoff);
   backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
 }
 

@@ -38,6 +38,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
   void OnAttemptLost(const absl::Status& status, bool sequence_lost);
+  // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
+  void OnNoCapacity(const absl::Status& status);
   void DropAttempt(bool cancel);
   void Fail(const absl::Status& status);
   // Frees everything downstream. Idempotent.
@@ -63,6 +65,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
   std::shared_ptr<RankClient> client_;  // of the attempt under way
   uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token
+  uint32_t capacity_waits_ = 0;
   absl::Status wait_reason_;
   TimerQueue::TimerId deadline_timer_ = 0;
   TimerQueue::TimerId rank_wait_timer_ = 0;

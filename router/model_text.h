@@ -10,13 +10,13 @@
 
 namespace winnow {
 
-// Tokenizer and chat template of a model directory, as the front ends and the text generation want them. Const and
-// thread-safe.
+// Tokenizer and chat template of a model directory, as the front ends and the text generation want them. A directory
+// without tokenizer.json is served too, in token ids only: Encode refuses, outputs have no text. Const and thread-safe.
 class ModelText final : public TextCodec, public TextDecoderFactory {
  public:
   static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir);
 
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null when there is none
 
   absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
   std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const override;

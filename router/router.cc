@@ -131,9 +131,9 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<ModelText> text, ModelText::Load(options.model_dir));
   const auto vocab_size = static_cast<uint32_t>(config.vocab_size);
-  if (text->tokenizer().VocabSize() > vocab_size) {
+  if (text->tokenizer() != nullptr && text->tokenizer()->VocabSize() > vocab_size) {
     return absl::FailedPreconditionError(absl::StrCat(options.model_dir, ": tokenizer.json has ids up to ",
-                                                      text->tokenizer().VocabSize() - 1,
+                                                      text->tokenizer()->VocabSize() - 1,
                                                       ", but config.json's vocab_size is ", vocab_size));
   }
   ServedModel model;
@@ -212,7 +212,7 @@ v1::RankLoad Router::load() const {
 v1::Fingerprint Router::fingerprint() const {
   if (std::optional<v1::Fingerprint> fingerprint = parts_->registry.ModelFingerprint()) return *fingerprint;
   v1::Fingerprint fingerprint;
-  fingerprint.set_tokenizer_digest(parts_->text->tokenizer().Digest());
+  if (const Tokenizer* tokenizer = parts_->text->tokenizer()) fingerprint.set_tokenizer_digest(tokenizer->Digest());
   return fingerprint;
 }
 

@@ -273,6 +273,52 @@ TEST_F(DispatcherTest, AFailureThatIsTheRequestsOwnIsFinal) {
   ExpectNothingLeft();
 }
 
+TEST_F(DispatcherTest, WaitsForRoomOnTheCacheRankWhileOthersAreThere) {
+  constexpr uint32_t kResourceExhausted = 8;
+  ScriptedRank rank("inference-0");
+  Join(rank.identity());
+  Join(CacheRank("cache-0"));
+  MakeDispatcher({.max_attempts = 3, .first_backoff = milliseconds(1)});
+  Recorder other_recorder;
+  auto other = Start(Request(), &other_recorder);
+  rank.AwaitSubmit(1);
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  // More often than it would be tried after a loss.
+  for (size_t attempt = 2; attempt <= 6; ++attempt) {
+    const ScriptedRank::Submit submit = rank.AwaitSubmit(attempt);
+    EXPECT_FALSE(submit.attach());
+    rank.SendFailed(submit.request_id(), /*retryable=*/false, false, kResourceExhausted);
+  }
+  const uint64_t id = rank.AwaitSubmit(7).request_id();
+  EXPECT_EQ(dispatcher_->counters().failovers_recompute, 0u);
+  // Alone, it will never fit.
+  other.reset();
+  rank.SendFailed(id, /*retryable=*/false, false, kResourceExhausted);
+  EXPECT_EQ(recorder.AwaitEnd().code(), absl::StatusCode::kResourceExhausted);
+  ExpectNothingLeft();
+}
+
+TEST_F(DispatcherTest, ASequenceWhoseCacheRankCannotBeReachedIsGivenUp) {
+  ScriptedRank rank("inference-0");
+  Join(rank.identity());
+  Join(CacheRank("cache-0"));
+  Join(CacheRank("cache-1"));
+  MakeDispatcher({.max_attempts = 4, .first_backoff = milliseconds(1)});
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  const ScriptedRank::Submit first = rank.AwaitSubmit(1);
+  rank.SendFailed(first.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+  const ScriptedRank::Submit second = rank.AwaitSubmit(2);
+  EXPECT_TRUE(second.attach());
+  rank.SendFailed(second.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+  const ScriptedRank::Submit third = rank.AwaitSubmit(3);
+  EXPECT_FALSE(third.attach());
+  EXPECT_NE(third.cache_rank().rank(), first.cache_rank().rank());
+  rank.SendFinished(third.request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+}
+
 TEST_F(DispatcherTest, GivesUpAfterSoManyAttemptsWithoutProgress) {
   ScriptedRank rank("inference-0", [](ScriptedRank& self, const ScriptedRank::Submit& submit) {
     // The first two attempts bring a token each, which is progress.
