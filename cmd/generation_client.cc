@@ -79,9 +79,10 @@ absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRe
     }
     status = stream->Finish();
   }
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && result.tokens == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot reach a server at ", address_, " (", status.error_message(),
-                                               "); is `winnow up` running?"));
+  // gRPC's own words for a refused connection; a server that cannot serve at the moment says why itself.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      status.error_message().find("failed to connect") != std::string::npos) {
+    return absl::UnavailableError(absl::StrCat("there is no server at ", address_, "; is `winnow up` running?"));
   }
   WINNOW_RETURN_IF_ERROR(FromGrpc(status));
   result.time_to_first_token = first - start;

@@ -64,7 +64,7 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
       RoleProcess::Begin("inference-rank", v1::ROLE_INFERENCE_RANK, options.process, std::move(options_yaml)));
   WINNOW_ASSIGN_OR_RETURN(const Parts parts, MakeParts(options, process->identity()));
   InferenceRank& rank = *parts.rank;
-  spdlog::info("memory plan:\n{}", rank.memory_plan().ToString());
+  spdlog::info("memory plan: {}", rank.memory_plan().ToString());
   process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
   std::vector<NamedService> services;
   for (grpc::Service* service : rank.services()) services.push_back(Named<v1::RankService>(service));

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/config/listen_address.h"
 #include "common/log/log.h"
 #include "common/metrics/version.h"
@@ -50,7 +52,8 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
   process->identity_.set_address(process->reserved_->address());
   process->metrics_->AddProcessMetrics();
-  spdlog::info("winnow {} starts as {}; options:\n{}", Version(), ToString(process->identity_), process->options_yaml_);
+  spdlog::info("winnow {} starts as {} with {{{}}}", Version(), ToString(process->identity_),
+               absl::StrReplaceAll(absl::StripSuffix(process->options_yaml_, "\n"), {{"\n", ", "}}));
   return process;
 }
 

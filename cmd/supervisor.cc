@@ -139,8 +139,11 @@ absl::Status Supervisor::HandleDeaths() {
   for (const auto& child : children_) {
     int wait_status = 0;
     if (child->process.pid < 0 || waitpid(child->process.pid, &wait_status, WNOHANG) != child->process.pid) continue;
-    child->log_rest += '\n';  // ends a last line that it did not end itself
     DrainLog(*child);
+    if (!child->log_rest.empty()) {
+      child->log_rest += '\n';  // a last line that it did not end itself
+      DrainLog(*child);
+    }
     DrainReport(*child);
     child->process = ChildProcess();
     result.Update(OnDeath(*child, wait_status));

@@ -16,6 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr std::chrono::seconds kNoticeInterval{10};
+
 // Takes the address that a process has reported, if it has, so that its next run listens there again.
 void KeepAddress(const Supervisor::Addresses& known, const char* key, HostPort& address) {
   const auto it = known.find(key);
@@ -102,13 +104,20 @@ class Cluster {
 
   bool RouterIsReady() {
     const absl::StatusOr<HttpAnswer> answer = HttpGet(Address(router_, "http"), "/ready", milliseconds(1000));
-    return answer.ok() && answer->status == 200;
+    if (answer.ok() && answer->status == 200) return true;
+    if (const auto now = std::chrono::steady_clock::now(); now >= next_notice_) {
+      std::fprintf(stderr, "winnow up: waiting for the router to be ready: %s\n",
+                   answer.ok() ? answer->body.c_str() : std::string(answer.status().message()).c_str());
+      next_notice_ = now + kNoticeInterval;
+    }
+    return false;
   }
 
   const UpOptions& options_;
   const std::string program_;
   Supervisor supervisor_;
   std::string router_;
+  std::chrono::steady_clock::time_point next_notice_ = std::chrono::steady_clock::now() + kNoticeInterval;
 };
 
 absl::Status Run(const UpOptions& options) {

@@ -4,16 +4,16 @@ namespace winnow {
 
 void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   auto count = [](const std::atomic<uint64_t>& counter) { return static_cast<double>(counter.load()); };
-  writer.Gauge("winnow_router_requests_running", "Requests with an attempt under way on an inference rank.",
+  writer.Gauge("winnow_num_requests_running", "Requests with an attempt under way on an inference rank.",
                static_cast<double>(c.running.load()));
-  writer.Gauge("winnow_router_requests_waiting", "Admitted requests that wait for a rank.",
+  writer.Gauge("winnow_num_requests_waiting", "Admitted requests that wait for a rank.",
                static_cast<double>(c.waiting.load()));
   writer.Counter("winnow_router_dispatched_total", "Requests admitted to the dispatcher, each sample counted.",
                  count(c.admitted));
   writer.Counter("winnow_router_queue_full_total", "Requests refused because the queue was full.", count(c.rejected));
   const char* failovers = "Attempts that continued a request after the loss of a rank, by what they did with its KV.";
-  writer.Counter("winnow_router_failovers_total", failovers, count(c.failovers_reattach), {{"mode", "reattach"}});
-  writer.Counter("winnow_router_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
+  writer.Counter("winnow_failovers_total", failovers, count(c.failovers_reattach), {{"mode", "reattach"}});
+  writer.Counter("winnow_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
   writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
   writer.Counter("winnow_router_replayed_tokens_total", "Tokens that a later attempt sent again; they are dropped.",
                  count(c.replayed_tokens));
@@ -34,7 +34,7 @@ void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& wr
   const char* help = "Ranks that are registered and take work.";
   writer.Gauge("winnow_router_ranks", help, inference, {{"kind", "inference"}});
   writer.Gauge("winnow_router_ranks", help, cache, {{"kind", "cache"}});
-  writer.Counter("winnow_router_membership_version", "Changes of the table of ranks.",
+  writer.Gauge("winnow_router_membership_version", "Changes of the table of ranks.",
                  static_cast<double>(snapshot.version));
 }
 

@@ -151,7 +151,7 @@ void MembershipClient::Run() {
   *request.mutable_identity() = options_.registration.identity();
   v1::LeaveResponse response;
   const grpc::Status left = stub_->Leave(&context, request, &response);
-  if (!left.ok()) spdlog::info("could not tell the router goodbye: {}", left.error_message());
+  if (!left.ok()) spdlog::debug("could not tell the router goodbye: {}", left.error_message());
 }
 
 }  // namespace winnow
