@@ -19,7 +19,7 @@
 
 // Latency and bandwidth of the transports between two cores of this machine: two processes for UCX, two threads for
 // inproc.
-//   transport_bench [seconds per measurement = 0.5]
+//   transport_bench [seconds per measurement = 0.5] [only transports whose name contains this]
 // Latency: half a round trip of a frame with 64 bytes. Bandwidth: frames one way as fast as the window returns,
 // received frames dropped at once; both sides compute the checksum, the payload is not rewritten between frames.
 
@@ -238,9 +238,11 @@ void ReportCore() {
 
 int main(int argc, char** argv) {
   if (argc > 1) g_seconds = std::stod(argv[1]);
+  const std::string only = argc > 2 ? argv[2] : "";
   std::printf("%-12s %-6s %10s %10s %12s %12s\n", "transport", "wait", "p50 us", "p99 us", "64 KiB GB/s", "1 MiB GB/s");
   for (const Setup& setup : {Setup{"inproc", nullptr}, Setup{"ucx posix", "posix,self"}, Setup{"ucx sysv", "sysv,self"},
                              Setup{"ucx tcp", "tcp,self"}}) {
+    if (std::string_view(setup.name).find(only) == std::string_view::npos) continue;
     Run(setup, "spin", kForever);
     Run(setup, "sleep", std::chrono::microseconds(0));
   }

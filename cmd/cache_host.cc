@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "cmd/machine.h"
 #include "kernels/kernel_table.h"
+#include "spdlog/spdlog.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
 
@@ -75,8 +76,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
                with("state", "free"));
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));
   writer.Gauge("winnow_channels", "Open data-plane channels.", number(s.channels));
-  writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", number(s.queued_frames),
-               role);
+  writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", number(s.queued_frames));
 
   counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
           number(s.selection_lookups));

@@ -6,6 +6,7 @@
 #include "cmd/role_options.h"
 #include "cmd/role_process.h"
 #include "router/router.h"
+#include "spdlog/spdlog.h"
 #include "winnow/v1/generation.grpc.pb.h"
 
 namespace winnow {

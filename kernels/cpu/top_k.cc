@@ -1,19 +1,39 @@
 #include "kernels/cpu/top_k.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <limits>
+
+#include "kernels/cpu/ordered_key.h"
+
+// A pivot from a sample keeps little more than k candidates in one streaming pass; a radix select finds the exact
+// threshold among them. If the sample misled and fewer than k are left, all values become candidates: the result never
+// depends on the sample.
 
 namespace winnow {
 namespace {
 
 constexpr int kDigitBits = 11;  // three digits of 11, 11 and 10 bits
 constexpr uint32_t kBins = 1u << kDigitBits;
+constexpr uint32_t kSamples = 256;
+constexpr uint32_t kLeastToSample = 4 * kSamples;
+static_assert(TopKScratchWords(0) >= kBins);
 
-// Larger floats have larger keys; -0 and +0 have one key, as they compare equal.
-inline uint32_t OrderedKey(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+// A value that, by a sample of every (n / kSamples)-th, has at least k values at or above it, with three standard
+// deviations to spare.
+float SamplePivot(const float* values, uint32_t n, uint32_t k) {
+  constexpr float kAll = -std::numeric_limits<float>::infinity();
+  if (n < kLeastToSample) return kAll;
+  const float expected = static_cast<float>(k) / static_cast<float>(n) * kSamples;
+  const uint32_t rank = static_cast<uint32_t>(expected + 3 * std::sqrt(expected) + 3);
+  if (rank >= kSamples) return kAll;
+  float samples[kSamples];
+  const uint32_t step = n / kSamples;
+  for (uint32_t i = 0; i < kSamples; ++i) samples[i] = values[i * step];
+  std::nth_element(samples, samples + rank, samples + kSamples, std::greater<float>());
+  return samples[rank];
 }
 
 // The k-th largest key and how many keys equal to it belong to the k largest.
@@ -22,48 +42,29 @@ struct Threshold {
   uint32_t ties = 0;
 };
 
-// Radix selection from the top digit down. `candidates` (n words) receives the keys that share the digits fixed so far.
-Threshold SelectThreshold(const float* values, uint32_t n, uint32_t k, uint32_t* histogram, uint32_t* candidates) {
-  std::memset(histogram, 0, 2 * kBins * sizeof(uint32_t));
-  // Two histograms: neighbours often share a bin, and one counter would wait for its own store.
-  uint32_t i = 0;
-  for (; i + 2 <= n; i += 2) {
-    ++histogram[OrderedKey(values[i]) >> 21];
-    ++histogram[kBins + (OrderedKey(values[i + 1]) >> 21)];
-  }
-  if (i < n) ++histogram[OrderedKey(values[i]) >> 21];
-  for (uint32_t bin = 0; bin < kBins; ++bin) histogram[bin] += histogram[kBins + bin];
-
+Threshold SelectThreshold(const uint32_t* keys, uint32_t n, uint32_t k, uint32_t* histogram) {
   uint32_t wanted = k;
-  const auto descend = [&](uint32_t bins) {
+  uint32_t prefix = 0;
+  int shift = 32;
+  for (int bits : {kDigitBits, kDigitBits, 32 - 2 * kDigitBits}) {
+    const uint32_t bins = 1u << bits;
+    std::memset(histogram, 0, bins * sizeof(uint32_t));
+    // Keys with the digits fixed so far; in 64 bits, as the first shift is by 32.
+    const int prefix_shift = shift;
+    shift -= bits;
+    for (uint32_t i = 0; i < n; ++i) {
+      if (static_cast<uint64_t>(keys[i]) >> prefix_shift == prefix) ++histogram[keys[i] >> shift & (bins - 1)];
+    }
     uint32_t bin = bins - 1;
     while (histogram[bin] < wanted) wanted -= histogram[bin--];
-    return bin;
-  };
-  uint32_t prefix = descend(kBins);
-  uint32_t count = 0;
-  for (i = 0; i < n; ++i) {
-    const uint32_t key = OrderedKey(values[i]);
-    candidates[count] = key;
-    count += key >> 21 == prefix ? 1 : 0;
+    prefix = prefix << bits | bin;
   }
-
-  std::memset(histogram, 0, kBins * sizeof(uint32_t));
-  for (i = 0; i < count; ++i) ++histogram[candidates[i] >> 10 & (kBins - 1)];
-  prefix = prefix << kDigitBits | descend(kBins);
-
-  constexpr uint32_t kLastBins = 1u << 10;
-  std::memset(histogram, 0, kLastBins * sizeof(uint32_t));
-  for (i = 0; i < count; ++i) {
-    if (candidates[i] >> 10 == prefix) ++histogram[candidates[i] & (kLastBins - 1)];
-  }
-  prefix = prefix << 10 | descend(kLastBins);
   return {prefix, wanted};
 }
 
 }  // namespace
 
-void TopK(const TopKParams& params) {
+void RunTopK(const TopKParams& params, TopKFilter filter) {
   if (params.last <= params.first || params.k == 0) return;
   const uint32_t n = params.last - params.first;
   if (params.k >= n) {
@@ -71,18 +72,20 @@ void TopK(const TopKParams& params) {
     return;
   }
   const float* values = params.values + params.first;
-  static_assert(TopKScratchWords(0) >= 2 * kBins);
-  Threshold threshold = SelectThreshold(values, n, params.k, params.scratch, params.scratch + 2 * kBins);
-  uint32_t count = 0;
-  for (uint32_t i = 0; count < params.k; ++i) {
-    const uint32_t key = OrderedKey(values[i]);
-    bool take = key > threshold.key;
-    if (key == threshold.key && threshold.ties > 0) {
-      --threshold.ties;
-      take = true;
-    }
-    params.indices[count] = params.first + i;
-    count += take ? 1 : 0;
+  uint32_t* histogram = params.scratch;
+  uint32_t* keys = histogram + TopKScratchWords(0);
+  uint32_t* candidates = keys + n;
+  uint32_t count = filter(values, n, params.first, SamplePivot(values, n, params.k), keys, candidates);
+  if (count < params.k) {
+    count = filter(values, n, params.first, -std::numeric_limits<float>::infinity(), keys, candidates);
+  }
+  Threshold threshold = SelectThreshold(keys, count, params.k, histogram);
+  uint32_t taken = 0;
+  for (uint32_t i = 0; taken < params.k; ++i) {
+    const bool tie = keys[i] == threshold.key && threshold.ties > 0;
+    threshold.ties -= tie ? 1 : 0;
+    params.indices[taken] = candidates[i];
+    taken += tie || keys[i] > threshold.key ? 1 : 0;
   }
 }
 

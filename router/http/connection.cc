@@ -121,6 +121,7 @@ void Connection::Start() {
 void Connection::Drain() {
   loop_->Post([self = shared_from_this()] {
     self->draining_ = true;
+    if (self->exchange_) self->exchange_->set_close_after();
     self->Wake();
   });
 }
@@ -138,6 +139,8 @@ asio::awaitable<void> Connection::Serve() {
     std::optional<ParsedRequest> parsed = co_await ReadRequest();
     if (!parsed) co_return;
     if (draining_) parsed->limits.keep_alive = false;
+    // A stream may stay open for long; it needs no read buffer.
+    if (input_.size() == 0) input_.shrink_to_fit();
     exchange_ =
         std::make_shared<ResponseBuffer>(std::move(parsed->request), parsed->limits, loop_, [weak = weak_from_this()] {
           if (auto self = weak.lock()) self->Wake();

@@ -48,12 +48,23 @@ class Translator {
   absl::StatusOr<std::string> Run() {
     while (pos_ < in_.size()) {
       const char c = in_[pos_];
+      if (c == '{') {
+        Brace();
+        continue;
+      }
+      // The atom that a quantifier behind it would repeat: for a group, from its opening bracket.
+      if (c == '(') {
+        groups_.push_back(out_.size());
+      } else if (c == ')' && !groups_.empty()) {
+        atom_begin_ = groups_.back();
+        groups_.pop_back();
+      } else if (std::string_view("*+?").find(c) == std::string_view::npos && !IsContinuation(c)) {
+        atom_begin_ = out_.size();
+      }
       if (c == '\\') {
         WINNOW_RETURN_IF_ERROR(Escape(/*in_set=*/false));
       } else if (c == '[') {
         WINNOW_RETURN_IF_ERROR(CharacterSet());
-      } else if (c == '{') {
-        Brace();
       } else {
         out_.push_back(c);
         ++pos_;
@@ -127,14 +138,19 @@ class Translator {
     out_.append(body.front() == ',' && body.size() > 1 ? "{0" : "{").append(body).append("}");
     pos_ = end + 1;
     if (pos_ < in_.size() && in_[pos_] == '+') {
-      out_.append("{1,}");
+      out_.insert(atom_begin_, "(?:");
+      out_.append(")+");
       ++pos_;
     }
   }
 
+  static bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
   const std::string_view in_;
   size_t pos_ = 0;
   std::string out_;
+  size_t atom_begin_ = 0;       // in out_
+  std::vector<size_t> groups_;  // where the open ones begin in out_
 };
 
 std::string PcreMessage(int code) {

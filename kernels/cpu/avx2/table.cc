@@ -4,7 +4,6 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
-#include "kernels/cpu/top_k.h"
 
 namespace winnow {
 namespace {
@@ -34,7 +33,7 @@ const KernelTable kAvx2Table = {
     .index_keys = IndexKeys,
     .key_score = avx2::KeyScore,
     .softmax_sum = portable::SoftmaxSum,
-    .top_k = TopK,
+    .top_k = portable::TopK,
     .gather_rows = GatherRows,
     .scatter_rows = ScatterRows,
     .embed = Embed,

@@ -13,5 +13,6 @@ void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
 void KeyScore(const KeyScoreParams& params);
 void SoftmaxSum(const SoftmaxSumParams& params);
+void TopK(const TopKParams& params);
 
 }  // namespace winnow::avx512

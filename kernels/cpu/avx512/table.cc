@@ -3,7 +3,6 @@
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
-#include "kernels/cpu/top_k.h"
 
 namespace winnow {
 namespace {
@@ -33,7 +32,7 @@ const KernelTable kAvx512Table = {
     .index_keys = IndexKeys,
     .key_score = avx512::KeyScore,
     .softmax_sum = avx512::SoftmaxSum,
-    .top_k = TopK,
+    .top_k = avx512::TopK,
     .gather_rows = GatherRows,
     .scatter_rows = ScatterRows,
     .embed = Embed,

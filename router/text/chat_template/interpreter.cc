@@ -459,11 +459,13 @@ Interpreter::Result Interpreter::CallMacro(const Callable& callable, const Argum
   if (arguments.positional.size() > macro.parameters.size()) {
     return Error(absl::StrCat("macro '", macro.name, "' takes at most ", macro.parameters.size(), " arguments"));
   }
-  for (const auto& [name, value] : arguments.named) {
+  for (const auto& argument : arguments.named) {
+    const std::string& name = argument.first;
     const auto it = std::find_if(macro.parameters.begin(), macro.parameters.end(),
                                  [&](const auto& parameter) { return parameter.first == name; });
-    if (it == macro.parameters.end())
+    if (it == macro.parameters.end()) {
       return Error(absl::StrCat("macro '", macro.name, "' has no parameter '", name, "'"));
+    }
     if (static_cast<size_t>(it - macro.parameters.begin()) < arguments.positional.size()) {
       return Error(absl::StrCat("macro '", macro.name, "' got its parameter '", name, "' twice"));
     }

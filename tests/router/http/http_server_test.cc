@@ -388,7 +388,9 @@ TEST_F(HttpServerTest, FinishesPendingResponsesBeforeItStops) {
   // The idle connection is closed at once, which also tells that stopping has begun.
   EXPECT_TRUE(idle.ReadsEnd());
   exchange->Post([&] { exchange->Respond({.body = "late"}); });
-  EXPECT_EQ(client.ReadResponse().body, "late");
+  const TestClient::Response late = client.ReadResponse();
+  EXPECT_EQ(late.body, "late");
+  EXPECT_EQ(late.Header("Connection"), "close");
   EXPECT_TRUE(client.ReadsEnd());
   stopper.join();
 }

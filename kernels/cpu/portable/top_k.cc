@@ -1,0 +1,25 @@
+#include "kernels/cpu/top_k.h"
+
+#include "kernels/cpu/ordered_key.h"
+#include "kernels/cpu/portable/portable.h"
+
+namespace winnow::portable {
+namespace {
+
+uint32_t Filter(const float* values, uint32_t n, uint32_t first, float pivot, uint32_t* keys, uint32_t* indices) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    keys[count] = OrderedKey(values[i]);
+    indices[count] = first + i;
+    count += values[i] >= pivot ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+void TopK(const TopKParams& params) {
+  RunTopK(params, Filter);
+}
+
+}  // namespace winnow::portable
