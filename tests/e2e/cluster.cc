@@ -1,0 +1,128 @@
+#include "tests/e2e/cluster.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <regex>
+#include <sstream>
+
+namespace winnow::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Value of the last "--name=value" among the flags.
+int FlagOr(const std::vector<std::string>& flags, const std::string& name, int otherwise) {
+  const std::string prefix = "--" + name + "=";
+  for (auto flag = flags.rbegin(); flag != flags.rend(); ++flag) {
+    if (flag->starts_with(prefix)) return std::stoi(flag->substr(prefix.size()));
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+std::string SourcePath(const std::string& relative) {
+  return std::string(WINNOW_SOURCE_DIR) + "/" + relative;
+}
+
+std::string WinnowBinary() {
+  return WINNOW_BINARY;
+}
+
+Metrics::Metrics(std::string_view text) {
+  static const std::regex line_pattern(R"re(^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(.*)\})? (\S+).*$)re");
+  static const std::regex label_pattern(R"re(([a-zA-Z_][a-zA-Z0-9_]*)="([^"]*)")re");
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (line.starts_with('#') || !std::regex_match(line, match, line_pattern)) continue;
+    Sample sample{match[1], {}, std::stod(match[4])};
+    const std::string labels = match[3];
+    for (std::sregex_iterator label(labels.begin(), labels.end(), label_pattern), end; label != end; ++label) {
+      sample.labels[(*label)[1]] = (*label)[2];
+    }
+    samples_.push_back(std::move(sample));
+  }
+}
+
+double Metrics::Value(std::string_view name, const Labels& labels) const {
+  double sum = std::numeric_limits<double>::quiet_NaN();
+  for (const Sample& sample : samples_) {
+    if (sample.name != name) continue;
+    const bool matches = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
+      const auto found = sample.labels.find(label.first);
+      return found != sample.labels.end() && found->second == label.second;
+    });
+    if (matches) sum = (std::isnan(sum) ? 0 : sum) + sample.value;
+  }
+  return sum;
+}
+
+absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) {
+  std::vector<std::string> arguments = {
+      WinnowBinary(),         "up", "--model=" + options.model, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0",
+      "--metrics=127.0.0.1:0"};
+  arguments.insert(arguments.end(), options.flags.begin(), options.flags.end());
+  auto cluster = std::make_unique<Cluster>();
+  cluster->process_ = std::make_unique<Process>(arguments, options.environment);
+  const std::optional<std::string> line = cluster->process_->ReadLine(options.start_limit);
+  static const std::regex ready(R"(ready http=(\S+) grpc=(\S+) metrics=(\S+))");
+  std::smatch match;
+  if (!line || !std::regex_match(*line, match, ready)) {
+    return absl::UnavailableError(absl::StrCat("the cluster did not become ready; it said \"", line.value_or(""),
+                                               "\"\n", cluster->process_->Log()));
+  }
+  cluster->http_ = match[1];
+  cluster->grpc_ = match[2];
+
+  std::vector<std::string>& ranks = cluster->ranks_;
+  ranks = {"router-0"};
+  for (int i = 0; i < FlagOr(options.flags, "inference-ranks", 1); ++i) ranks.push_back(absl::StrCat("inference-", i));
+  const bool inproc =
+      std::find(options.flags.begin(), options.flags.end(), "--transport=inproc") != options.flags.end();
+  for (int i = 0; !inproc && i < FlagOr(options.flags, "cache-ranks", 1); ++i) {
+    ranks.push_back(absl::StrCat("cache-", i));
+  }
+  std::istringstream addresses(match[3]);
+  std::string address;
+  for (size_t i = 0; std::getline(addresses, address, ','); ++i) {
+    if (i < ranks.size()) cluster->metrics_addresses_[ranks[i]] = address;
+  }
+  if (cluster->metrics_addresses_.size() != ranks.size()) {
+    return absl::InternalError(absl::StrCat("the ready line names too few metrics addresses: ", *line));
+  }
+  return cluster;
+}
+
+std::vector<pid_t> Cluster::Pids(std::string_view role) const {
+  std::vector<pid_t> pids = ChildrenOf(process_->pid());
+  std::erase_if(pids, [&](pid_t pid) { return SubcommandOf(pid) != role; });
+  return pids;
+}
+
+std::vector<pid_t> Cluster::AllPids() const {
+  std::vector<pid_t> pids = ChildrenOf(process_->pid());
+  pids.insert(pids.begin(), process_->pid());
+  return pids;
+}
+
+Metrics Cluster::MetricsOf(const std::string& rank) const {
+  return Metrics(HttpClient(metrics_addresses_.at(rank), milliseconds(10'000)).Get("/metrics").body);
+}
+
+absl::Status Cluster::Stop() {
+  const std::vector<pid_t> children = ChildrenOf(process_->pid());
+  process_->Signal(SIGTERM);
+  const std::optional<int> code = process_->Wait(milliseconds(15'000));
+  if (!code) return absl::DeadlineExceededError("winnow up does not end after SIGTERM\n" + process_->Log());
+  if (*code != 0) return absl::InternalError(absl::StrCat("winnow up ended with ", *code, "\n", process_->Log()));
+  for (const pid_t child : children) {
+    if (IsAlive(child)) return absl::InternalError(absl::StrCat("child ", child, " has outlived winnow up"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace winnow::e2e

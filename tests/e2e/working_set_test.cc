@@ -1,0 +1,73 @@
+// What is resident of a sequence does not grow with its context; the cache rank holds all of it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/e2e/golden.h"
+#include "tests/e2e/shared_cluster.h"
+
+namespace winnow::e2e {
+namespace {
+
+// Of the demo model: 8 layers, 2 kv heads, K and V of 64 bf16 elements.
+constexpr double kTokenBytes = 8 * 2 * 2 * 64 * 2;
+constexpr int kTokens = 24;
+
+struct NarrowBudget {
+  static Cluster::Options Options() { return {.flags = {"--budget=512"}}; }
+};
+
+class WorkingSet : public SharedCluster<NarrowBudget> {
+ protected:
+  struct Residency {
+    double rows = NAN;           // resident at the inference rank
+    double prefill_bytes = NAN;  // left of the prompt's own KV
+    double cached_bytes = NAN;   // at the cache rank
+  };
+
+  // Looks at both ranks while a prompt of that length is being answered.
+  static Residency WhileDecoding(size_t prompt_tokens) {
+    Residency residency;
+    const Completion completion =
+        StreamCompletion(cluster_->http(), GreedyRequest(DemoText(prompt_tokens), kTokens), [&](size_t tokens) {
+          if (tokens < 4 || !std::isnan(residency.rows)) return true;
+          const Metrics inference = cluster_->MetricsOf("inference-0"), cache = cluster_->MetricsOf("cache-0");
+          residency.rows = inference.Value("winnow_working_set_rows");
+          residency.prefill_bytes = inference.Value("winnow_prefill_kv_bytes");
+          residency.cached_bytes =
+              cache.Value("winnow_kv_blocks", {{"state", "used"}}) * cache.Value("winnow_kv_block_bytes");
+          return true;
+        });
+    EXPECT_TRUE(completion.ok()) << completion.error;
+    EXPECT_GT(completion.Stat("streamed_rows"), 0);
+    return residency;
+  }
+};
+
+TEST_F(WorkingSet, IsTheSameForAnyContext) {
+  const Residency shorter = WhileDecoding(4'000);
+  const Residency longer = WhileDecoding(16'000);
+  EXPECT_GT(shorter.rows, 0);
+  EXPECT_EQ(shorter.rows, longer.rows);
+  EXPECT_EQ(shorter.prefill_bytes, 0);
+  EXPECT_EQ(longer.prefill_bytes, 0);
+  for (const auto& [tokens, residency] : {std::pair(4'000, shorter), std::pair(16'000, longer)}) {
+    EXPECT_GE(residency.cached_bytes, tokens * kTokenBytes) << tokens;
+    // Whole blocks of 32, and what the answer may still need.
+    EXPECT_LE(residency.cached_bytes, (tokens + kTokens + 64) * kTokenBytes) << tokens;
+  }
+  // 8 layers, 2 kv heads: sinks, ring of the newest rows, a pool of twice the budget, in whole pages of 64.
+  EXPECT_LE(longer.rows, 8 * 2 * (4 + 128 + 2 * 512 + 64));
+}
+
+TEST_F(WorkingSet, IsFreeAfterwards) {
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5), [] {
+    const Metrics inference = cluster_->MetricsOf("inference-0"), cache = cluster_->MetricsOf("cache-0");
+    return inference.Value("winnow_working_set_rows") == 0 &&
+           inference.Value("winnow_slot_pages", {{"state", "used"}}) == 0 &&
+           cache.Value("winnow_kv_blocks", {{"state", "used"}}) == 0;
+  }));
+}
+
+}  // namespace
+}  // namespace winnow::e2e
