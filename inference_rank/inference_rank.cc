@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
       .selection = options.selection,
       .max_context_tokens = rank->options_.max_context_tokens,
       .max_running = options.max_running,
-      .weights_bytes = ComputeWeightMemory(config, options.compute_dtype, embedding.dtype).total_bytes(),
+      .weights_bytes = ComputeWeightMemory(config, options.compute_dtype, WeightDtype(embedding.dtype).value_or(Dtype::kF32)).total_bytes(),
       .activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens),
       .slot_memory_bytes = options.slot_memory_bytes,
       .prefill_memory_bytes = options.prefill_memory_bytes};
