@@ -55,7 +55,7 @@ class Golden : public testing::TestWithParam<Model> {
     Result result;
     Cluster::Options options;
     options.model = GetParam().path;
-    options.flags = {"--selection=dense", "--max-context=8192", "--max-running=4"};
+    options.flags = {"--selection=dense", "--max-running=4"};
     options.flags.insert(options.flags.end(), dtype_flags.begin(), dtype_flags.end());
     const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
     if (!cluster.ok()) {
