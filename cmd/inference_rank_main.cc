@@ -64,6 +64,7 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
       RoleProcess::Begin("inference-rank", v1::ROLE_INFERENCE_RANK, options.process, std::move(options_yaml)));
   WINNOW_ASSIGN_OR_RETURN(const Parts parts, MakeParts(options, process->identity()));
   InferenceRank& rank = *parts.rank;
+  for (const std::string& warning : rank.warnings()) spdlog::warn("{}", warning);
   spdlog::info("memory plan: {}", rank.memory_plan().ToString());
   process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
   std::vector<NamedService> services;
@@ -98,7 +99,8 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   *registration.mutable_limits() = rank.limits();
   registration.set_metrics_address(process->metrics_address());
   memberships.push_back({std::move(registration), [&rank] { return rank.load(); }});
-  process->Join(options.router.ToString(), std::move(memberships));
+  process->Join(options.router.ToString(), std::move(memberships),
+                [&rank](bool serving) { rank.SetFenced(!serving); });
 
   return process->WaitForStop();
 }

@@ -29,6 +29,10 @@ void SelectionOptions::Declare(Fields& fields) {
   fields.Integer<int64_t>("sinks", &sinks, "First positions that are always attended; -1 = the preset's.", -1, 4096);
   fields.Integer<int64_t>("recent", &recent, "Newest positions that are always attended; -1 = the preset's.", -1,
                           65536);
+  fields.Number("pool-factor", &pool_factor,
+                "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
+                "step; never another result. 0 = the preset's.",
+                0, 64);
 }
 
 absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
@@ -36,6 +40,7 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   if (budget > 0) spec.budget_tokens = budget;
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
+  if (pool_factor > 0) spec.pool_factor = pool_factor;
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;
 }

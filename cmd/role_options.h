@@ -29,6 +29,7 @@ struct SelectionOptions {
   uint32_t budget = 0;
   int64_t sinks = -1;
   int64_t recent = -1;
+  float pool_factor = 0;
 
   void Declare(Fields& fields);
   absl::StatusOr<SelectionSpec> Resolve() const;

@@ -78,7 +78,9 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   return absl::OkStatus();
 }
 
-void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships) {
+void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships,
+                       std::function<void(bool serving)> on_serving) {
+  on_serving_ = std::move(on_serving);
   standing_.assign(memberships.size(), false);
   for (size_t i = 0; i < memberships.size(); ++i) {
     MembershipClient::Options options;
@@ -91,6 +93,7 @@ void RoleProcess::Join(const std::string& router_address, std::vector<Membership
       standing_[i] = serving;
       const bool all = std::find(standing_.begin(), standing_.end(), false) == standing_.end();
       server_->SetServing(all);
+      if (on_serving_) on_serving_(all);
       if (all) report_.Ready();
     };
     memberships_.push_back(std::make_unique<MembershipClient>(std::move(options)));

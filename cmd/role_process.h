@@ -44,7 +44,8 @@ class RoleProcess {
   };
   // Registers with the router and stays registered. While every membership stands, the server's health is SERVING; the
   // first time is reported as readiness. A refusal is a Fail.
-  void Join(const std::string& router_address, std::vector<Membership> memberships);
+  void Join(const std::string& router_address, std::vector<Membership> memberships,
+            std::function<void(bool serving)> on_serving = nullptr);
   // Tells the router goodbye, so that no new work comes.
   void Leave();
 
@@ -72,6 +73,7 @@ class RoleProcess {
   std::mutex mutex_;
   // Guarded by mutex_.
   absl::Status failure_;
+  std::function<void(bool serving)> on_serving_;
   std::vector<bool> standing_;  // by membership
 
   std::vector<std::unique_ptr<MembershipClient>> memberships_;  // their threads use what is above

@@ -55,12 +55,13 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   WINNOW_ASSIGN_OR_RETURN(rank->kernels_, CpuKernels(options.isa));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model_dir));
   const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
+  WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, checkpoint->Find("model.embed_tokens.weight"));
   const MemoryNeeds needs{
       .layout = rank->layout_,
       .selection = options.selection,
       .max_context_tokens = rank->options_.max_context_tokens,
       .max_running = options.max_running,
-      .weights_bytes = ComputeWeightMemory(config, options.compute_dtype, Dtype::kBf16).total_bytes(),
+      .weights_bytes = ComputeWeightMemory(config, options.compute_dtype, embedding.dtype).total_bytes(),
       .activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens),
       .slot_memory_bytes = options.slot_memory_bytes,
       .prefill_memory_bytes = options.prefill_memory_bytes};
@@ -97,6 +98,12 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
 }
 
 InferenceRank::~InferenceRank() = default;
+
+std::vector<std::string> InferenceRank::warnings() const {
+  std::vector<std::string> all = config_.warnings;
+  all.insert(all.end(), weights_->warnings().begin(), weights_->warnings().end());
+  return all;
+}
 
 v1::ModelLimits InferenceRank::limits() const {
   v1::ModelLimits limits;

@@ -52,7 +52,8 @@ absl::StatusOr<std::vector<uint32_t>> SlotPool::Allocate(uint32_t pages) {
     return absl::ResourceExhaustedError(
         absl::StrCat(pages, " slot pages wanted, ", free_.size(), " of ", num_pages_, " free"));
   }
-  std::vector<uint32_t> taken(free_.end() - pages, free_.end());
+  // The lowest pages first, in ascending order: neighbours in a list are then mostly neighbours in memory.
+  std::vector<uint32_t> taken(free_.rbegin(), free_.rbegin() + pages);
   free_.resize(free_.size() - pages);
   return taken;
 }
