@@ -86,7 +86,7 @@ TEST_F(Failover, TokensAreThoseOfAnUndisturbedRun) {
     EXPECT_GE(disturbed.Stat("reattach_count"), 1);
   }
   const Metrics router = cluster_->MetricsOf("router-0");
-  EXPECT_EQ(router.Value("winnow_router_failovers_total", {{"mode", "reattach"}}), 3);
+  EXPECT_EQ(router.Value("winnow_failovers_total", {{"mode", "reattach"}}), 3);
   EXPECT_EQ(router.Value("winnow_router_mismatched_tokens_total"), 0);
 }
 
@@ -103,7 +103,7 @@ TEST_F(Failover, ALostCacheRankIsPrefilledAgain) {
   ASSERT_TRUE(killed);
   EXPECT_TRUE(completion.ok()) << completion.error;
   EXPECT_EQ(completion.ids.size(), 60u);
-  EXPECT_GE(cluster_->MetricsOf("router-0").Value("winnow_router_failovers_total", {{"mode", "recompute"}}), 1);
+  EXPECT_GE(cluster_->MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", "recompute"}}), 1);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class Exchange {
         port_(address.substr(address.rfind(':') + 1)),
         patience_(patience),
         stream_(context_) {
-    parser_.body_limit(boost::none);
+    parser_.body_limit(uint64_t{1} << 30);
   }
 
   beast::error_code Send(std::string_view method, const std::string& path, std::string_view body) {

@@ -25,8 +25,8 @@ class Storm : public SharedCluster<SmallBatch> {
     const Metrics router = cluster_->MetricsOf("router-0"), inference = cluster_->MetricsOf("inference-0"),
                   cache = cluster_->MetricsOf("cache-0");
     const std::vector<std::pair<std::string, double>> values = {
-        {"requests running at the router", router.Value("winnow_router_requests_running")},
-        {"requests waiting at the router", router.Value("winnow_router_requests_waiting")},
+        {"requests running at the router", router.Value("winnow_num_requests_running")},
+        {"requests waiting at the router", router.Value("winnow_num_requests_waiting")},
         {"sequences running", inference.Value("winnow_num_requests_running")},
         {"sequences waiting", inference.Value("winnow_num_requests_waiting")},
         {"slot pages", inference.Value("winnow_slot_pages", {{"state", "used"}})},

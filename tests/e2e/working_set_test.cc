@@ -9,8 +9,9 @@
 namespace winnow::e2e {
 namespace {
 
-// Of the demo model: 8 layers, 2 kv heads, K and V of 64 bf16 elements.
-constexpr double kTokenBytes = 8 * 2 * 2 * 64 * 2;
+// Of the demo model: a block holds 32 positions of one of these.
+constexpr double kLists = 8 * 2;
+constexpr double kBlockTokens = 32;
 constexpr int kTokens = 24;
 
 struct NarrowBudget {
@@ -22,7 +23,7 @@ class WorkingSet : public SharedCluster<NarrowBudget> {
   struct Residency {
     double rows = NAN;           // resident at the inference rank
     double prefill_bytes = NAN;  // left of the prompt's own KV
-    double cached_bytes = NAN;   // at the cache rank
+    double cached_tokens = NAN;  // at the cache rank, in every layer and head
   };
 
   // Looks at both ranks while a prompt of that length is being answered.
@@ -34,8 +35,7 @@ class WorkingSet : public SharedCluster<NarrowBudget> {
           const Metrics inference = cluster_->MetricsOf("inference-0"), cache = cluster_->MetricsOf("cache-0");
           residency.rows = inference.Value("winnow_working_set_rows");
           residency.prefill_bytes = inference.Value("winnow_prefill_kv_bytes");
-          residency.cached_bytes =
-              cache.Value("winnow_kv_blocks", {{"state", "used"}}) * cache.Value("winnow_kv_block_bytes");
+          residency.cached_tokens = cache.Value("winnow_kv_blocks", {{"state", "used"}}) * kBlockTokens / kLists;
           return true;
         });
     EXPECT_TRUE(completion.ok()) << completion.error;
@@ -52,12 +52,11 @@ TEST_F(WorkingSet, IsTheSameForAnyContext) {
   EXPECT_EQ(shorter.prefill_bytes, 0);
   EXPECT_EQ(longer.prefill_bytes, 0);
   for (const auto& [tokens, residency] : {std::pair(4'000, shorter), std::pair(16'000, longer)}) {
-    EXPECT_GE(residency.cached_bytes, tokens * kTokenBytes) << tokens;
-    // Whole blocks of 32, and what the answer may still need.
-    EXPECT_LE(residency.cached_bytes, (tokens + kTokens + 64) * kTokenBytes) << tokens;
+    EXPECT_GE(residency.cached_tokens, tokens);
+    EXPECT_LE(residency.cached_tokens, tokens + kTokens + kBlockTokens);
   }
-  // 8 layers, 2 kv heads: sinks, ring of the newest rows, a pool of twice the budget, in whole pages of 64.
-  EXPECT_LE(longer.rows, 8 * 2 * (4 + 128 + 2 * 512 + 64));
+  // Sinks, ring of the newest rows, a pool of twice the budget, in whole pages of 64.
+  EXPECT_LE(longer.rows, kLists * (4 + 128 + 2 * 512 + 64));
 }
 
 TEST_F(WorkingSet, IsFreeAfterwards) {
