@@ -219,7 +219,7 @@ struct TopKParams {
   uint32_t* scratch = nullptr;  // [TopKScratchWords(last - first)]
 };
 constexpr size_t TopKScratchWords(size_t n) {
-  return 4096 + 2 * n;
+  return 2 * n;
 }
 
 // Copies rows: out[i] = blocks[position / 32][position % 32].
