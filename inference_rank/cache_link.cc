@@ -4,18 +4,12 @@
 #include <mutex>
 #include <utility>
 
+#include "common/rpc/grpc_status.h"
+
 namespace winnow {
 namespace {
 
-absl::Status FromGrpc(const grpc::Status& status, const std::string& what) {
-  if (status.ok()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      absl::StrCat(what, ": ", status.error_message()));
-}
-
-void SetDeadline(grpc::ClientContext& context, std::chrono::milliseconds timeout) {
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
-}
+absl::Status FromCall(const grpc::Status& status, std::string_view call) { return Annotate(FromGrpc(status), call); }
 
 }  // namespace
 
@@ -35,7 +29,8 @@ class ExchangeStream final : public grpc::ClientBidiReactor<v1::ExchangeRequest,
     const bool answered = changed_.wait_for(lock, timeout, [&] { return answered_ || done_; });
     if (answered_) return response_copy_;
     if (!answered) return absl::DeadlineExceededError("no answer to Exchange");
-    return FromGrpc(status_, "Exchange");
+    if (status_.ok()) return absl::UnavailableError("Exchange ended without an answer");
+    return FromCall(status_, "Exchange");
   }
 
   // Ends the call and waits until gRPC has let go of this object.
@@ -105,26 +100,26 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
 
 absl::StatusOr<uint32_t> CacheLink::Open(const v1::OpenSequenceRequest& request, std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  SetTimeout(context, timeout);
   v1::OpenSequenceResponse response;
-  WINNOW_RETURN_IF_ERROR(FromGrpc(cache_stub_->OpenSequence(&context, request, &response), "OpenSequence"));
+  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->OpenSequence(&context, request, &response), "OpenSequence"));
   return response.attach_epoch();
 }
 
 absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,
                                                              std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  SetTimeout(context, timeout);
   v1::AttachSequenceResponse response;
-  WINNOW_RETURN_IF_ERROR(FromGrpc(cache_stub_->AttachSequence(&context, request, &response), "AttachSequence"));
+  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->AttachSequence(&context, request, &response), "AttachSequence"));
   return response;
 }
 
 absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  SetTimeout(context, timeout);
   v1::ReleaseSequenceResponse response;
-  return FromGrpc(cache_stub_->ReleaseSequence(&context, request, &response), "ReleaseSequence");
+  return FromCall(cache_stub_->ReleaseSequence(&context, request, &response), "ReleaseSequence");
 }
 
 }  // namespace winnow

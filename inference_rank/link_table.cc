@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "common/rpc/channel.h"
+
 namespace winnow {
 
 LinkTable::LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine,
@@ -22,12 +24,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& ca
 }
 
 absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  auto link = std::make_shared<CacheLink>(
-      cache_rank.address(),
-      grpc::CreateCustomChannel(cache_rank.address(), grpc::InsecureChannelCredentials(), arguments), wake_engine_);
+  auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address()), wake_engine_);
 
   const absl::Status stopped = absl::UnavailableError("the inference rank is stopping");
   absl::Status status = stopped;
