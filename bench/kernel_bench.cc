@@ -74,6 +74,31 @@ double BestSeconds(const F& run, double at_least_s = 0.15) {
   return best;
 }
 
+// Random bf16 index tiles, and queries to score them with.
+struct KeyTable {
+  KeyTable(int num_keys, int head_dim, int num_queries)
+      : num_keys(num_keys),
+        head_dim(head_dim),
+        num_queries(num_queries),
+        keys(static_cast<size_t>(num_keys) * head_dim * 2),
+        queries(num_queries * head_dim * 4),
+        scores(static_cast<size_t>(num_queries) * num_keys * 4) {
+    keys.FillRandom(Dtype::kBf16);
+    queries.FillRandom(Dtype::kF32);
+    const size_t tile_bytes = static_cast<size_t>(head_dim) * 64;
+    for (int t = 0; t < num_keys / 32; ++t) tiles.push_back(static_cast<char*>(keys.data()) + t * tile_bytes);
+  }
+
+  KeyScoreParams Params() {
+    return {tiles.data(), num_keys, head_dim,        Dtype::kBf16, queries.floats(),
+            num_queries,  0.125f,   scores.floats(), num_keys};
+  }
+
+  int num_keys, head_dim, num_queries;
+  Memory keys, queries, scores;
+  std::vector<const void*> tiles;
+};
+
 class Bench {
  public:
   Bench(const KernelTable& kernels, int threads)
@@ -102,8 +127,8 @@ class Bench {
     for (auto [rows, context] : {std::pair{1, 64}, {1, 16384}, {8, 4096}}) DecodeStep(rows, context);
     for (int first : {0, 2048, 14336}) PrefillChunk(2048, first);
     if (threads_ == 1) {
-      KeyScore(16384, 64, 4);
-      SoftmaxSum(16384, 4);
+      for (int queries : {4, 8}) KeyScore(16384, 64, queries);
+      for (int queries : {4, 8}) KeySoftmax(16384, 64, queries);
       TopK(16384, 2048);
       TopK(4096, 1024);
       RopeAppend();
@@ -302,28 +327,30 @@ class Bench {
   }
 
   void KeyScore(int keys, int head_dim, int queries) {
-    const size_t tile_bytes = static_cast<size_t>(head_dim) * 64;
-    Memory memory(static_cast<size_t>(keys) * head_dim * 2);
-    memory.FillRandom(Dtype::kBf16);
-    std::vector<const void*> tiles;
-    for (int t = 0; t < keys / 32; ++t) tiles.push_back(static_cast<char*>(memory.data()) + t * tile_bytes);
-    Memory q(queries * head_dim * 4);
-    q.FillRandom(Dtype::kF32);
-    Memory scores(static_cast<size_t>(queries) * keys * 4);
-    const KeyScoreParams params{tiles.data(), keys,   head_dim,        Dtype::kBf16, q.floats(),
-                                queries,      0.125f, scores.floats(), keys};
+    KeyTable table(keys, head_dim, queries);
+    const KeyScoreParams params = table.Params();
+    char what[64];
+    std::snprintf(what, sizeof what, "key_score %d keys hd %d, %d queries", keys, head_dim, queries);
     const double seconds = BestSeconds([&] { kernels_.key_score(params); });
-    Report("key_score 16384 keys hd 64, 4 queries", seconds, static_cast<double>(keys) * head_dim * 2,
-           2.0 * keys * head_dim * queries);
+    Report(what, seconds, static_cast<double>(keys) * head_dim * 2, 2.0 * keys * head_dim * queries);
   }
 
-  void SoftmaxSum(int keys, int queries) {
-    Memory scores(static_cast<size_t>(queries) * keys * 4);
-    scores.FillRandom(Dtype::kF32);
+  // Scores, softmaxes and their sum.
+  void KeySoftmax(int keys, int head_dim, int queries) {
+    KeyTable table(keys, head_dim, queries);
+    Memory scales(queries * SoftmaxRuns(keys) * 4);
+    Memory scratch(queries * SoftmaxRuns(keys) * 4);
+    Memory lse(queries * 4);
     Memory importance(static_cast<size_t>(keys) * 4);
-    const SoftmaxSumParams params{scores.floats(), keys, queries, keys, importance.floats(), nullptr};
-    const double seconds = BestSeconds([&] { kernels_.softmax_sum(params); });
-    Report("softmax_sum 16384 keys, 4 queries", seconds, static_cast<double>(keys) * queries * 4, 0);
+    const KeySoftmaxParams params{table.Params(), scales.floats(), lse.floats(), scratch.floats()};
+    const SoftmaxSumParams sum{params.score.scores, keys, scales.floats(), queries, keys, 0, keys, importance.floats()};
+    char what[64];
+    std::snprintf(what, sizeof what, "key_softmax, _sum %d keys hd %d, %d queries", keys, head_dim, queries);
+    const double seconds = BestSeconds([&] {
+      kernels_.key_softmax(params);
+      kernels_.softmax_sum(sum);
+    });
+    Report(what, seconds, static_cast<double>(keys) * head_dim * 2, 2.0 * keys * head_dim * queries);
   }
 
   void TopK(uint32_t n, uint32_t k) {

@@ -37,23 +37,36 @@ float SelectHead(const KernelTable& kernels, const SelectionModel& model, const 
   }
   if (measures_previous) std::copy_n(question.measured, group_floats, queries + group_floats);
 
-  const KeyTable keys{question.tiles, position + (measures_itself ? 1 : 0), model.head_dim, model.dtype};
-  const Scores scores =
-      ScoreKeys(kernels, keys, queries, measures_previous ? 2 * group : group, model.attention_scale, scratch.scores);
-  float* importance = scratch.importance.Reserve(position + 1);
-
+  // The position's own row has no say in its selection, even where its mass is measured.
+  const KeyTable keys{question.tiles, position, model.head_dim, model.dtype};
+  const bool sums_softmaxes = spec.group_aggregation == GroupAggregation::kSoftmaxSum;
+  Softmaxes softmaxes;
+  if (sums_softmaxes || question.measured != nullptr) {
+    softmaxes = SoftmaxKeys(kernels, keys, queries, measures_previous ? 2 * group : group, model.attention_scale,
+                            scratch.softmax);
+  }
   float mass = std::numeric_limits<float>::quiet_NaN();
   if (measures_previous) {
     const uint32_t previous = question.measured_position;
-    mass = CapturedMass(kernels, {scores.row(group), scores.stride}, group,
-                        {spec.sink_tokens, *selected, WindowStart(spec, previous), previous}, importance);
+    mass = CapturedMass(softmaxes.Slice(group, group), /*own_scores=*/nullptr,
+                        {spec.sink_tokens, *selected, WindowStart(spec, previous), previous});
   }
-  AggregateGroup(kernels, spec.group_aggregation, scores, group, position, importance);
-  SelectTopK(kernels, importance, spec.sink_tokens, WindowStart(spec, position), spec.budget_tokens, scratch.top_k,
-             selected);
+  const uint32_t first = spec.sink_tokens, last = WindowStart(spec, position);
+  float* importance = scratch.importance.Reserve(last);
+  if (sums_softmaxes) {
+    SumSoftmaxes(kernels, softmaxes.Slice(0, group), first, last, importance);
+  } else {
+    const Scores scores = ScoreKeys(kernels, keys, queries, group, model.attention_scale, scratch.scores);
+    AggregateScores(spec.group_aggregation, scores, group, first, last, importance);
+  }
+  SelectTopK(kernels, importance, first, last, spec.budget_tokens, scratch.top_k, selected);
   if (measures_itself) {
-    mass = CapturedMass(kernels, scores, group, {spec.sink_tokens, *selected, WindowStart(spec, position), position},
-                        importance);
+    const KeyTable own{question.tiles + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim,
+                       model.dtype};
+    const Scores scores = ScoreKeys(kernels, own, queries, group, model.attention_scale, scratch.scores);
+    float* own_scores = scratch.queries.Reserve(group);
+    for (int i = 0; i < group; ++i) own_scores[i] = scores.row(i)[position % kBlockTokens];
+    mass = CapturedMass(softmaxes.Slice(0, group), own_scores, {spec.sink_tokens, *selected, last, position});
   }
   return mass;
 }

@@ -39,6 +39,7 @@ struct SelectionModel {
 // One per worker thread.
 struct SelectScratch {
   ScratchBuffer<float> queries, scores, importance;
+  SoftmaxScratch softmax;
   ScratchBuffer<uint32_t> top_k;
 };
 

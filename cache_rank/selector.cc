@@ -137,8 +137,10 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   } else {
     question.target = layer.target.data() + offset;
   }
-  if (!options_.measure_captured_mass) return question;
-  if (SelectsWithOwnQuery(sequence.spec, layer_)) {
+  const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
+  const uint32_t measured = own_query ? row.position : row.position - 1;
+  if (!options_.measure_captured_mass || measured % options_.mass_interval != 0) return question;
+  if (own_query) {
     if (sequence.kv.rows(layer_) <= row.position) return question;
     question.measured = question.target;
     question.measured_position = row.position;

@@ -22,13 +22,18 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 //   last, temporal    with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan
 //   arrives depth             with the Layer frame of (p, l - lookahead); layers below lookahead select with their own
 //   query exact             with the Layer frame of (p, l)
-// Captured mass of p-1 is measured in the pass that selects for p (for own queries: of p, in the pass of p), and
-// reported with p's delta. Deltas that are ready go first, then scoring in the order in which inputs came, one batch at
-// a time, so that the owner can poll the transport in between. Data-plane thread; scoring itself runs on the executor.
+// Captured mass of p-1, where it is a position to be measured, is measured in the pass that selects for p (for own
+// queries: of p, in the pass of p), and reported with p's delta. Deltas that are ready go first, then scoring in the
+// order in which inputs came, one batch at a time, so that the owner can poll the transport in between. Data-plane
+// thread; scoring itself runs on the executor.
 class Selector {
  public:
   struct Options {
     bool measure_captured_mass = true;
+    // Captured mass is measured at positions p with p % mass_interval == 0: measuring with another query than the
+    // selecting one costs as much again as selecting. Depends on the position alone, so that what is reported of a
+    // sequence does not depend on how it was served. >= 1.
+    uint32_t mass_interval = 8;
     size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
   };
 

@@ -32,6 +32,7 @@ struct KernelTable {
   void (*merge_states)(const MergeStatesParams&);
   void (*index_keys)(const IndexKeysParams&);
   void (*key_score)(const KeyScoreParams&);
+  void (*key_softmax)(const KeySoftmaxParams&);
   void (*softmax_sum)(const SoftmaxSumParams&);
   void (*top_k)(const TopKParams&);
   void (*gather_rows)(const GatherRowsParams&);

@@ -166,7 +166,7 @@ struct IndexKeysParams {
 
 // scores[i][j] = scale * queries[i] . key[j]
 struct KeyScoreParams {
-  const void* const* tiles = nullptr;  // [ceil(num_keys / 32)] index tiles
+  const void* const* tiles = nullptr;  // [ceil(num_keys / 32) + more_tiles] index tiles
   int num_keys = 0;
   int head_dim = 0;
   Dtype dtype = Dtype::kBf16;      // of the tiles; with bf16 the queries are rounded to bf16
@@ -175,16 +175,37 @@ struct KeyScoreParams {
   float scale = 0;
   float* scores = nullptr;    // [num_queries, scores_stride]
   int64_t scores_stride = 0;  // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
+  int more_tiles = 0;         // tiles that the next call scores: may be prefetched
 };
 
-// importance[j] = sum over the group of softmax_j(scores), the softmax over all num_keys. Uses exp; tolerates -inf.
+// Softmaxes are kept as weights in runs of kSoftmaxRun keys, each relative to the largest score of its run, so that one
+// pass over the keys and one exp per score are enough:
+//   softmax_j(scores[i]) = weights[i][j] * run_scales[i][j / kSoftmaxRun]
+// Exp errs by a few units in the last place of f32, and by that of its argument. Tolerates -inf; a query without any
+// finite score has weights and scales 0 and lse -inf.
+inline constexpr int kSoftmaxRun = 512;
+constexpr size_t SoftmaxRuns(size_t num_keys) {
+  return (num_keys + kSoftmaxRun - 1) / kSoftmaxRun;
+}
+
+// Scores keys and takes their softmaxes over all num_keys.
+struct KeySoftmaxParams {
+  KeyScoreParams score;         // `scores` receives the weights; more_tiles is 0
+  float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]
+  float* lse = nullptr;         // [num_queries] natural log of sum exp(scores)
+  float* scratch = nullptr;     // [num_queries, SoftmaxRuns(num_keys)]
+};
+
+// importance[j] = sum over the queries of softmax_j, for j in [first, last). What is not a number becomes 0.
 struct SoftmaxSumParams {
-  const float* scores = nullptr;  // [num_queries, scores_stride]
-  int64_t scores_stride = 0;
+  const float* weights = nullptr;  // [num_queries, weights_stride]
+  int64_t weights_stride = 0;
+  const float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]
   int num_queries = 0;
   int num_keys = 0;
-  float* importance = nullptr;  // [num_keys]
-  float* lse = nullptr;         // [num_queries] natural log of sum exp(scores); may be null
+  int first = 0;
+  int last = 0;
+  float* importance = nullptr;  // [last]; elements below `first` are left alone
 };
 
 // The k largest of values[first .. last), ties to the lower index, written in ascending index order. k >= last - first
@@ -198,7 +219,7 @@ struct TopKParams {
   uint32_t* scratch = nullptr;  // [TopKScratchWords(last - first)]
 };
 constexpr size_t TopKScratchWords(size_t n) {
-  return 4096 + 2 * n;
+  return 2 * n;
 }
 
 // Copies rows: out[i] = blocks[position / 32][position % 32].

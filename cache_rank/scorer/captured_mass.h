@@ -14,9 +14,9 @@ struct AttendedSet {
   uint32_t position = 0;
 };
 
-// Share of the exact softmax over rows [0, position] that A holds, averaged over the group's query heads. `scores` are
-// those of the real, rotated queries; `softmax` is scratch of position + 1 elements.
-float CapturedMass(const KernelTable& kernels, Scores scores, int num_queries, const AttendedSet& attended,
-                   float* softmax);
+// Share of the exact softmax that A holds, averaged over the group's query heads. `softmaxes` are those of the real,
+// rotated queries over rows [0, position], or over [0, position) with `own_scores` [num_queries] those of row
+// `position`, for a selection in which that row had no say.
+float CapturedMass(const Softmaxes& softmaxes, const float* own_scores, const AttendedSet& attended);
 
 }  // namespace winnow

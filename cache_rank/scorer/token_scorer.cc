@@ -10,62 +10,73 @@
 namespace winnow {
 namespace {
 
-constexpr uint32_t kRunKeys = 1024;  // 256 KiB of keys at head_dim 128, bf16
-static_assert(kRunKeys % kBlockTokens == 0);
+// Scores of a query lie one cache line further into a page than the one before's, so that rows of a power of two do not
+// compete for the same lines of the first-level cache.
+int64_t StrideOf(uint32_t num_keys) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  return (static_cast<int64_t>(num_keys) + kBlockTokens - 1) / kBlockTokens * kBlockTokens + kLine;
+}
 
-// Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's output
-// is lost anyway.
-void ReplaceNan(float* values, uint32_t n) {
-  for (uint32_t j = 0; j < n; ++j)
-    values[j] = values[j] == values[j] ? values[j] : std::numeric_limits<float>::lowest();
+KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_queries, float scale,
+                           ScratchBuffer<float>& buffer) {
+  const int64_t stride = StrideOf(keys.num_keys);
+  return {.tiles = keys.tiles,
+          .num_keys = static_cast<int>(keys.num_keys),
+          .head_dim = keys.head_dim,
+          .dtype = keys.dtype,
+          .queries = queries,
+          .num_queries = num_queries,
+          .scale = scale,
+          .scores = buffer.Reserve(stride * num_queries),
+          .scores_stride = stride};
 }
 
 }  // namespace
 
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
                  ScratchBuffer<float>& buffer) {
-  const int64_t stride = (static_cast<int64_t>(keys.num_keys) + kBlockTokens - 1) / kBlockTokens * kBlockTokens;
-  float* scores = buffer.Reserve(stride * num_queries);
-  // Runs of keys that stay in the second-level cache, for kernels that take more than one pass for many queries.
-  for (uint32_t first = 0; first < keys.num_keys; first += kRunKeys) {
-    kernels.key_score({.tiles = keys.tiles + first / kBlockTokens,
-                       .num_keys = static_cast<int>(std::min(kRunKeys, keys.num_keys - first)),
-                       .head_dim = keys.head_dim,
-                       .dtype = keys.dtype,
-                       .queries = queries,
-                       .num_queries = num_queries,
-                       .scale = scale,
-                       .scores = scores + first,
-                       .scores_stride = stride});
-  }
-  return {scores, stride};
+  const KeyScoreParams params = ScoreParams(keys, queries, num_queries, scale, buffer);
+  kernels.key_score(params);
+  return {params.scores, params.scores_stride};
 }
 
-void AggregateGroup(const KernelTable& kernels, GroupAggregation aggregation, Scores scores, int num_queries,
-                    uint32_t num_keys, float* importance) {
-  switch (aggregation) {
-    case GroupAggregation::kSoftmaxSum:
-      kernels.softmax_sum({.scores = scores.data,
-                           .scores_stride = scores.stride,
-                           .num_queries = num_queries,
-                           .num_keys = static_cast<int>(num_keys),
-                           .importance = importance});
-      break;
-    case GroupAggregation::kMax:
-      std::copy_n(scores.row(0), num_keys, importance);
-      for (int q = 1; q < num_queries; ++q) {
-        for (uint32_t j = 0; j < num_keys; ++j) importance[j] = std::max(importance[j], scores.row(q)[j]);
-      }
-      break;
-    case GroupAggregation::kMean:
-      std::copy_n(scores.row(0), num_keys, importance);
-      for (int q = 1; q < num_queries; ++q) {
-        for (uint32_t j = 0; j < num_keys; ++j) importance[j] += scores.row(q)[j];
-      }
-      for (uint32_t j = 0; j < num_keys; ++j) importance[j] /= static_cast<float>(num_queries);
-      break;
+Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
+                      float scale, SoftmaxScratch& scratch) {
+  const size_t runs = num_queries * SoftmaxRuns(keys.num_keys);
+  const KeySoftmaxParams params{.score = ScoreParams(keys, queries, num_queries, scale, scratch.weights),
+                                .run_scales = scratch.run_scales.Reserve(runs),
+                                .lse = scratch.lse.Reserve(num_queries),
+                                .scratch = scratch.run_sums.Reserve(runs)};
+  kernels.key_softmax(params);
+  return {params.score.scores, params.score.scores_stride, params.run_scales, params.lse, num_queries, keys.num_keys};
+}
+
+void SumSoftmaxes(const KernelTable& kernels, const Softmaxes& softmaxes, uint32_t first, uint32_t last,
+                  float* importance) {
+  kernels.softmax_sum({.weights = softmaxes.weights,
+                       .weights_stride = softmaxes.stride,
+                       .run_scales = softmaxes.run_scales,
+                       .num_queries = softmaxes.num_queries,
+                       .num_keys = static_cast<int>(softmaxes.num_keys),
+                       .first = static_cast<int>(first),
+                       .last = static_cast<int>(last),
+                       .importance = importance});
+}
+
+void AggregateScores(GroupAggregation aggregation, Scores scores, int num_queries, uint32_t first, uint32_t last,
+                     float* importance) {
+  constexpr float kLeast = std::numeric_limits<float>::lowest();
+  for (uint32_t j = first; j < last; ++j) {
+    float value = scores.row(0)[j];
+    for (int q = 1; q < num_queries; ++q) {
+      const float score = scores.row(q)[j];
+      value = aggregation == GroupAggregation::kMax ? std::max(value, score) : value + score;
+    }
+    if (aggregation == GroupAggregation::kMean) value /= static_cast<float>(num_queries);
+    // Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's
+    // output is lost anyway.
+    importance[j] = std::isnan(value) ? kLeast : value;
   }
-  ReplaceNan(importance, num_keys);
 }
 
 }  // namespace winnow

@@ -28,10 +28,37 @@ struct Scores {
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
                  ScratchBuffer<float>& buffer);
 
-// importance[j] for j in [0, num_keys) of a group of query heads that share a kv head: the sum of their softmaxes over
-// all num_keys rows, or the largest, or the mean, of their raw scores. Never NaN: scores that are not finite count as
-// least important.
-void AggregateGroup(const KernelTable& kernels, GroupAggregation aggregation, Scores scores, int num_queries,
-                    uint32_t num_keys, float* importance);
+// Softmaxes of some queries over all keys of a table, as KeySoftmaxParams describes them.
+struct Softmaxes {
+  const float* weights = nullptr;  // [num_queries, stride]
+  int64_t stride = 0;
+  const float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]
+  const float* lse = nullptr;         // [num_queries]
+  int num_queries = 0;
+  uint32_t num_keys = 0;
+
+  // Those of queries [first, first + count).
+  Softmaxes Slice(int first, int count) const {
+    return {weights + first * stride, stride, run_scales + first * SoftmaxRuns(num_keys), lse + first, count, num_keys};
+  }
+};
+
+struct SoftmaxScratch {
+  ScratchBuffer<float> weights, run_scales, run_sums, lse;
+};
+
+// As ScoreKeys, with the exp of each score taken in the same pass.
+Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
+                      float scale, SoftmaxScratch& scratch);
+
+// importance[j] for j in [first, last) of a group of query heads that share a kv head. Never NaN: what is not finite
+// counts as least important.
+//
+// The sum of their softmaxes:
+void SumSoftmaxes(const KernelTable& kernels, const Softmaxes& softmaxes, uint32_t first, uint32_t last,
+                  float* importance);
+// The largest, or the mean, of their raw scores:
+void AggregateScores(GroupAggregation aggregation, Scores scores, int num_queries, uint32_t first, uint32_t last,
+                     float* importance);
 
 }  // namespace winnow

@@ -8,18 +8,15 @@
 
 #include "kernels/cpu/ordered_key.h"
 
-// A pivot from a sample keeps little more than k candidates in one streaming pass; a radix select finds the exact
-// threshold among them. If the sample misled and fewer than k are left, all values become candidates: the result never
-// depends on the sample.
+// A pivot from a sample keeps little more than k candidates in one streaming pass; a search over the bits
+// of the keys finds the exact threshold among them. If the sample misled and fewer than k are left, all values become
+// candidates: the result never depends on the sample.
 
 namespace winnow {
 namespace {
 
-constexpr int kDigitBits = 11;  // three digits of 11, 11 and 10 bits
-constexpr uint32_t kBins = 1u << kDigitBits;
 constexpr uint32_t kSamples = 256;
 constexpr uint32_t kLeastToSample = 4 * kSamples;
-static_assert(TopKScratchWords(0) >= kBins);
 
 // A value that, by a sample of every (n / kSamples)-th, has at least k values at or above it, with three standard
 // deviations to spare.
@@ -42,29 +39,24 @@ struct Threshold {
   uint32_t ties = 0;
 };
 
-Threshold SelectThreshold(const uint32_t* keys, uint32_t n, uint32_t k, uint32_t* histogram) {
-  uint32_t wanted = k;
-  uint32_t prefix = 0;
-  int shift = 32;
-  for (int bits : {kDigitBits, kDigitBits, 32 - 2 * kDigitBits}) {
-    const uint32_t bins = 1u << bits;
-    std::memset(histogram, 0, bins * sizeof(uint32_t));
-    // Keys with the digits fixed so far; in 64 bits, as the first shift is by 32.
-    const int prefix_shift = shift;
-    shift -= bits;
-    for (uint32_t i = 0; i < n; ++i) {
-      if (static_cast<uint64_t>(keys[i]) >> prefix_shift == prefix) ++histogram[keys[i] >> shift & (bins - 1)];
+// Bit by bit from the highest: keys are few and lie in the first-level cache, and counting is all that vectors do.
+Threshold SelectThreshold(const uint32_t* keys, uint32_t n, uint32_t k, TopKCount count_at_least) {
+  uint32_t key = 0;
+  uint32_t above = 0;  // keys known to lie above every key with the prefix so far
+  for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+    const uint32_t count = count_at_least(keys, n, key | bit);
+    if (count >= k) {
+      key |= bit;
+    } else {
+      above = count;
     }
-    uint32_t bin = bins - 1;
-    while (histogram[bin] < wanted) wanted -= histogram[bin--];
-    prefix = prefix << bits | bin;
   }
-  return {prefix, wanted};
+  return {key, k - above};
 }
 
 }  // namespace
 
-void RunTopK(const TopKParams& params, TopKFilter filter) {
+void RunTopK(const TopKParams& params, TopKFilter filter, TopKCount count_at_least) {
   if (params.last <= params.first || params.k == 0) return;
   const uint32_t n = params.last - params.first;
   if (params.k >= n) {
@@ -72,14 +64,13 @@ void RunTopK(const TopKParams& params, TopKFilter filter) {
     return;
   }
   const float* values = params.values + params.first;
-  uint32_t* histogram = params.scratch;
-  uint32_t* keys = histogram + TopKScratchWords(0);
+  uint32_t* keys = params.scratch;
   uint32_t* candidates = keys + n;
   uint32_t count = filter(values, n, params.first, SamplePivot(values, n, params.k), keys, candidates);
   if (count < params.k) {
     count = filter(values, n, params.first, -std::numeric_limits<float>::infinity(), keys, candidates);
   }
-  Threshold threshold = SelectThreshold(keys, count, params.k, histogram);
+  Threshold threshold = SelectThreshold(keys, count, params.k, count_at_least);
   uint32_t taken = 0;
   for (uint32_t i = 0; taken < params.k; ++i) {
     const bool tie = keys[i] == threshold.key && threshold.ties > 0;

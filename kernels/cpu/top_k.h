@@ -10,6 +10,9 @@ namespace winnow {
 using TopKFilter = uint32_t (*)(const float* values, uint32_t n, uint32_t first, float pivot, uint32_t* keys,
                                 uint32_t* indices);
 
-void RunTopK(const TopKParams& params, TopKFilter filter);
+// How many of n keys are at least `least`.
+using TopKCount = uint32_t (*)(const uint32_t* keys, uint32_t n, uint32_t least);
+
+void RunTopK(const TopKParams& params, TopKFilter filter, TopKCount count_at_least);
 
 }  // namespace winnow

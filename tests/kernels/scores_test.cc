@@ -89,49 +89,132 @@ TEST_P(ScoresTest, KeyScoreDoesNotDependOnTheOtherQueries) {
   }
 }
 
-TEST_P(ScoresTest, SoftmaxSumMatchesDoubles) {
+// Keys and queries of one kv head as kernels take them; what key_softmax and softmax_sum make of them.
+struct Softmaxes {
+  Softmaxes(const KernelTable& kernels, const std::vector<float>& keys, int num_keys, int head_dim,
+            const std::vector<float>& queries, int num_queries)
+      : num_keys(num_keys), num_queries(num_queries), stride((num_keys + 31) / 32 * 32 + 16) {
+    const size_t tile_floats = static_cast<size_t>(kBlockTokens) * head_dim;
+    AlignedBytes storage((stride / 32 + 1) * tile_floats * 4);
+    std::vector<const void*> tiles;
+    for (int first = 0; first < num_keys; first += kBlockTokens) {
+      float* tile = static_cast<float*>(storage.data()) + tiles.size() * tile_floats;
+      const int count = std::min(kBlockTokens, num_keys - first);
+      kernels.index_keys({&keys[static_cast<size_t>(first) * 2 * head_dim], count, 0, head_dim, Dtype::kF32, tile});
+      tiles.push_back(tile);
+    }
+    weights.assign(num_queries * stride, kPoison);
+    scales.assign(num_queries * SoftmaxRuns(num_keys), kPoison);
+    lse.assign(num_queries, kPoison);
+    importance.assign(num_keys + 16, kPoison);
+    std::vector<float> scratch(scales.size());
+    kernels.key_softmax({.score = {.tiles = tiles.data(),
+                                   .num_keys = num_keys,
+                                   .head_dim = head_dim,
+                                   .dtype = Dtype::kF32,
+                                   .queries = queries.data(),
+                                   .num_queries = num_queries,
+                                   .scale = 1,
+                                   .scores = weights.data(),
+                                   .scores_stride = stride},
+                         .run_scales = scales.data(),
+                         .lse = lse.data(),
+                         .scratch = scratch.data()});
+    Sum(kernels, 0, num_keys);
+  }
+
+  void Sum(const KernelTable& kernels, int first, int last) {
+    kernels.softmax_sum({.weights = weights.data(),
+                         .weights_stride = stride,
+                         .run_scales = scales.data(),
+                         .num_queries = num_queries,
+                         .num_keys = num_keys,
+                         .first = first,
+                         .last = last,
+                         .importance = importance.data()});
+  }
+
+  int num_keys, num_queries;
+  int64_t stride;
+  std::vector<float> weights, scales, lse, importance;
+};
+
+// Keys of two elements, the second 0: with queries (q, 0), scores are exactly q * key, rounded once.
+std::vector<float> KeysOf(const std::vector<float>& values) {
+  std::vector<float> rows(4 * values.size());
+  for (size_t j = 0; j < values.size(); ++j) rows[4 * j] = values[j];
+  return rows;
+}
+
+TEST_P(ScoresTest, SoftmaxesMatchDoubles) {
   std::mt19937 random(7);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (int keys : {1, 2, 15, 16, 17, 33, 100, 5000}) {
+  for (int keys : {1, 2, 15, 16, 17, 33, 100, 511, 512, 513, 1024, 5000}) {
     for (int queries : {1, 4, 7}) {
-      const int64_t stride = keys + 37;
-      std::vector<float> scores = RandomFloats(random, queries * stride, 8);
-      for (int i = 0; i < queries; ++i) {
-        for (int j = keys; j < stride; ++j) scores[i * stride + j] = kPoison;
-        if (keys > 2) scores[i * stride + i % keys] = -kInfinity;
-      }
-      std::vector<float> importance(keys + 16, kPoison);
-      std::vector<float> lse(queries, kPoison);
-      kernels().softmax_sum({scores.data(), stride, queries, keys, importance.data(), lse.data()});
+      std::vector<float> values = RandomFloats(random, keys, 8);
+      if (keys > 2) values[keys / 3] = -kInfinity;
+      std::vector<float> multipliers;
+      for (int i = 0; i < queries; ++i) multipliers.insert(multipliers.end(), {1.0f + 0.25f * i, 0});
+      Softmaxes got(kernels(), KeysOf(values), keys, 2, multipliers, queries);
       std::vector<double> expected(keys);
       for (int i = 0; i < queries; ++i) {
-        const float* row = &scores[i * stride];
-        const double max = *std::max_element(row, row + keys);
+        std::vector<double> scores;
+        for (float value : values) scores.push_back(multipliers[2 * i] * value);
+        const double max = *std::max_element(scores.begin(), scores.end());
         double sum = 0;
-        for (int j = 0; j < keys; ++j) sum += std::exp(row[j] - max);
-        for (int j = 0; j < keys; ++j) expected[j] += std::exp(row[j] - max) / sum;
-        // Summation of `keys` terms, and exp to a few units in the last place of an argument of up to 100.
-        ASSERT_NEAR(lse[i], max + std::log(sum), (keys + 200) * kF32Epsilon + 2 * kF32Epsilon * std::fabs(max));
+        for (double score : scores) sum += std::exp(score - max);
+        for (int j = 0; j < keys; ++j) {
+          const double softmax = std::exp(scores[j] - max) / sum;
+          expected[j] += softmax;
+          // Summation of `keys` terms; exp to a few units in the last place of an argument of up to 200.
+          ASSERT_NEAR(got.weights[i * got.stride + j] * got.scales[i * SoftmaxRuns(keys) + j / kSoftmaxRun], softmax,
+                      softmax * (keys + 600) * kF32Epsilon + 1e-30);
+        }
+        ASSERT_NEAR(got.lse[i], max + std::log(sum), (keys + 400) * kF32Epsilon + 2 * kF32Epsilon * std::fabs(max));
       }
       for (int j = 0; j < keys; ++j)
-        ASSERT_NEAR(importance[j], expected[j], expected[j] * (keys + 300) * kF32Epsilon + 1e-30);
-      for (int j = keys; j < keys + 16; ++j) ASSERT_TRUE(std::isnan(importance[j]));
+        ASSERT_NEAR(got.importance[j], expected[j], expected[j] * (keys + 600) * kF32Epsilon + 1e-30);
+      for (int j = keys; j < keys + 16; ++j) ASSERT_TRUE(std::isnan(got.importance[j]));
     }
   }
 }
 
-TEST_P(ScoresTest, SoftmaxSumOfNothing) {
+TEST_P(ScoresTest, SoftmaxesDoNotDependOnTheOtherQueriesNorSumsOnTheirRange) {
+  std::mt19937 random(8);
+  constexpr int kKeys = 1100, kHeadDim = 16;
+  const std::vector<float> keys = RandomFloats(random, kKeys * 2 * kHeadDim);
+  const std::vector<float> queries = RandomFloats(random, 9 * kHeadDim);
+  Softmaxes together(kernels(), keys, kKeys, kHeadDim, queries, 9);
+  for (int i = 0; i < 9; ++i) {
+    const std::vector<float> query(&queries[i * kHeadDim], &queries[i * kHeadDim] + kHeadDim);
+    const Softmaxes alone(kernels(), keys, kKeys, kHeadDim, query, 1);
+    EXPECT_EQ(alone.lse[0], together.lse[i]);
+    const float* row = &together.weights[i * together.stride];
+    EXPECT_TRUE(SameBits({alone.weights.begin(), alone.weights.begin() + kKeys}, {row, row + kKeys}));
+  }
+  std::vector<float> expected(together.importance.begin() + 5, together.importance.begin() + 1030);
+  std::fill(together.importance.begin(), together.importance.end(), kPoison);
+  together.Sum(kernels(), 5, 1030);
+  EXPECT_TRUE(SameBits({together.importance.begin() + 5, together.importance.begin() + 1030}, expected));
+  EXPECT_TRUE(std::isnan(together.importance[4]) && std::isnan(together.importance[1030]));
+}
+
+TEST_P(ScoresTest, SoftmaxesOfNothing) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  std::vector<float> scores(40, -kInfinity);
-  std::vector<float> importance(40, kPoison);
-  float lse = kPoison;
-  kernels().softmax_sum({scores.data(), 40, 1, 40, importance.data(), &lse});
-  for (float v : importance) EXPECT_EQ(v, 0);
-  EXPECT_EQ(lse, -kInfinity);
-  lse = kPoison;
-  kernels().softmax_sum({scores.data(), 40, 1, 0, importance.data(), &lse});
-  EXPECT_EQ(lse, -kInfinity);
-  kernels().softmax_sum({scores.data(), 40, 1, 40, importance.data(), nullptr});
+  Softmaxes empty(kernels(), KeysOf(std::vector<float>(600, -kInfinity)), 600, 2, {1, 0}, 1);
+  for (int j = 0; j < 600; ++j) EXPECT_EQ(empty.importance[j], 0);
+  EXPECT_EQ(empty.lse[0], -kInfinity);
+  EXPECT_EQ(Softmaxes(kernels(), {}, 0, 2, {1, 0}, 1).lse[0], -kInfinity);
+  // A run without finite scores beside one with some.
+  std::vector<float> values(600, -kInfinity);
+  values[599] = 3;
+  Softmaxes one(kernels(), KeysOf(values), 600, 2, {1, 0}, 1);
+  EXPECT_EQ(one.importance[0], 0);
+  EXPECT_EQ(one.importance[599], 1);
+  EXPECT_EQ(one.lse[0], 3);
+  // What is not a number is the least important.
+  Softmaxes nan(kernels(), KeysOf(values), 600, 2, {kPoison, 0}, 1);
+  for (int j = 0; j < 600; ++j) EXPECT_EQ(nan.importance[j], 0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
@@ -17,6 +18,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, portable::kPrefill);
 }
+void KeySoftmax(const KeySoftmaxParams& params) {
+  RunKeySoftmax(params, avx2::KeyScore, portable::ExpRun);
+}
 
 }  // namespace
 
@@ -32,6 +36,7 @@ const KernelTable kAvx2Table = {
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx2::KeyScore,
+    .key_softmax = KeySoftmax,
     .softmax_sum = portable::SoftmaxSum,
     .top_k = portable::TopK,
     .gather_rows = GatherRows,

@@ -12,6 +12,7 @@ extern const MatmulMicro kMatmul;
 void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
 void KeyScore(const KeyScoreParams& params);
+void ExpRun(float* values, int n, float* max, float* sum);  // see key_softmax.h
 void SoftmaxSum(const SoftmaxSumParams& params);
 void TopK(const TopKParams& params);
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
@@ -16,6 +17,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, avx512::kPrefill);
 }
+void KeySoftmax(const KeySoftmaxParams& params) {
+  RunKeySoftmax(params, avx512::KeyScore, avx512::ExpRun);
+}
 
 }  // namespace
 
@@ -31,6 +35,7 @@ const KernelTable kAvx512Table = {
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx512::KeyScore,
+    .key_softmax = KeySoftmax,
     .softmax_sum = avx512::SoftmaxSum,
     .top_k = avx512::TopK,
     .gather_rows = GatherRows,

@@ -37,10 +37,28 @@ uint32_t Filter(const float* values, uint32_t n, uint32_t first, float pivot, ui
   return count + static_cast<uint32_t>(__builtin_popcount(keep));
 }
 
+uint32_t CountAtLeast(const uint32_t* keys, uint32_t n, uint32_t least) {
+  const __m512i bounds = _mm512_set1_epi32(static_cast<int>(least));
+  uint32_t count[4] = {};
+  uint32_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    for (int v = 0; v < 4; ++v) {
+      const __mmask16 keep = _mm512_cmpge_epu32_mask(_mm512_loadu_si512(keys + i + 16 * v), bounds);
+      count[v] += static_cast<uint32_t>(__builtin_popcount(keep));
+    }
+  }
+  for (; i < n; i += 16) {
+    const __mmask16 lanes = FirstLanes(static_cast<int>(n - i));
+    const __m512i values = _mm512_maskz_loadu_epi32(lanes, keys + i);
+    count[0] += static_cast<uint32_t>(__builtin_popcount(_mm512_mask_cmpge_epu32_mask(lanes, values, bounds)));
+  }
+  return count[0] + count[1] + count[2] + count[3];
+}
+
 }  // namespace
 
 void TopK(const TopKParams& params) {
-  RunTopK(params, Filter);
+  RunTopK(params, Filter, CountAtLeast);
 }
 
 }  // namespace winnow::avx512

@@ -1,6 +1,7 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
@@ -8,8 +9,8 @@
 namespace winnow {
 namespace {
 
-// Decode is bound by memory, so widening the weights costs nothing and the input keeps its precision. Prefill is bound by
-// arithmetic.
+// Decode is bound by memory, so widening the weights costs nothing and the input keeps its precision. Prefill is bound
+// by arithmetic.
 void DecodeMatmul(Executor& executor, const MatmulParams& params) {
   RunMatmul(executor, params, avx512::kMatmul);
 }
@@ -21,6 +22,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 }
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, avx512::kPrefill);
+}
+void KeySoftmax(const KeySoftmaxParams& params) {
+  RunKeySoftmax(params, avx512bf16::KeyScore, avx512::ExpRun);
 }
 
 }  // namespace
@@ -36,7 +40,8 @@ const KernelTable kAvx512Bf16Table = {
     .rotate = Rotate,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
-    .key_score = avx512::KeyScore,
+    .key_score = avx512bf16::KeyScore,
+    .key_softmax = KeySoftmax,
     .softmax_sum = avx512::SoftmaxSum,
     .top_k = avx512::TopK,
     .gather_rows = GatherRows,

@@ -38,20 +38,25 @@ void KeyScore(const KeyScoreParams& params) {
   }
 }
 
-void SoftmaxSum(const SoftmaxSumParams& params) {
+void ExpRun(float* values, int n, float* max, float* sum) {
   constexpr float kEmpty = -std::numeric_limits<float>::infinity();
-  std::fill(params.importance, params.importance + params.num_keys, 0.0f);
-  for (int i = 0; i < params.num_queries; ++i) {
-    const float* scores = params.scores + i * params.scores_stride;
-    float max = kEmpty;
-    for (int j = 0; j < params.num_keys; ++j) max = std::max(max, scores[j]);
+  *max = kEmpty;
+  *sum = 0;
+  for (int j = 0; j < n; ++j) *max = std::max(*max, values[j]);
+  for (int j = 0; j < n; ++j) {
+    values[j] = *max == kEmpty ? 0 : std::exp(values[j] - *max);
+    *sum += values[j];
+  }
+}
+
+void SoftmaxSum(const SoftmaxSumParams& params) {
+  const size_t num_runs = SoftmaxRuns(params.num_keys);
+  for (int j = params.first; j < params.last; ++j) {
     float sum = 0;
-    if (max != kEmpty) {
-      for (int j = 0; j < params.num_keys; ++j) sum += std::exp(scores[j] - max);
-      const float inverse = 1 / sum;
-      for (int j = 0; j < params.num_keys; ++j) params.importance[j] += std::exp(scores[j] - max) * inverse;
+    for (int i = 0; i < params.num_queries; ++i) {
+      sum += params.weights[i * params.weights_stride + j] * params.run_scales[i * num_runs + j / kSoftmaxRun];
     }
-    if (params.lse != nullptr) params.lse[i] = max == kEmpty ? kEmpty : max + std::log(sum);
+    params.importance[j] = std::isnan(sum) ? 0 : sum;
   }
 }
 

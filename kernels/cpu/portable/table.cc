@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
@@ -16,6 +17,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, portable::kPrefill);
 }
+void KeySoftmax(const KeySoftmaxParams& params) {
+  RunKeySoftmax(params, portable::KeyScore, portable::ExpRun);
+}
 
 }  // namespace
 
@@ -31,6 +35,7 @@ const KernelTable kPortableTable = {
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = portable::KeyScore,
+    .key_softmax = KeySoftmax,
     .softmax_sum = portable::SoftmaxSum,
     .top_k = portable::TopK,
     .gather_rows = GatherRows,

@@ -16,10 +16,16 @@ uint32_t Filter(const float* values, uint32_t n, uint32_t first, float pivot, ui
   return count;
 }
 
+uint32_t CountAtLeast(const uint32_t* keys, uint32_t n, uint32_t least) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n; ++i) count += keys[i] >= least ? 1 : 0;
+  return count;
+}
+
 }  // namespace
 
 void TopK(const TopKParams& params) {
-  RunTopK(params, Filter);
+  RunTopK(params, Filter, CountAtLeast);
 }
 
 }  // namespace winnow::portable

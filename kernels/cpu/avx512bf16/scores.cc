@@ -1,0 +1,40 @@
+#include "kernels/cpu/avx512/avx512.h"
+#include "kernels/cpu/avx512/score_tiles.h"
+#include "kernels/cpu/avx512bf16/avx512bf16.h"
+
+namespace winnow::avx512bf16 {
+namespace {
+
+// A pair of elements per instruction.
+struct DotStep {
+  using Word = uint32_t;
+  static constexpr int kWords = 1;
+  static constexpr int kElements = 2;
+
+  static void LayOut(const float* query, int head_dim, uint32_t* out) {
+    for (int i = 0; i < head_dim; i += 16) {
+      const __m512 values = _mm512_maskz_loadu_ps(avx512::FirstLanes(head_dim - i), query + i);
+      const __mmask8 mask = static_cast<__mmask8>(avx512::FirstLanes((head_dim - i) / 2));
+      _mm256_mask_storeu_epi32(out + i / 2, mask, (__m256i)_mm512_cvtneps_pbh(values));
+    }
+  }
+
+  template <int kQueries>
+  static inline __attribute__((always_inline)) void Add(const uint32_t* q, const char* lines,
+                                                        __m512 (&sum)[kQueries][2]) {
+    const __m512bh keys[2] = {(__m512bh)_mm512_loadu_si512(lines), (__m512bh)_mm512_loadu_si512(lines + 64)};
+    for (int i = 0; i < kQueries; ++i) {
+      const __m512bh pair = (__m512bh)_mm512_set1_epi32(static_cast<int>(q[i * avx512::kQueryStride]));
+      for (int v = 0; v < 2; ++v) sum[i][v] = _mm512_dpbf16_ps(sum[i][v], keys[v], pair);
+    }
+  }
+};
+
+}  // namespace
+
+void KeyScore(const KeyScoreParams& params) {
+  if (params.dtype != Dtype::kBf16) return avx512::KeyScore(params);
+  avx512::ScoreTiles<DotStep>(params);
+}
+
+}  // namespace winnow::avx512bf16

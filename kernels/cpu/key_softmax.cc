@@ -1,0 +1,57 @@
+#include "kernels/cpu/key_softmax.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+namespace {
+
+constexpr float kEmpty = -std::numeric_limits<float>::infinity();
+static_assert(kSoftmaxRun % kBlockTokens == 0);
+
+// Maxima of runs to their scales; returns the log of the whole sum.
+float Normalise(float* run_scales, const float* run_sums, int num_runs) {
+  const float max = *std::max_element(run_scales, run_scales + num_runs);
+  if (max == kEmpty) {
+    std::fill(run_scales, run_scales + num_runs, 0.0f);
+    return kEmpty;
+  }
+  float total = 0;
+  for (int r = 0; r < num_runs; ++r) {
+    run_scales[r] = std::exp(run_scales[r] - max);
+    total += run_scales[r] * run_sums[r];
+  }
+  for (int r = 0; r < num_runs; ++r) run_scales[r] /= total;
+  return max + std::log(total);
+}
+
+}  // namespace
+
+void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeyScoreParams&), ExpRunFn exp_run) {
+  const KeyScoreParams& all = params.score;
+  const int num_runs = static_cast<int>(SoftmaxRuns(all.num_keys));
+  const int num_tiles = (all.num_keys + kBlockTokens - 1) / kBlockTokens;
+  for (int r = 0; r < num_runs; ++r) {
+    const int first = r * kSoftmaxRun;
+    const int end = std::min(all.num_keys, first + kSoftmaxRun);
+    KeyScoreParams run = all;
+    run.tiles = all.tiles + first / kBlockTokens;
+    run.num_keys = end - first;
+    run.scores = all.scores + first;
+    run.more_tiles = num_tiles - (end + kBlockTokens - 1) / kBlockTokens;
+    key_score(run);
+    for (int i = 0; i < all.num_queries; ++i) {
+      exp_run(run.scores + i * all.scores_stride, run.num_keys, &params.run_scales[i * num_runs + r],
+              &params.scratch[i * num_runs + r]);
+    }
+  }
+  for (int i = 0; i < all.num_queries; ++i) {
+    params.lse[i] =
+        num_runs == 0 ? kEmpty : Normalise(&params.run_scales[i * num_runs], &params.scratch[i * num_runs], num_runs);
+  }
+}
+
+}  // namespace winnow
