@@ -1,10 +1,12 @@
 // What a client sees: starts whole clusters on this machine and talks to them through HTTP. Every figure stands beside
 // what it could be at best.
 //
-//   serve_bench [MODEL_DIR] [--quick] [decode] [selection] [context] [prefill] [parallel]
+//   serve_bench [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [context] [prefill] [parallel]
 //
 // MODEL_DIR: else WINNOW_BENCH_MODEL, else the demo model. Without section names all sections run. --quick: fewer
-// repeats and no context length that takes minutes.
+// repeats and no context length that takes minutes. --patience: seconds to wait, in all, for other processes to leave
+// the machine alone, and to repeat what they disturbed (default 60); "others" in the tables is the share of one core
+// that they took all the same.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -46,6 +48,7 @@ int Run(int argc, char** argv) {
   const char* environment = std::getenv("WINNOW_BENCH_MODEL");
   std::string model = environment != nullptr ? environment : e2e::DemoModel();
   bool quick = false;
+  double patience_s = 60;
   std::vector<Section> sections;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -57,11 +60,15 @@ int Run(int argc, char** argv) {
       sections.push_back(*named);
     } else if (argument == "--quick") {
       quick = true;
+    } else if (argument == "--patience" && i + 1 < argc) {
+      patience_s = std::stod(argv[++i]);
     } else if (std::filesystem::is_directory(argument)) {
       model = argument;
     } else {
-      std::fprintf(stderr, "usage: %s [MODEL_DIR] [--quick] [decode] [selection] [context] [prefill] [parallel]\n",
-                   argv[0]);
+      std::fprintf(
+          stderr,
+          "usage: %s [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [context] [prefill] [parallel]\n",
+          argv[0]);
       return 2;
     }
   }
@@ -72,7 +79,7 @@ int Run(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<EngineAlone>> engine = EngineAlone::Load(model, options);
   if (!engine.ok()) return std::fprintf(stderr, "%s\n", engine.status().ToString().c_str()), 1;
   PrintMachine(**engine, model);
-  ServeBench bench(model, quick, *std::move(engine));
+  ServeBench bench(model, quick, patience_s, *std::move(engine));
   for (const Section& section : sections) {
     const absl::Status status = section.run(bench);
     if (!status.ok()) return std::fprintf(stderr, "%s: %s\n", section.name, status.ToString().c_str()), 1;

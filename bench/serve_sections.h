@@ -12,8 +12,9 @@ namespace winnow {
 // What the sections of serve_bench have in common: the model, the engine alone as a yardstick, and clusters to start.
 class ServeBench {
  public:
-  ServeBench(std::string model_dir, bool quick, std::unique_ptr<EngineAlone> engine)
-      : model_dir_(std::move(model_dir)), quick_(quick), engine_(std::move(engine)) {}
+  // `patience_s`: how long to wait, in all, for other processes to leave the machine alone.
+  ServeBench(std::string model_dir, bool quick, double patience_s, std::unique_ptr<EngineAlone> engine)
+      : model_dir_(std::move(model_dir)), quick_(quick), patience_s_(patience_s), engine_(std::move(engine)) {}
 
   bool quick() const { return quick_; }
   EngineAlone& engine() { return *engine_; }
@@ -26,9 +27,15 @@ class ServeBench {
     double time_to_first_token_s = 0;  // fastest
     double hit_ratio = 0, captured_mass = 0;
     double streamed_bytes_per_token = 0;
+    double others = 0;  // share of one core that other processes took meanwhile
   };
-  // `batch` streams from prompts of `context` tokens, as often as is worth it; prompts differ between streams.
+  // `batch` streams from prompts of `context` tokens, as often as is worth it; prompts differ between streams. Runs
+  // that other processes disturbed are repeated while there is patience, and left out if there are better ones.
   absl::StatusOr<Served> Serve(const e2e::Cluster& cluster, uint32_t context, int batch, int max_tokens);
+
+  // The engine's figures, taken in a quiet moment if there is one.
+  double EngineDecodeTokensPerSecond(int batch);
+  double EnginePrefillTokensPerSecond(uint32_t context);
 
   // Tokens/s if a step took only the reading of the weights and of that many rows of each sequence, at the speed at
   // which all cores read a region of that size.
@@ -37,10 +44,16 @@ class ServeBench {
   double MemoryLimitWithKeys(int batch, double context, double rows);
 
  private:
+  struct Run {
+    std::vector<TimedStream> streams;
+    double others = 0;
+  };
+
   double TokensPerSecondToRead(int batch, double bytes_per_sequence);
 
   const std::string model_dir_;
   const bool quick_;
+  double patience_s_;
   const std::unique_ptr<EngineAlone> engine_;
 };
 
