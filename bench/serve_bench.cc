@@ -4,9 +4,9 @@
 //   serve_bench [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [context] [prefill] [parallel]
 //
 // MODEL_DIR: else WINNOW_BENCH_MODEL, else the demo model. Without section names all sections run. --quick: fewer
-// repeats and no context length that takes minutes. --patience: seconds to wait, in all, for other processes to leave
-// the machine alone, and to repeat what they disturbed (default 60); "others" in the tables is the share of one core
-// that they took all the same.
+// repeats and no context length that takes minutes. --patience: seconds to wait, in each section, for other processes
+// to leave the machine alone, and to repeat what they disturbed (default 30); "others" in the tables is the share of
+// one core that they took all the same.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -48,7 +48,7 @@ int Run(int argc, char** argv) {
   const char* environment = std::getenv("WINNOW_BENCH_MODEL");
   std::string model = environment != nullptr ? environment : e2e::DemoModel();
   bool quick = false;
-  double patience_s = 60;
+  double patience_s = 30;
   std::vector<Section> sections;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -81,6 +81,7 @@ int Run(int argc, char** argv) {
   PrintMachine(**engine, model);
   ServeBench bench(model, quick, patience_s, *std::move(engine));
   for (const Section& section : sections) {
+    bench.BeginSection();
     const absl::Status status = section.run(bench);
     if (!status.ok()) return std::fprintf(stderr, "%s: %s\n", section.name, status.ToString().c_str()), 1;
   }

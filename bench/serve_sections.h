@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,11 +13,15 @@ namespace winnow {
 // What the sections of serve_bench have in common: the model, the engine alone as a yardstick, and clusters to start.
 class ServeBench {
  public:
-  // `patience_s`: how long to wait, in all, for other processes to leave the machine alone.
+  // `patience_s`: how long to wait, in each section, for other processes to leave the machine alone.
   ServeBench(std::string model_dir, bool quick, double patience_s, std::unique_ptr<EngineAlone> engine)
-      : model_dir_(std::move(model_dir)), quick_(quick), patience_s_(patience_s), engine_(std::move(engine)) {}
+      : model_dir_(std::move(model_dir)),
+        quick_(quick),
+        patience_per_section_s_(patience_s),
+        engine_(std::move(engine)) {}
 
   bool quick() const { return quick_; }
+  void BeginSection() { patience_s_ = patience_per_section_s_; }
   EngineAlone& engine() { return *engine_; }
 
   // A cluster with that preset and budget (0: none named), ready and warmed up with one request.
@@ -53,8 +58,10 @@ class ServeBench {
 
   const std::string model_dir_;
   const bool quick_;
-  double patience_s_;
+  const double patience_per_section_s_;
+  double patience_s_ = 0;  // left in this section
   const std::unique_ptr<EngineAlone> engine_;
+  std::map<size_t, double> read_s_;  // by MiB: the fastest seen
 };
 
 // Each prints one table.
