@@ -4,75 +4,25 @@
 //
 // Times are the best of several runs, as other processes share the machine.
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "bench/best_seconds.h"
+#include "bench/huge_page_memory.h"
 #include "bench/kernel_bench_onednn.h"
+#include "bench/machine_read.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
 namespace {
 
-// Zeroed memory on huge pages where the system grants them.
-class Memory {
- public:
-  explicit Memory(size_t bytes)
-      : bytes_((bytes + kHugePage) / kHugePage * kHugePage), data_(std::aligned_alloc(kHugePage, bytes_)) {
-    madvise(data_, bytes_, MADV_HUGEPAGE);
-    std::memset(data_, 0, bytes_);
-  }
-  ~Memory() { std::free(data_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  void* data() { return data_; }
-  float* floats() { return static_cast<float*>(data_); }
-  size_t bytes() const { return bytes_; }
-
-  // Small normal numbers of the dtype.
-  void FillRandom(Dtype dtype) {
-    std::mt19937 random(1);
-    for (size_t i = 0; i < bytes_ / DtypeBytes(dtype); ++i) {
-      const float value = static_cast<float>(random() >> 8) * 0x1p-24f - 0.5f;
-      if (dtype == Dtype::kF32) {
-        floats()[i] = value;
-      } else {
-        uint32_t bits;
-        std::memcpy(&bits, &value, 4);
-        static_cast<uint16_t*>(data_)[i] = static_cast<uint16_t>(bits >> 16);
-      }
-    }
-  }
-
- private:
-  static constexpr size_t kHugePage = size_t{2} << 20;
-  size_t bytes_;
-  void* data_;
-};
-
-template <typename F>
-double BestSeconds(const F& run, double at_least_s = 0.15) {
-  double best = std::numeric_limits<double>::infinity();
-  double total = 0;
-  for (int i = 0; i < 5 || total < at_least_s; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    run();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::min(best, seconds);
-    total += seconds;
-  }
-  return best;
-}
+using Memory = HugePageMemory;
 
 // Random bf16 index tiles, and queries to score them with.
 struct KeyTable {
@@ -154,35 +104,9 @@ class Bench {
     Report("parallel_for of nothing", seconds / 1000, 0, 0);
   }
 
-  // Sums a region, a piece per task: what the cores can read at best. The 512 MiB figure is the yardstick for big
-  // matrices.
+  // The 512 MiB figure is the yardstick for big matrices.
   void ReadBandwidth(size_t bytes) {
-    Memory memory(bytes);
-    struct Context {
-      const float* data;
-      size_t piece_floats;
-      float sums[64][16];
-    } context{memory.floats(), (size_t{1} << 18), {}};
-    const int pieces = static_cast<int>(bytes / (context.piece_floats * 4));
-    const double seconds = BestSeconds([&] {
-      kernels_.parallel_for(
-          *executor_, pieces,
-          [](void* context, int piece, int worker) {
-            auto& c = *static_cast<Context*>(context);
-            typedef float Vector __attribute__((vector_size(64)));
-            Vector sum[8] = {};
-            const float* from = c.data + piece * c.piece_floats;
-            for (size_t i = 0; i < c.piece_floats; i += 128) {
-              for (int v = 0; v < 8; ++v) {
-                __builtin_prefetch(from + i + 16 * v + 1024);
-                sum[v] += *reinterpret_cast<const Vector*>(from + i + 16 * v);
-              }
-            }
-            for (int v = 1; v < 8; ++v) sum[0] += sum[v];
-            std::memcpy(c.sums[worker], &sum[0], 64);
-          },
-          &context);
-    });
+    const double seconds = MachineReadSeconds(kernels_, *executor_, bytes);
     char what[64];
     std::snprintf(what, sizeof what, "read %zu MiB", bytes >> 20);
     read_gb_s_ = 0;
