@@ -52,10 +52,11 @@ struct Stored {
   SelectionModel model;
 };
 
-// One layer of one row: both kv heads, with or without measuring the mass of the position before.
+// One layer of one row: both kv heads, measuring the mass of the position before never (0), always (1) or every n-th
+// time.
 void SelectLayer(benchmark::State& state) {
   const uint32_t position = static_cast<uint32_t>(state.range(0));
-  const bool measure = state.range(1) != 0;
+  const int mass_interval = static_cast<int>(state.range(1));
   static std::unique_ptr<Stored> stored;
   static uint32_t stored_rows = 0;
   if (stored_rows != position) {
@@ -67,7 +68,9 @@ void SelectLayer(benchmark::State& state) {
   SelectScratch scratch;
   std::vector<std::vector<uint32_t>> selected(kLayout.num_layers * kLayout.num_kv_heads);
   int layer = 0;
+  int step = 0;
   for (auto _ : state) {
+    const bool measure = mass_interval != 0 && step % mass_interval == 0;
     for (int head = 0; head < kLayout.num_kv_heads; ++head) {
       const size_t offset = head * kLayout.group_size() * kLayout.head_dim;
       HeadQuestion question{.spec = &spec,
@@ -82,6 +85,7 @@ void SelectLayer(benchmark::State& state) {
                                           &selected[layer * kLayout.num_kv_heads + head]));
     }
     layer = (layer + 1) % kLayout.num_layers;
+    step += layer == 0 ? 1 : 0;
   }
   const double key_bytes =
       static_cast<double>(position) * kLayout.num_kv_heads * kLayout.head_dim * DtypeBytes(kLayout.dtype);
@@ -89,7 +93,7 @@ void SelectLayer(benchmark::State& state) {
   state.SetLabel(std::string(stored->kernels->name));
 }
 BENCHMARK(SelectLayer)
-    ->ArgsProduct({{4096, 16384, 32768}, {0, 1}})
+    ->ArgsProduct({{4096, 16384, 32768}, {0, 1, 8}})
     ->ArgNames({"rows", "mass"})
     ->Unit(benchmark::kMicrosecond);
 
