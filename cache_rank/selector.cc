@@ -139,7 +139,8 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   }
   const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
   const uint32_t measured = own_query ? row.position : row.position - 1;
-  if (!options_.measure_captured_mass || measured % options_.mass_interval != 0) return question;
+  const bool begins_answer = measured < sequence.prompt_tokens + options_.mass_interval;
+  if (!options_.measure_captured_mass || (measured % options_.mass_interval != 0 && !begins_answer)) return question;
   if (own_query) {
     if (sequence.kv.rows(layer_) <= row.position) return question;
     question.measured = question.target;
