@@ -12,7 +12,7 @@ namespace {
 // Of the demo model: a block holds 32 positions of one of these.
 constexpr double kLists = 8 * 2;
 constexpr double kBlockTokens = 32;
-constexpr int kTokens = 24;
+constexpr int kTokens = 300;  // enough for a cache rank's next report of its blocks
 
 struct NarrowBudget {
   static Cluster::Options Options() { return {.flags = {"--budget=512"}}; }
@@ -32,10 +32,14 @@ class WorkingSet : public SharedCluster<NarrowBudget> {
     const Completion completion =
         StreamCompletion(cluster_->http(), GreedyRequest(DemoText(prompt_tokens), kTokens), [&](size_t tokens) {
           if (tokens < 4 || !std::isnan(residency.rows)) return true;
-          const Metrics inference = cluster_->MetricsOf("inference-0"), cache = cluster_->MetricsOf("cache-0");
+          const Metrics inference = cluster_->MetricsOf("inference-0");
           residency.rows = inference.Value("winnow_working_set_rows");
           residency.prefill_bytes = inference.Value("winnow_prefill_kv_bytes");
-          residency.cached_tokens = cache.Value("winnow_kv_blocks", {{"state", "used"}}) * kBlockTokens / kLists;
+          WaitUntil(std::chrono::seconds(2), [&] {
+            const Metrics cache = cluster_->MetricsOf("cache-0");
+            residency.cached_tokens = cache.Value("winnow_kv_blocks", {{"state", "used"}}) * kBlockTokens / kLists;
+            return residency.cached_tokens >= static_cast<double>(prompt_tokens);
+          });
           return true;
         });
     EXPECT_TRUE(completion.ok()) << completion.error;
