@@ -9,7 +9,9 @@
 namespace winnow {
 namespace {
 
-absl::Status FromCall(const grpc::Status& status, std::string_view call) { return Annotate(FromGrpc(status), call); }
+absl::Status FromCall(const grpc::Status& status, std::string_view call) {
+  return Annotate(FromGrpc(status), call);
+}
 
 }  // namespace
 

@@ -236,8 +236,7 @@ bool Engine::RunPrefillChunk() {
   if (sequence == nullptr) return false;
   const uint32_t first = sequence->next_position;
   const bool last = first + 1 == sequence->prompt_tokens();
-  const uint32_t count =
-      last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
+  const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
   prefill_step_.Begin(*sequence, count);
   const std::span<float> logits =
       transformer_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);

@@ -56,15 +56,16 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model_dir));
   const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
   WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, checkpoint->Find("model.embed_tokens.weight"));
-  const MemoryNeeds needs{
-      .layout = rank->layout_,
-      .selection = options.selection,
-      .max_context_tokens = rank->options_.max_context_tokens,
-      .max_running = options.max_running,
-      .weights_bytes = ComputeWeightMemory(config, options.compute_dtype, WeightDtype(embedding.dtype).value_or(Dtype::kF32)).total_bytes(),
-      .activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens),
-      .slot_memory_bytes = options.slot_memory_bytes,
-      .prefill_memory_bytes = options.prefill_memory_bytes};
+  const MemoryNeeds needs{.layout = rank->layout_,
+                          .selection = options.selection,
+                          .max_context_tokens = rank->options_.max_context_tokens,
+                          .max_running = options.max_running,
+                          .weights_bytes = ComputeWeightMemory(config, options.compute_dtype,
+                                                               WeightDtype(embedding.dtype).value_or(Dtype::kF32))
+                                               .total_bytes(),
+                          .activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens),
+                          .slot_memory_bytes = options.slot_memory_bytes,
+                          .prefill_memory_bytes = options.prefill_memory_bytes};
   WINNOW_ASSIGN_OR_RETURN(rank->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));
 
   rank->executor_ = rank->kernels_->new_executor(options.num_threads);

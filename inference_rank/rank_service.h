@@ -16,7 +16,7 @@ class RankServiceImpl final : public v1::RankService::CallbackService {
   grpc::ServerBidiReactor<v1::DispatchRequest, v1::DispatchResponse>* Dispatch(
       grpc::CallbackServerContext* context) override;
 
- // Refuses new submits, as retryable, while fenced. Any thread.
+  // Refuses new submits, as retryable, while fenced. Any thread.
   void SetFenced(bool fenced) { fenced_ = fenced; }
 
  private:

@@ -17,7 +17,8 @@ class Executor {
 
 // The kernels of one backend. Functions are plain pointers, chosen once at start for the machine's instruction set.
 struct KernelTable {
-  std::string_view name;  // part of the fingerprint's numerics: "cpu-portable", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"
+  std::string_view
+      name;  // part of the fingerprint's numerics: "cpu-portable", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"
 
   // Runs on the executor, all its threads; returns when the result is there.
   void (*decode_matmul)(Executor&, const MatmulParams&);   // 1..64 rows: one algorithm for all of them

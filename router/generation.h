@@ -28,8 +28,8 @@ struct GenerationInput {
   std::chrono::system_clock::time_point deadline;
 };
 
-// New tokens of one output and the text that is final with them. Text may lag behind tokens: incomplete UTF-8 and what could be the
-// beginning of a stop string is held back. The text pieces of an output concatenate to its whole text.
+// New tokens of one output and the text that is final with them. Text may lag behind tokens: incomplete UTF-8 and what
+// could be the beginning of a stop string is held back. The text pieces of an output concatenate to its whole text.
 struct TextDelta {
   uint32_t output_index = 0;
   uint32_t first_index = 0;
@@ -49,8 +49,8 @@ struct GenerationUsage {
   uint32_t completion_tokens = 0;
 };
 
-// Called from dispatcher threads, one call at a time per generation: OnDelta and OnOutputEnd in any interleaving of outputs, then
-// exactly one of OnDone (after every output has ended) and OnFailed.
+// Called from dispatcher threads, one call at a time per generation: OnDelta and OnOutputEnd in any interleaving of
+// outputs, then exactly one of OnDone (after every output has ended) and OnFailed.
 class GenerationObserver {
  public:
   virtual ~GenerationObserver() = default;
@@ -60,7 +60,8 @@ class GenerationObserver {
   virtual void OnFailed(const absl::Status& status) = 0;
 };
 
-// A generation under way. Destroying it cancels what is left and returns once no callback is running (or from inside one).
+// A generation under way. Destroying it cancels what is left and returns once no callback is running (or from inside
+// one).
 class GenerationHandle {
  public:
   virtual ~GenerationHandle() = default;
@@ -70,7 +71,8 @@ class Generation {
  public:
   virtual ~Generation() = default;
   // `observer` must outlive the handle. Statuses as TokenGenerator::Start.
-  virtual absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input, GenerationObserver* observer) = 0;
+  virtual absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input,
+                                                                  GenerationObserver* observer) = 0;
 };
 
 }  // namespace winnow

@@ -35,7 +35,7 @@ void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& wr
   writer.Gauge("winnow_router_ranks", help, inference, {{"kind", "inference"}});
   writer.Gauge("winnow_router_ranks", help, cache, {{"kind", "cache"}});
   writer.Gauge("winnow_router_membership_version", "Changes of the table of ranks.",
-                 static_cast<double>(snapshot.version));
+               static_cast<double>(snapshot.version));
 }
 
 }  // namespace winnow

@@ -12,24 +12,27 @@
 #include "common/base/status.h"
 #include "common/transport/wire.h"
 
-// Moves frames between processes. The contract, which tests/common/transport/contract_test.cc checks on every implementation:
+// Moves frames between processes. The contract, which tests/common/transport/contract_test.cc checks on every
+// implementation:
 //
 // - Threads: a Transport, its channels, buffers and frames belong to one thread. Only Wake() may be called from others.
 // - Progress: bytes move, credits return and frames arrive only inside Progress() and Wait() of the two owners.
 // - Order: frames of one channel are delivered in the order of Post, each exactly once and whole, or the channel fails.
-// - Bounds: a channel sends at most its window of payload that the peer has not consumed. Allocate() answers RESOURCE_EXHAUSTED
-//   when the window is used up; the caller makes progress and tries again. A frame is consumed when its ReceivedFrame is destroyed.
-// - Integrity: magic, version, channel, frame number, size, header checksum and payload checksum (CRC32C) are checked before delivery.
-//   A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered.
-// - Failure: a failed channel reports its status from failed(), refuses Allocate and Post with it, and delivers nothing more. A dead
-//   peer need not be noticed here (UCX over shared memory does not): liveness comes from the control plane, which calls Close.
-// - Close: local and immediate; frames that were posted may or may not arrive. Memory of the channel is released by its destructor,
-//   which does not wait for the peer.
+// - Bounds: a channel sends at most its window of payload that the peer has not consumed. Allocate() answers
+//   RESOURCE_EXHAUSTED when the window is used up; the caller makes progress and tries again. A frame is consumed when
+//   its ReceivedFrame is destroyed.
+// - Integrity: magic, version, channel, frame number, size, header checksum and payload checksum (CRC32C) are checked
+//   before delivery. A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered.
+// - Failure: a failed channel reports its status from failed(), refuses Allocate and Post with it, and delivers nothing
+//   more. A dead peer need not be noticed here (UCX over shared memory does not): liveness comes from the control
+//   plane, which calls Close.
+// - Close: local and immediate; frames that were posted may or may not arrive. Memory of the channel is released by its
+//   destructor, which does not wait for the peer.
 
 namespace winnow {
 
 struct TransportCapabilities {
-  std::string_view name;      // "inproc", "ucx"
+  std::string_view name;  // "inproc", "ucx"
   bool crosses_processes = false;
   bool device_memory = false;
 };
@@ -77,8 +80,8 @@ class SendBuffer {
   void (*release_)(void*, std::byte*) = nullptr;
 };
 
-// A frame that has arrived and passed its checks. The payload is 64-byte aligned and lives as long as this object; destroying it
-// returns the sender's window.
+// A frame that has arrived and passed its checks. The payload is 64-byte aligned and lives as long as this object;
+// destroying it returns the sender's window.
 class ReceivedFrame {
  public:
   ReceivedFrame() = default;
@@ -119,7 +122,8 @@ class Channel {
   virtual uint32_t id() const = 0;
   // What the peer passes to Connect: opaque bytes, valid as long as this channel.
   virtual std::string LocalAddress() const = 0;
-  // Completes the link; before it Allocate answers FAILED_PRECONDITION. INVALID_ARGUMENT for bytes that no such transport made.
+  // Completes the link; before it Allocate answers FAILED_PRECONDITION. INVALID_ARGUMENT for bytes that no such
+  // transport made.
   virtual absl::Status Connect(std::string_view peer_address) = 0;
 
   // Room for a payload of `bytes` (<= kMaxPayloadBytes, may be 0). RESOURCE_EXHAUSTED when the window is used up.
@@ -148,8 +152,9 @@ class Transport {
 
   // Moves what can be moved without waiting; returns the number of frames delivered.
   virtual int Progress() = 0;
-  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back, or `timeout`
-  // passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel. Returns the number of frames delivered.
+  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back, or
+  // `timeout` passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel. Returns the
+  // number of frames delivered.
   virtual int Wait(std::chrono::microseconds timeout, std::chrono::microseconds spin) = 0;
   // Ends a Wait that is under way, or the next one, at once. Any thread.
   virtual void Wake() = 0;
@@ -158,9 +163,9 @@ class Transport {
 };
 
 struct TransportOptions {
-  uint64_t incarnation = 0;               // of this process, stamped on every frame
+  uint64_t incarnation = 0;                // of this process, stamped on every frame
   size_t window_bytes = size_t{16} << 20;  // payload a channel may have under way: bounds memory on both sides
-  std::string ucx_tls = {};                // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
+  std::string ucx_tls = {};  // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
 };
 
 // Frames within one process, between any two InprocTransports.

@@ -40,7 +40,8 @@ absl::StatusOr<std::shared_ptr<UcxContext>> UcxContext::Create(const std::string
   WINNOW_RETURN_IF_ERROR(UcxStatus(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
   ucs_status_t status = UCS_OK;
   if (!tls.empty()) status = ucp_config_modify(config, "TLS", tls.c_str());
-  // UCX 1.13 aborts the process when a TCP connection breaks in the middle of a zero-copy send (assertion in uct_iface.h).
+  // UCX 1.13 aborts the process when a TCP connection breaks in the middle of a zero-copy send (assertion in
+  // uct_iface.h).
   if (status == UCS_OK) status = ucp_config_modify(config, "ZCOPY_THRESH", "inf");
   ucp_context_h context = nullptr;
   if (status == UCS_OK) {

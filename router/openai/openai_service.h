@@ -40,8 +40,8 @@ struct OpenAiCallbacks {
 // Stop the HTTP server before destroying it.
 class OpenAiService {
  public:
-  // `codec` and `generation` must outlive the service. `model` is asked for each request, from several threads at once: limits depend on
-  // the ranks that are there.
+  // `codec` and `generation` must outlive the service. `model` is asked for each request, from several threads at once:
+  // limits depend on the ranks that are there.
   OpenAiService(std::function<ServedModel()> model, const TextCodec* codec, Generation* generation,
                 OpenAiCallbacks callbacks, OpenAiOptions options = {});
   OpenAiService(ServedModel model, const TextCodec* codec, Generation* generation, OpenAiCallbacks callbacks,

@@ -17,7 +17,9 @@ v1::SamplingParams Params(float temperature) {
   return params;
 }
 
-uint32_t SampleOnce(Sampler& sampler, std::vector<float> logits, uint32_t index) { return sampler.Sample(logits, index); }
+uint32_t SampleOnce(Sampler& sampler, std::vector<float> logits, uint32_t index) {
+  return sampler.Sample(logits, index);
+}
 
 // Known answers of the reference implementation (Random123, kat_vectors, philox4x32 10).
 TEST(PhiloxTest, MatchesTheReferenceVectors) {
@@ -93,8 +95,8 @@ TEST(SamplerTest, PenaltiesCountPromptAndGeneratedTokensAsDocumented) {
   params.set_repetition_penalty(2);
   const std::vector<uint32_t> prompt = {1};
   Sampler repetition(params, prompt);
-  EXPECT_EQ(SampleOnce(repetition, {1.4f, 2.0f, -1}, 0), 0u);     // 2.0 / 2 < 1.4
-  EXPECT_EQ(SampleOnce(repetition, {-1.5f, -1.0f, -9}, 0), 0u);   // -1.0 * 2 < -1.5
+  EXPECT_EQ(SampleOnce(repetition, {1.4f, 2.0f, -1}, 0), 0u);    // 2.0 / 2 < 1.4
+  EXPECT_EQ(SampleOnce(repetition, {-1.5f, -1.0f, -9}, 0), 0u);  // -1.0 * 2 < -1.5
 
   v1::SamplingParams presence = Params(0);
   presence.set_presence_penalty(1);

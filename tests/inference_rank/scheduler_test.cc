@@ -57,7 +57,8 @@ TEST(SchedulerTest, PrefillsTheOldestAndSkipsWhatHasFailed) {
 TEST(SchedulerTest, DecodesEverythingThatDecodesGroupedByCacheRank) {
   Scheduler scheduler({.max_running = 8}, kLayout);
   auto link = [](const char* address) {
-    return std::make_shared<CacheLink>(address, grpc::CreateChannel(address, grpc::InsecureChannelCredentials()), [] {});
+    return std::make_shared<CacheLink>(address, grpc::CreateChannel(address, grpc::InsecureChannelCredentials()),
+                                       [] {});
   };
   const std::shared_ptr<CacheLink> links[] = {link("127.0.0.1:1"), link("127.0.0.1:2")};
   std::vector<Sequence*> admitted;

@@ -17,7 +17,8 @@ class WorkingSetTest : public ::testing::Test {
 
   std::vector<float> Row(int layer, int head, uint32_t position) const {
     std::vector<float> row(2 * layout_.head_dim);
-    for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(position * 1000 + layer * 100 + head * 10) + 0.5f * i;
+    for (size_t i = 0; i < row.size(); ++i)
+      row[i] = static_cast<float>(position * 1000 + layer * 100 + head * 10) + 0.5f * i;
     return row;
   }
   void Write(WorkingSet& set, uint32_t position) const {
@@ -161,9 +162,11 @@ TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
   const uint32_t outside = set->pool_slots();
   const std::vector<std::byte> row(layout_.row_bytes());
   EXPECT_EQ(set->SetSelection(0, 0, 900, std::vector<uint32_t>{outside}).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(set->CommitStreamed(0, 0, std::vector<uint32_t>{outside}, row.data()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(set->CommitStreamed(0, 0, std::vector<uint32_t>{outside}, row.data()).code(),
+            absl::StatusCode::kInvalidArgument);
   const uint32_t ring = set->ring_tokens();
-  for (const wire::LocalRow& bad : {wire::LocalRow{outside, 899}, wire::LocalRow{0, 901}, wire::LocalRow{0, 900 - ring}}) {
+  for (const wire::LocalRow& bad :
+       {wire::LocalRow{outside, 899}, wire::LocalRow{0, 901}, wire::LocalRow{0, 900 - ring}}) {
     EXPECT_EQ(set->CommitLocal(0, 0, 900, std::vector<wire::LocalRow>{bad}).code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_TRUE(set->CommitLocal(0, 0, 900, std::vector<wire::LocalRow>{{0, 901 - ring}}).ok());
