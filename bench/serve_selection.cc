@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
-#include <map>
+#include <memory>
+#include <vector>
 
 #include "bench/serve_sections.h"
 #include "common/selection/presets.h"
@@ -63,25 +64,28 @@ absl::Status ContextSection(ServeBench& bench) {
       "limit: reading weights and attended rows; with keys: and every key once.\n"
       "%8s | %9s %9s | %11s %9s | %9s %9s | %7s\n",
       kBudget, "context", "dense", "limit", "async-token", "winnow", "limit", "with keys", "others");
-  std::map<uint32_t, double> others;
-  std::map<std::string, std::map<uint32_t, double>> step_us;
   std::vector<uint32_t> contexts = {1024, 2048, 4096, 8192, 16384, 30000};
   if (bench.quick()) contexts = {1024, 4096, 16384};
+  // All of them at once and in turn, so that the figures of a row see the same machine; an idle cluster takes no time.
+  std::vector<std::unique_ptr<e2e::Cluster>> clusters;
   for (const char* selection : {"dense", "async-token", "winnow"}) {
-    WINNOW_ASSIGN_OR_RETURN(const auto cluster,
-                            bench.Start(selection, std::string_view(selection) == "dense" ? 0 : kBudget));
-    for (const uint32_t context : contexts) {
-      WINNOW_ASSIGN_OR_RETURN(const auto served, bench.Serve(*cluster, context, 1, kTokens));
-      step_us[selection][context] = 1e6 / served.rate.tokens_per_s;
-      others[context] = std::max(others[context], served.others);
-    }
-    WINNOW_RETURN_IF_ERROR(cluster->Stop());
+    WINNOW_ASSIGN_OR_RETURN(auto cluster, bench.Start(selection, clusters.empty() ? 0 : kBudget));
+    clusters.push_back(std::move(cluster));
   }
   for (const uint32_t context : contexts) {
-    std::printf("%8u | %9.0f %9.0f | %11.0f %9.0f | %9.0f %9.0f | %7.2f\n", context, step_us["dense"][context],
-                1e6 / bench.MemoryLimit(1, context), step_us["async-token"][context], step_us["winnow"][context],
-                1e6 / bench.MemoryLimit(1, rows), 1e6 / bench.MemoryLimitWithKeys(1, context, rows), others[context]);
+    std::vector<double> step_us;
+    double others = 0;
+    for (const auto& cluster : clusters) {
+      WINNOW_ASSIGN_OR_RETURN(const auto served, bench.Serve(*cluster, context, 1, kTokens));
+      step_us.push_back(1e6 / served.rate.tokens_per_s);
+      others = std::max(others, served.others);
+    }
+    std::printf("%8u | %9.0f %9.0f | %11.0f %9.0f | %9.0f %9.0f | %7.2f\n", context, step_us[0],
+                1e6 / bench.MemoryLimit(1, context), step_us[1], step_us[2], 1e6 / bench.MemoryLimit(1, rows),
+                1e6 / bench.MemoryLimitWithKeys(1, context, rows), others);
+    std::fflush(stdout);
   }
+  for (const auto& cluster : clusters) WINNOW_RETURN_IF_ERROR(cluster->Stop());
   return absl::OkStatus();
 }
 
