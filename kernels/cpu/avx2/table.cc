@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"

@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
