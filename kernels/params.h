@@ -181,6 +181,9 @@ inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a t
 
 // scores[i][j] = scale * queries[i] . key[j]
 //
+// The bound of a page of keys by a query (Quest, arXiv:2406.10774, section 3) is such a score too: its key is [max of
+// the page | min of the page], of twice the dimension, and its query [max(q, 0) | min(q, 0)].
+//
 // With int8 tiles each query is quantised as keys are, and scores are qs ks scale times an integer dot product: the
 // same bits whatever the instruction set. With |x|_1 the sum of magnitudes and qs, ks the steps max|q| / 127, max|k| /
 // 127,
@@ -200,6 +203,10 @@ struct KeyScoreParams {
   float* scores = nullptr;    // [num_queries, scores_stride]
   int64_t scores_stride = 0;  // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
   int more_keys = 0;          // keys that the next call scores: may be prefetched
+
+  // Null: keys 0, 1, ... Otherwise keys [16 g, 16 g + 16) for each g of groups [(num_keys + more_keys) / 16], in that
+  // order, and scores lie in the order of the list; num_keys and more_keys are multiples of 16.
+  const uint32_t* groups = nullptr;
 };
 inline constexpr int kMaxScoredHeadDim = 1024;  // integer dot products stay below 2^24, exact in f32
 
@@ -213,7 +220,7 @@ constexpr size_t SoftmaxRuns(size_t num_keys) {
   return (num_keys + kSoftmaxRun - 1) / kSoftmaxRun;
 }
 
-// Scores keys and takes their softmaxes over all num_keys.
+// Scores keys and takes their softmaxes over the num_keys that are scored.
 struct KeySoftmaxParams {
   KeyScoreParams score;         // `scores` receives the weights; more_keys is 0
   float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]

@@ -27,18 +27,21 @@ class KeyGroups {
  public:
   explicit KeyGroups(const KeyScoreParams& params)
       : tiles_(params.tiles),
+        groups_(params.groups),
         count_((params.num_keys + kKeyGroup - 1) / kKeyGroup),
         last_((params.num_keys + params.more_keys + kKeyGroup - 1) / kKeyGroup - 1) {}
 
   int count() const { return count_; }
-  // The first line of group i; one that is scored now, or else the last that may be prefetched.
+  // The first line of the i-th group, or of the last that may be prefetched.
   const char* Lines(int i) const {
-    const uint32_t group = static_cast<uint32_t>(std::min(i, last_));
+    i = std::min(i, last_);
+    const uint32_t group = groups_ == nullptr ? static_cast<uint32_t>(i) : groups_[i];
     return static_cast<const char*>(tiles_[group / 2]) + group % 2 * kHalfStepBytes;
   }
 
  private:
   const void* const* tiles_;
+  const uint32_t* groups_;  // may be null
   int count_;
   int last_;  // >= count_ - 1
 };

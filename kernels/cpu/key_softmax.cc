@@ -37,7 +37,11 @@ void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeySc
     const int first = r * kSoftmaxRun;
     const int end = std::min(all.num_keys, first + kSoftmaxRun);
     KeyScoreParams run = all;
-    run.tiles = all.tiles + first / kBlockTokens;
+    if (all.groups == nullptr) {
+      run.tiles += first / kBlockTokens;
+    } else {
+      run.groups += first / kKeyGroup;
+    }
     run.num_keys = end - first;
     run.scores = all.scores + first;
     run.more_keys = all.num_keys - end;
