@@ -126,6 +126,26 @@ constexpr size_t DecodeAttentionScratchBytes(size_t total_slots, size_t num_list
   return (total_slots / kAttentionTile + num_lists) * group_size * (head_dim + 2) * sizeof(float) + 64;
 }
 
+// Attention of a group of queries over listed rows of one (layer, kv head) where they are stored, as a partial state
+// that MergeStates takes. Runs of kAttentionTile listed rows are merged in order, so the result depends on the list
+// alone. An empty list gives 0 and -inf.
+struct AttendBlocksParams {
+  const float* q = nullptr;  // [num_queries, head_dim], rotated, not scaled
+  int num_queries = 0;
+  int head_dim = 0;
+  float scale = 0;
+  const void* const* blocks = nullptr;  // [num_blocks] -> [32, 2 * head_dim] kv_dtype
+  Dtype kv_dtype = Dtype::kBf16;        // kF32 or kBf16
+  const uint32_t* positions = nullptr;  // [num_rows]; ascending reads memory best
+  uint32_t num_rows = 0;
+  float* o = nullptr;       // [num_queries, head_dim]
+  float* lse = nullptr;     // [num_queries] natural log
+  void* scratch = nullptr;  // AttendBlocksScratchBytes
+};
+constexpr size_t AttendBlocksScratchBytes(int num_queries, int head_dim) {
+  return static_cast<size_t>(num_queries) * (head_dim + 4) * sizeof(float) + 64;
+}
+
 // Merges partial attention states: out = sum_i w_i o_i with w_i = exp(lse_i) / sum exp(lse). Empty states (lse = -inf)
 // drop out; all empty gives 0 and -inf.
 struct MergeStatesParams {

@@ -1,3 +1,4 @@
+#include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
@@ -24,6 +25,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, avx512::kPrefill);
 }
+void AttendBlocks(const AttendBlocksParams& params) {
+  RunAttendBlocks(params, avx512::DecodeAttentionTile);
+}
 void KeySoftmax(const KeySoftmaxParams& params) {
   RunKeySoftmax(params, avx512bf16::KeyScore, avx512::ExpRun);
 }
@@ -39,6 +43,7 @@ const KernelTable kAvx512Bf16Table = {
     .prefill_attention = PrefillAttention,
     .query_norm = QueryNorm,
     .rotate = Rotate,
+    .attend_blocks = AttendBlocks,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx512bf16::KeyScore,
