@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/selection/presets.h"
+#include "common/selection/validate.h"
 
 namespace winnow {
 

@@ -2,6 +2,7 @@
 
 #include "cmd/machine.h"
 #include "common/selection/presets.h"
+#include "common/selection/validate.h"
 
 namespace winnow {
 

@@ -4,7 +4,7 @@
 #include <future>
 
 #include "common/base/check.h"
-#include "common/selection/presets.h"
+#include "common/selection/selection_proto.h"
 
 namespace winnow {
 namespace {

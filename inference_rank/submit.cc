@@ -1,6 +1,6 @@
 #include "inference_rank/submit.h"
 
-#include "common/selection/presets.h"
+#include "common/selection/selection_proto.h"
 
 namespace winnow {
 

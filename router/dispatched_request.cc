@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "common/selection/presets.h"
+#include "common/selection/selection_proto.h"
 
 namespace winnow {
 namespace {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/selection/presets.h"
+#include "common/selection/validate.h"
 
 namespace winnow {
 namespace {

@@ -15,6 +15,7 @@ uint32_t RingQueries(const SelectionSpec& spec) {
     case Predictor::kExact:
     case Predictor::kLast:
     case Predictor::kDepth:
+    case Predictor::kFixed:
       return 1 + QueryRing::kSlack;
     case Predictor::kTemporal:
       return spec.window + 2 + QueryRing::kSlack;

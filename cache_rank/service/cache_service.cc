@@ -3,7 +3,7 @@
 #include "cache_rank/cache_rank.h"
 #include "cache_rank/service/call_deadline.h"
 #include "common/rpc/grpc_status.h"
-#include "common/selection/presets.h"
+#include "common/selection/selection_proto.h"
 
 namespace winnow {
 namespace {

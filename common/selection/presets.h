@@ -1,28 +1,22 @@
 #pragma once
-#include <optional>
 #include <span>
 #include <string_view>
 
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
-#include "winnow/v1/selection.pb.h"
 
 namespace winnow {
 
-// Every preset, as a full record, with one line of description.
+// A published system, or a combination of ours, as a full specification.
 struct SelectionPreset {
-  SelectionSpec spec;
-  std::string_view description;
+  SelectionSpec spec = {};
+  std::string_view description;     // one line
+  std::string_view source = {};     // the paper or system it follows; empty for ours
+  std::string_view not_built = {};  // what that system does and this server does not; empty when nothing
 };
 std::span<const SelectionPreset> SelectionPresets();
 
 // The preset of that name; INVALID_ARGUMENT lists the names there are.
 absl::StatusOr<SelectionSpec> FindPreset(std::string_view name);
-
-// INVALID_ARGUMENT names the field that is out of its range.
-absl::Status ValidateSelection(const SelectionSpec& spec);
-
-v1::SelectionSpec ToProto(const SelectionSpec& spec);
-absl::StatusOr<SelectionSpec> FromProto(const v1::SelectionSpec& proto);
 
 }  // namespace winnow

@@ -2,42 +2,121 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 namespace winnow {
 
-enum class Predictor : uint8_t { kDense, kExact, kLast, kTemporal, kDepth };
+// Whose query the keys are scored with.
+enum class Predictor : uint8_t {
+  kDense,     // nobody's: everything is attended
+  kExact,     // the position's own (lag 0): waits for it
+  kLast,      // that of the position before
+  kTemporal,  // a blend of the last window + 1 (the base paper's regression)
+  kDepth,     // the position's own, computed `lookahead` layers early from the residual stream
+  kFixed,     // nobody's: the first rows after the sinks, always; costs nothing and is what others are timed against
+};
 enum class TemporalVariant : uint8_t { kSoftmax, kRidge, kClipped };
-enum class Scorer : uint8_t { kToken };
-enum class Policy : uint8_t { kTopK };
+// Where a depth prediction multiplies the residual with Wq.
+enum class Projection : uint8_t { kInferenceRank, kCacheRank };
+// Rows moved into the pool ahead of time. Changes what is resident, never what is selected.
+enum class Prefetch : uint8_t { kNone, kTemporal };
+enum class Scorer : uint8_t {
+  kToken,         // every key
+  kPageMinmax,    // bound of q.k over the page's key-wise minima and maxima (Quest)
+  kPageCuboid,    // mean of that bound and the score of the page's centre (ArkVale's cuboid-mean)
+  kHierarchical,  // bounds of logical pages, max-reduced over physical ones (LServe)
+  kTwoStage,      // page bounds down to candidate_factor x budget, then their keys
+};
+// A copy of the keys of fewer bits that scorers read instead of the keys.
+enum class KeyCopy : uint8_t { kNone, kInt8 };
 enum class GroupAggregation : uint8_t { kSoftmaxSum, kMax, kMean };
+// Query heads that share a selected list: those of a kv head, or each has its own.
+enum class ListPer : uint8_t { kKvHead, kQueryHead };
+enum class Policy : uint8_t {
+  kTopK,
+  kMass,  // page by page in the order of their scores until 1 - epsilon of the mass is held (PSA), at most the budget
+};
+// When the mass policy stops: by PSA's Algorithm 1, which trusts the order of the estimates, or by a bound that holds
+// whatever the pages not read contain.
+enum class StopRule : uint8_t { kEstimate, kBound };
+enum class Correction : uint8_t {
+  kNone,
+  kRemote,  // the cache rank attends to the top-k rows that the prediction missed and sends the partial state
+};
+// Rows of a selection that travel: those that are not resident, or all of them every time (the base paper).
+enum class Transfer : uint8_t { kDelta, kFull };
 
 inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max();
 
 // A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
 // full records of this type. The attended set of (position p, layer, kv head) is
-//   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most budget_tokens rows,
+//   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most HeadBudget rows,
 // where b(p) is the start of the recent window (RecentStart below).
 struct SelectionSpec {
   std::string preset = "winnow";
+
   Predictor predictor = Predictor::kDepth;
   uint32_t window = 8;  // temporal: past queries blended, 2..32
   TemporalVariant temporal_variant = TemporalVariant::kSoftmax;
   bool post_rope = false;  // temporal: blend after RoPE
   uint32_t lookahead = 1;  // depth: layers ahead, 1..8
+  Projection projection = Projection::kInferenceRank;
+  Prefetch prefetch = Prefetch::kNone;
+
   Scorer scorer = Scorer::kToken;
-  Policy policy = Policy::kTopK;
+  uint32_t page_tokens = 16;            // of page bounds: 16, 32 or 64; hierarchical: the logical page
+  uint32_t physical_page_tokens = 64;   // hierarchical: a multiple of page_tokens
+  uint32_t candidate_factor = 4;        // two-stage: keys that the first stage leaves, in budgets
+  uint32_t score_all_below_tokens = 0;  // two-stage: every key is scored while fewer than these are selectable
+  KeyCopy key_copy = KeyCopy::kNone;
   GroupAggregation group_aggregation = GroupAggregation::kSoftmaxSum;
+  ListPer list_per = ListPer::kKvHead;
+
+  Policy policy = Policy::kTopK;
+  float epsilon = 0.05f;  // mass policy: share of the mass that may be missed
+  StopRule stop_rule = StopRule::kEstimate;
   uint32_t budget_tokens = 2048;
+  // Budgets by (layer, kv head), from a head profile; empty: budget_tokens everywhere. 0: the head streams, it attends
+  // to sinks and recent window only and keeps no other rows.
+  std::vector<uint32_t> head_budgets = {};
   uint32_t sink_tokens = 4;
   uint32_t recent_tokens = 64;
+  uint32_t reuse_interval = 1;  // positions that share a selection, 1..16
+
   float pool_factor = 2.0f;
+  Transfer transfer = Transfer::kDelta;
+  Correction correction = Correction::kNone;
+  float min_captured_mass = 0;  // quality guard: heads below it are corrected; 0 = measured only
+  uint32_t budget_growth = 8;   // quality guard: a head's budget may grow up to this factor, 1, 2, 4 or 8
 
   friend bool operator==(const SelectionSpec&, const SelectionSpec&) = default;
 };
 
-// Start b(p) of the recent window of position p: the largest block-aligned position such that [b, p] holds at least
+// True where everything is attended by specification, whatever the context.
+constexpr bool IsDense(const SelectionSpec& spec) {
+  return spec.predictor == Predictor::kDense || spec.budget_tokens == kUnlimitedBudget;
+}
+
+// True when attention waits for the cache rank's verdict on the real query.
+constexpr bool WaitsForVerdict(const SelectionSpec& spec) {
+  return !IsDense(spec) && (spec.correction == Correction::kRemote || spec.min_captured_mass > 0);
+}
+
+// Most rows that are selected for a list = layer * num_kv_heads + kv_head, before the guard lets it grow.
+constexpr uint32_t HeadBudget(const SelectionSpec& spec, size_t list) {
+  return spec.head_budgets.empty() ? spec.budget_tokens : spec.head_budgets[list];
+}
+
+// The same with all growth that the guard may allow: what grants of slots must cover.
+constexpr uint32_t BudgetCeiling(const SelectionSpec& spec, size_t list) {
+  const uint64_t budget = HeadBudget(spec, list);
+  const uint64_t ceiling = spec.min_captured_mass > 0 ? budget * spec.budget_growth : budget;
+  return ceiling < kUnlimitedBudget ? static_cast<uint32_t>(ceiling) : kUnlimitedBudget;
+}
+
+// Start b of the recent window of position p: the largest block-aligned position such that [b, p] holds at least
 // `recent_tokens` rows (so between recent_tokens and recent_tokens + block_tokens - 1), and never below the sinks. Rows
-// below b(p) are complete blocks.
+// below b are complete blocks.
 constexpr uint32_t RecentStart(uint32_t position, uint32_t recent_tokens, uint32_t sink_tokens, uint32_t block_tokens) {
   const uint32_t length = position + 1;
   const uint32_t start = length > recent_tokens ? (length - recent_tokens) / block_tokens * block_tokens : 0;
@@ -46,7 +125,7 @@ constexpr uint32_t RecentStart(uint32_t position, uint32_t recent_tokens, uint32
 
 // True when every row up to `position` is attended: what lies between the sinks and the recent window fits the budget.
 constexpr bool AttendsEverything(uint32_t position, const SelectionSpec& spec, uint32_t block_tokens) {
-  if (spec.predictor == Predictor::kDense || spec.budget_tokens == kUnlimitedBudget) return true;
+  if (IsDense(spec)) return true;
   return RecentStart(position, spec.recent_tokens, spec.sink_tokens, block_tokens) - spec.sink_tokens <=
          spec.budget_tokens;
 }

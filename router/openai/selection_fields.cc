@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/selection/presets.h"
+#include "common/selection/validate.h"
 #include "router/openai/api_error.h"
 #include "router/openai/json_reader.h"
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "cache_rank/cache_rank.h"
-#include "common/selection/presets.h"
+#include "common/selection/selection_proto.h"
 #include "tests/cache_rank/reference.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"

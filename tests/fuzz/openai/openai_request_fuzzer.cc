@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "common/base/check.h"
-#include "common/selection/presets.h"
+#include "common/selection/validate.h"
 #include "router/openai/api_error.h"
 #include "router/openai/chat_request.h"
 #include "router/openai/completion_request.h"
