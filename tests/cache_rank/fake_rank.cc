@@ -252,6 +252,7 @@ FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   for (FakeSequence::List& list : owned->lists) list.pool.clear();
   owned->selections.clear();
   owned->masses.clear();
+  owned->verdicts.clear();
   return (sequences_[id] = std::move(owned)).get();
 }
 
@@ -298,7 +299,7 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
   Send(header, payload);
 }
 
-void FakeRank::SendLayer(int layer) {
+void FakeRank::SendLayer(int layer, bool with_queries) {
   const KvLayout& layout = cluster_->shape.layout;
   std::vector<std::byte> payload;
   for (FakeSequence* sequence : rows_) {
@@ -313,11 +314,11 @@ void FakeRank::SendLayer(int layer) {
   }
   payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
   for (FakeSequence* sequence : rows_) {
-    AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
+    if (with_queries) AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kLayer;
-  header.flags = wire::kSectionAppend | wire::kSectionQuery;
+  header.flags = wire::kSectionAppend | (with_queries ? wire::kSectionQuery : 0);
   const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
   if (target < layout.num_layers) {
     header.flags |= wire::kSectionPrediction;
