@@ -21,6 +21,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
                       .appended_rows = appended_rows.get(),
                       .selections = selections.get(),
                       .selection_seconds = selection_seconds.get(),
+                      .projections = projections.get(),
                       .plans = plans.get(),
                       .frames_received = frames_received.get(),
                       .frames_malformed = frames_malformed.get(),
