@@ -183,6 +183,9 @@ void Selector::RunHead(int item, int worker, bool score) {
 
 void Selector::RunBatch(PeerLink& link, bool score) {
   if (num_rows_ == 0) return;
+  const uint64_t plan = rows_[0].sequence->seat.position == rows_[0].position ? rows_[0].sequence->seat.plan : 0;
+  const TimelineSpan span(metrics_->timeline, score ? Span::kSelect : Span::kSend, static_cast<uint16_t>(layer_), plan,
+                          static_cast<uint32_t>(num_rows_));
   struct Context {
     Selector* selector;
     bool score;
