@@ -82,6 +82,11 @@ absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const Sequenc
         "selection.projection is on the cache rank, which holds no weights: start it with --model DIR");
   }
   const bool selects = !AttendsEverything(options.max_positions, options.spec, kBlockTokens);
+  if (selects && options.max_positions > HeadResidency::kMaxPositions) {
+    return absl::InvalidArgumentError(absl::StrCat("max_positions ", options.max_positions, " exceeds ",
+                                                   HeadResidency::kMaxPositions,
+                                                   ", the most that can be selected from"));
+  }
   if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {

@@ -177,7 +177,7 @@ void Selector::RunHead(int item, int worker, bool score) {
   if (!row.sends) return;
   HeadDelta& delta = *row.deltas[head_index];
   const uint32_t ring = wire::RingTokens(row.sequence->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
-  head.residency.Update(head.selected, row.position, ring, &delta);
+  head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   delta.captured_mass = previous_mass;
 }
 
