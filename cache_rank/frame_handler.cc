@@ -147,6 +147,11 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
       reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
   const auto* predictions =
       reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
+  if ((header.flags & wire::kSectionHidden) != 0 && hidden_size_ == 0) {
+    return absl::InvalidArgumentError("residuals, and this cache rank projects no queries");
+  }
+  const auto* hidden =
+      reinterpret_cast<const float*>(section(wire::kSectionHidden, rows * hidden_size_ * sizeof(float)));
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, end));
   if (predictions != nullptr && header.prediction_layer >= layout_.num_layers) {
     return absl::InvalidArgumentError(
@@ -173,10 +178,13 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     if (queries != nullptr) selector_->OnQuery(link, *sequence, layer, row.position);
     if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.sparse) continue;
     const int target = layer + static_cast<int>(sequence->spec.lookahead);
-    if (predictions != nullptr && header.prediction_layer == target) {
+    if (target >= layout_.num_layers) continue;
+    const bool projects = sequence->spec.projection == Projection::kCacheRank;
+    if (projects && hidden != nullptr) {
+      TakeHidden(link, *sequence, target, row.position, hidden + i * hidden_size_);
+    } else if (!projects && predictions != nullptr && header.prediction_layer == target) {
       TakePrediction(link, *sequence, target, row.position, predictions + i * query_floats);
-    } else if (appended != nullptr && target < layout_.num_layers &&
-               sequence->layers[target].target_position != row.position) {
+    } else if (appended != nullptr && !sequence->layers[target].HasTarget(row.position)) {
       selector_->Refuse(link, header.plan, *sequence, target);
     }
   }
@@ -223,6 +231,14 @@ void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int 
   LayerSelection& selection = sequence.layers[layer];
   Rotate(query, position, selection.target.data());
   selection.target_position = position;
+  selector_->OnTarget(link, sequence, layer, position);
+}
+
+void FrameHandler::TakeHidden(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                              const float* hidden) {
+  LayerSelection& selection = sequence.layers[layer];
+  selection.hidden.assign(hidden, hidden + hidden_size_);
+  selection.hidden_position = position;
   selector_->OnTarget(link, sequence, layer, position);
 }
 

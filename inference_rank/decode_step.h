@@ -53,6 +53,7 @@ class DecodeStep final : public DecodeKv {
     int count;
     bool needs_queries;
     bool needs_predictions;
+    int hidden_layers;  // the residuals that enter layers below it are sent: others are projected from them
   };
   struct Row {
     Sequence* sequence;
