@@ -31,14 +31,21 @@ struct LayerSelection {
   QueryRing queries;
   std::vector<float> target;  // [num_query_heads, head_dim] rotated query of target_position, where one is sent
   uint32_t target_position = kNoPosition;
+  std::vector<float> hidden;  // [hidden_size] residual of hidden_position that the target is projected from; else empty
+  uint32_t hidden_position = kNoPosition;
   uint32_t scheduled_position = kNoPosition;  // a scoring task for it is queued
   uint32_t selected_position = kNoPosition;   // `selected` of every head is for it
   uint32_t sent_position = kNoPosition;       // its deltas are on their way
   uint32_t judged_end = 0;                    // sparse positions below have their verdicts
   std::vector<HeadSelection> heads;
 
+  // What `position` is to be selected with has come.
+  bool HasTarget(uint32_t position) const { return target_position == position || hidden_position == position; }
+  // A residual has come whose target has not been projected yet.
+  bool needs_projection() const { return hidden_position != kNoPosition && target_position != hidden_position; }
+
   void ResetExceptQueries(uint32_t max_positions) {
-    target_position = scheduled_position = selected_position = sent_position = kNoPosition;
+    target_position = hidden_position = scheduled_position = selected_position = sent_position = kNoPosition;
     for (HeadSelection& head : heads) {
       head.selected.clear();
       head.mass_position = kNoPosition;

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/timeline/timeline.h"
+
 namespace winnow {
 
 struct HeadPartial;
@@ -32,6 +34,7 @@ struct CacheRankSnapshot {
   uint64_t appended_rows = 0;      // one per layer and kv head
   uint64_t selections = 0;         // (position, layer) pairs that were scored
   double selection_seconds = 0;    // wall time of scoring
+  uint64_t projections = 0;        // queries computed here from residuals, one per position and layer
   uint64_t verdicts = 0;           // (position, layer, kv head) judged by their real query
   uint64_t missed_top_k = 0;       // of those, corrected by the missed top-k
   uint64_t complements = 0;        // of those, corrected by everything that was not attended
@@ -74,8 +77,8 @@ class Counter {
 
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes,
-      appended_rows, selections, verdicts, missed_top_k, complements, budget_growths, correction_rows, plans,
-      frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
+      appended_rows, selections, projections, verdicts, missed_top_k, complements, budget_growths, correction_rows,
+      plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
       sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
       blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
   Counter<double> selection_seconds;
@@ -88,6 +91,7 @@ struct CacheRankMetrics {
   // By layer; layers from kMaxLayers on are counted in the last.
   std::array<Mass, kMaxLayers> captured_mass, corrected_mass;
   Counter<uint64_t> num_layers;
+  Timeline timeline;  // of the data-plane thread
 
   void ObserveCapturedMass(size_t layer, float mass) { Observe(captured_mass, layer, mass); }
   void ObserveVerdict(size_t layer, const HeadPartial& verdict, bool grew);

@@ -9,8 +9,9 @@
 
 namespace winnow {
 
-Selector::Selector(const Options& options, const SelectionModel& model, const KernelTable* kernels, Executor* executor,
-                   const SequenceStore* store, Streamer* streamer, CacheRankMetrics* metrics)
+Selector::Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
+                   const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
+                   CacheRankMetrics* metrics)
     : options_(options),
       model_(model),
       kernels_(kernels),
@@ -18,6 +19,7 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Ke
       store_(store),
       streamer_(streamer),
       metrics_(metrics),
+      projections_(projection, model.rope, model.head_dim, kernels, executor, store),
       rows_(options.batch_rows),
       scratch_(kernels->num_workers(*executor)),
       judge_scratch_(scratch_.size()) {}
@@ -94,6 +96,10 @@ bool Selector::RunOnce(PeerLinks& links) {
     for (auto& [id, link] : links) {
       if ((id > last_link_) != (pass == 0)) continue;
       if (link->to_score.empty() || !link->failure.ok() || !streamer_->CanTake(*link)) continue;
+      if (const int rows = projections_.Run(*link); rows > 0) {
+        metrics_->projections.Add(rows);
+        return true;
+      }
       last_link_ = id;
       TakeBatch(*link, link->to_score, /*score=*/true);
       RunBatch(*link, /*score=*/true);
@@ -122,6 +128,7 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     CachedSequence* sequence = store_->FindAttached(task.sequence_id, task.attach_epoch, link.id);
     const auto in_batch = [&](const Row& row) { return row.sequence == sequence; };
     if (sequence != nullptr && std::any_of(rows_.begin(), rows_.begin() + num_rows_, in_batch)) break;
+    if (score && sequence != nullptr && sequence->layers[task.layer].needs_projection()) break;  // the next batch
     queue.pop_front();
     if (sequence == nullptr || !IsValid(task, *sequence, score)) continue;
     LayerSelection& layer = sequence->layers[task.layer];
@@ -205,7 +212,7 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   if (!row.sends) return;
   HeadDelta& delta = *row.deltas[head_index];
   const uint32_t ring = wire::RingTokens(row.sequence->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
-  head.residency.Update(head.selected, row.position, ring, &delta);
+  head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   // Masses of judged positions went with their verdicts.
   delta.captured_mass = WaitsForVerdict(row.sequence->spec) ? std::nanf("") : previous_mass;
 }
@@ -232,6 +239,12 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
 
 void Selector::RunBatch(PeerLink& link, bool score) {
   if (num_rows_ == 0) return;
+  const uint64_t plan = rows_[0].sequence->seat.position == rows_[0].position ? rows_[0].sequence->seat.plan : 0;
+  const TimelineSpan span(metrics_->timeline,
+                          !score         ? Span::kSend
+                          : judges_only_ ? Span::kVerdict
+                                         : Span::kSelect,
+                          static_cast<uint16_t>(layer_), plan, static_cast<uint32_t>(num_rows_));
   struct Context {
     Selector* selector;
     bool score;

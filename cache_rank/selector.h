@@ -7,6 +7,7 @@
 #include "cache_rank/judge_head.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
+#include "cache_rank/projection_batch.h"
 #include "cache_rank/select_head.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/streamer.h"
@@ -20,9 +21,10 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 // alone and never depends on the order here.
 //
 // Inputs of Sel(p, l) become complete at different times:
-//   last, temporal    with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan
-//   arrives depth             with the Layer frame of (p, l - lookahead); layers below lookahead select with their own
-//   query exact             with the Layer frame of (p, l)
+//   last, temporal: with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan arrives
+//   depth:          with the Layer frame of (p, l - lookahead), which carries the query, or the residual that it is
+//                   projected from here; layers below lookahead select with their own query
+//   exact:          with the Layer frame of (p, l)
 // Captured mass of p-1, where it is a position to be measured, is measured in the pass that selects for p (for own
 // queries: of p, in the pass of p), and reported with p's delta. Sequences that wait for verdicts have every position
 // judged by its real query instead (JudgeHead): in the pass that selects where that is the selecting query, otherwise
@@ -42,8 +44,10 @@ class Selector {
     size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
   };
 
-  Selector(const Options& options, const SelectionModel& model, const KernelTable* kernels, Executor* executor,
-           const SequenceStore* store, Streamer* streamer, CacheRankMetrics* metrics);
+  // `projection` may be null: then no sequence's specification may ask for it.
+  Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
+           const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
+           CacheRankMetrics* metrics);
 
   // A plan's sparse rows have their seats: sends what is selected already, schedules what can be, refuses what never
   // will be.
@@ -53,7 +57,7 @@ class Selector {
   void OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
   // The real query of `position`, a sparse one of a sequence that waits for verdicts, is in the layer's ring.
   void OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
-  // LayerSelection::target holds the query to select with.
+  // LayerSelection::target holds the query to select with, or LayerSelection::hidden what it is projected from.
   void OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
   // A plan row broke the protocol, or what it needs did not come: the peer gets kTransferFailed instead of deltas.
   void Refuse(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer);
@@ -94,6 +98,7 @@ class Selector {
   Streamer* const streamer_;
   CacheRankMetrics* const metrics_;
 
+  ProjectionBatch projections_;
   uint32_t last_link_ = 0;  // round robin
   // The batch under way.
   int layer_ = 0;

@@ -1,5 +1,6 @@
 #include "inference_rank/decode_step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -57,14 +58,19 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
     const uint32_t position = sequence->next_position;
     const bool sparse = !AttendsEverything(position, sequence->spec, kBlockTokens);
     if (groups_.empty() || groups_.back().link != sequence->link.get()) {
-      groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false});
+      groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false, 0});
     }
     Group& group = groups_.back();
     ++group.count;
     group.needs_queries |= UsesQueries(sequence->spec);
     if (sparse && sequence->spec.predictor == Predictor::kDepth) {
-      group.needs_predictions = true;
-      lookahead_ = static_cast<int>(sequence->spec.lookahead);
+      const int lookahead = static_cast<int>(sequence->spec.lookahead);
+      if (sequence->spec.projection == Projection::kCacheRank) {
+        group.hidden_layers = std::max(group.hidden_layers, layout_.num_layers - lookahead);
+      } else {
+        group.needs_predictions = true;
+        lookahead_ = lookahead;
+      }
     }
     const bool judged = sparse && WaitsForVerdict(sequence->spec);
     waits_for_partials_ |= judged;
@@ -106,6 +112,8 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
 }
 
 void DecodeStep::Publish(const DecodeLayerOutput& output) {
+  const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
+                          static_cast<uint32_t>(rows_.size()));
   if (waits_for_partials_) {
     const size_t heads = rows_.size() * layout_.num_kv_heads;
     judged_layer_ = output.layer;
@@ -133,9 +141,11 @@ absl::Status DecodeStep::PostLayer(const Group& group, const DecodeLayerOutput& 
   const size_t append_bytes = group.count * token_kv_bytes;
   const size_t query_bytes = group.count * query_floats * sizeof(float);
   const bool predictions = group.needs_predictions && output.prediction != nullptr;
-  const size_t bytes = SectionWriter::Size(append_bytes) +
-                       (group.needs_queries ? SectionWriter::Size(query_bytes) : 0) +
-                       (predictions ? SectionWriter::Size(query_bytes) : 0);
+  const bool hidden = output.layer < group.hidden_layers;
+  const size_t hidden_bytes = group.count * output.hidden_size * sizeof(float);
+  const size_t bytes =
+      SectionWriter::Size(append_bytes) + (group.needs_queries ? SectionWriter::Size(query_bytes) : 0) +
+      (predictions ? SectionWriter::Size(query_bytes) : 0) + (hidden ? SectionWriter::Size(hidden_bytes) : 0);
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *group.link, bytes, waits_));
   wire::FrameHeader header{};
   header.type = wire::FrameType::kLayer;
@@ -153,6 +163,10 @@ absl::Status DecodeStep::PostLayer(const Group& group, const DecodeLayerOutput& 
     header.flags |= wire::kSectionPrediction;
     header.prediction_layer = static_cast<uint16_t>(output.prediction_layer);
     writer.Write(output.prediction + group.first * query_floats, query_bytes);
+  }
+  if (hidden) {
+    header.flags |= wire::kSectionHidden;
+    writer.Write(output.hidden + static_cast<size_t>(group.first) * output.hidden_size, hidden_bytes);
   }
   return group.link->channel()->Post(header, std::move(buffer));
 }
@@ -185,8 +199,10 @@ bool DecodeStep::Judged() const {
 // Lets the transport work until `done`; poisons rows whose link ends, and calls `give_up` when the time is over, which
 // must make `done` true.
 template <typename Done, typename GiveUp>
-void DecodeStep::WaitUntil(Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us) {
+void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us) {
   if (done()) return;
+  const TimelineSpan span(metrics_.timeline, what, static_cast<uint16_t>(layer), plan_,
+                          static_cast<uint32_t>(rows_.size()));
   const auto start = std::chrono::steady_clock::now();
   while (!done()) {
     for (const Group& group : groups_) {
@@ -214,7 +230,8 @@ void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts)
       }
     }
   };
-  WaitUntil([&] { return Complete(layer); }, give_up, metrics_.delta_wait_us);
+  WaitUntil(
+      Span::kAwaitRows, layer, [&] { return Complete(layer); }, give_up, metrics_.delta_wait_us);
   for (size_t row = 0; row < rows_.size(); ++row) {
     if (missing_[layer * rows_.size() + row] > 0) UseResidentOnly(static_cast<int>(row), layer);
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -234,7 +251,8 @@ std::span<const PartialAttention> DecodeStep::AwaitPartials(int layer) {
              absl::DeadlineExceededError(absl::StrCat("no verdict for layer ", layer)));
     }
   };
-  WaitUntil([&] { return Judged(); }, give_up, metrics_.partial_wait_us);
+  WaitUntil(
+      Span::kAwaitVerdict, judged_layer_, [&] { return Judged(); }, give_up, metrics_.partial_wait_us);
   return partials_;
 }
 

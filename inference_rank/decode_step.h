@@ -53,6 +53,7 @@ class DecodeStep final : public DecodeKv {
     int count;
     bool needs_queries;
     bool needs_predictions;
+    int hidden_layers;  // the residuals that enter layers below it are sent: others are projected from them
   };
   struct Row {
     Sequence* sequence;
@@ -72,7 +73,7 @@ class DecodeStep final : public DecodeKv {
   bool Complete(int layer) const;
   bool Judged() const;
   template <typename Done, typename GiveUp>
-  void WaitUntil(Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us);
+  void WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us);
   void UseResidentOnly(int row, int layer);
 
   // Constant after construction.

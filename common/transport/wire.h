@@ -52,6 +52,8 @@ inline constexpr uint32_t kSectionAppend =
 inline constexpr uint32_t kSectionQuery =
     2;  // f32 [num_rows][num_query_heads][head_dim] before RoPE: queries of layer_first
 inline constexpr uint32_t kSectionPrediction = 4;  // f32, same shape: queries predicted for layer `prediction_layer`
+inline constexpr uint32_t kSectionHidden =
+    8;  // f32 [num_rows][hidden_size]: residuals that enter layer_first, for predictions projected by the cache rank
 
 struct FrameHeader {
   uint32_t magic;

@@ -174,7 +174,9 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                 .kv_rows = kv_rows_.data(),
                 .q_pre_rope = q_pre_rope_.data(),
                 .prediction = predicts ? prediction_.data() : nullptr,
-                .prediction_layer = l + lookahead});
+                .prediction_layer = l + lookahead,
+                .hidden = x_.data(),
+                .hidden_size = config_.hidden_size});
 
     kv.AwaitSlots(l, slots_.data(), slot_counts_.data());
     const size_t lists = static_cast<size_t>(num_rows) * config_.num_kv_heads;

@@ -21,6 +21,8 @@ struct DecodeLayerOutput {
   const float* prediction =
       nullptr;  // same shape: queries predicted for prediction_layer, before RoPE; null when there are none
   int prediction_layer = 0;
+  const float* hidden = nullptr;  // [num_rows, hidden_size] residual that enters the layer
+  int hidden_size = 0;
 };
 
 // A partial attention state over rows that are not resident, to be merged after the layer's own attention.

@@ -29,8 +29,11 @@ TestCluster::TestCluster(const Options& options, int num_layers)
       kernels(CpuKernels("portable").value()),
       executor(kernels->new_executor(options.num_threads)),
       transport(NewInprocTransport({.incarnation = 1, .window_bytes = size_t{16} << 20, .ucx_tls = ""})),
-      lag_(options.lag) {
-  data_plane = DataPlane::Create(options.data_plane, shape, kernels, executor.get(), &metrics).value();
+      lag_(options.lag),
+      hidden_size_(options.projection == nullptr ? 0 : options.projection->hidden_size()),
+      prediction_(options.prediction) {
+  data_plane =
+      DataPlane::Create(options.data_plane, shape, kernels, executor.get(), &metrics, options.projection).value();
   transport->SetHandler([this](Channel& channel, ReceivedFrame frame) { data_plane->HandleFrame(channel, frame); });
 }
 
@@ -70,6 +73,13 @@ std::vector<float> TestCluster::TruthPrediction(uint64_t seed, int layer, uint32
   std::vector<float> q = TruthQuery(seed, layer, position);
   for (size_t i = 0; i < q.size(); ++i) q[i] += 0.3f * Noise(seed, 9000 + layer, position, i);
   return q;
+}
+
+std::vector<float> TestCluster::TruthHidden(uint64_t seed, int layer, uint32_t position, int hidden_size) const {
+  std::vector<float> x;
+  for (int i = 0; i < hidden_size; ++i)
+    x.push_back(Noise(seed, 6000, i) + 0.5f * Noise(seed, 6100 + layer, position, i));
+  return x;
 }
 
 std::vector<Vector> TestCluster::Queries(const FakeSequence&, const std::vector<float>& values, int head,
@@ -320,12 +330,21 @@ void FakeRank::SendLayer(int layer, bool with_queries) {
   header.type = wire::FrameType::kLayer;
   header.flags = wire::kSectionAppend | (with_queries ? wire::kSectionQuery : 0);
   const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
-  if (target < layout.num_layers) {
+  if (target < layout.num_layers && rows_[0]->spec.projection == Projection::kCacheRank) {
+    header.flags |= wire::kSectionHidden;
+    payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
+    for (FakeSequence* sequence : rows_) {
+      AppendBytes(payload,
+                  cluster_->TruthHidden(sequence->seed, layer, sequence->next_position, cluster_->hidden_size_));
+    }
+  } else if (target < layout.num_layers) {
     header.flags |= wire::kSectionPrediction;
     header.prediction_layer = static_cast<uint16_t>(target);
     payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
     for (FakeSequence* sequence : rows_) {
-      AppendBytes(payload, cluster_->TruthPrediction(sequence->seed, target, sequence->next_position));
+      AppendBytes(payload, cluster_->prediction_
+                               ? cluster_->prediction_(sequence->seed, target, sequence->next_position)
+                               : cluster_->TruthPrediction(sequence->seed, target, sequence->next_position));
     }
   }
   header.plan = plan_;

@@ -121,6 +121,9 @@ class TestCluster {
     DataPlane::Options data_plane;
     int num_threads = 1;
     int lag = 1;  // the cache rank works once in so many rounds of progress
+    const QueryProjection* projection = nullptr;
+    // Replaces TruthPrediction in what inference ranks send.
+    std::function<std::vector<float>(uint64_t seed, int layer, uint32_t position)> prediction = nullptr;
   };
   explicit TestCluster(const Options& options, int num_layers = 3);
   static DataPlane::Options SmallDataPlane() { return {.memory_bytes = size_t{32} << 20}; }
@@ -137,6 +140,8 @@ class TestCluster {
   std::vector<float> TruthRow(uint64_t seed, int layer, int head, uint32_t position) const;
   std::vector<float> TruthQuery(uint64_t seed, int layer, uint32_t position) const;
   std::vector<float> TruthPrediction(uint64_t seed, int layer, uint32_t position) const;
+  // Residual that enters a layer, [hidden_size].
+  std::vector<float> TruthHidden(uint64_t seed, int layer, uint32_t position, int hidden_size) const;
   // What is wrong with Sel(position, layer, head) by brute force; empty when nothing is.
   std::string CheckSelection(const FakeSequence& sequence, uint32_t position, int layer, int head,
                              const std::vector<uint32_t>& selected) const;
@@ -158,6 +163,10 @@ class TestCluster {
                               uint32_t rotate_to) const;
   std::vector<Vector> Keys(uint64_t seed, int layer, int head, uint32_t count) const;
   const int lag_;
+  const int hidden_size_;
+  const decltype(Options::prediction) prediction_;
+
+  friend class FakeRank;
 };
 
 }  // namespace winnow::test
