@@ -41,6 +41,7 @@ void UsageTotals::Write(JsonWriter* json) const {
   json->Key("total_tokens").Int(uint64_t{prompt_tokens_} + completion_tokens_);
   json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(0).EndObject();
   json->Key("winnow").BeginObject();
+  json->Key("selection").String(selection_);
   ratio("captured_mass_mean", mass_weight_ > 0, mass_weight_ > 0 ? mass_sum_ / mass_weight_ : 0);
   ratio("captured_mass_p5", mass_p5_.has_value(), mass_p5_.value_or(0));
   ratio("hit_ratio", lookups_ > 0, lookups_ > 0 ? static_cast<double>(hits_) / static_cast<double>(lookups_) : 0);
