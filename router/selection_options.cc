@@ -18,7 +18,9 @@ absl::StatusOr<SpecChanges> ReadOptions(const v1::SelectionOptions& options) {
     WINNOW_RETURN_IF_ERROR(changes.Add("budget", absl::StrCat(options.budget_tokens())));
   }
   if (options.has_min_captured_mass()) {
-    WINNOW_RETURN_IF_ERROR(changes.Add("min_captured_mass", absl::StrCat(options.min_captured_mass())));
+    WINNOW_ASSIGN_OR_RETURN(const SelectionField* field, FindField("min_captured_mass"));
+    const SelectionSpec given{.min_captured_mass = options.min_captured_mass()};
+    changes.fields.push_back({field, field->Print(given)});  // with all of the float's bits
   }
   return changes;
 }
