@@ -2,19 +2,12 @@
 #include <cstdint>
 #include <span>
 
+#include "cache_rank/index_layout.h"
 #include "cache_rank/scratch_buffer.h"
 #include "common/selection/selection_spec.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
-
-// The keys of rows [0, num_keys) of one (sequence, layer, kv head), as index tiles.
-struct KeyTable {
-  const void* const* tiles = nullptr;  // [ceil(num_keys / kBlockTokens)]
-  uint32_t num_keys = 0;
-  int head_dim = 0;
-  Dtype dtype = Dtype::kBf16;
-};
 
 // Scaled scores q.k of some queries against all keys of a table.
 struct Scores {
