@@ -75,14 +75,15 @@ void SelectLayer(benchmark::State& state) {
       const size_t offset = head * kLayout.group_size() * kLayout.head_dim;
       HeadQuestion question{.spec = &spec,
                             .position = position,
-                            .tiles = stored->kv.tiles(layer, head),
+                            .budget_tokens = spec.budget_tokens,
+                            .index = stored->kv.index(layer, head),
                             .target = stored->queries.data() + offset};
       if (measure) {
         question.measured = stored->queries.data() + kLayout.num_query_heads * kLayout.head_dim + offset;
         question.measured_position = position - 1;
       }
       benchmark::DoNotOptimize(SelectHead(*stored->kernels, stored->model, question, scratch,
-                                          &selected[layer * kLayout.num_kv_heads + head]));
+                                          std::span(&selected[layer * kLayout.num_kv_heads + head], 1)));
     }
     layer = (layer + 1) % kLayout.num_layers;
     step += layer == 0 ? 1 : 0;

@@ -21,6 +21,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
                       .appended_rows = appended_rows.get(),
                       .selections = selections.get(),
                       .selection_seconds = selection_seconds.get(),
+                      .scored_key_bytes = scored_key_bytes.get(),
                       .plans = plans.get(),
                       .frames_received = frames_received.get(),
                       .frames_malformed = frames_malformed.get(),

@@ -130,7 +130,8 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   const size_t offset = static_cast<size_t>(first_head) * model_.head_dim;
   HeadQuestion question{.spec = &sequence.spec,
                         .position = row.position,
-                        .tiles = sequence.kv.tiles(layer_, head),
+                        .budget_tokens = HeadBudget(sequence.spec, static_cast<size_t>(layer_) * num_kv_heads_ + head),
+                        .index = sequence.kv.index(layer_, head),
                         .first_query_head = first_head};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
@@ -160,11 +161,13 @@ void Selector::RunHead(int item, int worker, bool score) {
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
   if (score) {
     const HeadQuestion question = Question(row, head_index);
-    const float mass = SelectHead(*kernels_, model_, question, scratch_[worker], &head.selected);
+    const CapturedMassFigure figure =
+        SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
     if (question.measured != nullptr) {
-      head.mass = mass;
+      head.mass = figure.mass;
+      head.mass_is_lower_bound = figure.is_lower_bound;
       head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous_mass = mass;
+      if (question.measured_position + 1 == row.position) previous_mass = figure.mass;
     }
   }
   if (!row.sends) return;
@@ -191,6 +194,9 @@ void Selector::RunBatch(PeerLink& link, bool score) {
   if (score) {
     metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    uint64_t scored_key_bytes = 0;
+    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes;
+    metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) {
     Row& row = rows_[i];

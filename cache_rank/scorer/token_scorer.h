@@ -30,6 +30,10 @@ struct Softmaxes {
   int num_queries = 0;
   uint32_t num_keys = 0;
 
+  // Key j's share of the softmax of query i.
+  double Share(int i, uint32_t j) const {
+    return double{weights[i * stride + j]} * run_scales[i * SoftmaxRuns(num_keys) + j / kSoftmaxRun];
+  }
   // Those of queries [first, first + count).
   Softmaxes Slice(int first, int count) const {
     return {weights + first * stride, stride, run_scales + first * SoftmaxRuns(num_keys), lse + first, count, num_keys};

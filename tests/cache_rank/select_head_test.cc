@@ -49,10 +49,14 @@ TEST_P(SelectHeadAggregationTest, TakesTheMostImportantRowsBetweenSinksAndRecent
     for (int head = 0; head < 2; ++head) {
       const Queries q = RandomQueries(position + head, 2, shape_.layout.head_dim);
       std::vector<uint32_t> selected{1, 2, 3};  // of an earlier use
-      const float mass = SelectHead(
-          kernels_, shape_.model,
-          {.spec = &spec, .position = position, .tiles = stored.kv.tiles(0, head), .target = q.values.data()}, scratch_,
-          &selected);
+      const float mass = SelectHead(kernels_, shape_.model,
+                                    {.spec = &spec,
+                                     .position = position,
+                                     .budget_tokens = 48,
+                                     .index = stored.kv.index(0, head),
+                                     .target = q.values.data()},
+                                    scratch_, {&selected, 1})
+                             .mass;
       EXPECT_TRUE(std::isnan(mass));
       const Vector importance =
           test::ImportanceReference(GetParam(), q.vectors, stored.Keys(head, position), shape_.model.attention_scale);
@@ -77,11 +81,12 @@ TEST_F(SelectHeadTest, MeasuresThePositionBeforeWithoutChangingTheSelection) {
   std::vector<uint32_t> selected = previous;
   HeadQuestion question{.spec = &spec,
                         .position = position,
-                        .tiles = stored.kv.tiles(0, 1),
+                        .budget_tokens = 48,
+                        .index = stored.kv.index(0, 1),
                         .target = prediction.values.data(),
                         .measured = real.values.data(),
                         .measured_position = position - 1};
-  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, &selected);
+  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, {&selected, 1}).mass;
   const uint32_t recent = RecentStart(position - 1, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
   const double expected = test::MassReference(real.vectors, stored.Keys(1, position), 1, 4, previous, recent);
   EXPECT_NEAR(mass, expected, kTolerance);
@@ -89,7 +94,7 @@ TEST_F(SelectHeadTest, MeasuresThePositionBeforeWithoutChangingTheSelection) {
 
   question.measured = nullptr;
   std::vector<uint32_t> alone;
-  SelectHead(kernels_, shape_.model, question, scratch_, &alone);
+  SelectHead(kernels_, shape_.model, question, scratch_, {&alone, 1});
   EXPECT_EQ(selected, alone);
 }
 
@@ -99,11 +104,15 @@ TEST_F(SelectHeadTest, MeasuresItselfOverItsOwnRowToo) {
   const uint32_t position = 321;
   const Queries q = RandomQueries(3, 2, shape_.layout.head_dim);
   std::vector<uint32_t> selected, alone;
-  HeadQuestion question{.spec = &spec, .position = position, .tiles = stored.kv.tiles(0, 0), .target = q.values.data()};
-  SelectHead(kernels_, shape_.model, question, scratch_, &alone);
+  HeadQuestion question{.spec = &spec,
+                        .position = position,
+                        .budget_tokens = 48,
+                        .index = stored.kv.index(0, 0),
+                        .target = q.values.data()};
+  SelectHead(kernels_, shape_.model, question, scratch_, {&alone, 1});
   question.measured = q.values.data();
   question.measured_position = position;
-  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, &selected);
+  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, {&selected, 1}).mass;
   const uint32_t recent = RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
   EXPECT_NEAR(mass, test::MassReference(q.vectors, stored.Keys(0, position + 1), 1, 4, selected, recent), kTolerance);
   EXPECT_EQ(selected, alone) << "the position's own row has no say in its selection";
@@ -115,7 +124,8 @@ TEST_F(SelectHeadTest, StaysDefinedWhenQueriesAreNotFinite) {
   std::vector<float> q(2 * shape_.layout.head_dim, NAN);
   std::vector<uint32_t> selected;
   SelectHead(kernels_, shape_.model,
-             {.spec = &spec, .position = 300, .tiles = stored.kv.tiles(0, 0), .target = q.data()}, scratch_, &selected);
+             {.spec = &spec, .position = 300, .budget_tokens = 48, .index = stored.kv.index(0, 0), .target = q.data()},
+             scratch_, {&selected, 1});
   std::vector<uint32_t> lowest;
   for (uint32_t p = 4; p < 4 + 48; ++p) lowest.push_back(p);
   EXPECT_EQ(selected, lowest);
