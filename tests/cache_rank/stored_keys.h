@@ -11,7 +11,7 @@ namespace winnow::test {
 struct StoredKeys {
   StoredKeys(const ServedShape& shape, uint64_t seed, uint32_t count, uint32_t chunk = 7, const IndexLayout& index = {},
              float (*spread)(uint32_t position) = nullptr)
-      : pool(KvBlockPool::Create(size_t{8} << 20, shape.layout).value()),
+      : pool(KvBlockPool::Create(size_t{16} << 20, shape.layout).value()),
         kv(SequenceKv::Create(pool.get(), CpuKernels("portable").value(), shape.layout, count, index).value()) {
     const int dim = shape.layout.head_dim, heads = shape.layout.num_kv_heads;
     keys.assign(heads, {});
