@@ -23,14 +23,11 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
   if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
-  if (spec.projection != Projection::kInferenceRank) return not_built("projection on the cache rank");
   if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
   if (!spec.head_budgets.empty()) return not_built("budgets by head");
   if (spec.reuse_interval != 1) return not_built("reuse of selections");
   if (spec.transfer != Transfer::kDelta) return not_built("full transfer");
-  if (spec.correction != Correction::kNone) return not_built("remote correction");
-  if (spec.min_captured_mass > 0) return not_built("the quality guard");
   return absl::OkStatus();
 }
 
