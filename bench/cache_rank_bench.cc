@@ -20,10 +20,10 @@ constexpr KvLayout kLayout{
     .num_layers = 8, .num_query_heads = 8, .num_kv_heads = 2, .head_dim = 64, .dtype = Dtype::kBf16};
 
 struct Stored {
-  explicit Stored(uint32_t rows)
+  Stored(uint32_t rows, const IndexLayout& index)
       : kernels(CpuKernels().value()),
-        pool(KvBlockPool::Create(rows * kLayout.token_bytes() * 2 + (size_t{64} << 20), kLayout).value()),
-        kv(SequenceKv::Create(pool.get(), kernels, kLayout, rows + 1).value()) {
+        pool(KvBlockPool::Create(rows * kLayout.token_bytes() * 3 + (size_t{64} << 20), kLayout).value()),
+        kv(SequenceKv::Create(pool.get(), kernels, kLayout, rows + 1, index).value()) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     std::vector<uint16_t> chunk(kLayout.num_kv_heads * kBlockTokens * 2 * kLayout.head_dim);
@@ -52,19 +52,33 @@ struct Stored {
   SelectionModel model;
 };
 
+// The ways of selecting that are timed.
+constexpr const char* kWays[] = {"token",  "int8",   "two-stage", "two-stage int8",
+                                 "minmax", "cuboid", "mass",      "mass bound"};
+SelectionSpec SpecOf(int way) {
+  SelectionSpec spec;
+  if (way == 1 || way == 3) spec.key_copy = KeyCopy::kInt8;
+  if (way == 2 || way == 3) spec.scorer = Scorer::kTwoStage, spec.budget_tokens = 1024;
+  if (way == 4) spec.scorer = Scorer::kPageMinmax;
+  if (way >= 5) spec.scorer = Scorer::kPageCuboid, spec.page_tokens = 32;
+  if (way >= 6) spec.policy = Policy::kMass;
+  if (way == 7) spec.stop_rule = StopRule::kBound;
+  return spec;
+}
+
 // One layer of one row: both kv heads, measuring the mass of the position before never (0), always (1) or every n-th
-// time.
+// time. Bytes are those of keys and page bounds that were read.
 void SelectLayer(benchmark::State& state) {
   const uint32_t position = static_cast<uint32_t>(state.range(0));
   const int mass_interval = static_cast<int>(state.range(1));
   static std::unique_ptr<Stored> stored;
   static uint32_t stored_rows = 0;
-  if (stored_rows != position) {
+  const SelectionSpec spec = SpecOf(static_cast<int>(state.range(2)));
+  if (stored_rows != position || stored->kv.index_layout() != IndexLayoutFor(spec)) {
     stored.reset();
-    stored = std::make_unique<Stored>(position);
+    stored = std::make_unique<Stored>(position, IndexLayoutFor(spec));
     stored_rows = position;
   }
-  SelectionSpec spec;
   SelectScratch scratch;
   std::vector<std::vector<uint32_t>> selected(kLayout.num_layers * kLayout.num_kv_heads);
   int layer = 0;
@@ -76,26 +90,25 @@ void SelectLayer(benchmark::State& state) {
       HeadQuestion question{.spec = &spec,
                             .position = position,
                             .budget_tokens = spec.budget_tokens,
-                            .tiles = stored->kv.tiles(layer, head),
+                            .index = stored->kv.index(layer, head),
                             .target = stored->queries.data() + offset};
       if (measure) {
         question.measured = stored->queries.data() + kLayout.num_query_heads * kLayout.head_dim + offset;
         question.measured_position = position - 1;
       }
       benchmark::DoNotOptimize(SelectHead(*stored->kernels, stored->model, question, scratch,
-                                          &selected[layer * kLayout.num_kv_heads + head]));
+                                          std::span(&selected[layer * kLayout.num_kv_heads + head], 1)));
     }
     layer = (layer + 1) % kLayout.num_layers;
     step += layer == 0 ? 1 : 0;
   }
-  const double key_bytes =
-      static_cast<double>(position) * kLayout.num_kv_heads * kLayout.head_dim * DtypeBytes(kLayout.dtype);
-  state.SetBytesProcessed(static_cast<int64_t>(key_bytes * static_cast<double>(state.iterations())));
-  state.SetLabel(std::string(stored->kernels->name));
+  state.SetBytesProcessed(static_cast<int64_t>(scratch.scored_key_bytes));
+  state.SetLabel(absl::StrCat(AbslSv(stored->kernels->name), " ", kWays[state.range(2)]));
 }
 BENCHMARK(SelectLayer)
-    ->ArgsProduct({{4096, 16384, 32768}, {0, 1, 8}})
-    ->ArgNames({"rows", "mass"})
+    ->ArgsProduct({{4096, 16384, 32768}, {0, 1, 8}, {0}})
+    ->ArgsProduct({{16384, 32768}, {0, 8}, {1, 2, 3, 4, 5, 6, 7}})
+    ->ArgNames({"rows", "mass", "way"})
     ->Unit(benchmark::kMicrosecond);
 
 // Diff of one kv head's selection against a pool of 2 x 2048 rows; a third of the selection changes each time.
@@ -111,10 +124,12 @@ void UpdateResidency(benchmark::State& state) {
     }
     selection.resize(1950);
   }
+  const KernelTable& kernels = *CpuKernels().value();
+  ScratchBuffer<uint32_t> scratch;
   HeadDelta delta;
   size_t i = 0;
   for (auto _ : state) {
-    residency.Update(selections[i++ % selections.size()], 16384, 128, &delta);
+    residency.Update(kernels, selections[i++ % selections.size()], 16384, 128, scratch, &delta);
     benchmark::DoNotOptimize(delta.streamed.data());
   }
 }

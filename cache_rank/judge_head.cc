@@ -27,11 +27,13 @@ Masses MeasureAgainstTopK(const KernelTable& kernels, const SelectionModel& mode
   const int group = model.group_size;
   float* own_scores = scratch.queries.Reserve(group);
   {
-    const KeyTable own{trial.tiles + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim, model.dtype};
+    const KeyTable own{trial.index.keys + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim,
+                       trial.index.dtype};
     const Scores scores = ScoreKeys(kernels, own, trial.query, group, model.attention_scale, scratch.scores);
     for (int i = 0; i < group; ++i) own_scores[i] = scores.row(i)[position % kBlockTokens];
   }
-  const KeyTable keys{trial.tiles, position, model.head_dim, model.dtype};
+  const KeyTable keys{trial.index.keys, position, model.head_dim, trial.index.dtype};
+  scratch.scored_key_bytes += keys.key_bytes();
   const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, trial.query, group, model.attention_scale, scratch.softmax);
   float* importance = scratch.importance.Reserve(last);
   if (spec.group_aggregation == GroupAggregation::kSoftmaxSum) {

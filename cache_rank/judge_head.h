@@ -21,11 +21,12 @@ struct HeadTrial {
   const SelectionSpec* spec = nullptr;
   uint32_t position = 0;
   uint32_t budget_tokens = 0;               // of Sel(position), and of the top-k that it is compared with
-  const void* const* tiles = nullptr;       // of rows [0, position], the own one included
+  HeadIndex index;                          // of rows [0, position], the own one included
   const void* const* row_blocks = nullptr;  // likewise
   const float* query = nullptr;             // [group, head_dim] the real one, rotated
   std::span<const uint32_t> selected;       // Sel(position)
-  // Set where `selected` is the top-k of this very query: its captured mass, and no second pass over the keys.
+  // Set where `selected` is the top-k of all rows by this very query (SelectsTopKOfRows): its captured mass, and no
+  // second pass over the keys.
   std::optional<float> mass_of_top_k;
 };
 
@@ -44,6 +45,11 @@ struct JudgeScratch {
   std::vector<uint32_t> top_k, missed, attended;
   ScratchBuffer<std::byte> attention;
 };
+
+// True when a selection by the real query is the top-k that its verdict would compare it with.
+constexpr bool SelectsTopKOfRows(const SelectionSpec& spec) {
+  return spec.scorer == Scorer::kToken && spec.policy == Policy::kTopK;
+}
 
 // Top-k is what the predictor "exact" with the scorer "token" selects: the position's own row has a share of the mass
 // but no say in the list. A pure function of the trial.

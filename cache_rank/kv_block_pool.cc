@@ -39,6 +39,10 @@ std::byte* KvBlock::tile() const {
   return rows() + pool_->rows_bytes_;
 }
 
+size_t KvBlock::bytes() const {
+  return pool_->block_bytes_;
+}
+
 KvBlockReservation::~KvBlockReservation() {
   if (pool_ != nullptr) pool_->reserved_ -= count_;
 }

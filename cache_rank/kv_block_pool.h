@@ -30,6 +30,7 @@ class KvBlock {
   bool shared() const;      // somebody else refers to it too
   std::byte* rows() const;  // [kBlockTokens][2 * head_dim]
   std::byte* tile() const;
+  size_t bytes() const;  // rows and tile
 
  private:
   friend class KvBlockPool;

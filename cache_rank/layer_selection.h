@@ -17,6 +17,7 @@ struct HeadSelection {
 
   std::vector<uint32_t> selected;                        // Sel(LayerSelection::selected_position), ascending
   float mass = std::numeric_limits<float>::quiet_NaN();  // captured mass of mass_position
+  bool mass_is_lower_bound = false;
   uint32_t mass_position = kNoPosition;
   HeadResidency residency;
   BudgetGrowth growth;  // survives a re-attach

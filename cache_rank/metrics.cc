@@ -34,6 +34,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .appended_rows = appended_rows.get(),
           .selections = selections.get(),
           .selection_seconds = selection_seconds.get(),
+          .scored_key_bytes = scored_key_bytes.get(),
           .projections = projections.get(),
           .verdicts = verdicts.get(),
           .missed_top_k = missed_top_k.get(),

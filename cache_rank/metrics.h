@@ -34,6 +34,7 @@ struct CacheRankSnapshot {
   uint64_t appended_rows = 0;      // one per layer and kv head
   uint64_t selections = 0;         // (position, layer) pairs that were scored
   double selection_seconds = 0;    // wall time of scoring
+  uint64_t scored_key_bytes = 0;   // keys, and pseudo-keys of pages, that selections and their measurement read
   uint64_t projections = 0;        // queries computed here from residuals, one per position and layer
   uint64_t verdicts = 0;           // (position, layer, kv head) judged by their real query
   uint64_t missed_top_k = 0;       // of those, corrected by the missed top-k
@@ -77,10 +78,10 @@ class Counter {
 
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes,
-      appended_rows, selections, projections, verdicts, missed_top_k, complements, budget_growths, correction_rows,
-      plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
-      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
-      blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
+      appended_rows, selections, scored_key_bytes, projections, verdicts, missed_top_k, complements, budget_growths,
+      correction_rows, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed,
+      sequences_opened, sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences,
+      channels, blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;

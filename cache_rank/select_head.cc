@@ -4,70 +4,405 @@
 #include <limits>
 
 #include "cache_rank/policy/top_k.h"
-#include "cache_rank/scorer/captured_mass.h"
+#include "cache_rank/policy/top_pages.h"
+#include "cache_rank/scorer/page_scorer.h"
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
 
 namespace winnow {
 namespace {
 
+// One call of SelectHead: the stages share the question, the scratch, and what earlier stages scored.
+class HeadPipeline {
+ public:
+  HeadPipeline(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
+               SelectScratch& scratch, size_t num_lists);
+
+  bool measures_itself() const { return question_.measured != nullptr && !measures_previous(); }
+  bool measures_previous() const { return question_.measured != nullptr && question_.measured_position != position_; }
+
+  void PredictQueries();
+  void ScoreSharedKeys();
+  void PickUnits(size_t list, std::vector<uint32_t>* selected);
+  CapturedMassFigure MeasurePrevious(std::span<const std::vector<uint32_t>> lists);
+  CapturedMassFigure MeasureItself(std::span<const std::vector<uint32_t>> lists);
+
+ private:
+  // Queries whose list is picked: all of the group, or one head.
+  struct Heads {
+    int first, count;
+  };
+  Heads HeadsOf(size_t list) const { return {static_cast<int>(list) * heads_per_list_, heads_per_list_}; }
+  const float* Query(int head) const { return queries_ + static_cast<size_t>(head) * model_.head_dim; }
+
+  KeyTable AllKeys() const { return {question_.index.keys, position_, model_.head_dim, question_.index.dtype}; }
+  KeyTable Pages(const void* const* tiles) const {
+    return {tiles, position_ / page_tokens_, 2 * model_.head_dim, question_.index.dtype};
+  }
+  Softmaxes SoftmaxOf(const KeyTable& keys, const float* queries, int count, SoftmaxScratch& scratch) {
+    scratch_.scored_key_bytes += keys.key_bytes();
+    return SoftmaxKeys(kernels_, keys, queries, count, model_.attention_scale, scratch);
+  }
+  Scores ScoresOf(const KeyTable& keys, const float* queries, int count) {
+    scratch_.scored_key_bytes += keys.key_bytes();
+    return ScoreKeys(kernels_, keys, queries, count, model_.attention_scale, scratch_.scores);
+  }
+  Softmaxes SoftmaxOfGroups(const RowGroups& groups, Heads heads, const float* queries, SoftmaxScratch& scratch);
+  Softmaxes SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch);
+
+  const float* Importance(GroupAggregation aggregation, Heads heads, uint32_t first, uint32_t last);
+  const float* PageImportance(GroupAggregation aggregation, Heads heads);
+  void PickRows(Heads heads, std::vector<uint32_t>* selected);
+  void PickPages(Heads heads, std::vector<uint32_t>* selected);
+  void PickCandidates(Heads heads, std::vector<uint32_t>* selected);
+  void BoundUnread(const Softmaxes& scored, Heads heads, uint32_t first_column, uint32_t last_column);
+  PageUnits IndexPages(const float* importance) {
+    return ReducePages(importance, page_tokens_, page_tokens_, first_, last_, scratch_.units.Reserve(num_units_));
+  }
+  FixedRows Fixed(uint32_t recent_start) const { return {spec_.sink_tokens, recent_start, page_tokens_, position_}; }
+
+  uint32_t CandidateRows() const {
+    const uint64_t rows = uint64_t{question_.budget_tokens} * spec_.candidate_factor;
+    return static_cast<uint32_t>(std::min<uint64_t>(rows, kUnlimitedBudget));
+  }
+  bool ScoresEveryKey() const {
+    if (spec_.scorer != Scorer::kTwoStage) return spec_.scorer == Scorer::kToken;
+    const uint32_t selectable = last_ - first_;
+    return selectable < spec_.score_all_below_tokens || selectable <= CandidateRows();
+  }
+
+  const KernelTable& kernels_;
+  const SelectionModel& model_;
+  const HeadQuestion& question_;
+  const SelectionSpec& spec_;
+  SelectScratch& scratch_;
+  const uint32_t position_;
+  const uint32_t first_, last_;  // selectable rows
+  const uint32_t page_tokens_;
+  const uint32_t num_units_;
+  const int group_, heads_per_list_;
+  const bool by_softmax_;  // importance is a sum of softmaxes
+  const bool every_key_;
+
+  const float* queries_ = nullptr;  // [group, head_dim], behind them the measured ones of the position before
+  // What importance is taken from: rows with every_key_, pages otherwise; scores are raw where that is needed.
+  Softmaxes softmaxes_;
+  Scores scores_;
+  Softmaxes bounds_;      // of pages, by the selecting queries; where something is to be bounded
+  Softmaxes candidates_;  // of the columns of scratch_.groups, of the last list
+};
+
 uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
   return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
 }
 
+HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
+                           SelectScratch& scratch, size_t num_lists)
+    : kernels_(kernels),
+      model_(model),
+      question_(question),
+      spec_(*question.spec),
+      scratch_(scratch),
+      position_(question.position),
+      first_(spec_.sink_tokens),
+      last_(WindowStart(spec_, question.position)),
+      page_tokens_(question.index.page_tokens),
+      num_units_(page_tokens_ == 0 ? 0 : last_ / page_tokens_ + 1),
+      group_(model.group_size),
+      heads_per_list_(model.group_size / static_cast<int>(num_lists)),
+      by_softmax_(spec_.group_aggregation == GroupAggregation::kSoftmaxSum),
+      every_key_(ScoresEveryKey()) {
+  WINNOW_CHECK(num_lists == ListsPerHead(spec_, model));
+  WINNOW_CHECK(!measures_previous() || question_.measured_position + 1 == position_);
+  WINNOW_CHECK(every_key_ || question_.index.bounds != nullptr);
+}
+
+void HeadPipeline::PredictQueries() {
+  const size_t floats = static_cast<size_t>(group_) * model_.head_dim;
+  float* queries = scratch_.queries.Reserve(2 * floats);
+  queries_ = queries;
+  if (question_.target != nullptr) {
+    std::copy_n(question_.target, floats, queries);
+  } else {
+    PredictFromPast(kernels_, model_.rope, spec_, *question_.ring, position_, question_.first_query_head, group_,
+                    model_.head_dim, queries);
+  }
+  if (measures_previous()) std::copy_n(question_.measured, floats, queries + floats);
+}
+
+Softmaxes HeadPipeline::SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch) {
+  float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
+  PageQueries(queries, group_, model_.head_dim, page_queries);
+  return SoftmaxOf(Pages(question_.index.bounds), page_queries, group_, scratch);
+}
+
+// What all lists share is scored in one pass for all queries; with every key, for those that measure the position
+// before too. The position's own row has no say in its selection, even where its mass is measured.
+void HeadPipeline::ScoreSharedKeys() {
+  const bool needs_mass = spec_.policy == Policy::kMass;
+  if (every_key_) {
+    const int count = measures_previous() ? 2 * group_ : group_;
+    if (by_softmax_ || needs_mass || question_.measured != nullptr) {
+      softmaxes_ = SoftmaxOf(AllKeys(), queries_, count, scratch_.softmax);
+    }
+    if (!by_softmax_) scores_ = ScoresOf(AllKeys(), queries_, group_);
+    return;
+  }
+  const bool needs_bounds = measures_itself() || (needs_mass && spec_.stop_rule == StopRule::kBound);
+  const bool cuboid = spec_.scorer == Scorer::kPageCuboid;
+  if (needs_bounds) bounds_ = SoftmaxOfBounds(queries_, scratch_.bound_softmax);
+  float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
+  PageQueries(queries_, group_, model_.head_dim, page_queries);
+  const KeyTable pages = Pages(cuboid ? question_.index.cuboids : question_.index.bounds);
+  if (spec_.scorer == Scorer::kTwoStage || !by_softmax_) {
+    scores_ = ScoresOf(pages, page_queries, group_);
+  } else {
+    softmaxes_ = needs_bounds && !cuboid ? bounds_ : SoftmaxOf(pages, page_queries, group_, scratch_.page_softmax);
+  }
+}
+
+void HeadPipeline::PickUnits(size_t list, std::vector<uint32_t>* selected) {
+  const Heads heads = HeadsOf(list);
+  if (last_ <= first_) return selected->clear();
+  if (every_key_) return PickRows(heads, selected);
+  if (spec_.scorer == Scorer::kTwoStage) return PickCandidates(heads, selected);
+  return PickPages(heads, selected);
+}
+
+// Importance of rows (every_key_) or pages [first, last) for some heads, from the shared scores.
+const float* HeadPipeline::Importance(GroupAggregation aggregation, Heads heads, uint32_t first, uint32_t last) {
+  float* importance = scratch_.importance.Reserve(last + 1);
+  if (aggregation == GroupAggregation::kSoftmaxSum) {
+    SumSoftmaxes(kernels_, softmaxes_.Slice(heads.first, heads.count), first, last, importance);
+  } else {
+    const Scores scores{scores_.row(heads.first), scores_.stride};
+    AggregateScores(aggregation, scores, heads.count, first, last, importance);
+  }
+  return importance;
+}
+
+const float* HeadPipeline::PageImportance(GroupAggregation aggregation, Heads heads) {
+  return Importance(aggregation, heads, 0, last_ / page_tokens_);
+}
+
+void HeadPipeline::PickRows(Heads heads, std::vector<uint32_t>* selected) {
+  const float* importance = Importance(spec_.group_aggregation, heads, first_, last_);
+  if (spec_.policy == Policy::kTopK) {
+    return SelectTopK(kernels_, importance, first_, last_, question_.budget_tokens, scratch_.top_k, selected);
+  }
+  const Softmaxes softmaxes = softmaxes_.Slice(heads.first, heads.count);
+  scratch_.held.assign(heads.count, 0);
+  scratch_.unread.assign(heads.count, 0);
+  for (int i = 0; i < heads.count; ++i) {
+    for (uint32_t row = 0; row < first_; ++row) scratch_.held[i] += softmaxes.Share(i, row);
+    for (uint32_t row = last_; row < position_; ++row) scratch_.held[i] += softmaxes.Share(i, row);
+  }
+  SelectMassOfScored(kernels_,
+                     {.softmaxes = softmaxes,
+                      .importance = importance,
+                      .first = first_,
+                      .last = last_,
+                      .held = scratch_.held.data(),
+                      .unread = scratch_.unread.data(),
+                      .budget = question_.budget_tokens,
+                      .epsilon = spec_.epsilon},
+                     scratch_.top_k, selected);
+}
+
+void HeadPipeline::PickPages(Heads heads, std::vector<uint32_t>* selected) {
+  const uint32_t unit = spec_.scorer == Scorer::kHierarchical ? spec_.physical_page_tokens : page_tokens_;
+  const PageUnits units = ReducePages(PageImportance(spec_.group_aggregation, heads), page_tokens_, unit, first_, last_,
+                                      scratch_.units.Reserve(num_units_));
+  if (spec_.policy == Policy::kTopK) {
+    return SelectTopPages(kernels_, units, question_.budget_tokens, scratch_.top_k, &scratch_.chosen, selected);
+  }
+  const uint64_t before = scratch_.mass.scored_key_bytes;
+  SelectMassOfPages(
+      kernels_,
+      {.keys = AllKeys(),
+       .queries = Query(heads.first),
+       .num_queries = heads.count,
+       .scale = model_.attention_scale,
+       .units = units,
+       .fixed = Fixed(last_),
+       .stop_rule = spec_.stop_rule,
+       .bounds = spec_.stop_rule == StopRule::kBound ? bounds_.Slice(heads.first, heads.count) : Softmaxes{},
+       .budget = question_.budget_tokens,
+       .epsilon = spec_.epsilon},
+      scratch_.mass, selected);
+  scratch_.scored_key_bytes += scratch_.mass.scored_key_bytes - before;
+}
+
+Softmaxes HeadPipeline::SoftmaxOfGroups(const RowGroups& groups, Heads heads, const float* queries,
+                                        SoftmaxScratch& scratch) {
+  KeyTable keys = AllKeys();
+  keys.groups = groups.groups().data();
+  keys.num_keys = groups.columns();
+  return SoftmaxOf(keys, queries + static_cast<size_t>(heads.first) * model_.head_dim, heads.count, scratch);
+}
+
+// Sinks, candidate pages and recent window are scored together: importance is relative to all that is known.
+void HeadPipeline::PickCandidates(Heads heads, std::vector<uint32_t>* selected) {
+  const PageUnits pages = IndexPages(PageImportance(GroupAggregation::kMax, heads));
+  TopPages(kernels_, pages, CandidateRows(), scratch_.top_k, &scratch_.chosen);
+  RowGroups& groups = scratch_.groups;
+  ListUnitGroups(Fixed(last_), pages, scratch_.chosen, &groups);
+  const uint32_t first = groups.ColumnOf(first_), last = groups.ColumnOf(last_);
+  float* importance = scratch_.importance.Reserve(groups.columns());
+  const bool needs_softmax = by_softmax_ || spec_.policy == Policy::kMass || measures_itself();
+  if (needs_softmax) candidates_ = SoftmaxOfGroups(groups, heads, queries_, scratch_.softmax);
+  if (by_softmax_) {
+    SumSoftmaxes(kernels_, candidates_, first, last, importance);
+  } else {
+    KeyTable keys = AllKeys();
+    keys.groups = groups.groups().data();
+    keys.num_keys = groups.columns();
+    scratch_.scored_key_bytes += keys.key_bytes();
+    // The pages' scores in scratch_.scores are still needed by other lists.
+    const Scores scores =
+        ScoreKeys(kernels_, keys, Query(heads.first), heads.count, model_.attention_scale, scratch_.tail);
+    AggregateScores(spec_.group_aggregation, scores, heads.count, first, last, importance);
+  }
+  if (spec_.policy == Policy::kTopK) {
+    SelectTopK(kernels_, importance, first, last, question_.budget_tokens, scratch_.top_k, selected);
+  } else {
+    BoundUnread(candidates_, heads, first, last);
+    SelectMassOfScored(kernels_,
+                       {.softmaxes = candidates_,
+                        .importance = importance,
+                        .first = first,
+                        .last = last,
+                        .held = scratch_.held.data(),
+                        .unread = scratch_.unread.data(),
+                        .budget = question_.budget_tokens,
+                        .epsilon = spec_.epsilon},
+                       scratch_.top_k, selected);
+  }
+  for (uint32_t& column : *selected) column = groups.Row(column);
+}
+
+// For the mass policy over candidates: what sinks and window hold, and what pages that are no candidates may hold, by
+// the stop rule. The estimate: each as much as the least candidate page.
+void HeadPipeline::BoundUnread(const Softmaxes& scored, Heads heads, uint32_t first_column, uint32_t last_column) {
+  const RowGroups& groups = scratch_.groups;
+  scratch_.held.assign(heads.count, 0);
+  scratch_.unread.assign(heads.count, 0);
+  for (int i = 0; i < heads.count; ++i) {
+    for (uint32_t c = 0; c < first_column; ++c) scratch_.held[i] += scored.Share(i, c);
+    for (uint32_t c = last_column; c < groups.columns(); ++c) scratch_.held[i] += scored.Share(i, c);
+    const uint32_t num_pages = last_ / page_tokens_;
+    if (spec_.stop_rule == StopRule::kBound) {
+      scratch_.unread[i] = UnscoredBound(bounds_.Slice(heads.first, heads.count), i, num_pages, page_tokens_,
+                                         groups.groups(), scored.lse[i]);
+      continue;
+    }
+    double least = std::numeric_limits<double>::infinity();
+    for (const uint32_t page : scratch_.chosen) {
+      const uint32_t begin = groups.ColumnOf(std::max(page * page_tokens_, first_));
+      double mass = 0;
+      for (uint32_t c = begin; c < groups.columns() && groups.Row(c) < std::min((page + 1) * page_tokens_, last_);
+           ++c) {
+        mass += scored.Share(i, c);
+      }
+      least = std::min(least, mass);
+    }
+    const uint32_t all = (last_ + page_tokens_ - 1) / page_tokens_ - first_ / page_tokens_;
+    scratch_.unread[i] = least * static_cast<double>(all - scratch_.chosen.size());
+  }
+}
+
+// Averages what one list each tells of its heads.
+class MeanMass {
+ public:
+  void Add(const CapturedMassFigure& figure, int heads) {
+    mass_ += double{figure.mass} * heads;
+    heads_ += heads;
+    is_lower_bound_ |= figure.is_lower_bound;
+  }
+  CapturedMassFigure figure() const { return {static_cast<float>(mass_ / heads_), is_lower_bound_}; }
+
+ private:
+  double mass_ = 0;
+  int heads_ = 0;
+  bool is_lower_bound_ = false;
+};
+
+CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uint32_t>> lists) {
+  const uint32_t previous = question_.measured_position;
+  const uint32_t recent_start = WindowStart(spec_, previous);
+  MeanMass mean;
+  const float* real = Query(group_);
+  const Softmaxes all_bounds = every_key_ ? Softmaxes{} : SoftmaxOfBounds(real, scratch_.measured_bounds);
+  for (size_t l = 0; l < lists.size(); ++l) {
+    const Heads heads = HeadsOf(l);
+    if (every_key_) {
+      const Softmaxes softmaxes = softmaxes_.Slice(group_ + heads.first, heads.count);
+      const float mass =
+          CapturedMass(softmaxes, /*own_scores=*/nullptr, {spec_.sink_tokens, lists[l], recent_start, previous});
+      mean.Add({.mass = mass}, heads.count);
+      continue;
+    }
+    const FixedRows fixed = Fixed(recent_start);
+    const Softmaxes bounds = all_bounds.Slice(heads.first, heads.count);
+    RowGroups& groups = scratch_.groups;
+    ListRowGroups(fixed, lists[l], &groups);
+    if (spec_.scorer == Scorer::kTwoStage && recent_start > first_) {
+      // As many candidates as a selection by this query would score, so that the bound is as tight as one of its own.
+      float* importance = scratch_.importance.Reserve(recent_start / page_tokens_ + 1);
+      SumSoftmaxes(kernels_, bounds, 0, recent_start / page_tokens_, importance);
+      const PageUnits pages = ReducePages(importance, page_tokens_, page_tokens_, first_, recent_start,
+                                          scratch_.units.Reserve(num_units_ + 1));
+      TopPages(kernels_, pages, CandidateRows(), scratch_.top_k, &scratch_.chosen);
+      ListUnitGroups(fixed, pages, scratch_.chosen, &scratch_.candidates);
+      groups.Merge(scratch_.candidates, scratch_.merged);
+    }
+    const Softmaxes scored = SoftmaxOfGroups(groups, heads, real, scratch_.softmax);
+    const float* queries = real + static_cast<size_t>(heads.first) * model_.head_dim;
+    const TailScores tail = ScoreTail(kernels_, AllKeys(), fixed.ScoredEnd(), position_, queries, heads.count,
+                                      model_.attention_scale, scratch_.tail);
+    mean.Add(CapturedMassBound(scored, groups, tail, bounds, fixed, lists[l]), heads.count);
+  }
+  return mean.figure();
+}
+
+CapturedMassFigure HeadPipeline::MeasureItself(std::span<const std::vector<uint32_t>> lists) {
+  MeanMass mean;
+  for (size_t l = 0; l < lists.size(); ++l) {
+    const Heads heads = HeadsOf(l);
+    const FixedRows fixed{spec_.sink_tokens, last_, page_tokens_, position_};
+    const TailScores tail = ScoreTail(kernels_, AllKeys(), fixed.ScoredEnd(), position_ + 1, Query(heads.first),
+                                      heads.count, model_.attention_scale, scratch_.tail);
+    if (every_key_) {
+      float* own_scores = scratch_.importance.Reserve(heads.count);
+      for (int i = 0; i < heads.count; ++i) own_scores[i] = tail.scores.row(i)[tail.last - 1];
+      const Softmaxes softmaxes = softmaxes_.Slice(heads.first, heads.count);
+      mean.Add({.mass = CapturedMass(softmaxes, own_scores, {spec_.sink_tokens, lists[l], last_, position_})},
+               heads.count);
+      continue;
+    }
+    RowGroups& groups = scratch_.groups;
+    const bool scored_already = spec_.scorer == Scorer::kTwoStage && lists.size() == 1;
+    if (!scored_already) {
+      ListRowGroups(fixed, lists[l], &groups);
+      candidates_ = SoftmaxOfGroups(groups, heads, queries_, scratch_.softmax);
+    }
+    mean.Add(CapturedMassBound(candidates_, groups, tail, bounds_.Slice(heads.first, heads.count), fixed, lists[l]),
+             heads.count);
+  }
+  return mean.figure();
+}
+
 }  // namespace
 
-float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
-                 SelectScratch& scratch, std::vector<uint32_t>* selected) {
-  const SelectionSpec& spec = *question.spec;
-  const uint32_t position = question.position;
-  const int group = model.group_size;
-  const size_t group_floats = static_cast<size_t>(group) * model.head_dim;
-  const bool measures_itself = question.measured != nullptr && question.measured_position == position;
-  const bool measures_previous = question.measured != nullptr && !measures_itself;
-  WINNOW_CHECK(!measures_previous || question.measured_position + 1 == position);
-
-  // Prediction and real query are stacked, so that the keys are read once for both.
-  float* queries = scratch.queries.Reserve(2 * group_floats);
-  if (question.target != nullptr) {
-    std::copy_n(question.target, group_floats, queries);
-  } else {
-    PredictFromPast(kernels, model.rope, spec, *question.ring, position, question.first_query_head, group,
-                    model.head_dim, queries);
-  }
-  if (measures_previous) std::copy_n(question.measured, group_floats, queries + group_floats);
-
-  // The position's own row has no say in its selection, even where its mass is measured.
-  const KeyTable keys{question.tiles, position, model.head_dim, model.dtype};
-  const bool sums_softmaxes = spec.group_aggregation == GroupAggregation::kSoftmaxSum;
-  Softmaxes softmaxes;
-  if (sums_softmaxes || question.measured != nullptr) {
-    softmaxes = SoftmaxKeys(kernels, keys, queries, measures_previous ? 2 * group : group, model.attention_scale,
-                            scratch.softmax);
-  }
-  float mass = std::numeric_limits<float>::quiet_NaN();
-  if (measures_previous) {
-    const uint32_t previous = question.measured_position;
-    mass = CapturedMass(softmaxes.Slice(group, group), /*own_scores=*/nullptr,
-                        {spec.sink_tokens, *selected, WindowStart(spec, previous), previous});
-  }
-  const uint32_t first = spec.sink_tokens, last = WindowStart(spec, position);
-  float* importance = scratch.importance.Reserve(last);
-  if (sums_softmaxes) {
-    SumSoftmaxes(kernels, softmaxes.Slice(0, group), first, last, importance);
-  } else {
-    const Scores scores = ScoreKeys(kernels, keys, queries, group, model.attention_scale, scratch.scores);
-    AggregateScores(spec.group_aggregation, scores, group, first, last, importance);
-  }
-  SelectTopK(kernels, importance, first, last, question.budget_tokens, scratch.top_k, selected);
-  if (measures_itself) {
-    const KeyTable own{question.tiles + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim,
-                       model.dtype};
-    const Scores scores = ScoreKeys(kernels, own, queries, group, model.attention_scale, scratch.scores);
-    float* own_scores = scratch.queries.Reserve(group);
-    for (int i = 0; i < group; ++i) own_scores[i] = scores.row(i)[position % kBlockTokens];
-    mass = CapturedMass(softmaxes.Slice(0, group), own_scores, {spec.sink_tokens, *selected, last, position});
-  }
+CapturedMassFigure SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
+                              SelectScratch& scratch, std::span<std::vector<uint32_t>> lists) {
+  HeadPipeline pipeline(kernels, model, question, scratch, lists.size());
+  CapturedMassFigure mass;
+  pipeline.PredictQueries();
+  pipeline.ScoreSharedKeys();
+  if (pipeline.measures_previous()) mass = pipeline.MeasurePrevious(lists);
+  for (size_t i = 0; i < lists.size(); ++i) pipeline.PickUnits(i, &lists[i]);
+  if (pipeline.measures_itself()) mass = pipeline.MeasureItself(lists);
   return mass;
 }
 

@@ -1,9 +1,14 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "cache_rank/index_layout.h"
+#include "cache_rank/policy/mass.h"
 #include "cache_rank/predictor/from_past.h"
 #include "cache_rank/predictor/query_ring.h"
+#include "cache_rank/scorer/captured_mass.h"
+#include "cache_rank/scorer/row_groups.h"
 #include "cache_rank/scorer/token_scorer.h"
 #include "cache_rank/scratch_buffer.h"
 #include "common/selection/selection_spec.h"
@@ -11,19 +16,18 @@
 
 namespace winnow {
 
-// What the selection of one (position, layer, kv head) depends on: predictor, scorer and policy in a row. Sel is a pure
-// function of these inputs.
+// What the selection of one (position, layer, kv head) depends on. Sel is a pure function of these inputs.
 struct HeadQuestion {
   const SelectionSpec* spec = nullptr;
-  uint32_t position = 0;               // Sel(position) is asked for
-  uint32_t budget_tokens = 0;          // most rows of Sel: the head's budget with what the guard let it grow by
-  const void* const* tiles = nullptr;  // of at least `position` rows; one more when the position's own mass is measured
+  uint32_t position = 0;       // Sel(position) is asked for
+  uint32_t budget_tokens = 0;  // most rows of a list: the head's budget with what the guard let it grow
+  HeadIndex index;             // of at least `position` rows; one more when the position's own mass is measured
   int first_query_head = 0;
   const float* target = nullptr;    // [group, head_dim] query of `position`, rotated; null: predicted from `ring`
   const QueryRing* ring = nullptr;  // of the layer; holds the query of position - 1, for predictors from the past
 
   // Captured mass of `measured_position`, with its real rotated queries [group, head_dim]; null: not measured. Either
-  // position - 1, whose selection `selected` then holds on entry, or `position` itself (measured == target), measured
+  // position - 1, whose selection the lists then hold on entry, or `position` itself (measured == target), measured
   // with the new selection.
   const float* measured = nullptr;
   uint32_t measured_position = 0;
@@ -39,13 +43,24 @@ struct SelectionModel {
 
 // One per worker thread.
 struct SelectScratch {
-  ScratchBuffer<float> queries, scores, importance;
-  SoftmaxScratch softmax;
+  ScratchBuffer<float> queries, page_queries, scores, tail, importance, units;
+  SoftmaxScratch softmax, page_softmax, bound_softmax, measured_bounds;
   ScratchBuffer<uint32_t> top_k;
+  std::vector<uint32_t> chosen, merged;
+  RowGroups groups, candidates;
+  std::vector<double> held, unread;
+  PageMassScratch mass;
+  uint64_t scored_key_bytes = 0;  // of keys and pseudo-keys that kernels read; only grows
 };
 
-// Replaces `selected` by Sel(position), ascending; returns the captured mass, NaN when not measured.
-float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
-                 SelectScratch& scratch, std::vector<uint32_t>* selected);
+// Lists that a head has: one, or one for each query head of its group.
+inline size_t ListsPerHead(const SelectionSpec& spec, const SelectionModel& model) {
+  return spec.list_per == ListPer::kQueryHead ? model.group_size : 1;
+}
+
+// Replaces lists [ListsPerHead] by Sel(position), each ascending and within [sinks, start of the recent window);
+// returns the captured mass. Steady state allocates nothing.
+CapturedMassFigure SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
+                              SelectScratch& scratch, std::span<std::vector<uint32_t>> lists);
 
 }  // namespace winnow

@@ -161,7 +161,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   HeadQuestion question{.spec = &sequence.spec,
                         .position = row.position,
                         .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
-                        .tiles = sequence.kv.tiles(layer_, head),
+                        .index = sequence.kv.index(layer_, head),
                         .first_query_head = first_head};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
@@ -171,7 +171,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
   const uint32_t measured = own_query ? row.position : row.position - 1;
   if (WaitsForVerdict(sequence.spec)) {
-    if (!row.judges) return question;  // the verdict has a pass of its own
+    if (!row.judges || !SelectsTopKOfRows(sequence.spec)) return question;  // the verdict has a pass of its own
     question.measured = question.target;
     question.measured_position = row.position;
     return question;
@@ -202,11 +202,13 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
   if (score) {
     const HeadQuestion question = Question(row, head_index);
-    const float mass = SelectHead(*kernels_, model_, question, scratch_[worker], &head.selected);
+    const CapturedMassFigure figure =
+        SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
     if (question.measured != nullptr) {
-      head.mass = mass;
+      head.mass = figure.mass;
+      head.mass_is_lower_bound = figure.is_lower_bound;
       head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous_mass = mass;
+      if (question.measured_position + 1 == row.position) previous_mass = figure.mass;
     }
   }
   if (!row.sends) return;
@@ -225,12 +227,12 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
   HeadTrial trial{.spec = &sequence.spec,
                   .position = row.position,
                   .budget_tokens = head.growth.BudgetAt(row.position),
-                  .tiles = sequence.kv.tiles(layer_, head_index),
+                  .index = sequence.kv.index(layer_, head_index),
                   .row_blocks = sequence.kv.row_blocks(layer_, head_index),
                   .query = query + offset,
                   .selected = head.selected,
                   .mass_of_top_k = {}};
-  if (!judges_only_) trial.mass_of_top_k = head.mass;
+  if (!judges_only_ && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass;
   HeadPartial& partial = *row.partials[head_index];
   JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
   const bool below = !(partial.mass_before >= sequence.spec.min_captured_mass);
@@ -260,6 +262,9 @@ void Selector::RunBatch(PeerLink& link, bool score) {
   if (score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    uint64_t scored_key_bytes = 0;
+    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes;
+    metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
   streamer_->Pump(link);

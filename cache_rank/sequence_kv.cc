@@ -8,49 +8,56 @@
 namespace winnow {
 namespace {
 
-size_t BlocksFor(uint32_t positions) {
-  return (static_cast<size_t>(positions) + kBlockTokens - 1) / kBlockTokens;
+// Blocks of one (layer, kv head) for `positions`, of which the first `shared` rows come from somewhere else.
+size_t BlocksFor(const IndexLayout& index, uint32_t positions, uint32_t shared = 0) {
+  const auto blocks = [&](uint32_t units, uint32_t shared_units) {
+    return BlockList::BlocksFor(units) - shared_units / kBlockTokens;
+  };
+  const size_t page_lists = index.page_tokens == 0 ? 0 : index.cuboid ? 2 : 1;
+  return blocks(positions, shared) + page_lists * blocks(CompletePages(index, positions), CompletePages(index, shared));
+}
+
+absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
+  if (index.page_tokens > 0 && 2 * layout.head_dim > kMaxScoredHeadDim) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim is ", layout.head_dim, ": pages are indexed up to ", kMaxScoredHeadDim / 2));
+  }
+  if (index.int8 && layout.head_dim < 4) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", layout.head_dim, ": int8 keys need at least 4"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-void SequenceKv::BlockList::Push(KvBlock block) {
-  rows.push_back(block.rows());
-  tiles.push_back(block.tile());
-  blocks.push_back(std::move(block));
-}
-
-void SequenceKv::BlockList::Pop() {
-  rows.pop_back();
-  tiles.pop_back();
-  blocks.pop_back();
-}
-
 absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
-                                              uint32_t max_positions) {
+                                              uint32_t max_positions, const IndexLayout& index) {
+  WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
   const size_t lists = static_cast<size_t>(layout.num_layers) * layout.num_kv_heads;
-  auto reservation = pool->Reserve(BlocksFor(max_positions) * lists);
+  auto reservation = pool->Reserve(BlocksFor(index, max_positions) * lists);
   if (!reservation.ok()) {
     return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers,
                                                        " layers of ", layout.num_kv_heads, " kv heads"));
   }
-  SequenceKv kv(*std::move(reservation), kernels, layout, max_positions);
-  kv.pool_ = pool;
-  return kv;
+  return SequenceKv(pool, *std::move(reservation), kernels, layout, max_positions, index);
 }
 
-SequenceKv::SequenceKv(KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
-                       uint32_t max_positions)
-    : kernels_(kernels),
+SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels,
+                       const KvLayout& layout, uint32_t max_positions, const IndexLayout& index)
+    : pool_(pool),
+      kernels_(kernels),
       layout_(layout),
+      index_layout_(index),
       max_positions_(max_positions),
       reservation_(std::move(reservation)),
       lists_(NumLists()),
       rows_(layout.num_layers) {
-  for (BlockList& list : lists_) {
-    list.blocks.reserve(BlocksFor(max_positions));
-    list.rows.reserve(BlocksFor(max_positions));
-    list.tiles.reserve(BlocksFor(max_positions));
+  if (index.page_tokens > 0) indexer_ = std::make_unique<PageIndexer>(kernels, layout, index);
+  const size_t page_blocks = BlockList::BlocksFor(CompletePages(index, max_positions));
+  for (HeadLists& head : lists_) {
+    head.rows.Reserve(BlockList::BlocksFor(max_positions));
+    head.bounds.Reserve(page_blocks);
+    if (index.cuboid) head.cuboids.Reserve(page_blocks);
   }
 }
 
@@ -60,18 +67,15 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", max_positions, ", but ", rows, " positions are stored"));
   }
-  const size_t full = rows / kBlockTokens;
   WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation,
-                          pool_->Reserve((BlocksFor(max_positions) - full) * NumLists()));
-  SequenceKv fork(std::move(reservation), kernels_, layout_, max_positions);
-  fork.pool_ = pool_;
+                          pool_->Reserve(BlocksFor(index_layout_, max_positions, rows) * NumLists()));
+  SequenceKv fork(pool_, std::move(reservation), kernels_, layout_, max_positions, index_layout_);
   std::fill(fork.rows_.begin(), fork.rows_.end(), rows);
+  const uint32_t pages = CompletePages(index_layout_, rows);
   for (size_t i = 0; i < lists_.size(); ++i) {
-    for (size_t b = 0; b < full; ++b) fork.lists_[i].Push(lists_[i].blocks[b].Share());
-    if (rows % kBlockTokens == 0) continue;
-    KvBlock tail = fork.reservation_.Allocate();
-    std::memcpy(tail.rows(), lists_[i].blocks[full].rows(), pool_->block_bytes());
-    fork.lists_[i].Push(std::move(tail));
+    fork.lists_[i].rows.CopyFrom(lists_[i].rows, rows, fork.reservation_);
+    fork.lists_[i].bounds.CopyFrom(lists_[i].bounds, pages, fork.reservation_);
+    if (index_layout_.cuboid) fork.lists_[i].cuboids.CopyFrom(lists_[i].cuboids, pages, fork.reservation_);
   }
   return fork;
 }
@@ -87,48 +91,66 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
   }
   const size_t row_bytes = layout_.row_bytes();
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    BlockList& blocks = list(layer, head);
+    HeadLists& lists = list(layer, head);
     for (uint32_t done = 0; done < count;) {
       const uint32_t first_row = (position + done) % kBlockTokens;
       const uint32_t n = std::min<uint32_t>(count - done, kBlockTokens - first_row);
-      if (first_row == 0) blocks.Push(reservation_.Allocate());
-      const KvBlock& tail = blocks.blocks.back();
+      if (first_row == 0) lists.rows.Push(reservation_.Allocate());
+      const KvBlock& tail = lists.rows.back();
       std::memcpy(tail.rows() + first_row * row_bytes, rows, n * row_bytes);
       kernels_->index_keys({.rows = rows,
                             .num_rows = static_cast<int>(n),
                             .first_row = static_cast<int>(first_row),
                             .head_dim = layout_.head_dim,
                             .dtype = layout_.dtype,
-                            .tile = tail.tile()});
+                            .tile = tail.tile(),
+                            .to_int8 = index_layout_.int8});
       rows += n * row_bytes;
       done += n;
     }
+    const uint32_t pages = CompletePages(index_layout_, position + count);
+    for (uint32_t page = CompletePages(index_layout_, position); page < pages; ++page) IndexPage(lists, page);
   }
   rows_[layer] += count;
   return absl::OkStatus();
 }
 
+void SequenceKv::IndexPage(HeadLists& head, uint32_t page) {
+  const uint32_t slot = page % kBlockTokens;
+  if (slot == 0) {
+    head.bounds.Push(reservation_.Allocate());
+    if (index_layout_.cuboid) head.cuboids.Push(reservation_.Allocate());
+  }
+  const uint32_t first_row = page * index_layout_.page_tokens;
+  const size_t first_block = first_row / kBlockTokens;
+  // A tile of kBlockTokens pseudo-keys of 2 * head_dim takes as much as the rows of a block.
+  indexer_->Index(head.rows.rows() + first_block, head.rows.tiles() + first_block, first_row % kBlockTokens,
+                  static_cast<int>(slot), head.bounds.back().rows(),
+                  index_layout_.cuboid ? head.cuboids.back().rows() : nullptr);
+}
+
+HeadIndex SequenceKv::index(int layer, int head) const {
+  const HeadLists& lists = list(layer, head);
+  return {.keys = lists.rows.tiles(),
+          .bounds = index_layout_.page_tokens > 0 ? lists.bounds.rows() : nullptr,
+          .cuboids = index_layout_.cuboid ? lists.cuboids.rows() : nullptr,
+          .dtype = index_layout_.int8 ? Dtype::kI8 : layout_.dtype,
+          .page_tokens = index_layout_.page_tokens};
+}
+
 absl::Status SequenceKv::Truncate(uint32_t position) {
+  const uint32_t pages = CompletePages(index_layout_, position);
   // Blocks that others keep alive do not come back to this sequence's reservation; it needs new ones for the same
   // positions.
   size_t kept_by_others = 0;
-  for (const BlockList& blocks : lists_) {
-    for (size_t b = position / kBlockTokens; b < blocks.blocks.size(); ++b) kept_by_others += blocks.blocks[b].shared();
+  for (const HeadLists& head : lists_) {
+    kept_by_others += head.rows.SharedFrom(position) + head.bounds.SharedFrom(pages) + head.cuboids.SharedFrom(pages);
   }
   WINNOW_RETURN_IF_ERROR(reservation_.Extend(kept_by_others));
-  for (BlockList& blocks : lists_) {
-    while (blocks.blocks.size() > BlocksFor(position)) {
-      KvBlock block = std::move(blocks.blocks.back());
-      blocks.Pop();
-      if (!block.shared()) reservation_.Reclaim(std::move(block));
-    }
-    const bool cuts_tail = position % kBlockTokens != 0 && blocks.blocks.size() == BlocksFor(position);
-    if (cuts_tail && blocks.blocks.back().shared()) {
-      KvBlock copy = reservation_.Allocate();
-      std::memcpy(copy.rows(), blocks.blocks.back().rows(), pool_->block_bytes());
-      blocks.Pop();
-      blocks.Push(std::move(copy));
-    }
+  for (HeadLists& head : lists_) {
+    head.rows.Truncate(position, reservation_);
+    head.bounds.Truncate(pages, reservation_);
+    head.cuboids.Truncate(pages, reservation_);
   }
   for (uint32_t& rows : rows_) rows = std::min(rows, position);
   return absl::OkStatus();
@@ -139,12 +161,12 @@ uint32_t SequenceKv::watermark() const {
 }
 
 void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const {
-  const BlockList& blocks = list(layer, head);
+  const BlockList& blocks = list(layer, head).rows;
   const size_t row_bytes = layout_.row_bytes();
   while (count > 0) {
     const uint32_t row = first % kBlockTokens;
     const uint32_t n = std::min<uint32_t>(count, kBlockTokens - row);
-    std::memcpy(out, blocks.blocks[first / kBlockTokens].rows() + row * row_bytes, n * row_bytes);
+    std::memcpy(out, blocks[first / kBlockTokens].rows() + row * row_bytes, n * row_bytes);
     out += n * row_bytes;
     first += n;
     count -= n;
@@ -153,7 +175,7 @@ void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, s
 
 size_t SequenceKv::blocks() const {
   size_t n = 0;
-  for (const BlockList& list : lists_) n += list.blocks.size();
+  for (const HeadLists& head : lists_) n += head.rows.size() + head.bounds.size() + head.cuboids.size();
   return n;
 }
 

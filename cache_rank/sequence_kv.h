@@ -1,16 +1,21 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "cache_rank/block_list.h"
+#include "cache_rank/index_layout.h"
 #include "cache_rank/kv_block_pool.h"
+#include "cache_rank/page_indexer.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
 
-// The rows of one sequence: per (layer, kv head) a list of blocks.
+// The rows of one sequence and the index of their keys: per (layer, kv head) a list of blocks, and where the
+// specification wants pages, lists of blocks whose row areas hold the pages' tiles (kBlockTokens pages each).
 //
 // Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in,
 // and only such blocks are shared between sequences; the tail that is not full is private. Blocks for max_positions are
@@ -18,11 +23,12 @@ namespace winnow {
 // rows(layer) may be read by any thread meanwhile.
 class SequenceKv {
  public:
-  // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit.
+  // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit, INVALID_ARGUMENT when the index cannot be kept
+  // of heads of this dimension.
   static absl::StatusOr<SequenceKv> Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
-                                           uint32_t max_positions);
+                                           uint32_t max_positions, const IndexLayout& index = {});
 
-  // A new sequence that holds the rows below the watermark: full blocks shared, the tail copied.
+  // A new sequence that holds the rows below the watermark and their index: full blocks shared, the tails copied.
   absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
 
   // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when
@@ -38,33 +44,36 @@ class SequenceKv {
   uint32_t max_positions() const { return max_positions_; }
 
   // [ceil(rows / kBlockTokens)] pointers to the index tiles, and to the rows, of one (layer, kv head).
-  const void* const* tiles(int layer, int head) const { return list(layer, head).tiles.data(); }
-  const void* const* row_blocks(int layer, int head) const { return list(layer, head).rows.data(); }
+  const void* const* tiles(int layer, int head) const { return list(layer, head).rows.tiles(); }
+  const void* const* row_blocks(int layer, int head) const { return list(layer, head).rows.rows(); }
+  // All that is kept of its keys; pages up to CompletePages(index_layout(), rows(layer)).
+  HeadIndex index(int layer, int head) const;
+  const IndexLayout& index_layout() const { return index_layout_; }
   // Copies rows [first, first + count) of one (layer, kv head) to out.
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
 
   size_t blocks() const;  // references held, shared ones included
 
  private:
-  struct BlockList {
-    std::vector<KvBlock> blocks;
-    std::vector<const void*> rows, tiles;  // of the same blocks, as kernels want them
-    void Push(KvBlock block);
-    void Pop();
+  struct HeadLists {
+    BlockList rows, bounds, cuboids;
   };
-  SequenceKv(KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
-             uint32_t max_positions);
-  BlockList& list(int layer, int head) { return lists_[layer * layout_.num_kv_heads + head]; }
-  const BlockList& list(int layer, int head) const { return lists_[layer * layout_.num_kv_heads + head]; }
+  SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
+             uint32_t max_positions, const IndexLayout& index);
+  HeadLists& list(int layer, int head) { return lists_[layer * layout_.num_kv_heads + head]; }
+  const HeadLists& list(int layer, int head) const { return lists_[layer * layout_.num_kv_heads + head]; }
   size_t NumLists() const { return static_cast<size_t>(layout_.num_layers) * layout_.num_kv_heads; }
+  void IndexPage(HeadLists& head, uint32_t page);
 
-  KvBlockPool* pool_ = nullptr;
+  KvBlockPool* pool_;
   const KernelTable* kernels_;
   KvLayout layout_;
+  IndexLayout index_layout_;
   uint32_t max_positions_;
   KvBlockReservation reservation_;
-  std::vector<BlockList> lists_;  // [num_layers][num_kv_heads]
-  std::vector<uint32_t> rows_;    // [num_layers]
+  std::unique_ptr<PageIndexer> indexer_;  // null without pages
+  std::vector<HeadLists> lists_;          // [num_layers][num_kv_heads]
+  std::vector<uint32_t> rows_;            // [num_layers]
 };
 
 }  // namespace winnow

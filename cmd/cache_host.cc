@@ -107,6 +107,8 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
           number(s.appended_rows));
   counter("winnow_selections_total", "Selections made, one per position and layer.", number(s.selections));
   counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
+  counter("winnow_scored_key_bytes_total", "Bytes of keys and page bounds that selections and their measurement read.",
+          number(s.scored_key_bytes));
   counter("winnow_query_projections_total", "Queries computed here from residuals, one per position and layer.",
           number(s.projections));
   counter("winnow_plans_total", "Step plans received.", number(s.plans));

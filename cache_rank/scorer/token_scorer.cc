@@ -28,7 +28,8 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
           .num_queries = num_queries,
           .scale = scale,
           .scores = buffer.Reserve(stride * num_queries),
-          .scores_stride = stride};
+          .scores_stride = stride,
+          .groups = keys.groups};
 }
 
 }  // namespace

@@ -2,19 +2,12 @@
 #include <cstdint>
 #include <span>
 
+#include "cache_rank/index_layout.h"
 #include "cache_rank/scratch_buffer.h"
 #include "common/selection/selection_spec.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
-
-// The keys of rows [0, num_keys) of one (sequence, layer, kv head), as index tiles.
-struct KeyTable {
-  const void* const* tiles = nullptr;  // [ceil(num_keys / kBlockTokens)]
-  uint32_t num_keys = 0;
-  int head_dim = 0;
-  Dtype dtype = Dtype::kBf16;
-};
 
 // Scaled scores q.k of some queries against all keys of a table.
 struct Scores {
@@ -37,6 +30,10 @@ struct Softmaxes {
   int num_queries = 0;
   uint32_t num_keys = 0;
 
+  // Key j's share of the softmax of query i.
+  double Share(int i, uint32_t j) const {
+    return double{weights[i * stride + j]} * run_scales[i * SoftmaxRuns(num_keys) + j / kSoftmaxRun];
+  }
   // Those of queries [first, first + count).
   Softmaxes Slice(int first, int count) const {
     return {weights + first * stride, stride, run_scales + first * SoftmaxRuns(num_keys), lse + first, count, num_keys};

@@ -23,7 +23,7 @@ enum class Prefetch : uint8_t { kNone, kTemporal };
 enum class Scorer : uint8_t {
   kToken,         // every key
   kPageMinmax,    // bound of q.k over the page's key-wise minima and maxima (Quest)
-  kPageCuboid,    // mean of that bound and the score of the page's centre (ArkVale's cuboid-mean)
+  kPageCuboid,    // the same of a box drawn in to the keys' mean distance from its centre (ArkVale's cuboid-mean)
   kHierarchical,  // bounds of logical pages, max-reduced over physical ones (LServe)
   kTwoStage,      // page bounds down to candidate_factor x budget, then their keys
 };

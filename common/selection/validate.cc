@@ -16,10 +16,7 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   };
   if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
   if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
-  if (spec.scorer != Scorer::kToken) return not_built("scoring of pages");
-  if (spec.key_copy != KeyCopy::kNone) return not_built("the int8 key copy");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
-  if (spec.policy != Policy::kTopK) return not_built("the mass policy");
   if (!spec.head_budgets.empty()) return not_built("budgets by head");
   if (spec.reuse_interval != 1) return not_built("reuse of selections");
   if (spec.transfer != Transfer::kDelta) return not_built("full transfer");

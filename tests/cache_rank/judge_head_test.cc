@@ -63,7 +63,7 @@ class JudgeHeadTest : public testing::Test {
               {.spec = &spec_,
                .position = kPosition,
                .budget_tokens = spec_.budget_tokens,
-               .tiles = stored_.kv.tiles(0, kHead),
+               .index = stored_.kv.index(0, kHead),
                .row_blocks = stored_.kv.row_blocks(0, kHead),
                .query = query_.data(),
                .selected = selected_,

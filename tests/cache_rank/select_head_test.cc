@@ -52,10 +52,11 @@ TEST_P(SelectHeadAggregationTest, TakesTheMostImportantRowsBetweenSinksAndRecent
       const float mass = SelectHead(kernels_, shape_.model,
                                     {.spec = &spec,
                                      .position = position,
-                                     .budget_tokens = spec.budget_tokens,
-                                     .tiles = stored.kv.tiles(0, head),
+                                     .budget_tokens = 48,
+                                     .index = stored.kv.index(0, head),
                                      .target = q.values.data()},
-                                    scratch_, &selected);
+                                    scratch_, {&selected, 1})
+                             .mass;
       EXPECT_TRUE(std::isnan(mass));
       const Vector importance =
           test::ImportanceReference(GetParam(), q.vectors, stored.Keys(head, position), shape_.model.attention_scale);
@@ -80,12 +81,12 @@ TEST_F(SelectHeadTest, MeasuresThePositionBeforeWithoutChangingTheSelection) {
   std::vector<uint32_t> selected = previous;
   HeadQuestion question{.spec = &spec,
                         .position = position,
-                        .budget_tokens = spec.budget_tokens,
-                        .tiles = stored.kv.tiles(0, 1),
+                        .budget_tokens = 48,
+                        .index = stored.kv.index(0, 1),
                         .target = prediction.values.data(),
                         .measured = real.values.data(),
                         .measured_position = position - 1};
-  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, &selected);
+  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, {&selected, 1}).mass;
   const uint32_t recent = RecentStart(position - 1, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
   const double expected = test::MassReference(real.vectors, stored.Keys(1, position), 1, 4, previous, recent);
   EXPECT_NEAR(mass, expected, kTolerance);
@@ -93,7 +94,7 @@ TEST_F(SelectHeadTest, MeasuresThePositionBeforeWithoutChangingTheSelection) {
 
   question.measured = nullptr;
   std::vector<uint32_t> alone;
-  SelectHead(kernels_, shape_.model, question, scratch_, &alone);
+  SelectHead(kernels_, shape_.model, question, scratch_, {&alone, 1});
   EXPECT_EQ(selected, alone);
 }
 
@@ -105,13 +106,13 @@ TEST_F(SelectHeadTest, MeasuresItselfOverItsOwnRowToo) {
   std::vector<uint32_t> selected, alone;
   HeadQuestion question{.spec = &spec,
                         .position = position,
-                        .budget_tokens = spec.budget_tokens,
-                        .tiles = stored.kv.tiles(0, 0),
+                        .budget_tokens = 48,
+                        .index = stored.kv.index(0, 0),
                         .target = q.values.data()};
-  SelectHead(kernels_, shape_.model, question, scratch_, &alone);
+  SelectHead(kernels_, shape_.model, question, scratch_, {&alone, 1});
   question.measured = q.values.data();
   question.measured_position = position;
-  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, &selected);
+  const float mass = SelectHead(kernels_, shape_.model, question, scratch_, {&selected, 1}).mass;
   const uint32_t recent = RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
   EXPECT_NEAR(mass, test::MassReference(q.vectors, stored.Keys(0, position + 1), 1, 4, selected, recent), kTolerance);
   EXPECT_EQ(selected, alone) << "the position's own row has no say in its selection";
@@ -123,12 +124,8 @@ TEST_F(SelectHeadTest, StaysDefinedWhenQueriesAreNotFinite) {
   std::vector<float> q(2 * shape_.layout.head_dim, NAN);
   std::vector<uint32_t> selected;
   SelectHead(kernels_, shape_.model,
-             {.spec = &spec,
-              .position = 300,
-              .budget_tokens = spec.budget_tokens,
-              .tiles = stored.kv.tiles(0, 0),
-              .target = q.data()},
-             scratch_, &selected);
+             {.spec = &spec, .position = 300, .budget_tokens = 48, .index = stored.kv.index(0, 0), .target = q.data()},
+             scratch_, {&selected, 1});
   std::vector<uint32_t> lowest;
   for (uint32_t p = 4; p < 4 + 48; ++p) lowest.push_back(p);
   EXPECT_EQ(selected, lowest);

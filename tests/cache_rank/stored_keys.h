@@ -9,9 +9,10 @@ namespace winnow::test {
 
 // One stored layer of random keys, and the same keys in double.
 struct StoredKeys {
-  StoredKeys(const ServedShape& shape, uint64_t seed, uint32_t count, uint32_t chunk = 7)
-      : pool(KvBlockPool::Create(size_t{8} << 20, shape.layout).value()),
-        kv(SequenceKv::Create(pool.get(), CpuKernels("portable").value(), shape.layout, count).value()) {
+  StoredKeys(const ServedShape& shape, uint64_t seed, uint32_t count, uint32_t chunk = 7, const IndexLayout& index = {},
+             float (*spread)(uint32_t position) = nullptr)
+      : pool(KvBlockPool::Create(size_t{16} << 20, shape.layout).value()),
+        kv(SequenceKv::Create(pool.get(), CpuKernels("portable").value(), shape.layout, count, index).value()) {
     const int dim = shape.layout.head_dim, heads = shape.layout.num_kv_heads;
     keys.assign(heads, {});
     for (uint32_t first = 0; first < count; first += chunk) {
@@ -21,7 +22,7 @@ struct StoredKeys {
         for (uint32_t p = first; p < first + n; ++p) {
           Vector key;
           for (int d = 0; d < 2 * dim; ++d) {
-            rows.push_back(Noise(seed, h, p, d));
+            rows.push_back(Noise(seed, h, p, d) * (spread == nullptr ? 1.0f : spread(p)));
             if (d < dim) key.push_back(rows.back());
           }
           keys[h].push_back(key);

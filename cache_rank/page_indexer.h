@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "cache_rank/index_layout.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+
+// Summarises pages of keys as pseudo-keys [hi | lo] of dimension 2 * head_dim, whose score by the pseudo-query
+// [max(q, 0) | min(q, 0)] is the largest q.k over the box lo <= k <= hi:
+//   bounds   hi and lo are the elements' maxima and minima (Quest, arXiv:2406.10774, section 3.2): no key of the page
+//            scores higher.
+//   cuboid   hi, lo = c +- r with c the centre of that box and r the mean distance |k - c| of the keys from it, element
+//            by element (ArkVale, NeurIPS 2024, the section on page summarization: "cuboid-mean"): tighter, no bound.
+// Elements that are not finite do not count; an element without any finite one is 0. int8 bounds are rounded outwards
+// and hold for the keys as they were and as their int8 tile has them. Not thread-safe: one writer.
+class PageIndexer {
+ public:
+  PageIndexer(const KernelTable* kernels, const KvLayout& layout, const IndexLayout& index);
+
+  // The page's keys are rows [first_row, first_row + page_tokens) of consecutive blocks [kBlockTokens, 2 * head_dim],
+  // of which `tiles` are the index tiles. Writes key `slot` of each tile that is not null.
+  void Index(const void* const* blocks, const void* const* tiles, uint32_t first_row, int slot, void* bounds_tile,
+             void* cuboid_tile);
+
+ private:
+  void LoadKeys(const void* const* blocks, uint32_t first_row);
+  void Include(const float* key);
+  void IncludeInt8(const void* tile, int row);
+  void Write(int slot, void* tile);
+  void WriteInt8Outwards(int slot, void* tile) const;
+
+  const KernelTable* const kernels_;
+  const KvLayout layout_;
+  const IndexLayout index_;
+  std::vector<float> keys_;     // [page_tokens, head_dim]
+  std::vector<float> hi_, lo_;  // [head_dim]
+  std::vector<float> mean_;     // [head_dim]
+  std::vector<float> pseudo_;   // [2 * head_dim]
+  std::vector<uint16_t> bf16_;  // the same
+};
+
+}  // namespace winnow

@@ -1,0 +1,357 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "cache_rank/select_head.h"
+#include "tests/cache_rank/stored_keys.h"
+
+// Whole selections by every scorer and policy against their definitions in double.
+
+namespace winnow {
+namespace {
+
+using test::Vector;
+
+constexpr uint32_t kSinks = 4;
+
+double Dot(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Scores of pages by their definition: the box's upper corner along q.
+double PageScore(bool cuboid, const Vector& q, const std::vector<Vector>& keys, uint32_t first, uint32_t tokens) {
+  double score = 0;
+  for (size_t d = 0; d < q.size(); ++d) {
+    double hi = -INFINITY, lo = INFINITY, distance = 0;
+    for (uint32_t r = first; r < first + tokens; ++r) {
+      hi = std::max(hi, keys[r][d]);
+      lo = std::min(lo, keys[r][d]);
+    }
+    const double centre = (hi + lo) / 2;
+    for (uint32_t r = first; r < first + tokens; ++r) distance += std::abs(keys[r][d] - centre) / tokens;
+    if (cuboid) hi = centre + distance, lo = centre - distance;
+    score += std::max(q[d] * hi, q[d] * lo);
+  }
+  return score;
+}
+
+Vector Aggregate(GroupAggregation aggregation, const std::vector<Vector>& scores) {
+  Vector out(scores[0].size(), aggregation == GroupAggregation::kMax ? -INFINITY : 0);
+  for (const Vector& row : scores) {
+    double sum = 0, max = *std::max_element(row.begin(), row.end());
+    for (double s : row) sum += std::exp(s - max);
+    for (size_t j = 0; j < row.size(); ++j) {
+      if (aggregation == GroupAggregation::kSoftmaxSum) out[j] += std::exp(row[j] - max) / sum;
+      if (aggregation == GroupAggregation::kMax) out[j] = std::max(out[j], row[j]);
+      if (aggregation == GroupAggregation::kMean) out[j] += row[j] / static_cast<double>(scores.size());
+    }
+  }
+  return out;
+}
+
+struct Case {
+  Scorer scorer;
+  uint32_t page, physical;
+  int group;
+  GroupAggregation aggregation = GroupAggregation::kSoftmaxSum;
+};
+
+class ScorersTest : public testing::TestWithParam<Case> {
+ protected:
+  ScorersTest() {
+    shape_.layout.num_query_heads = GetParam().group * shape_.layout.num_kv_heads;
+    shape_.model.group_size = GetParam().group;
+    spec_.scorer = GetParam().scorer;
+    spec_.page_tokens = GetParam().page;
+    spec_.physical_page_tokens = std::max(GetParam().physical, GetParam().page);
+    spec_.group_aggregation = GetParam().aggregation;
+    spec_.candidate_factor = 3;
+  }
+  IndexLayout Index() const { return IndexLayoutFor(spec_); }
+  void DrawQueries(uint64_t seed, float scale = 2) {
+    values_.clear();
+    queries_.assign(GetParam().group, {});
+    for (Vector& q : queries_) {
+      for (int d = 0; d < shape_.layout.head_dim; ++d) {
+        values_.push_back(scale * test::Noise(seed, values_.size()));
+        q.push_back(values_.back());
+      }
+    }
+  }
+  HeadQuestion Question(const test::StoredKeys& stored, uint32_t position, uint32_t budget) const {
+    return {.spec = &spec_,
+            .position = position,
+            .budget_tokens = budget,
+            .index = stored.kv.index(0, 1),
+            .target = values_.data()};
+  }
+  std::vector<std::vector<uint32_t>> Lists(const HeadQuestion& question, CapturedMassFigure* figure = nullptr) {
+    std::vector<std::vector<uint32_t>> lists(ListsPerHead(spec_, shape_.model));
+    const CapturedMassFigure mass = SelectHead(kernels_, shape_.model, question, scratch_, lists);
+    if (figure != nullptr) *figure = mass;
+    return lists;
+  }
+  std::vector<uint32_t> Select(const HeadQuestion& question, CapturedMassFigure* figure = nullptr) {
+    return Lists(question, figure)[0];
+  }
+  uint32_t End(uint32_t position) const { return RecentStart(position, spec_.recent_tokens, kSinks, kBlockTokens); }
+
+  // Importance of each row below the window by the definition of the scorer.
+  Vector RowImportance(const std::vector<Vector>& keys, uint32_t position) const {
+    const uint32_t page = spec_.page_tokens, end = End(position);
+    std::vector<Vector> scores;
+    for (const Vector& q : queries_) {
+      scores.emplace_back();
+      for (uint32_t p = 0; p + page <= position; p += page) {
+        scores.back().push_back(PageScore(spec_.scorer == Scorer::kPageCuboid, q, keys, p, page));
+      }
+    }
+    const Vector pages = Aggregate(spec_.group_aggregation, scores);
+    const uint32_t unit = spec_.scorer == Scorer::kHierarchical ? spec_.physical_page_tokens : page;
+    Vector rows(end);
+    for (uint32_t r = 0; r < end; ++r) {
+      double best = -INFINITY;
+      for (uint32_t p = r / unit * unit; p < (r / unit + 1) * unit; p += page) {
+        if (p + page <= end) best = std::max(best, pages[p / page]);
+      }
+      rows[r] = best == -INFINITY ? 1e30 : best;  // only a page that reaches into the window
+    }
+    return rows;
+  }
+
+  ServedShape shape_ = test::SmallShape(1);
+  const KernelTable& kernels_ = *CpuKernels("portable").value();
+  SelectionSpec spec_ = test::SmallSpec(Predictor::kExact);
+  SelectScratch scratch_;
+  std::vector<float> values_;
+  std::vector<Vector> queries_;
+};
+
+const uint32_t kPositions[] = {150, 191, 192, 223, 224, 256, 319, 600, 1023, 1024, 1060};
+
+class PageScorersTest : public ScorersTest {};
+
+TEST_P(PageScorersTest, TakeTheRowsOfTheMostImportantPages) {
+  const test::StoredKeys stored(shape_, 5, 1100, 50, Index());
+  for (const uint32_t position : kPositions) {
+    for (const uint32_t budget : {1u, 37u, 48u, 96u, 100u}) {
+      DrawQueries(position + budget);
+      const std::vector<uint32_t> selected = Select(Question(stored, position, budget));
+      const uint32_t end = End(position),
+                     unit = spec_.scorer == Scorer::kHierarchical ? spec_.physical_page_tokens : spec_.page_tokens;
+      const Vector importance = RowImportance(stored.Keys(1, position), position);
+      ASSERT_EQ(test::CheckTopK(importance, selected, kSinks, end, std::min(budget, end - kSinks), 1e-4), "")
+          << position << " " << budget;
+      // Whole pages, but for one that gives its first rows.
+      int cut = 0;
+      for (uint32_t u = kSinks / unit; u * unit < end; ++u) {
+        const uint32_t first = std::max(u * unit, kSinks), last = std::min((u + 1) * unit, end);
+        const auto in = [&](uint32_t r) { return std::binary_search(selected.begin(), selected.end(), r); };
+        uint32_t count = 0;
+        for (uint32_t r = first; r < last; ++r) count += in(r);
+        cut += count > 0 && count < last - first;
+        for (uint32_t r = first; r < first + count; ++r) EXPECT_TRUE(in(r)) << r;
+      }
+      EXPECT_LE(cut, 1);
+    }
+  }
+}
+
+TEST_P(PageScorersTest, GiveTiesToTheLowerPosition) {
+  const test::StoredKeys stored(shape_, 5, 700, 50, Index(), [](uint32_t) { return 0.0f; });
+  DrawQueries(1);
+  const std::vector<uint32_t> selected = Select(Question(stored, 671, 70));  // no page reaches into the window
+  for (uint32_t i = 0; i < 70; ++i) EXPECT_EQ(selected[i], kSinks + i);
+}
+
+constexpr Case kPageCases[] = {
+    {Scorer::kPageMinmax, 16, 0, 1},    {Scorer::kPageMinmax, 32, 0, 4, GroupAggregation::kMax},
+    {Scorer::kPageMinmax, 64, 0, 5},    {Scorer::kPageCuboid, 16, 0, 5, GroupAggregation::kMean},
+    {Scorer::kPageCuboid, 32, 0, 4},    {Scorer::kPageCuboid, 64, 0, 1},
+    {Scorer::kHierarchical, 16, 64, 4}, {Scorer::kHierarchical, 32, 64, 1, GroupAggregation::kMax},
+    {Scorer::kHierarchical, 64, 64, 5},
+};
+constexpr Case kTwoStageCases[] = {
+    {Scorer::kTwoStage, 16, 0, 4},
+    {Scorer::kTwoStage, 16, 0, 1, GroupAggregation::kMax},
+    {Scorer::kTwoStage, 32, 0, 5, GroupAggregation::kMean},
+    {Scorer::kTwoStage, 64, 0, 5},
+};
+std::vector<Case> AllCases() {
+  std::vector<Case> cases{{Scorer::kToken, 16, 0, 1}, {Scorer::kToken, 16, 0, 5, GroupAggregation::kMean}};
+  cases.insert(cases.end(), std::begin(kPageCases), std::end(kPageCases));
+  cases.insert(cases.end(), std::begin(kTwoStageCases), std::end(kTwoStageCases));
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Cases, PageScorersTest, testing::ValuesIn(kPageCases));
+
+class TwoStageTest : public ScorersTest {};
+
+TEST_P(TwoStageTest, TakesTheMostImportantRowsOfCandidatePages) {
+  const test::StoredKeys stored(shape_, 6, 1100, 50, Index());
+  const uint32_t page = spec_.page_tokens;
+  for (const uint32_t position : kPositions) {
+    for (const uint32_t budget : {7u, 37u, 48u}) {
+      DrawQueries(position + budget);
+      const std::vector<uint32_t> selected = Select(Question(stored, position, budget));
+      const uint32_t end = End(position);
+      const std::vector<Vector> keys = stored.Keys(1, position);
+      std::vector<std::pair<double, uint32_t>> order;  // by bound; pages that reach into the window first
+      for (uint32_t p = kSinks / page; p * page < end; ++p) {
+        double bound = (p + 1) * page <= end ? -INFINITY : INFINITY;
+        for (const Vector& q : queries_) {
+          if (bound < INFINITY) bound = std::max(bound, PageScore(false, q, keys, p * page, page));
+        }
+        order.emplace_back(-bound, p);
+      }
+      std::sort(order.begin(), order.end());
+      std::set<uint32_t> scored;  // rows
+      for (uint32_t r = 0; r < position; ++r) {
+        // Whole 16-row groups that hold sinks or window, below the last complete group.
+        const bool last = r / 16 * 16 + 16 > position;
+        if (!last && (r / 16 * 16 < kSinks || r >= end / page * page)) scored.insert(r);
+      }
+      std::set<uint32_t> candidates;
+      for (const auto& [bound, p] : order) {
+        if (end - kSinks > 3 * budget && candidates.size() >= 3 * budget) break;
+        for (uint32_t r = std::max(p * page, kSinks); r < std::min((p + 1) * page, end); ++r) candidates.insert(r);
+      }
+      if (end - kSinks <= 3 * budget) {
+        for (uint32_t r = 0; r < position; ++r) scored.insert(r);  // every key
+      }
+      for (uint32_t r : candidates) {
+        for (uint32_t g = r / 16 * 16; g < r / 16 * 16 + 16; ++g) scored.insert(g);
+      }
+      std::vector<Vector> scores;
+      const std::vector<uint32_t> columns(scored.begin(), scored.end());
+      for (const Vector& q : queries_) {
+        scores.emplace_back();
+        for (uint32_t r : columns) scores.back().push_back(Dot(q, keys[r]));
+      }
+      const Vector aggregated = Aggregate(spec_.group_aggregation, scores);
+      Vector importance(end, -1e30);
+      for (size_t c = 0; c < columns.size(); ++c) {
+        if (columns[c] < end && columns[c] >= kSinks) importance[columns[c]] = aggregated[c];
+      }
+      // What only shares a group with the sinks or the window's page is scored, and selectable too.
+      ASSERT_EQ(test::CheckTopK(importance, selected, kSinks, end, std::min(budget, end - kSinks), 1e-4), "")
+          << position << " " << budget;
+    }
+  }
+}
+
+TEST_P(TwoStageTest, ScoresEveryKeyOfShortContexts) {
+  const test::StoredKeys stored(shape_, 6, 700, 50, Index());
+  DrawQueries(3);
+  spec_.score_all_below_tokens = 700;
+  const std::vector<uint32_t> all = Select(Question(stored, 640, 48));
+  spec_.scorer = Scorer::kToken;
+  EXPECT_EQ(all, Select(Question(stored, 640, 48)));
+}
+INSTANTIATE_TEST_SUITE_P(Cases, TwoStageTest, testing::ValuesIn(kTwoStageCases));
+
+class EveryScorerTest : public ScorersTest {};
+
+TEST_P(EveryScorerTest, GivesEachQueryHeadItsOwnList) {
+  const test::StoredKeys stored(shape_, 7, 700, 50, Index());
+  for (const Policy policy : {Policy::kTopK, Policy::kMass}) {
+    DrawQueries(4);
+    spec_.policy = policy;
+    spec_.epsilon = 0.2f;
+    spec_.list_per = ListPer::kQueryHead;
+    HeadQuestion question = Question(stored, 613, 48);
+    question.measured = question.target;
+    question.measured_position = 613;
+    CapturedMassFigure mass;
+    const auto lists = Lists(question, &mass);
+    ASSERT_EQ(lists.size(), queries_.size());
+    SelectionModel single = shape_.model;
+    single.group_size = 1;
+    double sum = 0;
+    for (size_t i = 0; i < lists.size(); ++i) {
+      std::vector<uint32_t> alone;
+      question.target = question.measured = values_.data() + i * shape_.layout.head_dim;
+      sum += SelectHead(kernels_, single, question, scratch_, {&alone, 1}).mass;
+      EXPECT_EQ(lists[i], alone) << i;
+    }
+    EXPECT_NEAR(mass.mass, sum / static_cast<double>(lists.size()), 1e-5);
+  }
+}
+
+// What no list may be, whatever the keys are.
+TEST_P(EveryScorerTest, StaysDefinedWhenKeysAreNotFinite) {
+  for (const float odd : {NAN, INFINITY, -INFINITY, 3e38f}) {
+    static float value;
+    value = odd;
+    const test::StoredKeys stored(shape_, 8, 700, 50, Index(), [](uint32_t p) { return p % 97 == 30 ? value : 1.0f; });
+    for (const Policy policy : {Policy::kTopK, Policy::kMass}) {
+      for (const StopRule rule : {StopRule::kEstimate, StopRule::kBound}) {
+        spec_.policy = policy;
+        spec_.stop_rule = rule;
+        DrawQueries(9);
+        HeadQuestion question = Question(stored, 600, 48);
+        question.measured = question.target;
+        question.measured_position = 600;
+        const std::vector<uint32_t> selected = Select(question);
+        EXPECT_LE(selected.size(), 48u);
+        if (policy == Policy::kTopK) {
+          EXPECT_EQ(selected.size(), 48u);
+        }
+        for (size_t i = 0; i < selected.size(); ++i) {
+          EXPECT_GE(selected[i], i == 0 ? kSinks : selected[i - 1] + 1);
+          EXPECT_LT(selected[i], End(600));
+        }
+        EXPECT_EQ(selected, Select(question)) << "the same every time";
+      }
+    }
+  }
+}
+
+TEST_P(EveryScorerTest, BoundsCapturedMassFromBelow) {
+  const test::StoredKeys stored(shape_, 10, 700, 50, Index());
+  for (const uint32_t position : {224u, 413u, 600u, 671u}) {
+    for (const bool itself : {false, true}) {
+      for (const uint32_t budget : {20u, 48u, 200u}) {
+        DrawQueries(position + budget, 1);
+        const std::vector<float> target = values_;
+        HeadQuestion question = Question(stored, position, budget);
+        question.target = target.data();
+        std::vector<std::vector<uint32_t>> lists{{}};
+        if (!itself) {
+          HeadQuestion before = Question(stored, position - 1, budget);
+          lists[0] = Select(before);
+          DrawQueries(position + budget + 1, 1);
+        }
+        question.measured = values_.data();
+        if (itself) question.measured = question.target;
+        question.measured_position = itself ? position : position - 1;
+        const std::vector<uint32_t> previous = lists[0];
+        const CapturedMassFigure figure = SelectHead(kernels_, shape_.model, question, scratch_, lists);
+        const uint32_t measured = question.measured_position;
+        const double exact = test::MassReference(queries_, stored.Keys(1, measured + 1), 1, kSinks,
+                                                 itself ? lists[0] : previous, End(measured));
+        EXPECT_LE(figure.mass, exact + 1e-5);
+        EXPECT_GT(figure.mass, 0);
+        if (!figure.is_lower_bound) {
+          EXPECT_NEAR(figure.mass, exact, 1e-4);
+        }
+        if (spec_.scorer == Scorer::kToken) {
+          EXPECT_FALSE(figure.is_lower_bound);
+        }
+        std::vector<uint32_t> alone;
+        question.measured = nullptr;
+        EXPECT_TRUE(std::isnan(SelectHead(kernels_, shape_.model, question, scratch_, {&alone, 1}).mass));
+        EXPECT_EQ(alone, lists[0]) << "measuring does not change the selection";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, EveryScorerTest, testing::ValuesIn(AllCases()));
+
+}  // namespace
+}  // namespace winnow
