@@ -23,7 +23,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
   if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
-  if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
   if (spec.scorer != Scorer::kToken) return not_built("scoring of pages");
   if (spec.key_copy != KeyCopy::kNone) return not_built("the int8 key copy");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
