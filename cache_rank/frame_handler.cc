@@ -99,7 +99,7 @@ bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint
   if (everything) {
     sequence.identity_rows = selectable;
   } else {
-    if (row.pool_slots < std::min(spec.budget_tokens, selectable)) return false;
+    if (row.pool_slots < std::min(BudgetCeiling(spec, 0), selectable)) return false;
     PreparePool(sequence, row.pool_slots);
   }
   sequence.journal.Record(row.position, row.token_id);
@@ -164,15 +164,19 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
     if (appended != nullptr) AppendRow(link, *sequence, layer, row.position, appended + i * row_bytes);
     if (sequence->seat.plan != header.plan) continue;
-    const bool sparse = sequence->seat.sparse;
-    const bool own = SelectsWithOwnQuery(sequence->spec, layer);
     if (queries != nullptr) {
       TakeQuery(link, *sequence, layer, row.position, queries + i * query_floats);
-    } else if (appended != nullptr && sparse && own) {
+    } else if (appended != nullptr && NeedsQuery(*sequence, layer)) {
       selector_->Refuse(link, header.plan, *sequence, layer);
-      continue;
     }
-    if (sequence->spec.predictor != Predictor::kDepth || !sparse) continue;
+  }
+  // After all rows' queries: the peer waits for what those decide first, and work of one kind runs in one batch.
+  for (size_t i = 0; i < rows; ++i) {
+    const OpenPlan::Row& row = plan->rows[i];
+    CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
+    if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
+    if (queries != nullptr) selector_->OnQuery(link, *sequence, layer, row.position);
+    if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.sparse) continue;
     const int target = layer + static_cast<int>(sequence->spec.lookahead);
     if (target >= layout_.num_layers) continue;
     const bool projects = sequence->spec.projection == Projection::kCacheRank;
@@ -200,6 +204,10 @@ void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer
   metrics_->appended_rows.Add(layout_.num_kv_heads);
 }
 
+bool FrameHandler::NeedsQuery(const CachedSequence& sequence, int layer) {
+  return sequence.seat.sparse && (SelectsWithOwnQuery(sequence.spec, layer) || WaitsForVerdict(sequence.spec));
+}
+
 void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const float* query) {
   if (sequence.spec.predictor == Predictor::kDense) return;
@@ -215,7 +223,8 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
   Rotate(query, position, slot.rotated);
-  if (!own) selector_->OnQuery(link, sequence, layer, position);
+  if (!own && sequence.seat.sparse && WaitsForVerdict(sequence.spec))
+    selector_->OnVerdictQuery(link, sequence, layer, position);
   if (prefetches && sequence.seat.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
 }
 

@@ -71,6 +71,7 @@ void Prefetcher::RunHead(int head_index, int worker) {
   } else {
     const HeadQuestion question{.spec = &sequence_->prefetch_spec,
                                 .position = position_ + 1,
+                                .budget_tokens = selection.growth.BudgetAt(position_ + 1),
                                 .tiles = sequence_->kv.tiles(layer_, head_index),
                                 .first_query_head = head_index * model_.group_size,
                                 .ring = &layer.queries};

@@ -7,7 +7,7 @@
 
 namespace winnow {
 
-// Reads arrays of a Delta payload with bounds checks.
+// Reads arrays of a payload with bounds checks.
 class PayloadReader {
  public:
   PayloadReader(std::span<const std::byte> payload, size_t offset) : payload_(payload), offset_(offset) {}
@@ -16,7 +16,7 @@ class PayloadReader {
   absl::StatusOr<std::span<const T>> Array(size_t count, size_t alignment) {
     offset_ = wire::AlignUp(offset_, alignment);
     if (offset_ > payload_.size() || count > (payload_.size() - offset_) / sizeof(T)) {
-      return absl::InvalidArgumentError(absl::StrCat("delta array of ", count, " x ", sizeof(T), " bytes at ", offset_,
+      return absl::InvalidArgumentError(absl::StrCat("array of ", count, " x ", sizeof(T), " bytes at ", offset_,
                                                      " exceeds the payload of ", payload_.size()));
     }
     const T* data = reinterpret_cast<const T*>(payload_.data() + offset_);

@@ -141,6 +141,16 @@ double TestCluster::Mass(const FakeSequence& sequence, uint32_t position, int la
                        sequence.spec.sink_tokens, selected, Recent(sequence.spec, position));
 }
 
+std::vector<Vector> TestCluster::RealQueries(const FakeSequence& sequence, uint32_t position, int layer,
+                                             int head) const {
+  return Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
+}
+
+Vector TestCluster::RealImportance(const FakeSequence& sequence, uint32_t position, int layer, int head) const {
+  return ImportanceReference(sequence.spec.group_aggregation, RealQueries(sequence, position, layer, head),
+                             Keys(sequence.seed, layer, head, position), shape.model.attention_scale);
+}
+
 FakeRank::FakeRank(TestCluster* cluster, size_t window_bytes) : cluster_(cluster) {
   static uint64_t incarnation = 100;
   transport_ = NewInprocTransport({.incarnation = ++incarnation, .window_bytes = window_bytes, .ucx_tls = ""});
@@ -253,6 +263,7 @@ FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   for (FakeSequence::List& list : owned->lists) list.pool.clear();
   owned->selections.clear();
   owned->masses.clear();
+  owned->verdicts.clear();
   return (sequences_[id] = std::move(owned)).get();
 }
 
@@ -299,7 +310,7 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
   Send(header, payload);
 }
 
-void FakeRank::SendLayer(int layer) {
+void FakeRank::SendLayer(int layer, bool with_queries) {
   const KvLayout& layout = cluster_->shape.layout;
   std::vector<std::byte> payload;
   for (FakeSequence* sequence : rows_) {
@@ -314,11 +325,11 @@ void FakeRank::SendLayer(int layer) {
   }
   payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
   for (FakeSequence* sequence : rows_) {
-    AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
+    if (with_queries) AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kLayer;
-  header.flags = wire::kSectionAppend | wire::kSectionQuery;
+  header.flags = wire::kSectionAppend | (with_queries ? wire::kSectionQuery : 0);
   const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
   if (target < layout.num_layers && rows_[0]->spec.projection == Projection::kCacheRank) {
     header.flags |= wire::kSectionHidden;
@@ -351,6 +362,19 @@ bool FakeRank::DeltasComplete(int layer) const {
   return true;
 }
 
+bool FakeRank::VerdictsComplete(int layer) const {
+  const int heads = cluster_->shape.layout.num_kv_heads;
+  for (const FakeSequence* sequence : rows_) {
+    const bool sparse = !AttendsEverything(sequence->next_position, sequence->spec, kBlockTokens);
+    if (!sparse || !WaitsForVerdict(sequence->spec)) continue;
+    const auto verdicts = sequence->verdicts.find(sequence->next_position);
+    for (int head = 0; head < heads; ++head) {
+      if (verdicts == sequence->verdicts.end() || verdicts->second.count(layer * heads + head) == 0) return false;
+    }
+  }
+  return true;
+}
+
 void FakeRank::FinishPlan() {
   for (FakeSequence* sequence : rows_) ++sequence->next_position;
   rows_.clear();
@@ -362,7 +386,7 @@ bool FakeRank::Decode(const std::vector<FakeSequence*>& rows, int layers) {
   const int end = layers < 0 ? cluster_->shape.layout.num_layers : layers;
   for (int layer = 0; layer < end; ++layer) {
     SendLayer(layer);
-    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer); })) return false;
+    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer) && VerdictsComplete(layer); })) return false;
   }
   if (layers >= 0) return true;
   const auto stored = [&] {
@@ -381,6 +405,8 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
   switch (header.type) {
     case wire::FrameType::kDelta:
       return header.phase == wire::Phase::kPrefetch ? OnPrefetch(frame) : OnDelta(frame);
+    case wire::FrameType::kPartial:
+      return OnPartial(frame);
     case wire::FrameType::kRefill:
       return OnRefill(frame);
     case wire::FrameType::kRefillDone:
@@ -499,6 +525,32 @@ void FakeRank::OnPrefetch(const ReceivedFrame& frame) {
     ++sequence.prefetched_rows;
   }
   Expect(offset + entry.num_streamed * layout.row_bytes() == frame.payload().size(), "prefetch payload has a rest");
+}
+
+void FakeRank::OnPartial(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (header.plan != plan_) return Expect(false, "verdict of another plan");
+  const KvLayout& layout = cluster_->shape.layout;
+  size_t offset = 0;
+  const auto read = [&](auto* values, size_t count) {
+    Expect(offset + count * sizeof *values <= frame.payload().size(), "verdicts are cut off");
+    std::memcpy(values, frame.payload().data() + offset, count * sizeof *values);
+    offset += count * sizeof *values;
+  };
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    FakeSequence::Verdict verdict;
+    read(&verdict.entry, 1);
+    if (verdict.entry.rows_read > 0) {
+      verdict.o.resize(layout.group_size() * layout.head_dim);
+      verdict.lse.resize(layout.group_size());
+      read(verdict.o.data(), verdict.o.size());
+      read(verdict.lse.data(), verdict.lse.size());
+    }
+    FakeSequence& sequence = *rows_.at(verdict.entry.plan_row);
+    const size_t list = header.layer_first * layout.num_kv_heads + verdict.entry.kv_head;
+    Expect(sequence.verdicts[sequence.next_position].emplace(list, verdict).second, "second verdict");
+  }
+  Expect(offset == frame.payload().size(), "verdicts have a rest");
 }
 
 void FakeRank::CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices) {

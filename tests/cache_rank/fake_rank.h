@@ -41,6 +41,17 @@ struct FakeSequence {
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
   std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
   uint64_t streamed_rows = 0, local_rows = 0, prefetched_rows = 0;
+
+  // Verdicts by position: [layer * num_kv_heads + head].
+  struct Verdict {
+    wire::PartialEntry entry;
+    std::vector<float> o, lse;
+    bool operator==(const Verdict& other) const {
+      return entry.flags == other.entry.flags && entry.mass_before == other.entry.mass_before &&
+             entry.mass_after == other.entry.mass_after && o == other.o && lse == other.lse;
+    }
+  };
+  std::map<uint32_t, std::map<size_t, Verdict>> verdicts;
 };
 
 // The inference rank's end of the data plane, single-threaded with the cache rank. Every delta is checked as it
@@ -64,8 +75,9 @@ class FakeRank {
   bool Decode(const std::vector<FakeSequence*>& rows, int layers = -1);
   // The parts of it.
   void SendPlan(const std::vector<FakeSequence*>& rows);
-  void SendLayer(int layer);
+  void SendLayer(int layer, bool with_queries = true);
   bool DeltasComplete(int layer) const;
+  bool VerdictsComplete(int layer) const;
   void FinishPlan();
 
   // Sends a frame whose header is the caller's.
@@ -83,6 +95,7 @@ class FakeRank {
  private:
   void OnFrame(const ReceivedFrame& frame);
   void OnDelta(const ReceivedFrame& frame);
+  void OnPartial(const ReceivedFrame& frame);
   void OnPrefetch(const ReceivedFrame& frame);
   void OnRefill(const ReceivedFrame& frame);
   void CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices);
@@ -136,6 +149,9 @@ class TestCluster {
                              const std::vector<uint32_t>& selected) const;
   double Mass(const FakeSequence& sequence, uint32_t position, int layer, int head,
               const std::vector<uint32_t>& selected) const;
+  // Importance of rows [0, position) to the real query of `position`, and its rotated form per query head of the group.
+  Vector RealImportance(const FakeSequence& sequence, uint32_t position, int layer, int head) const;
+  std::vector<Vector> RealQueries(const FakeSequence& sequence, uint32_t position, int layer, int head) const;
 
   const ServedShape shape;
   const KernelTable* const kernels;

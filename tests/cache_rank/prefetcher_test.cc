@@ -73,9 +73,9 @@ TEST_P(PrefetcherTest, SelectsTheSameWithAnyPool) {
 }
 
 TEST_P(PrefetcherTest, DropsWhatDoesNotFitTheSpareWindowWithoutATrace) {
-  const Served plain = Serve(without_, 96, 15, /*window_bytes=*/4096);
-  // Half of the window takes 14 rows of 128 bytes: some frames pass, others are dropped.
-  const Served some = Serve(with_, 96, 15, /*window_bytes=*/4096);
+  const Served plain = Serve(without_, 96, 15, /*window_bytes=*/1600);
+  // Half of the window takes 5 rows of 128 bytes: some frames pass, others are dropped.
+  const Served some = Serve(with_, 96, 15, /*window_bytes=*/1600);
   EXPECT_EQ(some.selections, plain.selections);
   EXPECT_GT(some.prefetched_rows, 0u);
   EXPECT_LT(some.prefetched_rows, Serve(with_, 96, 15).prefetched_rows);

@@ -22,6 +22,14 @@ class PrefetchCommitTest : public testing::Test {
     EXPECT_TRUE(set_->SetSelection(0, 1, 1000, selected_).ok());
   }
 
+  static wire::DeltaEntry Entry(uint16_t kv_head, uint32_t streamed, uint32_t selected = 0, uint32_t local = 0) {
+    wire::DeltaEntry entry{};
+    entry.kv_head = kv_head;
+    entry.num_selected = selected;
+    entry.num_streamed = streamed;
+    entry.num_local = local;
+    return entry;
+  }
   std::vector<float> Row(float value) const { return std::vector<float>(2 * layout_.head_dim, value); }
   // Entries of kv head 1 with these indices and rows.
   ReceivedFrame Frame(const wire::DeltaEntry& entry, const std::vector<uint32_t>& indices,
@@ -66,7 +74,7 @@ TEST_F(PrefetchCommitTest, RowsComeBesideTheListThatAttentionReads) {
   std::vector<float> rows = Row(60);
   const std::vector<float> second = Row(20);
   rows.insert(rows.end(), second.begin(), second.end());
-  const auto committed = CommitPrefetch(layout_, Frame({.kv_head = 1, .num_streamed = 2}, {6, 2}, rows), *set_);
+  const auto committed = CommitPrefetch(layout_, Frame(Entry(1, 2), {6, 2}, rows), *set_);
   ASSERT_TRUE(committed.ok()) << committed.status();
   EXPECT_EQ(*committed, 2u);
   EXPECT_EQ(Attended(), (std::vector<float>{5, 0, 3, 1})) << "the list is what it was";
@@ -77,14 +85,14 @@ TEST_F(PrefetchCommitTest, RowsComeBesideTheListThatAttentionReads) {
 
 TEST_F(PrefetchCommitTest, RefusesWhatNoCorrectPeerSends) {
   const auto kBad = absl::StatusCode::kInvalidArgument;
-  EXPECT_EQ(Code({.kv_head = 1, .num_streamed = 1}, {2}, Row(9)), absl::StatusCode::kOk);
-  EXPECT_EQ(Code({.kv_head = 1, .num_streamed = 1}, {8}, Row(9)), kBad) << "outside the grant";
-  EXPECT_EQ(Code({.kv_head = 2, .num_streamed = 1}, {2}, Row(9)), kBad) << "no such head";
-  EXPECT_EQ(Code({.kv_head = 1, .num_streamed = 1}, {2}, Row(9), 1), kBad) << "no such layer";
-  EXPECT_EQ(Code({.kv_head = 1, .num_streamed = 2}, {2, 4}, Row(9)), kBad) << "a row is missing";
-  EXPECT_EQ(Code({.kv_head = 1, .num_streamed = UINT32_MAX}, {2}, Row(9)), kBad) << "sizes that overflow";
-  EXPECT_EQ(Code({.kv_head = 1, .num_selected = 1, .num_streamed = 0}, {2}, {}), kBad) << "a selection";
-  EXPECT_EQ(Code({.kv_head = 1, .num_streamed = 0, .num_local = 1}, {2, 3}, {}), kBad) << "ring copies";
+  EXPECT_EQ(Code(Entry(1, 1), {2}, Row(9)), absl::StatusCode::kOk);
+  EXPECT_EQ(Code(Entry(1, 1), {8}, Row(9)), kBad) << "outside the grant";
+  EXPECT_EQ(Code(Entry(2, 1), {2}, Row(9)), kBad) << "no such head";
+  EXPECT_EQ(Code(Entry(1, 1), {2}, Row(9), 1), kBad) << "no such layer";
+  EXPECT_EQ(Code(Entry(1, 2), {2, 4}, Row(9)), kBad) << "a row is missing";
+  EXPECT_EQ(Code(Entry(1, UINT32_MAX), {2}, Row(9)), kBad) << "sizes that overflow";
+  EXPECT_EQ(Code(Entry(1, 0, /*selected=*/1), {2}, {}), kBad) << "a selection";
+  EXPECT_EQ(Code(Entry(1, 0, 0, /*local=*/1), {2, 3}, {}), kBad) << "ring copies";
 }
 
 }  // namespace
