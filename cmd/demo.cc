@@ -21,7 +21,8 @@ struct DemoOptions {
     fields.Address("grpc", &grpc, "gRPC address of the server.");
     fields.Bool("once", &once, "Ask one question and end; otherwise five, each about another text.");
     fields.Integer("budget", &budget, "Selected rows per head; 0 = the server's default.");
-    fields.Text("selection", &selection, "Selection preset; empty = the server's default.");
+    fields.Text("selection", &selection,
+                "Preset or specification, preset[,field=value...]; empty = the server's default.");
     fields.Integer("seed", &seed, "Another seed makes another text.");
     fields.Integer("characters", &characters, "Length of the text; about four make a token.", 500u, 4'000'000u);
     fields.Integer("facts", &facts, "Facts in the text; one of them is asked for.", 1, 1000);
@@ -38,7 +39,7 @@ absl::StatusOr<bool> Ask(GenerationClient& client, const DemoOptions& options, u
   request.mutable_sampling()->set_temperature(0);
   request.set_max_tokens(48);
   if (options.budget > 0) request.mutable_selection()->set_budget_tokens(options.budget);
-  if (!options.selection.empty()) request.mutable_selection()->set_preset(options.selection);
+  if (!options.selection.empty()) request.mutable_selection()->set_specification(options.selection);
 
   std::printf("A text of %zu characters hides %d codes among sentences about software.\n\n", document.text.size(),
               options.facts);

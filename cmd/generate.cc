@@ -22,8 +22,10 @@ struct GenerateOptions {
     fields.Address("grpc", &grpc, "gRPC address of the server.");
     fields.Integer("max-tokens", &max_tokens, "Most tokens to generate; 0 = what is left of the context.");
     fields.Number("temperature", &temperature, "0 = greedy; negative = the server's default.", -1, 100);
-    fields.Text("selection", &selection, "Selection preset; empty = the server's default.");
-    fields.Integer("budget", &budget, "Selected rows per head; 0 = the preset's.");
+    fields.Text("selection", &selection,
+                "Preset or specification, preset[,field=value...] or field=value[,...]; fields that are fixed when the "
+                "server starts stay the server's. Empty = the server's default.");
+    fields.Integer("budget", &budget, "Selected rows per head; 0 = that of the selection.");
     fields.Bool("raw", &raw, "Send the prompt as it is, without the chat template.");
     fields.Bool("stats", &stats, "Print usage, times and how the selection did to stderr.");
   }
@@ -40,7 +42,7 @@ v1::GenerateRequest MakeRequest(const GenerateOptions& options, std::string prom
   }
   if (options.max_tokens > 0) request.set_max_tokens(options.max_tokens);
   if (options.temperature >= 0) request.mutable_sampling()->set_temperature(static_cast<float>(options.temperature));
-  if (!options.selection.empty()) request.mutable_selection()->set_preset(options.selection);
+  if (!options.selection.empty()) request.mutable_selection()->set_specification(options.selection);
   if (options.budget > 0) request.mutable_selection()->set_budget_tokens(options.budget);
   return request;
 }

@@ -63,7 +63,9 @@ absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRe
   {
     const CancelOnSignal cancel(&context);
     for (v1::GenerateResponse response; stream->Read(&response);) {
-      if (response.has_delta() && response.delta().output_index() == 0) {
+      if (response.has_accepted()) {
+        result.specification = response.accepted().selection();
+      } else if (response.has_delta() && response.delta().output_index() == 0) {
         const v1::GenerateResponse::Delta& delta = response.delta();
         last = Clock::now();
         if (result.tokens == 0 && delta.tokens_size() > 0) first = last;
@@ -97,6 +99,7 @@ std::string DescribeStats(const GenerationResult& result) {
                         1e3 * result.time_to_first_token.count(), result.usage.prompt_tokens());
   absl::StrAppendFormat(&text, "  time per output token  %.2f ms (%d tokens)\n", 1e3 * result.SecondsPerToken(),
                         result.tokens);
+  absl::StrAppendFormat(&text, "  selection              %s\n", result.specification);
   if (selection.decode_steps() == 0) return text;
   absl::StrAppendFormat(&text, "  context                %d tokens, %d rows resident per layer and head\n",
                         selection.context_tokens(), selection.resident_rows());

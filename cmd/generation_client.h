@@ -15,6 +15,7 @@ struct GenerationResult {
   std::string text;
   v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
   v1::GenerateResponse::Usage usage;
+  std::string specification;  // of the selection in force
   v1::SelectionStats selection;
   uint32_t tokens = 0;
   std::chrono::duration<double> time_to_first_token{};

@@ -2,6 +2,7 @@
 
 #include "cmd/machine.h"
 #include "common/selection/presets.h"
+#include "common/selection/spec_text.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -22,22 +23,34 @@ void SelectionOptions::Declare(Fields& fields) {
   for (const SelectionPreset& preset : SelectionPresets()) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", preset.spec.preset);
   }
-  fields.Text("selection", &preset, "Selection preset of requests that name none: " + names + ".");
+  fields.Custom(
+      "selection", "PRESET[,FIELD=VALUE...]",
+      "Selection of requests that ask for none: a preset and what is changed of it, for example "
+      "winnow,lookahead=2,budget=512. `winnow selection list` describes the presets, `winnow selection explain` the "
+      "fields. Presets: " +
+          names + ".",
+      [this](std::string_view text) {
+        specification = std::string(text);
+        return ParseSpec(text).status();
+      },
+      [this] { return specification; });
   fields.Integer(
       "budget", &budget,
       "Selected rows per head, sinks and recent rows not counted; also the most that a request may ask for. More rows "
-      "mean more resident memory and more bytes per step, and a larger share of the attention. 0 = the preset's.");
-  fields.Integer<int64_t>("sinks", &sinks, "First positions that are always attended; -1 = the preset's.", -1, 4096);
-  fields.Integer<int64_t>("recent", &recent, "Newest positions that are always attended; -1 = the preset's.", -1,
+      "mean more resident memory and more bytes per step, and a larger share of the attention. 0 = that of "
+      "--selection.");
+  fields.Integer<int64_t>("sinks", &sinks, "First positions that are always attended; -1 = that of --selection.", -1,
+                          4096);
+  fields.Integer<int64_t>("recent", &recent, "Newest positions that are always attended; -1 = that of --selection.", -1,
                           65536);
   fields.Number("pool-factor", &pool_factor,
                 "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
-                "step; never another result. 0 = the preset's.",
+                "step; never another result. 0 = that of --selection.",
                 0, 64);
 }
 
 absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
-  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, FindPreset(preset));
+  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, ParseSpec(specification));
   if (budget > 0) spec.budget_tokens = budget;
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);

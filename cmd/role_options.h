@@ -23,15 +23,16 @@ struct ProcessOptions {
   void Declare(Fields& fields);
 };
 
-// A preset and what is changed of it.
+// A specification, and the options that override fields of it.
 struct SelectionOptions {
-  std::string preset = "winnow";
+  std::string specification = "winnow";  // "preset[,field=value...]"
   uint32_t budget = 0;
   int64_t sinks = -1;
   int64_t recent = -1;
   float pool_factor = 0;
 
   void Declare(Fields& fields);
+  // Checked as a whole, and that this version can do it.
   absl::StatusOr<SelectionSpec> Resolve() const;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/rpc/grpc_status.h"
+#include "common/selection/spec_text.h"
 
 namespace winnow {
 
@@ -11,6 +12,7 @@ void GenerateCall::Begin(Generation* generation, GenerationInput input) {
   v1::GenerateResponse accepted;
   accepted.mutable_accepted()->set_request_id(input.request_id);
   accepted.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(input.prompt_token_ids.size()));
+  accepted.mutable_accepted()->set_selection(SpecText(input.selection));
   absl::StatusOr<std::unique_ptr<GenerationHandle>> handle = generation->Start(std::move(input), this);
 
   std::unique_ptr<GenerationHandle> dropped;  // destroyed without the lock
@@ -157,6 +159,7 @@ void GenerateCall::Advance() {
     StartWrite(&response_);
   } else if (end_) {
     finished_ = true;
+    on_end_(end_->code());
     Finish(ToGrpc(*end_));
   }
 }

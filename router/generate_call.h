@@ -21,8 +21,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // What may wait for the client, tokens and text.
   static constexpr size_t kMaxQueuedBytes = size_t{4} << 20;
 
-  // `on_gone` is called once, when the call is over.
-  explicit GenerateCall(std::function<void()> on_gone) : on_gone_(std::move(on_gone)) {}
+  // Each is called once: `on_end` with the call's status, inside the lock; `on_gone` when gRPC is done with the call.
+  GenerateCall(std::function<void(absl::StatusCode)> on_end, std::function<void()> on_gone)
+      : on_end_(std::move(on_end)), on_gone_(std::move(on_gone)) {}
 
   // Exactly one of the two, once.
   void Begin(Generation* generation, GenerationInput input);
@@ -50,6 +51,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void Advance();                              // mutex_ held: writes or finishes, if that is due
   void EndWith(const absl::Status& status);    // mutex_ held: drops what is queued
 
+  const std::function<void(absl::StatusCode)> on_end_;
   const std::function<void()> on_gone_;
   std::shared_ptr<GenerateCall> me_;  // set before the first operation, until OnDone
 

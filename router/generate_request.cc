@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "router/request_checks.h"
+#include "router/selection_options.h"
 
 namespace winnow {
 namespace {
@@ -14,12 +15,12 @@ std::optional<T> Optional(bool has, const T& value) {
 
 absl::StatusOr<std::vector<uint32_t>> EncodeMessages(const v1::Messages& messages, const TextCodec& codec) {
   if (messages.messages().empty()) return absl::InvalidArgumentError("messages: is empty");
-  auto conversation = nlohmann::json::array();
+  auto conversation = nlohmann::ordered_json::array();
   for (const v1::Message& message : messages.messages()) {
     conversation.push_back({{"role", message.role()}, {"content", message.content()}});
   }
   const absl::StatusOr<std::string> text =
-      codec.RenderChat(conversation, /*add_generation_prompt=*/true, nlohmann::json::object());
+      codec.RenderChat(conversation, /*add_generation_prompt=*/true, nlohmann::ordered_json::object());
   if (!text.ok()) return Annotate(text.status(), "messages");
   return codec.Encode(*text, /*add_special_tokens=*/false);  // templates write them
 }
@@ -54,7 +55,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   input.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
   input.ignore_eos = request.ignore_eos();
   input.top_logprobs = Optional(request.has_top_logprobs(), request.top_logprobs());
-  WINNOW_ASSIGN_OR_RETURN(input.selection, ResolveSelection(request.selection(), model));
+  WINNOW_ASSIGN_OR_RETURN(input.selection, SelectionOf(request.selection(), model));
   WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),
                                                            input.prompt_token_ids.size(), model));

@@ -80,15 +80,18 @@ absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateReque
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(grpc::CallbackServerContext* context,
                                                                             const v1::GenerateRequest* request) {
   absl::StatusOr<GenerationInput> input = Parse(*request, context);
+  const auto on_end = [this](absl::StatusCode code) {
+    if (options_.on_end) options_.on_end(code);
+  };
   if (!input.ok()) {
-    const auto call = std::make_shared<GenerateCall>([] {});
+    const auto call = std::make_shared<GenerateCall>(on_end, [] {});
     GenerateCall* raw = call.get();
     raw->Refuse(input.status());
     return raw;
   }
   const std::string id = input->request_id;
   auto registered = std::make_shared<bool>(true);
-  const auto call = std::make_shared<GenerateCall>([calls = calls_, id, registered] {
+  const auto call = std::make_shared<GenerateCall>(on_end, [calls = calls_, id, registered] {
     if (*registered) calls->Remove(id);
   });
   if (const absl::Status status = calls_->Add(id, call); !status.ok()) {

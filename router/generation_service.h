@@ -23,6 +23,8 @@ class GenerationService final : public v1::GenerationService::CallbackService {
     std::chrono::milliseconds max_timeout{std::chrono::hours(1)};
     // The model as it is served now; an error when no request can be served.
     std::function<absl::StatusOr<ServedModel>()> model;
+    // Called once per Generate call with its status; must not block. May be empty.
+    std::function<void(absl::StatusCode)> on_end;
   };
 
   // `generation` and `codec` must outlive the server.

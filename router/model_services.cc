@@ -1,6 +1,7 @@
 #include "router/model_services.h"
 
 #include "common/rpc/grpc_status.h"
+#include "common/selection/spec_text.h"
 
 namespace winnow {
 namespace {
@@ -44,6 +45,7 @@ grpc::ServerUnaryReactor* ModelService::ListModels(grpc::CallbackServerContext* 
   out->set_vocab_size(model.vocab_size);
   out->set_selection_preset(model.default_selection.preset);
   out->set_max_budget_tokens(model.max_budget_tokens);
+  out->set_selection(SpecText(model.default_selection));
   return Answer(context, absl::OkStatus());
 }
 

@@ -50,12 +50,12 @@ std::string ModelText::TokenText(uint32_t id) const {
   return tokenizer_ == nullptr ? absl::StrCat("token_id:", id) : tokenizer_->TokenBytes(id);
 }
 
-absl::StatusOr<std::string> ModelText::RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
-                                                  const nlohmann::json& variables) const {
+absl::StatusOr<std::string> ModelText::RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                                  const nlohmann::ordered_json& variables) const {
   ChatTemplate::Options options;
   options.add_generation_prompt = add_generation_prompt;
   options.variables = variables;
-  return chat_template_.Render(nlohmann::ordered_json(messages), options);
+  return chat_template_.Render(messages, options);
 }
 
 std::unique_ptr<TextDecoder> ModelText::NewDecoder() const {

@@ -21,8 +21,8 @@ class ModelText final : public TextCodec, public TextDecoderFactory {
   absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
   std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const override;
   std::string TokenText(uint32_t id) const override;
-  absl::StatusOr<std::string> RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
-                                         const nlohmann::json& variables) const override;
+  absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                         const nlohmann::ordered_json& variables) const override;
 
   // Leaves special tokens out.
   std::unique_ptr<TextDecoder> NewDecoder() const override;

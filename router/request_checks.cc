@@ -1,10 +1,6 @@
 #include "router/request_checks.h"
 
-#include <algorithm>
 #include <cmath>
-
-#include "common/selection/presets.h"
-#include "common/selection/validate.h"
 
 namespace winnow {
 namespace {
@@ -72,35 +68,6 @@ absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size
                                    " are left of the model's context of ", model.max_context_tokens));
   }
   return max_tokens.value_or(left);
-}
-
-absl::StatusOr<SelectionSpec> ResolveSelection(const v1::SelectionOptions& options, const ServedModel& model) {
-  SelectionSpec spec = model.default_selection;
-  if (options.has_preset()) {
-    const absl::StatusOr<SelectionSpec> preset = FindPreset(options.preset());
-    if (!preset.ok()) return Annotate(preset.status(), "selection.preset");
-    spec = *preset;
-  }
-  if (options.has_budget_tokens()) {
-    if (spec.predictor == Predictor::kDense) {
-      return FieldError("selection.budget_tokens", absl::StrCat("preset \"", spec.preset, "\" has no budget"));
-    }
-    if (options.budget_tokens() == 0) return FieldError("selection.budget_tokens", "must be at least 1");
-    spec.budget_tokens = options.budget_tokens();
-  } else if (spec.predictor != Predictor::kDense) {
-    // A preset's own budget may be more than this server was started for; only a budget that was asked for is an error.
-    spec.budget_tokens = std::min(spec.budget_tokens, model.max_budget_tokens);
-  }
-  if (spec.predictor != Predictor::kDense && spec.budget_tokens > model.max_budget_tokens) {
-    return FieldError("selection.budget_tokens",
-                      absl::StrCat("must be at most ", model.max_budget_tokens, ", got ", spec.budget_tokens));
-  }
-  if (options.has_min_captured_mass()) {
-    WINNOW_RETURN_IF_ERROR(CheckRange("selection.min_captured_mass", options.min_captured_mass(), 0, 1));
-    spec.min_captured_mass = options.min_captured_mass();
-  }
-  WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
-  return spec;
 }
 
 absl::Status CheckGenerationInput(const GenerationInput& input, const ServedModel& model) {

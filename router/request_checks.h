@@ -33,9 +33,6 @@ absl::Status CheckSampling(const v1::SamplingParams& sampling, const ServedModel
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
                                         const ServedModel& model);
 
-// The server's selection with what the request changes of it.
-absl::StatusOr<SelectionSpec> ResolveSelection(const v1::SelectionOptions& options, const ServedModel& model);
-
 // Everything that the functions above do not look at, and the sampling: both front ends call it before
 // Generation::Start.
 absl::Status CheckGenerationInput(const GenerationInput& input, const ServedModel& model);

@@ -52,7 +52,8 @@ struct Router::Parts {
                             .model = [this]() -> absl::StatusOr<ServedModel> {
                               WINNOW_RETURN_IF_ERROR(Ready());
                               return Model();
-                            }},
+                            },
+                            .on_end = [this](absl::StatusCode code) { request_metrics.OnGrpcAnswer(code); }},
                            &generation, text.get()),
         tokenizer_service(text.get(), configured.vocab_size),
         model_service([this] { return Model(); }) {
@@ -164,6 +165,7 @@ absl::Status Router::StartHttp() {
   Parts& parts = *parts_;
   OpenAiCallbacks callbacks;
   callbacks.ready = [&parts] { return parts.Ready(); };
+  callbacks.hooks.on_answer = [&parts](int status) { parts.request_metrics.OnHttpAnswer(status); };
   callbacks.metrics = [&parts] { return parts.metrics->RenderText(); };
   OpenAiOptions openai;
   openai.default_timeout = parts.options.request_timeout;

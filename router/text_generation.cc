@@ -180,7 +180,6 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   });
   if (options_.metrics) {
     if (status.ok()) {
-      options_.metrics->requests.Increment();
       options_.metrics->prompt_tokens.Increment(prompt_tokens);
     } else {
       options_.metrics->rejected.Increment();

@@ -1,32 +1,16 @@
 #include "common/config/fields.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/nearest_name.h"
 
 namespace winnow {
 namespace {
 
 std::string Canonical(std::string_view name) {
   return absl::StrReplaceAll(AbslSv(name), {{"_", "-"}});
-}
-
-// Levenshtein distance.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row.back();
 }
 
 template <class T>
@@ -149,18 +133,11 @@ const Field* Fields::Find(std::string_view name) const {
 }
 
 std::string Fields::Nearest(std::string_view name) const {
-  const std::string wanted = Canonical(name);
-  std::string best;
-  // More than half of the letters wrong is no typing error.
-  size_t best_distance = std::max<size_t>(2, wanted.size() / 2) + 1;
-  for (const Field& field : fields_) {
-    const size_t distance = EditDistance(wanted, Canonical(field.name));
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = field.name;
-    }
-  }
-  return best;
+  std::vector<std::string> canonical;
+  for (const Field& field : fields_) canonical.push_back(Canonical(field.name));
+  const std::vector<std::string_view> names(canonical.begin(), canonical.end());
+  const std::string_view nearest = NearestName(Canonical(name), names);
+  return nearest.empty() ? "" : Find(nearest)->name;
 }
 
 }  // namespace winnow

@@ -3,6 +3,9 @@
 namespace winnow {
 namespace {
 
+// Those that ApiError makes of statuses.
+constexpr std::array<int, 10> kHttpStatuses = {200, 400, 401, 403, 404, 429, 499, 500, 503, 504};
+
 double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -10,8 +13,7 @@ double Seconds(std::chrono::steady_clock::duration duration) {
 }  // namespace
 
 RequestMetrics::RequestMetrics(MetricsRegistry& registry)
-    : requests(registry.AddCounter("winnow_requests_total", "Requests that were accepted.")),
-      rejected(registry.AddCounter("winnow_requests_rejected_total",
+    : rejected(registry.AddCounter("winnow_requests_rejected_total",
                                    "Requests that were refused because the queue was full or no rank could serve.")),
       prompt_tokens(registry.AddCounter("winnow_prompt_tokens_total", "Tokens of accepted prompts.")),
       generation_tokens(registry.AddCounter("winnow_generation_tokens_total", "Tokens generated.")),
@@ -30,6 +32,25 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry)
     success_[i] = &registry.AddCounter("winnow_request_success_total", "Outputs that ended, by reason.",
                                        {{"finished_reason", reasons[i]}});
   }
+  const auto add = [&](const char* api, const std::string& code) {
+    return &registry.AddCounter("winnow_requests_total", "Requests to generate, by the code that answered them.",
+                                {{"api", api}, {"code", code}});
+  };
+  for (const int status : kHttpStatuses) http_requests_[status] = add("http", std::to_string(status));
+  for (int code = 0; code <= static_cast<int>(absl::StatusCode::kUnauthenticated); ++code) {
+    const auto status = static_cast<absl::StatusCode>(code);
+    grpc_requests_[status] = add("grpc", absl::StatusCodeToString(status));
+  }
+}
+
+void RequestMetrics::OnHttpAnswer(int status) {
+  const auto it = http_requests_.find(status);
+  (it == http_requests_.end() ? http_requests_.at(500) : it->second)->Increment();
+}
+
+void RequestMetrics::OnGrpcAnswer(absl::StatusCode code) {
+  const auto it = grpc_requests_.find(code);
+  (it == grpc_requests_.end() ? grpc_requests_.at(absl::StatusCode::kUnknown) : it->second)->Increment();
 }
 
 void RequestTimer::OnTokens(size_t count, Clock::time_point now) {

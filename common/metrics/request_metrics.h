@@ -1,8 +1,10 @@
 #pragma once
 #include <array>
 #include <chrono>
+#include <map>
 #include <string>
 
+#include "absl/status/status.h"
 #include "common/metrics/metrics_registry.h"
 
 namespace winnow {
@@ -15,8 +17,11 @@ class RequestMetrics {
   explicit RequestMetrics(MetricsRegistry& registry);
 
   void OnFinished(FinishedReason reason) { success_[static_cast<size_t>(reason)]->Increment(); }
+  // A request has been answered, refused or given up: HTTP status or gRPC code. Statuses that the API does not have
+  // count as 500.
+  void OnHttpAnswer(int status);
+  void OnGrpcAnswer(absl::StatusCode code);
 
-  prometheus::Counter& requests;  // accepted ones
   prometheus::Counter& rejected;  // refused before the first token: full queue, no rank
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& generation_tokens;
@@ -27,6 +32,8 @@ class RequestMetrics {
 
  private:
   std::array<prometheus::Counter*, 4> success_;
+  std::map<int, prometheus::Counter*> http_requests_;               // constant after construction
+  std::map<absl::StatusCode, prometheus::Counter*> grpc_requests_;  // likewise
 };
 
 // Follows one output and feeds the four histograms and the token counter. One thread at a time.

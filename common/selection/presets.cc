@@ -2,6 +2,9 @@
 
 #include <array>
 
+#include "common/base/nearest_name.h"
+#include "common/selection/spec_field.h"
+
 namespace winnow {
 namespace {
 
@@ -71,14 +74,19 @@ std::span<const SelectionPreset> SelectionPresets() {
 }
 
 absl::StatusOr<SelectionSpec> FindPreset(std::string_view name) {
-  std::string names;
+  std::vector<std::string_view> names;
   if (name == "depth") name = "winnow";
   for (const SelectionPreset& preset : AllPresets()) {
     if (preset.spec.preset == name) return preset.spec;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", preset.spec.preset);
+    names.push_back(preset.spec.preset);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown selection preset \"", AbslSv(name), "\"; there are: ", names));
+  std::string message = absl::StrCat("unknown selection preset \"", AbslSv(name.substr(0, 64)), "\"");
+  if (const std::string_view nearest = NearestName(name.substr(0, 64), names); !nearest.empty()) {
+    absl::StrAppend(&message, "; did you mean \"", AbslSv(nearest), "\"?");
+  }
+  for (size_t i = 0; i < names.size(); ++i)
+    absl::StrAppend(&message, i == 0 ? "; there are: " : ", ", AbslSv(names[i]));
+  return BlameField(absl::InvalidArgumentError(message), "preset");
 }
 
 }  // namespace winnow

@@ -16,7 +16,7 @@ struct SelectionPreset {
 };
 std::span<const SelectionPreset> SelectionPresets();
 
-// The preset of that name; INVALID_ARGUMENT lists the names there are.
+// The preset of that name; INVALID_ARGUMENT (SpecErrorField "preset") lists the names there are.
 absl::StatusOr<SelectionSpec> FindPreset(std::string_view name);
 
 }  // namespace winnow

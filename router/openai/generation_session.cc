@@ -2,9 +2,15 @@
 
 #include <utility>
 
+#include "common/selection/spec_text.h"
 #include "router/openai/api_error.h"
 
 namespace winnow {
+namespace {
+
+constexpr int kClientClosedRequest = 499;  // as CANCELLED of ToApiError
+
+}  // namespace
 
 class GenerationSession::PromptObserver : public GenerationObserver {
  public:
@@ -27,12 +33,14 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
       deadline_(config.deadline),
       hooks_(*config.hooks),
       sse_(exchange_),
-      choices_(request_.prompts.size() * request_.fields.n) {}
+      choices_(request_.prompts.size() * request_.fields.n) {
+  usage_.SetSelection(SpecText(request_.fields.selection));
+}
 
 GenerationSession::~GenerationSession() = default;
 
 void GenerationSession::Start(Generation* generation) {
-  exchange_->OnClose([self = shared_from_this()](CloseReason) { self->Release("cancelled"); });
+  exchange_->OnClose([self = shared_from_this()](CloseReason) { self->Release("cancelled", kClientClosedRequest); });
   const CommonFields& fields = request_.fields;
   for (uint32_t i = 0; i < request_.prompts.size(); ++i) {
     const GenerationRequest::Prompt& prompt = request_.prompts[i];
@@ -142,7 +150,7 @@ void GenerationSession::SendFirstChunk(uint32_t index) {
 void GenerationSession::Send(const std::string& chunk) {
   // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
   // then.
-  if (!released_ && !sse_.Event(chunk)) Release("cancelled");
+  if (!released_ && !sse_.Event(chunk)) Release("cancelled", kClientClosedRequest);
 }
 
 void GenerationSession::Complete() {
@@ -156,22 +164,24 @@ void GenerationSession::Complete() {
     for (Choice& choice : choices_) results.push_back(std::move(choice.result));
     exchange_->Respond({.status = 200, .body = format_->Whole(results, usage_)});
   }
-  Release("stop");
+  Release("stop", 200);
 }
 
 void GenerationSession::Fail(const absl::Status& status) {
+  const ApiError error = ToApiError(status);
   if (sse_.started()) {
-    Send(ErrorJson(ToApiError(status)));
+    Send(ErrorJson(error));
     sse_.Finish();
   } else {
     exchange_->Respond(ErrorResponse(status));
   }
-  Release("error");
+  Release("error", error.http_status);
 }
 
-void GenerationSession::Release(std::string_view outcome) {
+void GenerationSession::Release(std::string_view outcome, int http_status) {
   if (std::exchange(released_, true)) return;
   handles_.clear();
+  if (hooks_.on_answer) hooks_.on_answer(http_status);
   if (hooks_.on_generation) {
     const std::chrono::duration<double> seconds = Clock::now() - exchange_->request().received_at;
     hooks_.on_generation(request_.endpoint == Endpoint::kCompletions ? "completions" : "chat_completions", outcome,

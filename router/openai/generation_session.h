@@ -67,7 +67,7 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   void Complete();
   void Fail(const absl::Status& status);
   // Destroys the handles, which cancels what is left; nothing is handled afterwards.
-  void Release(std::string_view outcome);
+  void Release(std::string_view outcome, int http_status);
 
   // Constant after construction.
   const std::shared_ptr<HttpExchange> exchange_;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "router/openai/api_error.h"
+#include "router/openai/ordered_json.h"
 
 namespace winnow {
 namespace {
@@ -29,13 +30,6 @@ int NestingDepth(std::string_view text) {
   return deepest;
 }
 
-// "[json.exception.parse_error.101] parse error at ...: reason" without the brackets.
-std::string Explain(const char* what) {
-  const std::string_view text = what;
-  const size_t end = text.find("] ");
-  return std::string(end == text.npos ? text : text.substr(end + 2));
-}
-
 }  // namespace
 
 absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
@@ -45,16 +39,18 @@ absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
     return InvalidField("", absl::StrCat("The JSON body nests deeper than ", kMaxJsonDepth, " levels."),
                         "invalid_json");
   }
-  Json document;
-  try {
-    document = Json::parse(text);
-  } catch (const Json::exception& error) {
-    return InvalidField("", absl::StrCat("The request body is not valid JSON: ", Explain(error.what())),
+  absl::StatusOr<Json> document = ParseOrderedJson(text);
+  if (!document.ok()) {
+    return InvalidField("", absl::StrCat("The request body is not valid JSON: ", document.status().message()),
                         "invalid_json");
   }
-  if (!document.is_object()) {
-    return InvalidField("", absl::StrCat("The request body must be a JSON object, not ", document.type_name(), "."),
+  if (!document->is_object()) {
+    return InvalidField("", absl::StrCat("The request body must be a JSON object, not ", document->type_name(), "."),
                         "invalid_json");
+  }
+  // Every field that is known is looked for.
+  if (document->size() > kMaxBodyFields) {
+    return InvalidField("", absl::StrCat("The request body has more than ", kMaxBodyFields, " fields."));
   }
   return document;
 }

@@ -6,14 +6,15 @@
 
 namespace winnow {
 
-// Objects are sorted by key: the order-keeping variant looks keys up one by one, so a body of a million keys would
-// occupy it for hours.
-using Json = nlohmann::json;
+// Objects keep the order of their members, which chat templates show. A member is looked up one by one.
+using Json = nlohmann::ordered_json;
 
 inline constexpr int kMaxJsonDepth = 64;
+inline constexpr size_t kMaxBodyFields = 1024;
 
 // Parses a request body, which must be one JSON object. INVALID_ARGUMENT says where the text stops being JSON, that it
-// nests deeper than kMaxJsonDepth, holds invalid UTF-8 or a number beyond the range of double.
+// nests deeper than kMaxJsonDepth, has more than kMaxBodyFields fields, holds invalid UTF-8 or a number beyond the
+// range of double.
 absl::StatusOr<Json> ParseJsonObject(std::string_view text);
 
 }  // namespace winnow

@@ -74,6 +74,7 @@ class OpenAiService::Impl {
 
   void Generate(Exchange exchange, Endpoint endpoint);
   void StartSession(const Exchange& exchange, absl::StatusOr<GenerationRequest> request);
+  void Refuse(const Exchange& exchange, const absl::Status& status);
   void Answer(Exchange exchange,
               absl::StatusOr<std::string> (*answer)(const Json&, const ServedModel&, const TextCodec&));
   void ShowModel(const Exchange& exchange);
@@ -122,9 +123,9 @@ void OpenAiService::Impl::Generate(Exchange exchange, Endpoint endpoint) {
 }
 
 void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<GenerationRequest> request) {
-  if (!request.ok()) return exchange->Respond(ErrorResponse(request.status()));
+  if (!request.ok()) return Refuse(exchange, request.status());
   const absl::StatusOr<std::chrono::milliseconds> timeout = RequestTimeout(exchange->request(), options_);
-  if (!timeout.ok()) return exchange->Respond(ErrorResponse(timeout.status()));
+  if (!timeout.ok()) return Refuse(exchange, timeout.status());
 
   const bool chat = request->endpoint == Endpoint::kChatCompletions;
   ResponseIdentity identity{.id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", exchange->request().request_id),
@@ -139,6 +140,12 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
                                    .deadline = std::chrono::system_clock::now() + *timeout,
                                    .hooks = &callbacks_.hooks};
   std::make_shared<GenerationSession>(exchange, std::move(config))->Start(&generation_);
+}
+
+void OpenAiService::Impl::Refuse(const Exchange& exchange, const absl::Status& status) {
+  HttpResponse response = ErrorResponse(status);
+  if (callbacks_.hooks.on_answer) callbacks_.hooks.on_answer(response.status);
+  exchange->Respond(std::move(response));
 }
 
 void OpenAiService::Impl::Answer(Exchange exchange,

@@ -1,60 +1,79 @@
 #include "router/openai/selection_fields.h"
 
-#include <algorithm>
-
-#include "common/selection/presets.h"
-#include "common/selection/validate.h"
+#include "common/selection/spec_json.h"
 #include "router/openai/api_error.h"
-#include "router/openai/json_reader.h"
+#include "router/selection_rules.h"
 
 namespace winnow {
 namespace {
 
+bool IsGiven(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && !it->is_null();
+}
+
 absl::Status RefuseUnknownKeys(const Json& object) {
   for (const auto& [key, value] : object.items()) {
     if (key == "selection" || key == "budget" || key == "min_captured_mass") continue;
-    return InvalidField(
-        absl::StrCat("winnow.", key),
-        absl::StrCat("\"winnow.", key, "\" is not known; there are: selection, budget, min_captured_mass."),
-        "unknown_parameter");
+    const std::string path = absl::StrCat("winnow.", key.substr(0, 64));
+    return InvalidField(path,
+                        absl::StrCat("\"", path, "\" is not known; there are: selection, budget, min_captured_mass."),
+                        "unknown_parameter");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<SpecChanges> ReadChanges(const Json& object) {
+  SpecChanges changes;
+  if (IsGiven(object, "selection")) {
+    const Json& selection = object["selection"];
+    if (selection.is_string()) {
+      WINNOW_ASSIGN_OR_RETURN(changes, ParseSpecChanges(selection.get_ref<const std::string&>()));
+    } else if (selection.is_object()) {
+      WINNOW_ASSIGN_OR_RETURN(changes, SpecChangesFromJson(selection));
+    } else {
+      return SpecError("", absl::StrCat("must be a string or an object, not ", selection.type_name()));
+    }
+  }
+  // As if they stood in the object, last.
+  Json shorthands = Json::object();
+  for (const char* key : {"budget", "min_captured_mass"}) {
+    if (IsGiven(object, key)) shorthands[key] = object[key];
+  }
+  WINNOW_ASSIGN_OR_RETURN(const SpecChanges more, SpecChangesFromJson(shorthands));
+  changes.fields.insert(changes.fields.end(), more.fields.begin(), more.fields.end());
+  return changes;
+}
+
+// Where in the request an error is.
+std::string PathOf(const std::string& field, const Json& object) {
+  if ((field == "budget" || field == "min_captured_mass") && IsGiven(object, field.c_str())) return "winnow." + field;
+  if (!IsGiven(object, "selection")) return "winnow";
+  if (object["selection"].is_object() && !field.empty()) return "winnow.selection." + field;
+  return "winnow.selection";
+}
+
+absl::Status Explain(const absl::Status& status, const Json& object) {
+  const std::string path = PathOf(SpecErrorField(status), object);
+  return InvalidField(path, absl::StrCat("\"", path, "\": ", status.message(), "."),
+                      absl::IsUnimplemented(status) ? "unsupported_parameter" : "invalid_value");
 }
 
 }  // namespace
 
 absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const ServedModel& model) {
-  SelectionSpec spec = model.default_selection;
   const auto it = body.find("winnow");
-  if (it == body.end() || it->is_null()) return spec;
-  if (!it->is_object()) {
-    return InvalidField("winnow", absl::StrCat("\"winnow\" must be an object, not ", it->type_name(), "."),
+  if (it == body.end() || it->is_null()) return model.default_selection;
+  const Json& object = *it;
+  if (!object.is_object()) {
+    return InvalidField("winnow", absl::StrCat("\"winnow\" must be an object, not ", object.type_name(), "."),
                         "invalid_type");
   }
-  WINNOW_RETURN_IF_ERROR(RefuseUnknownKeys(*it));
-
-  JsonReader reader(*it, "winnow.");
-  if (const std::optional<std::string> name = reader.String("selection")) {
-    absl::StatusOr<SelectionSpec> preset = FindPreset(*name);
-    if (!preset.ok()) {
-      return InvalidField("winnow.selection", absl::StrCat("\"winnow.selection\": ", preset.status().message(), "."));
-    }
-    spec = *std::move(preset);
-    // A preset's own budget is its usual one; a server may allow less.
-    if (spec.budget_tokens != kUnlimitedBudget)
-      spec.budget_tokens = std::min(spec.budget_tokens, model.max_budget_tokens);
-  }
-  if (const std::optional<int64_t> budget = reader.Int("budget", 1, model.max_budget_tokens)) {
-    if (spec.predictor == Predictor::kDense) {
-      reader.Fail("budget", "has no meaning with the selection \"dense\", which attends to everything.");
-    }
-    spec.budget_tokens = static_cast<uint32_t>(*budget);
-  }
-  if (const std::optional<double> mass = reader.Number("min_captured_mass", 0, 1)) {
-    spec.min_captured_mass = static_cast<float>(*mass);
-  }
-  WINNOW_RETURN_IF_ERROR(reader.status());
-  if (absl::Status valid = ValidateSelection(spec); !valid.ok()) return InvalidField("winnow", StdSv(valid.message()));
+  WINNOW_RETURN_IF_ERROR(RefuseUnknownKeys(object));
+  const absl::StatusOr<SpecChanges> changes = ReadChanges(object);
+  if (!changes.ok()) return Explain(changes.status(), object);
+  absl::StatusOr<SelectionSpec> spec = ResolveSelection(*changes, model);
+  if (!spec.ok()) return Explain(spec.status(), object);
   return spec;
 }
 

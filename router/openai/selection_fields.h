@@ -5,9 +5,14 @@
 
 namespace winnow {
 
-// The request's "winnow" object: {"selection": preset name, "budget": tokens, "min_captured_mass": 0}; the server's
-// default where it is silent. A preset name replaces the whole specification, keeping the served budget limit. Unknown
-// keys are errors.
+// The request's "winnow" object, by ResolveSelection's rules:
+//
+//   "selection"          a preset's name, a text specification or an object of fields
+//   "budget"             wins over a budget in "selection"
+//   "min_captured_mass"  likewise
+//
+// The server's default where it is silent. Unknown keys are errors; errors name the key as "winnow.budget" or
+// "winnow.selection.window".
 absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const ServedModel& model);
 
 }  // namespace winnow

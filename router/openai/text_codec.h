@@ -24,10 +24,11 @@ class TextCodec {
   // The bytes a token stands for, which may be part of a character; special tokens show their name.
   virtual std::string TokenText(uint32_t id) const = 0;
 
-  // The prompt text of a conversation. `variables` is an object of further template variables (may be empty).
+  // The prompt text of a conversation. `variables` is an object of further template variables (may be empty). Both
+  // keep the order in which the client wrote them.
   // INVALID_ARGUMENT with the template's own words when it refuses the messages.
-  virtual absl::StatusOr<std::string> RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
-                                                 const nlohmann::json& variables) const = 0;
+  virtual absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                                 const nlohmann::ordered_json& variables) const = 0;
 };
 
 }  // namespace winnow

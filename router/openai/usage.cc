@@ -49,6 +49,7 @@ void UsageTotals::Write(JsonWriter* json) const {
   json->Key("total_tokens").Int(uint64_t{prompt_tokens_} + completion_tokens_);
   json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(0).EndObject();
   json->Key("winnow").BeginObject();
+  json->Key("selection").String(selection_);
   const auto mass = [&](const char* mean, const char* p5, const Mass& of) {
     ratio(mean, of.weight > 0, of.weight > 0 ? of.sum / of.weight : 0);
     ratio(p5, of.p5.has_value(), of.p5.value_or(0));

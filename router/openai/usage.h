@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "router/generation.h"
 #include "router/openai/json_writer.h"
@@ -12,6 +13,8 @@ class UsageTotals {
  public:
   void Add(const GenerationUsage& usage);
   void Add(const v1::SelectionStats& stats);
+  // The specification that was used, as text.
+  void SetSelection(std::string text) { selection_ = std::move(text); }
 
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
@@ -24,6 +27,7 @@ class UsageTotals {
   void Write(JsonWriter* json) const;
 
  private:
+  std::string selection_;
   uint32_t prompt_tokens_ = 0;
   uint32_t completion_tokens_ = 0;
 

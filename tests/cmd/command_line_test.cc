@@ -1,8 +1,11 @@
 // What a user sees of wrong command lines: one line that names the mistake, and an exit code.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "common/config/listen_address.h"
 #include "common/metrics/metrics_server.h"
+#include "common/selection/presets.h"
+#include "common/selection/spec_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cmd/winnow_process.h"
@@ -11,6 +14,7 @@ namespace winnow {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 struct Outcome {
   int code;
@@ -41,6 +45,16 @@ TEST(CommandLine, MistakesAreNamedInOneLine) {
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--cache-ranks=0"}), 2,
                 "option \"cache-ranks\": \"0\" is outside [1, 64]");
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--selection=psychic"}), 2, "unknown selection preset \"psychic\"");
+  ExpectOneLine(RunWinnow({"up", "--model", kModel, "--selection=winnow,window=99"}), 2,
+                "option \"selection\": selection.window is \"99\", not a whole number in 2..32");
+  ExpectOneLine(RunWinnow({"router", "--model", kModel, "--selection", "winnow,budjet=5"}), 2,
+                "did you mean \"budget\"?");
+  ExpectOneLine(RunWinnow({"selection", "dance"}), 2, "unknown command \"dance\"; there are: list, explain");
+  ExpectOneLine(RunWinnow({"selection", "explain"}), 2, "give one specification");
+  ExpectOneLine(RunWinnow({"selection", "explain", "quests"}), 2, "did you mean \"quest\"?");
+  ExpectOneLine(RunWinnow({"selection", "explain", "lserve,page_tokens=64,physical_page_tokens=16"}), 2,
+                "selection.physical_page_tokens must be at least page_tokens");
+  ExpectOneLine(RunWinnow({"selection", "list", "surplus"}), 2, "unexpected argument \"surplus\"");
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--http=nowhere"}), 2, "option \"http\": expected HOST:PORT");
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "surplus"}), 2, "unexpected argument \"surplus\"");
   ExpectOneLine(RunWinnow({"cache-rank", "--config=/no/such/file"}), 2,
@@ -57,13 +71,47 @@ TEST(CommandLine, ATakenPortStartsNothing) {
 }
 
 TEST(CommandLine, HelpIsOnStdout) {
-  for (const char* command : {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo"}) {
+  for (const char* command :
+       {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection"}) {
     const Outcome outcome = RunWinnow({command, "--help"});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));
     EXPECT_EQ(outcome.errors, "");
   }
   EXPECT_THAT(RunWinnow({"up", "--help"}).output, HasSubstr("--cache-ranks=INT   (default 1)"));
+}
+
+TEST(CommandLine, SelectionListDescribesEveryPreset) {
+  const Outcome text = RunWinnow({"selection", "list"});
+  const Outcome json = RunWinnow({"selection", "list", "--json"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_EQ(json.code, 0);
+  const auto list = nlohmann::ordered_json::parse(json.output);
+  ASSERT_EQ(list.size(), SelectionPresets().size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const SelectionPreset& preset = SelectionPresets()[i];
+    EXPECT_THAT(text.output, HasSubstr(preset.spec.preset + "\n    "));
+    EXPECT_EQ(list[i]["preset"], preset.spec.preset);
+    EXPECT_EQ(list[i]["description"], std::string(preset.description));
+    EXPECT_EQ(list[i]["not_built"].is_null(), preset.not_built.empty());
+    EXPECT_EQ(*ParseSpec(list[i]["text"].get<std::string>()), preset.spec);
+    const auto changes = SpecChangesFromJson(list[i]["specification"]);
+    ASSERT_TRUE(changes.ok()) << changes.status();
+    EXPECT_EQ(*ApplyChanges(*changes, SelectionSpec()), preset.spec);
+  }
+}
+
+TEST(CommandLine, SelectionExplainShowsEveryField) {
+  const Outcome outcome = RunWinnow({"selection", "explain", "winnow,predictor=temporal,window=16"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, StartsWith("winnow,predictor=temporal,window=16\n\n"));
+  for (const SelectionField& field : SelectionFields()) {
+    EXPECT_THAT(outcome.output, HasSubstr("\n" + std::string(field.name) + " = "));
+  }
+  EXPECT_THAT(outcome.output, HasSubstr("window = 16    (2..32; a request may change it)\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("sinks = 4    (0..4096; fixed when the server starts)\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("    temporal: a blend of the queries of the last positions\n"));
+  EXPECT_EQ(RunWinnow({"selection"}).code, 2);
 }
 
 TEST(CommandLine, AClientWithoutAServerSaysSo) {

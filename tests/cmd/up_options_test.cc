@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "common/config/load.h"
+#include "common/selection/spec_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -37,7 +38,7 @@ TEST_F(UpOptionsTest, SeesWhatIsWrongBeforeAnythingStarts) {
   bad.model = "/";
   EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("no config.json in /"));
   bad = options_;
-  bad.selection.preset = "nonsense";
+  bad.selection.specification = "nonsense";
   EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("unknown selection preset \"nonsense\""));
   bad = options_;
   bad.metrics.port = 65534;
@@ -84,6 +85,31 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
     EXPECT_EQ(spec->sink_tokens, 8u);
     EXPECT_EQ(spec->recent_tokens, 32u);
   }
+}
+
+TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--selection=async-token,window=16,budget=512",
+                                                                         "--budget=256", "--pool-factor=3"})
+                  .ok());
+  InferenceProcessOptions rank;
+  RouterProcessOptions router;
+  InferenceProcessOptions given_rank = options_.InferenceRank(0, {"h", 1});
+  ASSERT_TRUE(LoadYaml(Fields::Of(rank), DumpYaml(Fields::Of(given_rank)), "rank").ok());
+  RouterProcessOptions given = options_.Router();
+  ASSERT_TRUE(LoadYaml(Fields::Of(router), DumpYaml(Fields::Of(given)), "router").ok());
+  for (const SelectionOptions& selection : {rank.selection, router.selection}) {
+    const auto spec = selection.Resolve();
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(SpecText(*spec), "async-token,window=16,budget=256,pool_factor=3") << "options win over the text";
+  }
+}
+
+TEST_F(UpOptionsTest, AConfigurationFileTakesASpecificationAndNamesItsLine) {
+  ASSERT_TRUE(LoadYaml(Fields::Of(options_), "max-queue: 4\nselection: winnow,lookahead=2,recent=128\n", "f").ok());
+  EXPECT_EQ(SpecText(*options_.selection.Resolve()), "winnow,lookahead=2,recent=128");
+  const absl::Status status = LoadYaml(Fields::Of(options_), "max-queue: 4\nselection: winnow,recnt=128\n", "f");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("f:2"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean \"recent\"?"));
 }
 
 TEST_F(UpOptionsTest, AChildReadsBackTheConfigurationThatItIsGiven) {

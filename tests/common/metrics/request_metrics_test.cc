@@ -14,11 +14,27 @@ TEST(RequestMetrics, EverySeriesExistsBeforeTheFirstRequest) {
   const RequestMetrics metrics(registry);
   const std::string text = registry.RenderText();
   for (const char* line :
-       {"winnow_requests_total 0\n", "winnow_prompt_tokens_total 0\n", "winnow_generation_tokens_total 0\n",
-        "winnow_request_success_total{finished_reason=\"stop\"} 0\n",
+       {"winnow_requests_total{api=\"http\",code=\"200\"} 0\n", "winnow_requests_total{api=\"http\",code=\"429\"} 0\n",
+        "winnow_requests_total{api=\"grpc\",code=\"INVALID_ARGUMENT\"} 0\n", "winnow_prompt_tokens_total 0\n",
+        "winnow_generation_tokens_total 0\n", "winnow_request_success_total{finished_reason=\"stop\"} 0\n",
         "winnow_request_success_total{finished_reason=\"error\"} 0\n", "winnow_time_to_first_token_seconds_count 0\n",
         "winnow_inter_token_latency_seconds_count 0\n", "winnow_e2e_request_latency_seconds_count 0\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(RequestMetrics, CountsRequestsByApiAndCode) {
+  MetricsRegistry registry;
+  RequestMetrics metrics(registry);
+  for (int status : {200, 200, 404, 499, 418}) metrics.OnHttpAnswer(status);
+  metrics.OnGrpcAnswer(absl::StatusCode::kOk);
+  metrics.OnGrpcAnswer(absl::StatusCode::kResourceExhausted);
+  const std::string text = registry.RenderText();
+  for (const char* line :
+       {"{api=\"http\",code=\"200\"} 2\n", "{api=\"http\",code=\"404\"} 1\n", "{api=\"http\",code=\"499\"} 1\n",
+        "{api=\"http\",code=\"500\"} 1\n", "{api=\"http\",code=\"503\"} 0\n", "{api=\"grpc\",code=\"OK\"} 1\n",
+        "{api=\"grpc\",code=\"RESOURCE_EXHAUSTED\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(std::string("winnow_requests_total") + line));
   }
 }
 

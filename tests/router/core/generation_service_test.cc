@@ -35,7 +35,8 @@ class ByteCodec : public TextCodec {
     return text;
   }
   std::string TokenText(uint32_t id) const override { return {static_cast<char>(id)}; }
-  absl::StatusOr<std::string> RenderChat(const nlohmann::json& messages, bool, const nlohmann::json&) const override {
+  absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool,
+                                         const nlohmann::ordered_json&) const override {
     std::string text;
     for (const auto& m : messages) text += m["role"].get<std::string>() + ":" + m["content"].get<std::string>() + ";";
     return text;
@@ -136,13 +137,25 @@ class GenerationServiceTest : public ::testing::Test {
     return reader->Finish();
   }
 
+  std::vector<absl::StatusCode> Ends() {
+    std::lock_guard lock(ends_mutex_);
+    return ends_;
+  }
+
+  std::mutex ends_mutex_;
+  std::vector<absl::StatusCode> ends_;  // guarded by ends_mutex_
   absl::Status ready_;
   ByteCodec codec_;
   ScriptedGeneration generation_;
   GenerationService service_{{.model = [this]() -> absl::StatusOr<ServedModel> {
-                               if (!ready_.ok()) return ready_;
-                               return Model();
-                             }},
+                                if (!ready_.ok()) return ready_;
+                                return Model();
+                              },
+                              .on_end =
+                                  [this](absl::StatusCode code) {
+                                    std::lock_guard lock(ends_mutex_);
+                                    ends_.push_back(code);
+                                  }},
                              &generation_,
                              &codec_};
   TokenizerService tokenizer_service_{&codec_, 256};
@@ -162,6 +175,7 @@ TEST_F(GenerationServiceTest, StreamsWhatTheGenerationSays) {
   request.add_stop_token_ids(3);
   request.set_ignore_eos(true);
   request.set_top_logprobs(4);
+  request.mutable_selection()->set_specification("exact-token,budget=100");
   const auto reader = stub_->Generate(&context, request);
   GenerationObserver* observer = generation_.AwaitStart();
   EXPECT_THAT(generation_.input.prompt_token_ids, ElementsAre(1, 'h', 'i'));
@@ -177,6 +191,7 @@ TEST_F(GenerationServiceTest, StreamsWhatTheGenerationSays) {
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_EQ(response.accepted().request_id(), "r1");
   EXPECT_EQ(response.accepted().prompt_tokens(), 3u);
+  EXPECT_EQ(response.accepted().selection(), "exact-token,budget=100");
   observer->OnDelta(Delta(0, {5, 6}, "ab"));
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_EQ(response.delta().text(), "ab");
@@ -292,6 +307,20 @@ TEST_F(GenerationServiceTest, ErrorsBeforeTheFirstMessageAreTheCallsStatus) {
   EXPECT_EQ(Outcome(Request()).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   ready_ = absl::UnavailableError("no inference rank can take work");
   EXPECT_EQ(Outcome(Request()).error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(GenerationServiceTest, EveryCallIsCountedOnceWithItsCode) {
+  v1::GenerateRequest request = Request();
+  request.mutable_selection()->set_specification("winnow,sinks=7");
+  EXPECT_EQ(Outcome(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, Request());
+  generation_.AwaitStart()->OnDone({});
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_THAT(Ends(), ElementsAre(absl::StatusCode::kInvalidArgument, absl::StatusCode::kOk));
 }
 
 TEST_F(GenerationServiceTest, TheDeadlineOfTheCallIsTheRequests) {

@@ -9,7 +9,6 @@
 namespace winnow {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 ServedModel Model() {
@@ -90,43 +89,6 @@ TEST(RequestChecksTest, ModelNames) {
   EXPECT_TRUE(CheckModelName(std::nullopt, Model()).ok());
   EXPECT_TRUE(CheckModelName("demo", Model()).ok());
   EXPECT_EQ(CheckModelName("gpt", Model()).code(), absl::StatusCode::kNotFound);
-}
-
-TEST(RequestChecksTest, SelectionStartsFromTheServersDefault) {
-  ServedModel model = Model();
-  model.default_selection.budget_tokens = 512;
-  EXPECT_EQ(*ResolveSelection({}, model), model.default_selection);
-
-  v1::SelectionOptions options;
-  options.set_budget_tokens(1024);
-  EXPECT_EQ(ResolveSelection(options, model)->budget_tokens, 1024u);
-  EXPECT_EQ(ResolveSelection(options, model)->preset, "winnow");
-  options.set_preset("exact-token");
-  EXPECT_EQ(ResolveSelection(options, model)->predictor, Predictor::kExact);
-  options.set_budget_tokens(4097);
-  EXPECT_THAT(std::string(ResolveSelection(options, model).status().message()), HasSubstr("selection.budget_tokens"));
-  options.set_budget_tokens(0);
-  EXPECT_FALSE(ResolveSelection(options, model).ok());
-}
-
-TEST(RequestChecksTest, DenseHasNoBudget) {
-  v1::SelectionOptions options;
-  options.set_preset("dense");
-  EXPECT_EQ(ResolveSelection(options, Model())->budget_tokens, kUnlimitedBudget);
-  options.set_budget_tokens(10);
-  EXPECT_EQ(ResolveSelection(options, Model()).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST(RequestChecksTest, UnknownPresetsAndMassesOutsideOfZeroToOneAreErrors) {
-  v1::SelectionOptions options;
-  options.set_preset("nope");
-  EXPECT_THAT(std::string(ResolveSelection(options, Model()).status().message()), StartsWith("selection.preset: "));
-  options.clear_preset();
-  options.set_min_captured_mass(1.1f);
-  EXPECT_THAT(std::string(ResolveSelection(options, Model()).status().message()),
-              StartsWith("selection.min_captured_mass: "));
-  options.set_min_captured_mass(0.9f);
-  EXPECT_EQ(ResolveSelection(options, Model())->min_captured_mass, 0.9f);
 }
 
 }  // namespace

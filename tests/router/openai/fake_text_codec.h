@@ -36,10 +36,10 @@ class FakeTextCodec : public TextCodec {
     return id == kBos ? "<s>" : id == 257 ? "lo" : "";
   }
 
-  absl::StatusOr<std::string> RenderChat(const nlohmann::json& messages, bool add_generation_prompt,
-                                         const nlohmann::json& variables) const override {
+  absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                         const nlohmann::ordered_json& variables) const override {
     if (variables.contains("refuse")) return absl::InvalidArgumentError("the template refuses");
-    std::string text;
+    std::string text = variables.empty() ? "" : variables.dump() + ";";
     for (const auto& message : messages) {
       text += message.at("role").get<std::string>() + ":" + message.at("content").get<std::string>() + ";";
     }

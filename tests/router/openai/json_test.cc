@@ -36,6 +36,16 @@ TEST(JsonDocument, LimitsDepthButNotTextInStrings) {
   EXPECT_TRUE(ParseJsonObject("{\"a\":\"\\\"" + std::string(1000, '[') + "\"}").ok());
 }
 
+TEST(JsonDocument, LimitsTheFieldsOfABody) {
+  const auto body = [](size_t fields) {
+    std::string text = "{\"x\":{}";
+    for (size_t i = 1; i < fields; ++i) text += ",\"" + std::to_string(i) + "\":0";
+    return text + "}";
+  };
+  EXPECT_TRUE(ParseJsonObject(body(kMaxBodyFields)).ok());
+  EXPECT_EQ(MessageOf(body(kMaxBodyFields + 1)), "The request body has more than 1024 fields.");
+}
+
 TEST(JsonReader, NamesTheFirstWrongField) {
   const Json body = *ParseJsonObject(
       R"({"t": true, "s": "x", "i": 3, "f": 2.5, "n": null, "big": 1e300, "u": 18446744073709551615})");

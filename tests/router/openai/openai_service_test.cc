@@ -37,6 +37,10 @@ class OpenAiServiceTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       outcomes_.push_back(absl::StrCat(AbslSv(endpoint), " ", AbslSv(outcome)));
     };
+    callbacks.hooks.on_answer = [this](int http_status) {
+      std::lock_guard lock(mutex_);
+      answers_.push_back(http_status);
+    };
     ServedModel model{.id = "org/tiny",
                       .max_context_tokens = 100'000,
                       .vocab_size = FakeTextCodec::kVocabSize,
@@ -75,6 +79,7 @@ class OpenAiServiceTest : public ::testing::Test {
   std::atomic<int> gaps_ = 0;
   std::mutex mutex_;
   std::vector<std::string> outcomes_;
+  std::vector<int> answers_;  // of requests to generate
 };
 
 TEST_F(OpenAiServiceTest, ServesModels) {
@@ -282,6 +287,30 @@ TEST_F(OpenAiServiceTest, AFailureDuringAStreamIsItsLastEvent) {
   EXPECT_THAT(Outcomes(), ElementsAre("completions error"));
 }
 
+TEST_F(OpenAiServiceTest, EveryRequestIsCountedOnceWithItsStatus) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": 5})");
+  EXPECT_EQ(client.ReadResponse().status, 400);
+  client.Request("POST", "/v1/completions", R"({"prompt": "a"})", "x-request-timeout-ms: soon\r\n");
+  EXPECT_EQ(client.ReadResponse().status, 400);
+  client.Request("POST", "/v1/chat/completions", R"({"model": "other", "messages": []})");
+  EXPECT_EQ(client.ReadResponse().status, 404);
+  generation_.RefuseWith(absl::ResourceExhaustedError("queue full"));
+  client.Request("POST", "/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(client.ReadResponse().status, 429);
+  generation_.RefuseWith(absl::OkStatus());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, "x");
+  run->Fail(absl::UnavailableError("rank lost"));
+  client.ReadHead();
+  while (client.ReadEvent()) {
+  }
+  run->WaitForDestruction();
+  Outcomes();
+  EXPECT_THAT(answers_, ElementsAre(400, 400, 404, 429, 503));
+}
+
 TEST_F(OpenAiServiceTest, ADisconnectCancelsAtOnce) {
   size_t starts = 0;
   for (const char* stream : {"false", "true"}) {
@@ -300,6 +329,7 @@ TEST_F(OpenAiServiceTest, ADisconnectCancelsAtOnce) {
   }
   EXPECT_THAT(Outcomes(), ElementsAre("completions cancelled", "completions cancelled", "completions cancelled",
                                       "completions cancelled"));
+  EXPECT_THAT(answers_, ElementsAre(499, 499, 499, 499));
 }
 
 TEST_F(OpenAiServiceTest, ASlowReaderIsCancelled) {

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "common/selection/presets.h"
+#include "common/selection/spec_text.h"
 #include "router/openai/api_error.h"
 #include "router/openai/chat_request.h"
 #include "router/openai/completion_request.h"
@@ -208,6 +208,16 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("winnow": {"budget": 64.5})", "winnow.budget"},
       {R"("winnow": {"selection": "dense", "budget": 64})", "winnow.budget"},
       {R"("winnow": {"min_captured_mass": -0.1})", "winnow.min_captured_mass"},
+      {R"("winnow": {"budget": "many"})", "winnow.budget"},
+      {R"("winnow": {"selection": "winnow,budget=4097"})", "winnow.selection"},
+      {R"("winnow": {"selection": "winnow,budget=64", "budget": 4097})", "winnow.budget"},
+      {R"("winnow": {"selection": "winnow,sinks=5"})", "winnow.selection"},
+      {R"("winnow": {"selection": {"sinks": 5}})", "winnow.selection.sinks"},
+      {R"("winnow": {"selection": {"window": "wide"}})", "winnow.selection.window"},
+      {R"("winnow": {"selection": {"windows": 4}})", "winnow.selection.windows"},
+      {R"("winnow": {"selection": {"preset": "best"}})", "winnow.selection.preset"},
+      {R"("winnow": {"selection": {"predictor": "exact", "budget": 5000}})", "winnow.selection.budget"},
+      {R"("winnow": {"selection": ["winnow"]})", "winnow.selection"},
       {R"("winnow": {"min_captured_mass": 1.1})", "winnow.min_captured_mass"},
   };
   for (const auto& c : cases) {
@@ -267,6 +277,35 @@ TEST(CompletionRequest, KnowsOneModel) {
   EXPECT_THAT(error.message, HasSubstr("org/tiny"));
 }
 
+TEST(SelectionFields, TakesAPresetATextOrAnObject) {
+  const auto selection = [](const std::string& winnow) {
+    const auto request = ParseCompletion(With(R"("winnow": )" + winnow));
+    return request.ok() ? SpecText(request->fields.selection) : std::string(request.status().message());
+  };
+  EXPECT_EQ(selection("{}"), "winnow");
+  EXPECT_EQ(selection(R"({"selection": "exact-token"})"), "exact-token");
+  const char expected[] = "winnow,predictor=temporal,window=4,budget=64";
+  EXPECT_EQ(selection(R"({"selection": "winnow,predictor=temporal,window=4,budget=64"})"), expected);
+  EXPECT_EQ(selection(R"({"selection": {"preset": "winnow", "predictor": "temporal", "window": 4, "budget": 64}})"),
+            expected);
+  EXPECT_EQ(selection(R"({"selection": {"predictor": "temporal", "window": 4, "budget": 9}, "budget": 64})"), expected)
+      << "the shorthand wins";
+  EXPECT_EQ(selection(R"({"selection": {"sinks": 4, "recent": null}})"), "winnow") << "fixed fields may be repeated";
+}
+
+TEST(SelectionFields, SaysThatAFieldIsFixed) {
+  const ApiError error = ToApiError(ParseCompletion(With(R"("winnow": {"selection": {"recent": 128}})")).status());
+  EXPECT_EQ(error.http_status, 400);
+  EXPECT_EQ(error.message,
+            "\"winnow.selection.recent\": selection.recent is fixed when the server starts, at 64; a request cannot "
+            "change it to 128.");
+}
+
+TEST(SelectionFields, TheGuardIsAcceptedOnceItIsBuilt) {
+  const absl::Status status = ParseCompletion(With(R"("winnow": {"min_captured_mass": 0.9})")).status();
+  EXPECT_TRUE(status.ok() || ToApiError(status).code == "unsupported_parameter") << status;
+}
+
 TEST(SelectionFields, APresetKeepsToTheServersBudget) {
   ServedModel model = TestModel();
   model.max_budget_tokens = 100;
@@ -290,6 +329,14 @@ TEST(ChatRequest, ReadsLogprobs) {
   EXPECT_EQ(ParseChat(ChatWith(R"("logprobs": false)"))->top_logprobs, std::nullopt);
   EXPECT_EQ(ParseChat(ChatWith(R"("logprobs": true)"))->top_logprobs, 0u);
   EXPECT_EQ(ParseChat(ChatWith(R"("logprobs": true, "top_logprobs": 20)"))->top_logprobs, 20u);
+}
+
+TEST(ChatRequest, TemplatesSeeObjectsInTheOrderOfTheClient) {
+  const GenerationRequest request = *ParseChat(
+      R"({"chat_template_kwargs": {"tools": {"type": "function", "name": "f", "arguments": {"b": 1, "a": 2}}},
+          "messages": [{"role": "user", "content": "c"}], "add_generation_prompt": false})");
+  EXPECT_EQ(FakeTextCodec().Decode(request.prompts[0].token_ids, false),
+            R"({"tools":{"type":"function","name":"f","arguments":{"b":1,"a":2}}};user:c;)");
 }
 
 TEST(ChatRequest, JoinsTextParts) {

@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_replace.h"
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "common/selection/presets.h"
+#include "common/selection/spec_json.h"
+#include "common/selection/validate.h"
+
+namespace winnow {
+namespace {
+
+constexpr char kUsage[] =
+    "usage: winnow selection COMMAND\n\n"
+    "  list [--json]    the presets: what they do, their full specifications, what is not built\n"
+    "  explain SPEC     every field of a specification: its value, what it means and what it costs\n\n"
+    "A specification is a preset and what is changed of it: preset[,field=value...], for example\n"
+    "winnow,predictor=temporal,window=16,budget=512. docs/selection.md says when to choose what.\n";
+
+constexpr size_t kWidth = 100;
+
+// `text` in lines of at most kWidth, broken at `separator`, each with `indent` in front.
+std::string Wrap(std::string_view text, std::string_view indent, char separator = ' ') {
+  std::string out;
+  size_t column = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(separator), text.size() - 1) + 1;
+    if (column == 0 || column + end > kWidth) {
+      if (!out.empty() && out.back() == ' ') out.pop_back();
+      absl::StrAppend(&out, column == 0 ? "" : "\n", AbslSv(indent));
+      column = indent.size();
+    }
+    absl::StrAppend(&out, AbslSv(text.substr(0, end)));
+    column += end;
+    text.remove_prefix(end);
+  }
+  return out + "\n";
+}
+
+// What this version refuses of a specification; empty when nothing.
+std::string Refusal(const SelectionSpec& spec) {
+  const absl::Status status = ValidateSelection(spec);
+  return status.ok() ? "" : std::string(status.message());
+}
+
+void PrintPresets() {
+  for (const SelectionPreset& preset : SelectionPresets()) {
+    std::printf("%s\n%s", preset.spec.preset.c_str(), Wrap(preset.description, "    ").c_str());
+    if (!preset.source.empty()) std::printf("    after: %s\n", std::string(preset.source).c_str());
+    std::printf("%s", Wrap(FullSpecText(preset.spec), "    ", ',').c_str());
+    if (!preset.not_built.empty()) {
+      std::printf("%s", Wrap(absl::StrCat("of that system not built: ", AbslSv(preset.not_built)), "    ").c_str());
+    }
+    if (const std::string refusal = Refusal(preset.spec); !refusal.empty()) {
+      std::printf("%s", Wrap("refused by this version: " + refusal, "    ").c_str());
+    }
+    std::printf("\n");
+  }
+}
+
+nlohmann::ordered_json TextOrNull(std::string_view text) {
+  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(std::string(text));
+}
+
+void PrintPresetsAsJson() {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const SelectionPreset& preset : SelectionPresets()) {
+    list.push_back({{"preset", preset.spec.preset},
+                    {"description", TextOrNull(preset.description)},
+                    {"source", TextOrNull(preset.source)},
+                    {"not_built", TextOrNull(preset.not_built)},
+                    {"refused", TextOrNull(Refusal(preset.spec))},
+                    {"text", FullSpecText(preset.spec)},
+                    {"specification", FullSpecJson(preset.spec)}});
+  }
+  std::printf("%s\n", list.dump(2).c_str());
+}
+
+struct ListOptions {
+  bool json = false;
+  void Declare(Fields& fields) { fields.Bool("json", &json, "As JSON: a list of objects."); }
+};
+
+int List(const Arguments& arguments) {
+  ListOptions options;
+  if (const auto code = ParseCommandLine("selection list", "[--json]", arguments, options)) return *code;
+  options.json ? PrintPresetsAsJson() : PrintPresets();
+  return 0;
+}
+
+void ExplainField(const SelectionField& field, const SelectionSpec& spec) {
+  std::printf("%s = %s    (%s; %s)\n", std::string(field.name).c_str(), field.Print(spec).c_str(),
+              field.Allowed().c_str(), field.per_request ? "a request may change it" : "fixed when the server starts");
+  std::printf("%s", Wrap(field.meaning, "    ").c_str());
+  std::string_view cost = field.cost;
+  std::string_view source = field.source;
+  if (const auto* choice = std::get_if<ChoiceValue>(&field.value)) {
+    const FieldChoice& chosen = choice->choices.at(choice->get(spec));
+    std::printf("%s", Wrap(absl::StrCat(AbslSv(chosen.name), ": ", AbslSv(chosen.meaning)), "    ").c_str());
+    cost = chosen.cost;
+    source = chosen.source;
+  }
+  if (!cost.empty()) std::printf("%s", Wrap(absl::StrCat("cost: ", AbslSv(cost)), "    ").c_str());
+  if (!source.empty()) std::printf("    after: %s\n", std::string(source).c_str());
+}
+
+struct NoOptions {
+  void Declare(Fields&) {}
+};
+
+int Explain(const Arguments& arguments) {
+  NoOptions options;
+  std::vector<std::string> positionals;
+  if (const auto code =
+          ParseCommandLine("selection explain", "PRESET[,FIELD=VALUE...]", arguments, options, &positionals)) {
+    return *code;
+  }
+  if (positionals.size() != 1) {
+    return Fail("selection explain", absl::InvalidArgumentError("give one specification, such as winnow,budget=512"),
+                2);
+  }
+  const absl::StatusOr<SelectionSpec> spec = ParseSpec(positionals.front());
+  if (!spec.ok()) return Fail("selection explain", spec.status(), 2);
+  const absl::Status valid = ValidateSelection(*spec);
+  if (absl::IsInvalidArgument(valid)) return Fail("selection explain", valid, 2);
+  std::printf("%s\n\n", SpecText(*spec).c_str());
+  for (const SelectionField& field : SelectionFields()) ExplainField(field, *spec);
+  if (!valid.ok()) std::printf("\nrefused by this version: %s\n", std::string(valid.message()).c_str());
+  return 0;
+}
+
+}  // namespace
+
+int SelectionMain(const Arguments& arguments) {
+  if (arguments.empty()) {
+    std::fputs(kUsage, stderr);
+    return 2;
+  }
+  const std::string& name = arguments.front();
+  const Arguments rest(arguments.begin() + 1, arguments.end());
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  if (name == "list") return List(rest);
+  if (name == "explain") return Explain(rest);
+  std::fprintf(stderr, "winnow selection: unknown command \"%s\"; there are: list, explain\n", name.c_str());
+  return 2;
+}
+
+}  // namespace winnow
