@@ -21,7 +21,7 @@ void SequenceJournal::Truncate(uint32_t position) {
 }
 
 CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout)
-    : id(id), spec(spec), kv(std::move(kv)) {
+    : id(id), spec(spec), prefetch_spec(PrefetchSpec(spec)), kv(std::move(kv)) {
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
   const BudgetGrowth growth(spec.budget_tokens, GrowsBudgets(spec) ? spec.budget_growth : 1);

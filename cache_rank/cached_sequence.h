@@ -36,6 +36,7 @@ struct CachedSequence {
 
   const uint64_t id;
   const SelectionSpec spec;
+  const SelectionSpec prefetch_spec;  // how rows to be moved ahead are predicted, where `spec` asks for it
   SequenceKv kv;
   uint32_t prompt_tokens = 0;
   v1::SamplingParams sampling;

@@ -29,8 +29,9 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl),
       streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics),
+      prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
-              &streamer_, &selector_, metrics) {
+              &streamer_, &selector_, &prefetcher_, metrics) {
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -140,7 +141,7 @@ void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
 bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
-  return selector_.RunOnce(links_);
+  return selector_.RunOnce(links_) || prefetcher_.RunOnce(links_);
 }
 
 bool DataPlane::HasBacklog() const {

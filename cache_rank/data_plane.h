@@ -9,6 +9,7 @@
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
+#include "cache_rank/prefetcher.h"
 #include "cache_rank/selector.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/served_shape.h"
@@ -85,6 +86,7 @@ class DataPlane {
   SequenceStore store_;
   Streamer streamer_;
   Selector selector_;
+  Prefetcher prefetcher_;
   FrameHandler frames_;
   PeerLinks links_;
   uint32_t next_link_id_ = 1;

@@ -212,18 +212,20 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
                              const float* query) {
   if (sequence.spec.predictor == Predictor::kDense) return;
   LayerSelection& selection = sequence.layers[layer];
-  if (SelectsWithOwnQuery(sequence.spec, layer)) {
-    if (!sequence.seat.sparse) return;
+  const bool own = SelectsWithOwnQuery(sequence.spec, layer);
+  const bool prefetches = sequence.spec.prefetch == Prefetch::kTemporal;
+  if (own && sequence.seat.sparse) {
     Rotate(query, position, selection.target.data());
     selection.target_position = position;
     selector_->OnTarget(link, sequence, layer, position);
-    return;
   }
+  if (own && !prefetches) return;
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
   Rotate(query, position, slot.rotated);
-  if (sequence.seat.sparse && WaitsForVerdict(sequence.spec))
+  if (!own && sequence.seat.sparse && WaitsForVerdict(sequence.spec))
     selector_->OnVerdictQuery(link, sequence, layer, position);
+  if (prefetches && sequence.seat.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
 }
 
 void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,

@@ -4,6 +4,7 @@
 
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
+#include "cache_rank/prefetcher.h"
 #include "cache_rank/selector.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/streamer.h"
@@ -19,7 +20,8 @@ class FrameHandler {
  public:
   // `hidden_size` of the residuals that may come; 0 where this rank projects none.
   FrameHandler(const KvLayout& layout, int hidden_size, const RopeShape& rope, const KernelTable* kernels,
-               SequenceStore* store, Streamer* streamer, Selector* selector, CacheRankMetrics* metrics)
+               SequenceStore* store, Streamer* streamer, Selector* selector, Prefetcher* prefetcher,
+               CacheRankMetrics* metrics)
       : layout_(layout),
         hidden_size_(hidden_size),
         rope_(rope),
@@ -27,6 +29,7 @@ class FrameHandler {
         store_(store),
         streamer_(streamer),
         selector_(selector),
+        prefetcher_(prefetcher),
         metrics_(metrics) {}
 
   void Handle(PeerLink& link, const ReceivedFrame& frame);
@@ -56,6 +59,7 @@ class FrameHandler {
   SequenceStore* const store_;
   Streamer* const streamer_;
   Selector* const selector_;
+  Prefetcher* const prefetcher_;
   CacheRankMetrics* const metrics_;
 };
 

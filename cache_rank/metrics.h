@@ -29,7 +29,11 @@ struct CacheRankSnapshot {
   uint64_t selection_hits = 0;     // of those, resident already
   uint64_t local_rows = 0;         // of those, copied from the peer's recent ring
   uint64_t streamed_rows = 0;      // of those, sent
-  uint64_t streamed_bytes = 0;     // row bytes of Delta frames
+  uint64_t streamed_bytes = 0;     // row bytes of Delta frames that steps wait for
+  uint64_t prefetched_rows = 0;    // rows sent ahead of any selection
+  uint64_t prefetched_bytes = 0;   // their bytes
+  uint64_t prefetch_hits = 0;      // of those rows, selected while they were still there; part of selection_hits
+  uint64_t prefetches = 0;         // (position, layer) pairs that were looked at for it
   uint64_t refilled_bytes = 0;     // row bytes of Refill frames
   uint64_t appended_rows = 0;      // one per layer and kv head
   uint64_t selections = 0;         // (position, layer) pairs that were scored
@@ -77,11 +81,12 @@ class Counter {
 };
 
 struct CacheRankMetrics {
-  Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes,
-      appended_rows, selections, scored_key_bytes, projections, verdicts, missed_top_k, complements, budget_growths,
-      correction_rows, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed,
-      sequences_opened, sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences,
-      channels, blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
+  Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, prefetched_rows,
+      prefetched_bytes, prefetch_hits, prefetches, refilled_bytes, appended_rows, selections, scored_key_bytes,
+      projections, verdicts, missed_top_k, complements, budget_growths, correction_rows, plans, frames_received,
+      frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened, sequences_attached,
+      sequences_expired, admissions_refused, active_sequences, detached_sequences, channels, blocks_used,
+      blocks_reserved, blocks_total, block_bytes, queued_frames;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;

@@ -67,9 +67,10 @@ struct PeerLink {
   absl::Status failure;                                // set: to be closed outside of Progress
 
   std::array<OpenPlan, kOpenPlans> plans;
-  size_t next_plan = 0;               // in `plans`: the oldest, to be replaced
-  RingQueue<SelectionTask> to_send;   // selected already, the plan has come
-  RingQueue<SelectionTask> to_score;  // scored or judged in the order in which their inputs became complete
+  size_t next_plan = 0;                  // in `plans`: the oldest, to be replaced
+  RingQueue<SelectionTask> to_send;      // selected already, the plan has come
+  RingQueue<SelectionTask> to_score;     // scored or judged in the order in which their inputs became complete
+  RingQueue<SelectionTask> to_prefetch;  // rows to move ahead for `position` + 1, when there is nothing else to do
   RingQueue<OutgoingItem> outgoing;
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 

@@ -4,10 +4,11 @@
 
 namespace winnow {
 
-int ProjectionBatch::Run(PeerLink& link) {
-  if (projection_ == nullptr || link.to_score.empty()) return 0;
+bool ProjectionBatch::Run(PeerLink& link) {
+  if (projection_ == nullptr || link.to_score.empty()) return false;
   const uint16_t layer_index = link.to_score.front().layer;
   rows_.clear();
+  uint64_t plan = 0;
   for (size_t i = 0; i < link.to_score.size() && rows_.size() < QueryProjection::kMaxRows; ++i) {
     const SelectionTask& task = link.to_score.at(i);
     if (task.layer != layer_index) break;
@@ -18,8 +19,10 @@ int ProjectionBatch::Run(PeerLink& link) {
     // A sequence may be queued twice for one layer; the residual is that of its newest position.
     layer.target_position = layer.hidden_position;
     rows_.push_back({&layer, layer.hidden_position});
+    plan = sequence->seat.plan;
   }
-  if (rows_.empty()) return 0;
+  if (rows_.empty()) return false;
+  const TimelineSpan span(metrics_->timeline, Span::kProject, layer_index, plan, static_cast<uint32_t>(rows_.size()));
 
   const int num_rows = static_cast<int>(rows_.size());
   const size_t hidden_floats = static_cast<size_t>(projection_->hidden_size());
@@ -40,7 +43,8 @@ int ProjectionBatch::Run(PeerLink& link) {
                       .rope_attention_factor = rope_.attention_factor,
                       .q = rows_[i].layer->target.data()});
   }
-  return num_rows;
+  metrics_->projections.Add(rows_.size());
+  return true;
 }
 
 }  // namespace winnow

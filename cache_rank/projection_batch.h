@@ -1,4 +1,5 @@
 #pragma once
+#include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
 #include "cache_rank/predictor/from_past.h"
 #include "cache_rank/predictor/query_projection.h"
@@ -14,16 +15,17 @@ class ProjectionBatch {
  public:
   // `projection` may be null: then nothing ever waits.
   ProjectionBatch(const QueryProjection* projection, const RopeShape& rope, int head_dim, const KernelTable* kernels,
-                  Executor* executor, const SequenceStore* store)
+                  Executor* executor, const SequenceStore* store, CacheRankMetrics* metrics)
       : projection_(projection),
         rope_(rope),
         head_dim_(head_dim),
         kernels_(kernels),
         executor_(executor),
-        store_(store) {}
+        store_(store),
+        metrics_(metrics) {}
 
-  // Fills LayerSelection::target of the front tasks of to_score, which stay queued. Returns how many rows it projected.
-  int Run(PeerLink& link);
+  // Fills LayerSelection::target of the front tasks of to_score, which stay queued. False when none of them waits.
+  bool Run(PeerLink& link);
 
  private:
   struct Row {
@@ -37,6 +39,7 @@ class ProjectionBatch {
   const KernelTable* const kernels_;
   Executor* const executor_;
   const SequenceStore* const store_;
+  CacheRankMetrics* const metrics_;
 
   std::vector<Row> rows_;  // of the batch under way
   ScratchBuffer<float> hidden_, queries_;

@@ -16,6 +16,12 @@ struct HeadDelta {
   std::vector<uint32_t> streamed_positions;  // of the same rows
   std::vector<wire::LocalRow> local;         // rows that the inference rank copies from its ring
   float captured_mass = 0;                   // of the previous position; NaN when not measured
+  uint32_t prefetch_hits = 0;                // hits on rows that had been moved ahead of time
+};
+
+struct PrefetchScratch {
+  ScratchBuffer<float> ages;
+  ScratchBuffer<uint32_t> victims;
 };
 
 // The cache rank's image of one pool of an inference rank: which position each pool index of a (sequence, layer, kv
@@ -43,6 +49,16 @@ class HeadResidency {
   void Update(const KernelTable& kernels, std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens,
               ScratchBuffer<uint32_t>& scratch, HeadDelta* delta);
 
+  // Rows of `wanted` (ascending positions) that could be moved into the pool before they are selected, after the update
+  // at `position`: those that are neither resident nor about to be copied from the ring. Each is given an index that
+  // holds nothing that was used at `position` and nothing that is wanted; without enough of them the last rows go
+  // without. Changes nothing: fills delta->streamed and streamed_positions alone.
+  void PlanPrefetch(const KernelTable& kernels, std::span<const uint32_t> wanted, uint32_t position,
+                    uint32_t ring_tokens, PrefetchScratch& scratch, HeadDelta* delta) const;
+  // The row of `row_position` has been sent to `pool_index`, as PlanPrefetch said after the update at `position`. It
+  // counts as used there.
+  void CommitPrefetch(uint32_t pool_index, uint32_t row_position, uint32_t position);
+
   uint32_t pool_slots() const { return static_cast<uint32_t>(positions_.size()); }
   // Position at a pool index, kNone for none.
   uint32_t position_at(uint32_t pool_index) const { return positions_[pool_index]; }
@@ -54,6 +70,7 @@ class HeadResidency {
   std::vector<uint32_t> positions_;  // by pool index
   std::vector<float> ages_;          // by pool index: minus the position of the last use; +inf where nothing is held
   std::vector<uint32_t> index_of_;   // by position; empty until the first row is held
+  std::vector<bool> prefetched_;     // by pool index: not selected since; empty until the first prefetch
 };
 
 }  // namespace winnow

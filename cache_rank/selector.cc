@@ -19,7 +19,7 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Qu
       store_(store),
       streamer_(streamer),
       metrics_(metrics),
-      projections_(projection, model.rope, model.head_dim, kernels, executor, store),
+      projections_(projection, model.rope, model.head_dim, kernels, executor, store, metrics),
       rows_(options.batch_rows),
       scratch_(kernels->num_workers(*executor)),
       judge_scratch_(scratch_.size()) {}
@@ -96,10 +96,7 @@ bool Selector::RunOnce(PeerLinks& links) {
     for (auto& [id, link] : links) {
       if ((id > last_link_) != (pass == 0)) continue;
       if (link->to_score.empty() || !link->failure.ok() || !streamer_->CanTake(*link)) continue;
-      if (const int rows = projections_.Run(*link); rows > 0) {
-        metrics_->projections.Add(rows);
-        return true;
-      }
+      if (projections_.Run(*link)) return true;
       last_link_ = id;
       TakeBatch(*link, link->to_score, /*score=*/true);
       RunBatch(*link, /*score=*/true);

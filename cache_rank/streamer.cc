@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "common/base/check.h"
 
@@ -91,6 +92,7 @@ void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int lay
   metrics_->selection_lookups.Add(delta->selected.size());
   metrics_->selection_hits.Add(delta->selected.size() - delta->streamed.size() - delta->local.size());
   metrics_->local_rows.Add(delta->local.size());
+  metrics_->prefetch_hits.Add(delta->prefetch_hits);
   const uint32_t count = static_cast<uint32_t>(delta->streamed.size());
   Queue(link, {.type = wire::FrameType::kDelta,
                .plan = sequence.seat.plan,
@@ -301,6 +303,45 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
     if (part.last) PopFront(link);
   }
   return Outcome::kPosted;
+}
+
+uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                                const HeadDelta& delta, uint32_t first) {
+  if (!link.outgoing.empty() || !link.failure.ok()) return 0;
+  const size_t row_bytes = layout_.row_bytes();
+  const size_t most = std::max<size_t>(1, options_.frame_bytes / (row_bytes + sizeof(uint32_t)));
+  const uint32_t rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first));
+  const size_t bytes = RowsOffset(0, 0, rows, 0) + rows * row_bytes;
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(bytes);
+  if (!buffer.ok()) return 0;
+  std::byte* payload = buffer->payload().data();
+  size_t offset = 0;
+  const wire::DeltaEntry entry{.plan_row = 0,
+                               .kv_head = static_cast<uint16_t>(kv_head),
+                               .flags = 0,
+                               .num_selected = 0,
+                               .num_streamed = rows,
+                               .num_local = 0,
+                               .captured_mass = std::numeric_limits<float>::quiet_NaN()};
+  WriteArray(&entry, 1, payload, &offset);
+  WriteArray(delta.streamed.data() + first, rows, payload, &offset);
+  Pad(wire::kRowAlignment, payload, &offset);
+  kernels_->gather_rows({.blocks = sequence.kv.row_blocks(layer, kv_head),
+                         .positions = delta.streamed_positions.data() + first,
+                         .num_rows = rows,
+                         .row_bytes = row_bytes,
+                         .out = payload + offset});
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kDelta;
+  header.phase = wire::Phase::kPrefetch;
+  header.sequence_id = sequence.id;
+  header.attach_epoch = sequence.attach_epoch;
+  header.layer_first = static_cast<uint16_t>(layer);
+  header.row_count = 1;
+  if (Post(link, header, *std::move(buffer)) != Outcome::kPosted) return 0;  // the link has failed
+  metrics_->prefetched_rows.Add(rows);
+  metrics_->prefetched_bytes.Add(rows * row_bytes);
+  return rows;
 }
 
 // Verdicts of one (plan, layer) from the front of the queue, as many as fill a frame.

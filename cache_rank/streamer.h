@@ -47,6 +47,12 @@ class Streamer {
   // Sinks and ring rows below `restart`, or all of them where that position attends everything, then RefillDone.
   void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);
 
+  // Sends rows of the delta, from `first` on, to where its indices say, ahead of any selection: at most one frame, only
+  // where nothing else waits for the link, and only with window to spare. Returns how many rows were really posted; for
+  // the others nothing has happened.
+  uint32_t PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head, const HeadDelta& delta,
+                        uint32_t first);
+
   // Posts what the window admits. Sets link.failure when the channel is gone.
   void Pump(PeerLink& link);
 

@@ -103,6 +103,13 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* bytes = "Bytes of KV rows on the data plane, as this process sees them.";
   writer.Counter("winnow_kv_stream_bytes_total", bytes, number(s.streamed_bytes), with("direction", "sent"));
   writer.Counter("winnow_kv_stream_bytes_total", bytes, number(s.refilled_bytes), with("direction", "refilled"));
+  writer.Counter("winnow_kv_stream_bytes_total", bytes, number(s.prefetched_bytes), with("direction", "prefetched"));
+  counter("winnow_prefetched_rows_total", "KV rows sent ahead of any selection.", number(s.prefetched_rows));
+  counter("winnow_prefetch_hits_total",
+          "Rows sent ahead that were selected while they were resident; part of winnow_selection_hits_total.",
+          number(s.prefetch_hits));
+  counter("winnow_prefetches_total", "Predictions made to send rows ahead, one per position and layer.",
+          number(s.prefetches));
   counter("winnow_appended_rows_total", "KV rows received and stored, one per layer and kv head.",
           number(s.appended_rows));
   counter("winnow_selections_total", "Selections made, one per position and layer.", number(s.selections));

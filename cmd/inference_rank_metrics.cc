@@ -27,7 +27,10 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
           metrics.selection_lookups);
   counter("winnow_selection_hits_total", "Selected rows that were resident already.", metrics.selection_hits);
-  counter("winnow_kv_stream_rows_total", "KV rows that came from cache ranks.", metrics.streamed_rows);
+  counter("winnow_kv_stream_rows_total", "KV rows that came from cache ranks because a step waited for them.",
+          metrics.streamed_rows);
+  counter("winnow_prefetched_rows_total", "KV rows that came from cache ranks ahead of any selection.",
+          metrics.prefetched_rows);
   writer.Counter("winnow_kv_stream_bytes_total", "Bytes on the data plane, as this process sees them.",
                  metrics.kv_sent_bytes, with("direction", "sent"));
   writer.Counter("winnow_kv_stream_bytes_total", "Bytes on the data plane, as this process sees them.",

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/selection/selection_proto.h"
+#include "inference_rank/prefetch_commit.h"
 
 namespace winnow {
 namespace {
@@ -334,6 +335,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
   stats.set_selection_hits(sequence.selection_hits);
   stats.set_streamed_rows(sequence.streamed_rows);
   stats.set_streamed_bytes(sequence.streamed_bytes);
+  stats.set_prefetched_rows(sequence.prefetched_rows);
   stats.set_context_tokens(sequence.known_tokens());
   stats.set_resident_rows(std::min(sequence.working_set->resident_rows(), sequence.known_tokens()));
   stats.set_reattach_count(sequence.attach ? 1 : 0);
@@ -425,6 +427,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
   const wire::FrameHeader& header = frame.header();
   switch (header.type) {
     case wire::FrameType::kDelta:
+      if (header.phase == wire::Phase::kPrefetch) break;  // of one sequence, outside of plans
       if (absl::Status status = decode_step_.OnDelta(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kPartial:
@@ -444,6 +447,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     return;
   }
   switch (header.type) {
+    case wire::FrameType::kDelta:
+      OnPrefetch(*link, *sequence, frame);
+      return;
     case wire::FrameType::kRefill:
     case wire::FrameType::kRefillDone:
       if (sequence->state == State::kOpening) {
@@ -468,6 +474,18 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     default:
       DistrustLink(*link, absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(header.type))));
   }
+}
+
+void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame) {
+  // Of another attachment: the pool that it was meant for is gone.
+  if (sequence.state != State::kDecoding || frame.header().attach_epoch != sequence.attach_epoch) {
+    ++metrics_.stale_frames;
+    return;
+  }
+  const absl::StatusOr<uint32_t> rows = CommitPrefetch(layout_, frame, *sequence.working_set);
+  if (!rows.ok()) return DistrustLink(link, rows.status());
+  sequence.prefetched_rows += *rows;
+  metrics_.prefetched_rows += *rows;
 }
 
 void Engine::OnWatermarks(const ReceivedFrame& frame) {

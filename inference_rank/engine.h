@@ -53,6 +53,7 @@ class Engine {
   bool RunOnEngine(std::function<void()> work);
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(const ReceivedFrame& frame);
+  void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   void OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 

@@ -32,7 +32,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> prefill_kv_bytes{0};
   std::atomic<uint64_t> selection_lookups{0};
   std::atomic<uint64_t> selection_hits{0};
-  std::atomic<uint64_t> streamed_rows{0};
+  std::atomic<uint64_t> streamed_rows{0};      // that steps waited for
+  std::atomic<uint64_t> prefetched_rows{0};    // that came ahead of any selection
   std::atomic<uint64_t> kv_sent_bytes{0};      // data-plane payload to cache ranks
   std::atomic<uint64_t> kv_received_bytes{0};  // and from them
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas

@@ -8,8 +8,8 @@ namespace {
 
 // Queries of the prompt's end that the predictor's first positions need.
 uint32_t PromptQueries(const SelectionSpec& spec) {
-  if (spec.budget_tokens == kUnlimitedBudget) return 0;
-  if (spec.predictor == Predictor::kTemporal) return spec.window + 1;
+  if (IsDense(spec)) return 0;
+  if (spec.predictor == Predictor::kTemporal || spec.prefetch == Prefetch::kTemporal) return spec.window + 1;
   return spec.predictor == Predictor::kLast ? 1 : 0;
 }
 

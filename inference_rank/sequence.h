@@ -67,6 +67,7 @@ struct Sequence {
   uint64_t selection_hits = 0;
   uint64_t streamed_rows = 0;
   uint64_t streamed_bytes = 0;
+  uint64_t prefetched_rows = 0;
   uint32_t decode_steps = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }

@@ -8,7 +8,14 @@
 
 namespace winnow {
 
+SelectionSpec PrefetchSpec(const SelectionSpec& spec) {
+  SelectionSpec prefetch = spec;
+  prefetch.predictor = Predictor::kTemporal;
+  return prefetch;
+}
+
 uint32_t RingQueries(const SelectionSpec& spec) {
+  if (spec.prefetch == Prefetch::kTemporal && !IsDense(spec)) return spec.window + 2 + QueryRing::kSlack;
   switch (spec.predictor) {
     case Predictor::kDense:
       return 1;

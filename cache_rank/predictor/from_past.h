@@ -25,6 +25,9 @@ constexpr bool SelectsWithOwnQuery(const SelectionSpec& spec, int layer) {
          (spec.predictor == Predictor::kDepth && layer < static_cast<int>(spec.lookahead));
 }
 
+// The specification that rows to be moved ahead are selected with: that of `spec`, with the temporal predictor.
+SelectionSpec PrefetchSpec(const SelectionSpec& spec);
+
 // Queries of a layer that the ring has to hold for this specification.
 uint32_t RingQueries(const SelectionSpec& spec);
 

@@ -15,7 +15,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
   if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
-  if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
   if (!spec.head_budgets.empty()) return not_built("budgets by head");
   if (spec.reuse_interval != 1) return not_built("reuse of selections");

@@ -35,17 +35,33 @@ FramedChannel::~FramedChannel() {
   transport_.Remove(*this);
 }
 
-absl::StatusOr<SendBuffer> FramedChannel::Allocate(size_t bytes) {
+absl::Status FramedChannel::CheckAllocate(size_t bytes) const {
   if (!failed_.ok()) return failed_;
   if (!connected_) return absl::FailedPreconditionError("channel is not connected");
   if (bytes > wire::kMaxPayloadBytes) {
     return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes exceed the largest payload"));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::AllocateSpare(size_t bytes) {
+  WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
+  UpdateWindow(/*starved=*/false);
+  if (!window_->ReserveSpare(bytes)) return absl::ResourceExhaustedError("no send window to spare");
+  return TakeBlock(bytes);
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::Allocate(size_t bytes) {
+  WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
   UpdateWindow(/*starved=*/false);
   if (!window_->Reserve(bytes)) {
     UpdateWindow(/*starved=*/true);
     if (!window_->Reserve(bytes)) return absl::ResourceExhaustedError("send window is used up");
   }
+  return TakeBlock(bytes);
+}
+
+SendBuffer FramedChannel::TakeBlock(size_t bytes) {
   BlockPtr block = pool_->Take(bytes);
   block->window = window_;
   const std::span<std::byte> payload = block->bytes();

@@ -23,6 +23,7 @@ class FramedChannel : public Channel {
 
   uint32_t id() const override { return id_; }
   absl::StatusOr<SendBuffer> Allocate(size_t bytes) override;
+  absl::StatusOr<SendBuffer> AllocateSpare(size_t bytes) override;
   absl::Status Post(const wire::FrameHeader& header, SendBuffer buffer) override;
   absl::Status failed() const override { return failed_; }
   void Close() override;
@@ -60,6 +61,8 @@ class FramedChannel : public Channel {
   const std::shared_ptr<BlockPool> pool_;
 
  private:
+  absl::Status CheckAllocate(size_t bytes) const;
+  SendBuffer TakeBlock(size_t bytes);
   // OK to deliver; NOT_FOUND for a stray; DATA_LOSS.
   absl::Status Check(const Block& block);
   absl::Status TakeCredit(const wire::FrameHeader& header);

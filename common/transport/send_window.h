@@ -25,6 +25,15 @@ class SendWindow {
     ++reserved_frames_;
     return true;
   }
+  // The same for frames that may be dropped: only within the first half of the window, and a refusal is not waited for.
+  bool ReserveSpare(size_t bytes) {
+    const uint64_t under_way = reserved_bytes_ + sent_bytes_ - consumed_bytes_;
+    const uint64_t frames = reserved_frames_ + sent_frames_ - consumed_frames_;
+    if (under_way + bytes > window_bytes_ / 2 || frames >= kMaxFrames / 2) return false;
+    reserved_bytes_ += bytes;
+    ++reserved_frames_;
+    return true;
+  }
   void Unreserve(size_t bytes) {
     reserved_bytes_ -= bytes;
     --reserved_frames_;

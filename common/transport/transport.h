@@ -128,6 +128,9 @@ class Channel {
 
   // Room for a payload of `bytes` (<= kMaxPayloadBytes, may be 0). RESOURCE_EXHAUSTED when the window is used up.
   virtual absl::StatusOr<SendBuffer> Allocate(size_t bytes) = 0;
+  // The same for what may be dropped: only while at most half of the window would be under way with it, so that frames
+  // that somebody waits for find room. A refusal leaves no trace.
+  virtual absl::StatusOr<SendBuffer> AllocateSpare(size_t bytes) = 0;
   // Sends a frame. The caller fills type, phase, flags, plan, sequence_id, attach_epoch, apply_position, layer_first,
   // prediction_layer and row_count; everything else is filled in here.
   virtual absl::Status Post(const wire::FrameHeader& header, SendBuffer buffer) = 0;

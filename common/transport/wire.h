@@ -28,7 +28,9 @@ enum class FrameType : uint8_t {
       3,  // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position on
   kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
   // cache rank -> inference rank
-  kDelta = 16,       // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated
+  // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
+  // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
+  kDelta = 16,
   kWatermark = 17,   // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
   kRefill = 18,      // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
   kRefillDone = 19,  // all Refill frames of the sequence have been sent; apply_position = restart position

@@ -220,7 +220,8 @@ FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec&
       Send(header, payload);
       cluster_->transport->Progress();
     }
-    const uint32_t queries = std::min(prompt_tokens, spec.predictor == Predictor::kTemporal ? spec.window + 1 : 1);
+    const bool blends = spec.predictor == Predictor::kTemporal || spec.prefetch == Prefetch::kTemporal;
+    const uint32_t queries = std::min(prompt_tokens, blends ? spec.window + 1 : 1);
     std::vector<std::byte> payload;
     for (uint32_t p = prompt_tokens - queries; p < prompt_tokens; ++p)
       AppendBytes(payload, cluster_->TruthQuery(seed, layer, p));
@@ -403,7 +404,7 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   switch (header.type) {
     case wire::FrameType::kDelta:
-      return OnDelta(frame);
+      return header.phase == wire::Phase::kPrefetch ? OnPrefetch(frame) : OnDelta(frame);
     case wire::FrameType::kPartial:
       return OnPartial(frame);
     case wire::FrameType::kRefill:
@@ -493,6 +494,39 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
   Expect(offset == frame.payload().size(), "payload has a rest");
 }
 
+// May come at any time: what the newest selection's list names must stay as it is.
+void FakeRank::OnPrefetch(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  const KvLayout& layout = cluster_->shape.layout;
+  Expect(header.plan == 0 && header.row_count == 1, "a prefetch is of no plan and one head");
+  FakeSequence& sequence = *sequences_.at(header.sequence_id);
+  if (header.attach_epoch != sequence.attach_epoch) return;
+  wire::DeltaEntry entry;
+  std::memcpy(&entry, frame.payload().data(), sizeof entry);
+  Expect(entry.num_selected == 0 && entry.num_local == 0 && entry.num_streamed > 0, "a prefetch carries rows alone");
+  FakeSequence::List& list = sequence.lists[header.layer_first * layout.num_kv_heads + entry.kv_head];
+  Expect(!list.attended.empty(), "prefetch before the first selection");
+  size_t offset = sizeof entry + entry.num_streamed * sizeof(uint32_t);
+  offset = wire::AlignUp(offset, wire::kRowAlignment);
+  for (uint32_t i = 0; i < entry.num_streamed; ++i) {
+    uint32_t index;
+    std::memcpy(&index, frame.payload().data() + sizeof entry + i * sizeof index, sizeof index);
+    FakeSequence::Row row(2 * layout.head_dim);
+    std::memcpy(row.data(), frame.payload().data() + offset + i * layout.row_bytes(), layout.row_bytes());
+    const auto known = list.position_of.find({row[0], row[1]});
+    if (known == list.position_of.end()) return Expect(false, "prefetched bytes are no row of this list");
+    Expect(row == cluster_->TruthRow(sequence.seed, header.layer_first, entry.kv_head, known->second),
+           "prefetched bytes differ");
+    Expect(index < sequence.pool_slots, "prefetch outside the grant");
+    Expect(list.attended.count(index) == 0, "prefetch into a slot that attention may be reading");
+    for (const auto& [other, held] : list.pool)
+      Expect(other >= sequence.pool_slots || held != row, "prefetched row was resident already");
+    list.pool[index] = row;
+    ++sequence.prefetched_rows;
+  }
+  Expect(offset + entry.num_streamed * layout.row_bytes() == frame.payload().size(), "prefetch payload has a rest");
+}
+
 void FakeRank::OnPartial(const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   if (header.plan != plan_) return Expect(false, "verdict of another plan");
@@ -524,6 +558,7 @@ void FakeRank::CheckSelection(FakeSequence& sequence, int layer, int head, const
   FakeSequence::List& list = sequence.lists[list_index];
   std::vector<uint32_t>& positions = sequence.selections[sequence.next_position][list_index];
   positions.clear();
+  list.attended = {pool_indices.begin(), pool_indices.end()};
   for (const uint32_t index : pool_indices) {
     const auto row = list.pool.find(index);
     if (row == list.pool.end()) return Expect(false, "selected pool index holds nothing");

@@ -30,6 +30,7 @@ struct FakeSequence {
   struct List {
     std::map<uint32_t, Row> pool;                             // by pool index
     std::map<uint32_t, Row> ring;                             // by position
+    std::set<uint32_t> attended;                              // pool indices of the newest selection
     std::map<std::pair<float, float>, uint32_t> position_of;  // of a row, by its first elements
   };
   std::vector<List> lists;
@@ -39,7 +40,7 @@ struct FakeSequence {
   // By position: [layer * num_kv_heads + head].
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
   std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
-  uint64_t streamed_rows = 0, local_rows = 0;
+  uint64_t streamed_rows = 0, local_rows = 0, prefetched_rows = 0;
 
   // Verdicts by position: [layer * num_kv_heads + head].
   struct Verdict {
@@ -95,6 +96,7 @@ class FakeRank {
   void OnFrame(const ReceivedFrame& frame);
   void OnDelta(const ReceivedFrame& frame);
   void OnPartial(const ReceivedFrame& frame);
+  void OnPrefetch(const ReceivedFrame& frame);
   void OnRefill(const ReceivedFrame& frame);
   void CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices);
   void Expect(bool condition, const std::string& what) {

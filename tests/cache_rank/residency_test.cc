@@ -129,6 +129,71 @@ TEST(HeadResidency, VictimsAreTheOldestAndNeverSelectedOverRandomSelections) {
   }
 }
 
+TEST(HeadResidency, MovesRowsAheadToIndicesThatNobodyNeedsAndKnowsThemAfterwards) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    std::mt19937 random(seed);
+    HeadResidency residency;
+    residency.Reset(kMaxPositions);
+    const uint32_t pool = 32 + random() % 64;
+    residency.Resize(pool);
+    Peer peer;
+    PrefetchScratch scratch;
+    uint64_t hits = 0, prefetched = 0;
+    std::set<uint32_t> ahead;  // pool indices of rows moved ahead and not selected since
+    for (uint32_t position = 300; position < 400; ++position) {
+      const auto selected = RandomSelection(random, 1 + random() % 32, 4, position - 40);
+      HeadDelta delta;
+      Update(residency, selected, position, kRing, &delta);
+      std::set<uint32_t> written(delta.streamed.begin(), delta.streamed.end());
+      for (const wire::LocalRow& row : delta.local) written.insert(row.pool_index);
+      uint32_t expected_hits = 0;
+      for (uint32_t index : delta.selected) expected_hits += ahead.count(index) && !written.count(index);
+      EXPECT_EQ(delta.prefetch_hits, expected_hits);
+      hits += expected_hits;
+      for (uint32_t index : delta.selected) ahead.erase(index);
+      peer.Apply(delta, selected, position, pool);
+
+      const auto wanted = RandomSelection(random, 1 + random() % 48, 4, position - 39);
+      HeadDelta plan;
+      residency.PlanPrefetch(**CpuKernels(), wanted, position, kRing, scratch, &plan);
+      // By brute force: rows that lack, and indices that are free to be taken.
+      std::set<uint32_t> resident;
+      for (const auto& [index, row] : peer.position_at) resident.insert(row);
+      std::vector<uint32_t> lacking;
+      for (uint32_t row : wanted) {
+        if (!resident.count(row) && row + kRing <= position + 1) lacking.push_back(row);
+      }
+      const std::set<uint32_t> kept(delta.selected.begin(), delta.selected.end());
+      uint32_t free = 0;
+      const std::set<uint32_t> wanted_set(wanted.begin(), wanted.end());
+      const auto is_free = [&](uint32_t index) {
+        return !kept.count(index) && !(peer.position_at.count(index) && wanted_set.count(peer.position_at[index]));
+      };
+      for (uint32_t i = 0; i < pool; ++i) free += is_free(i);
+      lacking.resize(std::min<size_t>(lacking.size(), free));
+      EXPECT_EQ(plan.streamed_positions, lacking);
+      ASSERT_EQ(plan.streamed.size(), lacking.size());
+      for (uint32_t index : plan.streamed) EXPECT_TRUE(is_free(index)) << index;
+      EXPECT_EQ(std::set<uint32_t>(plan.streamed.begin(), plan.streamed.end()).size(), lacking.size());
+      // Some are posted, the rest is dropped.
+      const size_t posted = lacking.empty() ? 0 : random() % (lacking.size() + 1);
+      for (size_t i = 0; i < posted; ++i) {
+        residency.CommitPrefetch(plan.streamed[i], lacking[i], position);
+        peer.position_at[plan.streamed[i]] = lacking[i];
+        ahead.insert(plan.streamed[i]);
+      }
+      prefetched += posted;
+      for (uint32_t i = 0; i < pool; ++i) {
+        const auto held = peer.position_at.find(i);
+        EXPECT_EQ(residency.position_at(i), held == peer.position_at.end() ? HeadResidency::kNone : held->second);
+      }
+      if (HasFailure()) FAIL() << "seed " << seed << " position " << position;
+    }
+    EXPECT_GT(prefetched, 0u);
+    EXPECT_GT(hits, 0u);
+  }
+}
+
 TEST(HeadResidency, StartsFromTheIdentityOfTheDensePhase) {
   HeadResidency residency;
   residency.Reset(kMaxPositions);

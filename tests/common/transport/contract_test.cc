@@ -168,6 +168,23 @@ TEST_P(ContractTest, WindowBoundsWhatIsUnderWayAndComesBackWithConsumption) {
   EXPECT_TRUE(HoldsBytes(link.b.frames[3], 1 << 20, 4));
 }
 
+TEST_P(ContractTest, SpareWindowIsTheFirstHalf) {
+  Link link(GetParam(), size_t{4} << 20);
+  ASSERT_EQ(link.a.channel->AllocateSpare(1 << 20).status(), absl::OkStatus());
+  ASSERT_EQ(PostBytes(*link.a.channel, (1 << 20) - 64, 0), absl::OkStatus());
+  {
+    const auto spare = link.a.channel->AllocateSpare(1 << 20);
+    ASSERT_EQ(spare.status(), absl::OkStatus());
+    EXPECT_TRUE(absl::IsResourceExhausted(link.a.channel->AllocateSpare(65).status()));
+    EXPECT_EQ(link.a.channel->Allocate(1 << 20).status(), absl::OkStatus()) << "what is waited for still fits";
+  }
+  ASSERT_EQ(PostBytes(*link.a.channel, 1 << 20, 1), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(link.a.channel->AllocateSpare(65).status()));
+  ASSERT_TRUE(link.PumpUntil([&] { return link.b.frames.size() == 2; }));
+  link.b.frames.clear();
+  EXPECT_TRUE(link.PumpUntil([&] { return link.a.channel->AllocateSpare(1 << 20).ok(); }));
+}
+
 TEST_P(ContractTest, EvenASmallConsumptionOpensTheWindowInTheEnd) {
   Link link(GetParam(), 1 << 20);
   ASSERT_EQ(PostBytes(*link.a.channel, 100, 0), absl::OkStatus());
