@@ -20,35 +20,44 @@ void SequenceJournal::Truncate(uint32_t position) {
   if (kept < token_ids.size()) token_ids.resize(kept);
 }
 
-CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout)
-    : id(id), spec(spec), kv(std::move(kv)) {
+CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout,
+                               uint32_t prompt_tokens)
+    : id(id), spec(spec), kv(std::move(kv)), prompt_tokens(prompt_tokens), attach_position(prompt_tokens) {
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
   for (int i = 0; i < layout.num_layers; ++i) {
     layers.emplace_back(RingQueries(spec), query_floats, layout.num_kv_heads);
-    layers.back().ResetExceptQueries(this->kv.max_positions());
+    layers.back().Restart(0, 0, this->kv.max_positions());
+  }
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
+    pool_slots.push_back(PoolSlots(spec, list, this->kv.max_positions()));
+    total_pool_slots += pool_slots.back();
   }
 }
 
 uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   uint32_t position = std::min(kv.watermark(), max_restart);
-  const bool selects = spec.predictor != Predictor::kDense && spec.budget_tokens != kUnlimitedBudget;
-  if (selects && PredictsFromPast(spec.predictor)) {
+  if (!IsDense(spec) && PredictsFromPast(spec.predictor)) {
     for (const LayerSelection& layer : layers) position = std::min(position, layer.queries.end());
   }
-  return position < std::min(prompt_tokens, max_restart) ? 0 : position;
+  if (position < std::min(prompt_tokens, max_restart)) return 0;
+  // Without its anchor's selection a position cannot be decoded: the anchor can, as Sel is a function of what is kept.
+  const uint32_t anchor = Anchor(position);
+  for (size_t layer = 0; layer < layers.size() && spec.predictor != Predictor::kFixed; ++layer) {
+    if (LayerIsSparse(static_cast<int>(layer), position) && !layers[layer].HoldsSelection(anchor)) position = anchor;
+  }
+  return position;
 }
 
 absl::Status CachedSequence::Restart(uint32_t position) {
   WINNOW_RETURN_IF_ERROR(kv.Truncate(position));
   journal.Truncate(position);
+  attach_position = position == 0 ? prompt_tokens : position;
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);
-    layer.ResetExceptQueries(kv.max_positions());
+    layer.Restart(position, Anchor(position), kv.max_positions());
   }
   seat = {};
-  pool_slots = 0;
-  identity_rows = 0;
   return absl::OkStatus();
 }
 

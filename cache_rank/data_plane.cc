@@ -66,7 +66,15 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
-  const bool selects = !AttendsEverything(options.max_positions, options.spec, kBlockTokens);
+  const std::vector<uint32_t>& budgets = options.spec.head_budgets;
+  if (!budgets.empty() && budgets.size() != shape_.layout.num_lists()) {
+    return absl::InvalidArgumentError(absl::StrCat("selection.head_budgets has ", budgets.size(),
+                                                   " budgets, the model ", shape_.layout.num_layers, " layers of ",
+                                                   shape_.layout.num_kv_heads, " kv heads"));
+  }
+  const bool selects = AnyList(0, shape_.layout.num_lists(), [&](size_t list) {
+    return IsSparse(options.spec, list, options.max_positions, options.prompt_tokens);
+  });
   if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {

@@ -7,15 +7,9 @@
 #include "cache_rank/scorer/captured_mass.h"
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
+#include "common/selection/attended_set.h"
 
 namespace winnow {
-namespace {
-
-uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
-  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
-}
-
-}  // namespace
 
 float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
                  SelectScratch& scratch, std::vector<uint32_t>* selected) {
@@ -49,9 +43,10 @@ float SelectHead(const KernelTable& kernels, const SelectionModel& model, const 
   if (measures_previous) {
     const uint32_t previous = question.measured_position;
     mass = CapturedMass(softmaxes.Slice(group, group), /*own_scores=*/nullptr,
-                        {spec.sink_tokens, *selected, WindowStart(spec, previous), previous});
+                        {spec.sink_tokens, *selected, WindowStart(spec, previous, question.prompt_tokens), previous});
   }
-  const uint32_t first = spec.sink_tokens, last = WindowStart(spec, position);
+  const uint32_t first = spec.sink_tokens,
+                 last = RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
   float* importance = scratch.importance.Reserve(last);
   if (sums_softmaxes) {
     SumSoftmaxes(kernels, softmaxes.Slice(0, group), first, last, importance);
@@ -59,7 +54,7 @@ float SelectHead(const KernelTable& kernels, const SelectionModel& model, const 
     const Scores scores = ScoreKeys(kernels, keys, queries, group, model.attention_scale, scratch.scores);
     AggregateScores(spec.group_aggregation, scores, group, first, last, importance);
   }
-  SelectTopK(kernels, importance, first, last, spec.budget_tokens, scratch.top_k, selected);
+  SelectTopK(kernels, importance, first, last, HeadBudget(spec, question.list), scratch.top_k, selected);
   if (measures_itself) {
     const KeyTable own{question.tiles + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim,
                        model.dtype};

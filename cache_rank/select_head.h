@@ -26,6 +26,10 @@ struct HeadQuestion {
   // with the new selection.
   const float* measured = nullptr;
   uint32_t measured_position = 0;
+
+  size_t list = 0;                                   // layer * num_kv_heads + kv_head: whose budget it is
+  uint32_t prompt_tokens = kNoPrompt;                // of the sequence: where its anchors are (attended_set.h)
+  static constexpr uint32_t kNoPrompt = UINT32_MAX;  // every position is its own anchor
 };
 
 struct SelectionModel {

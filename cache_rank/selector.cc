@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
@@ -29,11 +30,15 @@ void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
       CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
       if (sequence == nullptr || sequence->seat.plan != plan.plan || !sequence->seat.sparse) continue;
       layers = sequence->layers.size();
-      if (!PredictsFromPast(sequence->spec.predictor)) continue;
+      if (!sequence->LayerNeedsDelta(layer, row.position)) continue;
       LayerSelection& selection = sequence->layers[layer];
-      if (selection.selected_position == row.position) {
+      const uint32_t anchor = sequence->Anchor(row.position);
+      if (sequence->spec.predictor == Predictor::kFixed) SelectFixed(*sequence, layer, row.position);
+      if (selection.selected_position == anchor) {
         link.to_send.push_back({sequence->id, sequence->attach_epoch, row.position, static_cast<uint16_t>(layer)});
-      } else if (selection.scheduled_position != row.position) {
+      } else if (anchor != row.position) {
+        Refuse(link, plan.plan, *sequence, layer);  // it had to restart at the anchor
+      } else if (PredictsFromPast(sequence->spec.predictor) && selection.scheduled_position != row.position) {
         if (CanPredict(*sequence, layer, row.position)) {
           Schedule(link, *sequence, selection, layer, row.position);
         } else {
@@ -47,11 +52,23 @@ void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
 void Selector::OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   const uint32_t next = position + 1;
   if (!PredictsFromPast(sequence.spec.predictor) || next >= sequence.kv.max_positions()) return;
-  if (AttendsEverything(next, sequence.spec, kBlockTokens) || !CanPredict(sequence, layer, next)) return;
+  if (!sequence.LayerNeedsSelection(layer, next) || !CanPredict(sequence, layer, next)) return;
   Schedule(link, sequence, sequence.layers[layer], layer, next);
 }
 
+void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t position) {
+  LayerSelection& selection = sequence.layers[layer];
+  for (size_t head = 0; head < selection.heads.size(); ++head) {
+    const size_t list = layer * selection.heads.size() + head;
+    std::vector<uint32_t>& selected = selection.heads[head].selected;
+    selected.resize(sequence.IsSparse(list, position) ? HeadBudget(sequence.spec, list) : 0);
+    std::iota(selected.begin(), selected.end(), sequence.spec.sink_tokens);
+  }
+  selection.selected_position = sequence.Anchor(position);
+}
+
 void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+  if (!sequence.LayerNeedsSelection(layer, position)) return;
   if (sequence.kv.rows(layer) < position) return Refuse(link, sequence.seat.plan, sequence, layer);
   Schedule(link, sequence, sequence.layers[layer], layer, position);
 }
@@ -109,7 +126,7 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     const bool has_seat = sequence->seat.sparse && sequence->seat.position == task.position;
     const bool valid =
         score ? (from_past ? CanPredict(*sequence, task.layer, task.position) : layer.target_position == task.position)
-              : has_seat && layer.selected_position == task.position;
+              : has_seat && layer.selected_position == sequence->Anchor(task.position);
     if (!valid) continue;
     Row& row = rows_[num_rows_++];
     layer_ = task.layer;
@@ -119,8 +136,18 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     row.position = task.position;
     row.sends = has_seat && layer.sent_position != task.position;
     row.deltas.resize(num_kv_heads_);
-    for (std::unique_ptr<HeadDelta>& delta : row.deltas) delta = row.sends ? streamer_->NewDelta() : nullptr;
+    for (int head = 0; head < num_kv_heads_; ++head) {
+      const bool sends = row.sends && sequence->NeedsDelta(layer_ * num_kv_heads_ + head, task.position);
+      row.deltas[head] = sends ? streamer_->NewDelta() : nullptr;
+    }
   }
+}
+
+bool Selector::Measures(const CachedSequence& sequence, uint32_t position) const {
+  if (!options_.measure_captured_mass) return false;
+  // Positions that share a selection are measured by one of them.
+  return position % options_.mass_interval < sequence.spec.reuse_interval ||
+         position < sequence.prompt_tokens + options_.mass_interval;
 }
 
 HeadQuestion Selector::Question(const Row& row, int head) const {
@@ -131,7 +158,9 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   HeadQuestion question{.spec = &sequence.spec,
                         .position = row.position,
                         .tiles = sequence.kv.tiles(layer_, head),
-                        .first_query_head = first_head};
+                        .first_query_head = first_head,
+                        .list = static_cast<size_t>(layer_) * num_kv_heads_ + head,
+                        .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
   } else {
@@ -139,13 +168,13 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   }
   const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
   const uint32_t measured = own_query ? row.position : row.position - 1;
-  const bool begins_answer = measured < sequence.prompt_tokens + options_.mass_interval;
-  if (!options_.measure_captured_mass || (measured % options_.mass_interval != 0 && !begins_answer)) return question;
+  if (!Measures(sequence, measured)) return question;
   if (own_query) {
     if (sequence.kv.rows(layer_) <= row.position) return question;
     question.measured = question.target;
     question.measured_position = row.position;
-  } else if (layer.selected_position + 1 == row.position && layer.queries.Holds(row.position - 1)) {
+  } else if (layer.selected_position == sequence.Anchor(measured) && layer.queries.Holds(measured) &&
+             sequence.IsSparse(layer_ * num_kv_heads_ + head, measured)) {
     question.measured = layer.queries.rotated(row.position - 1) + offset;
     question.measured_position = row.position - 1;
   }
@@ -155,11 +184,15 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
 void Selector::RunHead(int item, int worker, bool score) {
   Row& row = rows_[item / num_kv_heads_];
   const int head_index = item % num_kv_heads_;
+  const CachedSequence& sequence = *row.sequence;
+  const size_t list = layer_ * num_kv_heads_ + head_index;
+  if (!sequence.IsSparse(list, row.position)) return;
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
   if (score) {
     const HeadQuestion question = Question(row, head_index);
+    if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
     const float mass = SelectHead(*kernels_, model_, question, scratch_[worker], &head.selected);
     if (question.measured != nullptr) {
       head.mass = mass;
@@ -167,9 +200,15 @@ void Selector::RunHead(int item, int worker, bool score) {
       if (question.measured_position + 1 == row.position) previous_mass = mass;
     }
   }
-  if (!row.sends) return;
+  if (row.deltas[head_index] == nullptr) return;
   HeadDelta& delta = *row.deltas[head_index];
-  const uint32_t ring = wire::RingTokens(row.sequence->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+  const SelectionSpec& spec = sequence.spec;
+  if (head.residency.pool_slots() == 0) {
+    const uint32_t known = IdentityRows(spec, row.position, sequence.prompt_tokens, sequence.attach_position);
+    head.residency.Resize(sequence.pool_slots[list]);
+    head.residency.SetIdentity(spec.sink_tokens, std::min(known, sequence.pool_slots[list]));
+  }
+  const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   head.residency.Update(head.selected, row.position, ring, &delta);
   delta.captured_mass = previous_mass;
 }
@@ -194,10 +233,14 @@ void Selector::RunBatch(PeerLink& link, bool score) {
   }
   for (size_t i = 0; i < num_rows_; ++i) {
     Row& row = rows_[i];
-    if (score) row.layer->selected_position = row.position;
+    if (score) {
+      if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
+      row.layer->selected_position = row.position;
+    }
     if (!row.sends) continue;
     row.layer->sent_position = row.position;
     for (int head = 0; head < num_kv_heads_; ++head) {
+      if (row.deltas[head] == nullptr) continue;
       const float mass = row.deltas[head]->captured_mass;
       if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
       streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));

@@ -19,6 +19,8 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 // alone and never depends on the order here.
 //
 // Inputs of Sel(p, l) become complete at different times:
+// Only anchors (attended_set.h) are selected for; the positions up to the next one use the anchor's selection, which is
+// sent again where an attachment begins.
 //   last, temporal    with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan
 //   arrives depth             with the Layer frame of (p, l - lookahead); layers below lookahead select with their own
 //   query exact             with the Layer frame of (p, l)
@@ -71,7 +73,9 @@ class Selector {
   void TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score);
   void RunBatch(PeerLink& link, bool score);
   void RunHead(int item, int worker, bool score);
+  void SelectFixed(CachedSequence& sequence, int layer, uint32_t position);
   HeadQuestion Question(const Row& row, int head) const;
+  bool Measures(const CachedSequence& sequence, uint32_t position) const;
 
   const Options options_;
   const SelectionModel model_;

@@ -21,8 +21,8 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions));
-  auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_);
-  sequence->prompt_tokens = options.prompt_tokens;
+  auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_,
+                                                   options.prompt_tokens);
   sequence->sampling = options.sampling;
   sequence->channel = channel;
   ++active_;
@@ -50,16 +50,14 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
         absl::StrCat("sequence ", source_id, " is not complete up to its watermark yet"));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, source->kv.Fork(max_positions));
-  auto fork = std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), layout_);
-  fork->prompt_tokens = source->prompt_tokens;
+  auto fork =
+      std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), layout_, source->prompt_tokens);
   fork->sampling = source->sampling;
   fork->journal = source->journal;
   fork->journal.Truncate(position);
   fork->channel = channel;
-  for (size_t layer = 0; layer < fork->layers.size(); ++layer) {
-    fork->layers[layer].queries = source->layers[layer].queries;
-    fork->layers[layer].queries.Truncate(position);
-  }
+  fork->layers = source->layers;
+  WINNOW_RETURN_IF_ERROR(fork->Restart(position));
   ++active_;
   return (sequences_[sequence_id] = std::move(fork)).get();
 }

@@ -50,8 +50,8 @@ class DecodeStep final : public DecodeKv {
   };
   struct Row {
     Sequence* sequence;
-    bool sparse;    // waits for deltas
-    bool poisoned;  // its result is discarded
+    uint32_t dense_lists;  // those that attend everything
+    bool poisoned;         // its result is discarded
   };
 
   absl::Status PostPlan(const Group& group);
@@ -78,7 +78,7 @@ class DecodeStep final : public DecodeKv {
   std::vector<Group> groups_;
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;
-  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta has not come
+  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come
 };
 
 }  // namespace winnow

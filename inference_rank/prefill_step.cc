@@ -8,7 +8,7 @@ namespace {
 
 // Queries of the prompt's end that the predictor's first positions need.
 uint32_t PromptQueries(const SelectionSpec& spec) {
-  if (spec.budget_tokens == kUnlimitedBudget) return 0;
+  if (IsDense(spec)) return 0;
   if (spec.predictor == Predictor::kTemporal) return spec.window + 1;
   return spec.predictor == Predictor::kLast ? 1 : 0;
 }
@@ -92,11 +92,12 @@ void PrefillStep::Finish() {
 void PrefillStep::HandOver(const KvLayout& layout, Sequence& sequence) {
   const uint32_t prompt = sequence.prompt_tokens();
   WorkingSet& set = *sequence.working_set;
-  const bool dense = AttendsEverything(prompt - 1, sequence.spec, kBlockTokens);
   const uint32_t sinks = std::min(sequence.spec.sink_tokens, prompt);
-  const uint32_t tail = dense ? sinks : std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
+  const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const bool dense = set.AttendsEverything(static_cast<size_t>(layer) * layout.num_kv_heads + head, prompt - 1);
+      const uint32_t tail = dense ? sinks : ring;
       set.LoadRows(layer, head, 0, sinks, sequence.arena->row(layer, head, 0), prompt);
       set.LoadRows(layer, head, tail, prompt - tail, sequence.arena->row(layer, head, tail), prompt);
     }

@@ -22,7 +22,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   auto not_built = [](std::string_view what) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
-  if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
   if (spec.projection != Projection::kInferenceRank) return not_built("projection on the cache rank");
   if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
   if (spec.scorer != Scorer::kToken) return not_built("scoring of pages");
@@ -30,7 +29,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
   if (spec.policy != Policy::kTopK) return not_built("the mass policy");
   if (!spec.head_budgets.empty()) return not_built("budgets by head");
-  if (spec.reuse_interval != 1) return not_built("reuse of selections");
   if (spec.transfer != Transfer::kDelta) return not_built("full transfer");
   if (spec.correction != Correction::kNone) return not_built("remote correction");
   if (spec.min_captured_mass > 0) return not_built("the quality guard");

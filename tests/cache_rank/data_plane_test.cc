@@ -36,6 +36,18 @@ std::vector<Case> Cases() {
           {"depth2", ahead2}};
 }
 
+// And those that do not select anew at every position.
+std::vector<Case> SharingCases() {
+  std::vector<Case> cases;
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth}) {
+    SelectionSpec spec = SmallSpec(predictor);
+    spec.reuse_interval = predictor == Predictor::kLast ? 3 : 4;
+    cases.push_back({absl::StrCat("reuse_", static_cast<int>(predictor)), spec});
+  }
+  cases.push_back({"fixed", SmallSpec(Predictor::kFixed)});
+  return cases;
+}
+
 std::string Errors(const FakeRank& rank) {
   std::string all;
   for (const std::string& error : rank.errors) all += error + "; ";
@@ -58,6 +70,8 @@ class DataPlaneTest : public testing::TestWithParam<Case> {
  protected:
   const SelectionSpec spec_ = GetParam().spec;
 };
+
+class ServingTest : public DataPlaneTest {};
 
 TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
   TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
@@ -93,12 +107,12 @@ TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
   EXPECT_EQ(metrics.captured_mass[1].count, 13u * heads) << "180 to 184, 188, .. 216";
 }
 
-TEST_P(DataPlaneTest, ContinuesFromTheDensePhaseWithItsPool) {
+TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 12, spec_, 40);
   uint32_t first_sparse = 40;
-  while (AttendsEverything(first_sparse, spec_, kBlockTokens)) ++first_sparse;
+  while (sequence->Everything(0, first_sparse)) ++first_sparse;
   while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
   // 48 of the first sparse position's candidates are chosen among those resident (from the pool) or new in it (from the
   // ring).
@@ -110,22 +124,22 @@ TEST_P(DataPlaneTest, ContinuesFromTheDensePhaseWithItsPool) {
   }
 }
 
-TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
+TEST_P(ServingTest, SelectionDependsOnNothingButTheSequence) {
   const Selections expected = Baseline(spec_, 13, 150, 25);
   struct Variation {
     const char* name;
-    uint32_t pool_slots;
+    float pool_factor;
     int neighbours;
     TestCluster::Options options;
   };
   std::vector<Variation> variations = {
-      {"smallest pool", 48, 0, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"large pool", 300, 0, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"batched", 96, 3, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"two threads, slow", 96, 2, {.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 7}},
-      {"one row at a time, tiny frames", 64, 2, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"no mass", 96, 1, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"all masses", 96, 1, {.data_plane = TestCluster::SmallDataPlane()}}};
+      {"smallest pool", 1, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"large pool", 6, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"batched", 2, 3, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"two threads, slow", 2, 2, {.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 7}},
+      {"one row at a time, tiny frames", 1.34f, 2, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"no mass", 2, 1, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"all masses", 2, 1, {.data_plane = TestCluster::SmallDataPlane()}}};
   variations[4].options.data_plane.selector.batch_rows = 1;
   variations[4].options.data_plane.streamer.frame_bytes = 600;
   variations[5].options.data_plane.selector.measure_captured_mass = false;
@@ -133,9 +147,11 @@ TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
   for (const Variation& variation : variations) {
     TestCluster cluster(variation.options);
     auto rank = cluster.NewRank();
-    std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec_, 150, variation.pool_slots)};
+    SelectionSpec spec = spec_;
+    spec.pool_factor = variation.pool_factor;
+    std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec, 150)};
     for (int i = 0; i < variation.neighbours; ++i) {
-      rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec_, 40 + 70 * i, variation.pool_slots));
+      rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec, 40 + 70 * i));
     }
     for (int i = 0; i < 25; ++i) ASSERT_TRUE(rank->Decode(rows)) << variation.name << ": " << Errors(*rank);
     EXPECT_EQ(Errors(*rank), "") << variation.name;
@@ -143,13 +159,14 @@ TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
   }
 }
 
-TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
+TEST_P(ServingTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
   const Selections expected = Baseline(spec_, 14, 150, 25);
-  for (const int layers_of_last_step : {0, 1, 2, 3}) {
+  for (const auto& [steps, layers_of_last_step] :
+       {std::pair(10, 0), std::pair(10, 1), std::pair(10, 2), std::pair(10, 3), std::pair(12, 1), std::pair(13, 2)}) {
     TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
     auto rank = cluster.NewRank();
     FakeSequence* before = rank->Prefill(1, 14, spec_, 150);
-    for (int i = 0; i < 10; ++i) ASSERT_TRUE(rank->Decode({before}));
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(rank->Decode({before}));
     ASSERT_TRUE(rank->Decode({before}, layers_of_last_step));
     cluster.PumpCacheRank();
     cluster.data_plane->CloseLink(rank->link(), absl::UnavailableError("killed"));
@@ -157,7 +174,7 @@ TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
 
     auto successor = cluster.NewRank();
     FakeSequence* after = successor->Attach(*before);
-    EXPECT_EQ(after->next_position, layers_of_last_step == 3 ? 161u : 160u);
+    EXPECT_EQ(after->next_position, 150u + steps + (layers_of_last_step == 3));
     EXPECT_EQ(after->attach_epoch, 2u);
     std::set<uint32_t> working_set;
     for (uint32_t p = 0; p < after->next_position; ++p) {
@@ -170,7 +187,7 @@ TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
   }
 }
 
-TEST_P(DataPlaneTest, AForkContinuesAsItsSourceWould) {
+TEST_P(ServingTest, AForkContinuesAsItsSourceWould) {
   const Selections expected = Baseline(spec_, 15, 150, 20);
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
@@ -188,6 +205,69 @@ TEST_P(DataPlaneTest, AForkContinuesAsItsSourceWould) {
 
 INSTANTIATE_TEST_SUITE_P(Predictors, DataPlaneTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Predictors, ServingTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Sharing, ServingTest, testing::ValuesIn(SharingCases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection) {
+  for (const Case& c : SharingCases()) {
+    const uint32_t interval = c.spec.reuse_interval;
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    FakeSequence* sequence = rank->Prefill(1, 23, c.spec, 150);
+    std::set<std::pair<uint32_t, size_t>> expected;
+    std::set<uint32_t> anchors;
+    for (uint32_t p = 150; p < 180; ++p) {
+      ASSERT_TRUE(rank->Decode({sequence})) << c.name << ": " << Errors(*rank);
+      if (p != 150 && (c.spec.predictor == Predictor::kFixed || p % interval != 0)) continue;
+      anchors.insert(p);
+      for (size_t list = 0; list < sequence->lists.size(); ++list) expected.insert({p, list});
+    }
+    cluster.PumpCacheRank();
+    EXPECT_EQ(sequence->deltas, expected) << c.name;
+    // A prediction from the past is made as soon as its queries are there: that of 180 may be one of them.
+    const uint64_t selections = cluster.metrics.Snapshot().selections / 3;
+    if (c.spec.predictor == Predictor::kFixed) {
+      EXPECT_EQ(selections, 0u);
+    } else {
+      EXPECT_EQ(selections, anchors.size() + (PredictsFromPast(c.spec.predictor) && 180 % interval == 0)) << c.name;
+    }
+    for (const auto& [position, lists] : sequence->selections) {
+      for (size_t list = 0; list < lists.size(); ++list) {
+        const int layer = static_cast<int>(list) / 2, head = static_cast<int>(list) % 2;
+        ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "") << c.name << position;
+      }
+    }
+    EXPECT_EQ(Errors(*rank), "") << c.name;
+  }
+}
+
+TEST(DataPlane, RestartsBetweenAnchorsOrAtTheAnchorWhoseSelectionIsGone) {
+  for (const Case& c : SharingCases()) {
+    const Selections expected = Baseline(c.spec, 24, 150, 25);
+    for (const uint32_t max_restart : {161u, 160u, 159u, 158u, 157u}) {
+      TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+      auto rank = cluster.NewRank();
+      FakeSequence* before = rank->Prefill(1, 24, c.spec, 150);
+      for (int i = 0; i < 12; ++i) ASSERT_TRUE(rank->Decode({before}));
+      cluster.PumpCacheRank();
+      auto successor = cluster.NewRank();
+      FakeSequence* after = successor->Attach(*before, max_restart);
+      // With the selections of the newest two anchors any of their positions can be the next. Predictions from the past
+      // are one position ahead.
+      const uint32_t interval = c.spec.reuse_interval;
+      const uint32_t newest = 161 + PredictsFromPast(c.spec.predictor), anchor = max_restart - max_restart % interval;
+      const bool kept = c.spec.predictor == Predictor::kFixed || anchor + interval >= newest - newest % interval;
+      EXPECT_EQ(after->next_position, kept ? max_restart : anchor) << c.name << max_restart;
+      while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << c.name << Errors(*successor);
+      EXPECT_EQ(Errors(*successor), "") << c.name;
+      for (const auto& [position, lists] : after->selections) {
+        EXPECT_EQ(lists, expected.at(position)) << c.name << " from " << max_restart << " at " << position;
+      }
+    }
+  }
+}
 
 TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
@@ -197,7 +277,7 @@ TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
     spec.budget_tokens = kUnlimitedBudget;
     return spec;
   }();
-  FakeSequence* before = rank->Prefill(1, 16, dense, 300, 400);
+  FakeSequence* before = rank->Prefill(1, 16, dense, 300);
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(rank->Decode({before}));
   auto successor = cluster.NewRank();
   FakeSequence* after = successor->Attach(*before);
@@ -269,7 +349,8 @@ TEST(DataPlane, RefusesRowsThatBreakTheProtocolAndServesTheOthers) {
   auto rank = cluster.NewRank();
   const SelectionSpec spec = SmallSpec(Predictor::kExact);
   FakeSequence* good = rank->Prefill(1, 19, spec, 150);
-  FakeSequence* small_pool = rank->Prefill(2, 20, spec, 150, /*pool_slots=*/47);
+  FakeSequence* small_pool = rank->Prefill(2, 20, spec, 150);
+  small_pool->spec.pool_factor = 1;  // not what it was opened with
   FakeSequence* wrong_position = rank->Prefill(3, 21, spec, 150);
   wrong_position->next_position = 149;
   rank->SendPlan({small_pool, good, wrong_position});

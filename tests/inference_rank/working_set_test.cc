@@ -63,12 +63,12 @@ TEST_F(WorkingSetTest, AttendsToEveryPositionInOrderWhileEverythingFits) {
     const SelectionSpec spec{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
     SlotPool slots = Pool(400);
     {
-      auto set = WorkingSet::Create(slots, layout_, spec, 700);
+      auto set = WorkingSet::Create(slots, layout_, spec, 700, prompt);
       ASSERT_TRUE(set.ok()) << set.status();
       Load(*set, 0, prompt, prompt);
       set->FinishLoad(prompt);
       for (uint32_t p = prompt; p < prompt + 200; ++p) {
-        set->AdvanceDense(p);
+        set->Advance(p);
         Write(*set, p);
         ASSERT_EQ(Positions(slots, *set, 1, 2), Range(0, p + 1)) << "prompt " << prompt << ", position " << p;
       }
@@ -80,9 +80,9 @@ TEST_F(WorkingSetTest, AttendsToEveryPositionInOrderWhileEverythingFits) {
 TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
   const SelectionSpec spec{.budget_tokens = 16, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 2};
   SlotPool slots = Pool(100);
-  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
   ASSERT_TRUE(set.ok());
-  EXPECT_EQ(set->pool_slots(), 32u);
+  EXPECT_EQ(set->pool_slots(0, 0), 32u);
   const uint32_t prompt = 1000;
   Load(*set, 0, 4, prompt);
   Load(*set, prompt - set->ring_tokens(), set->ring_tokens(), prompt);
@@ -135,13 +135,13 @@ TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
 TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled) {
   const SelectionSpec spec{.budget_tokens = 64, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 1};
   SlotPool slots = Pool(100);
-  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
   ASSERT_TRUE(set.ok());
   Load(*set, 0, 10, 10);
   set->FinishLoad(10);
   uint32_t p = 10;
-  for (; AttendsEverything(p, spec, kBlockTokens); ++p) {
-    set->AdvanceDense(p);
+  for (; set->AttendsEverything(0, p); ++p) {
+    set->Advance(p);
     Write(*set, p);
     ASSERT_EQ(Positions(slots, *set, 0, 0), Range(0, p + 1));
   }
@@ -157,9 +157,9 @@ TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled)
 TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
   const SelectionSpec spec{.budget_tokens = 8, .pool_factor = 1};
   SlotPool slots = Pool(100);
-  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
   ASSERT_TRUE(set.ok());
-  const uint32_t outside = set->pool_slots();
+  const uint32_t outside = set->pool_slots(0, 0);
   const std::vector<std::byte> row(layout_.row_bytes());
   EXPECT_EQ(set->SetSelection(0, 0, 900, std::vector<uint32_t>{outside}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(set->CommitStreamed(0, 0, std::vector<uint32_t>{outside}, row.data()).code(),
@@ -175,7 +175,7 @@ TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
 TEST_F(WorkingSetTest, TakesNothingWhenThePoolIsTooSmall) {
   const SelectionSpec spec{.budget_tokens = 64};
   SlotPool slots = Pool(WorkingSet::PagesNeeded(layout_, spec, 5000) - 1);
-  EXPECT_EQ(WorkingSet::Create(slots, layout_, spec, 5000).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(WorkingSet::Create(slots, layout_, spec, 5000, 1000).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(slots.free_pages(), slots.num_pages());
 }
 
