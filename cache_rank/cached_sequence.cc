@@ -46,7 +46,10 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   for (size_t layer = 0; layer < layers.size() && spec.predictor != Predictor::kFixed; ++layer) {
     if (LayerIsSparse(static_cast<int>(layer), position) && !layers[layer].HoldsSelection(anchor)) position = anchor;
   }
-  return position;
+  // Streaming heads refill the ring from the newest rows only.
+  const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+  const uint32_t refilled = std::max(position > ring ? position - ring : 0, spec.sink_tokens);
+  return kv.FirstKeptBelow(position) > refilled ? 0 : position;
 }
 
 absl::Status CachedSequence::Restart(uint32_t position) {

@@ -66,12 +66,7 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
-  const std::vector<uint32_t>& budgets = options.spec.head_budgets;
-  if (!budgets.empty() && budgets.size() != shape_.layout.num_lists()) {
-    return absl::InvalidArgumentError(absl::StrCat("selection.head_budgets has ", budgets.size(),
-                                                   " budgets, the model ", shape_.layout.num_layers, " layers of ",
-                                                   shape_.layout.num_kv_heads, " kv heads"));
-  }
+  WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(options.spec, shape_.layout));
   const bool selects = AnyList(0, shape_.layout.num_lists(), [&](size_t list) {
     return IsSparse(options.spec, list, options.max_positions, options.prompt_tokens);
   });

@@ -68,6 +68,12 @@ void HeadResidency::Update(std::span<const uint32_t> selected, uint32_t position
   }
 }
 
+void HeadResidency::SendAll(std::span<const uint32_t> selected, HeadDelta* delta) {
+  delta->streamed = delta->selected;
+  delta->streamed_positions.assign(selected.begin(), selected.end());
+  delta->local.clear();
+}
+
 void HeadResidency::MapPosition(uint32_t position, uint32_t index) {
   if (index_of_.empty()) index_of_.assign(max_positions_, kNone);
   WINNOW_CHECK(position < max_positions_);

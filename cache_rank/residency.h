@@ -37,6 +37,9 @@ class HeadResidency {
   // says how: hits stay, rows still in the peer's ring of `ring_tokens` are copied there, the others are streamed.
   void Update(std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens, HeadDelta* delta);
 
+  // Makes `delta`, the answer of Update for `selected`, send every row whatever is resident (Transfer::kFull).
+  static void SendAll(std::span<const uint32_t> selected, HeadDelta* delta);
+
   uint32_t pool_slots() const { return static_cast<uint32_t>(slots_.size()); }
   // Position at a pool index, kNone for none.
   uint32_t position_at(uint32_t pool_index) const { return slots_[pool_index].position; }

@@ -210,6 +210,7 @@ void Selector::RunHead(int item, int worker, bool score) {
   }
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   head.residency.Update(head.selected, row.position, ring, &delta);
+  if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   delta.captured_mass = previous_mass;
 }
 

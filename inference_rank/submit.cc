@@ -1,6 +1,7 @@
 #include "inference_rank/submit.h"
 
 #include "common/selection/selection_proto.h"
+#include "common/selection/validate.h"
 
 namespace winnow {
 
@@ -49,6 +50,16 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   if (spec.predictor == Predictor::kDepth && spec.lookahead != limits.lookahead) {
     return absl::InvalidArgumentError(
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
+  }
+  WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(spec, limits.layout));
+  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
+  if (pages > limits.slot_pages) {
+    const uint64_t page_bytes = kSlotPageTokens * limits.layout.row_bytes();
+    return absl::InvalidArgumentError(
+        absl::StrCat("a working set for ", sequence->max_positions, " positions with this selection takes ", pages,
+                     " slot pages of ", page_bytes, " bytes (", limits.layout.num_lists(),
+                     " lists of sinks, recent rows and pool), the server has ", limits.slot_pages,
+                     ": ask for a smaller budget or fewer tokens, or raise --slot-memory"));
   }
   return sequence;
 }

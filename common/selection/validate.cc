@@ -13,6 +13,9 @@ absl::Status Excludes(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("selection: ", AbslSv(what)));
 }
 
+// Far more lists than any model has: 4096 layers of 16 kv heads.
+constexpr size_t kMaxLists = 65536;
+
 bool IsPage(uint32_t tokens) {
   return tokens == 16 || tokens == 32 || tokens == 64;
 }
@@ -28,8 +31,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   if (spec.key_copy != KeyCopy::kNone) return not_built("the int8 key copy");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
   if (spec.policy != Policy::kTopK) return not_built("the mass policy");
-  if (!spec.head_budgets.empty()) return not_built("budgets by head");
-  if (spec.transfer != Transfer::kDelta) return not_built("full transfer");
   if (spec.correction != Correction::kNone) return not_built("remote correction");
   if (spec.min_captured_mass > 0) return not_built("the quality guard");
   return absl::OkStatus();
@@ -52,6 +53,14 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
   if (!IsPage(spec.physical_page_tokens) || spec.physical_page_tokens < spec.page_tokens) {
     return Excludes("physical_page_tokens must be 16, 32 or 64 and at least page_tokens");
   }
+  if (spec.head_budgets.size() > kMaxLists) {
+    return Excludes(absl::StrCat("head_budgets has ", spec.head_budgets.size(), " budgets, at most ", kMaxLists));
+  }
+  if (!spec.head_budgets.empty() && IsDense(spec)) return Excludes("budgets by head need a predictor and a budget");
+  for (size_t list = 0; list < spec.head_budgets.size(); ++list) {
+    if (spec.head_budgets[list] != kUnlimitedBudget) continue;
+    return Excludes(absl::StrCat("head_budgets[", list, "] must be a number of rows"));
+  }
   const uint32_t growth = spec.budget_growth;
   if (growth != 1 && growth != 2 && growth != 4 && growth != 8) return Excludes("budget_growth must be 1, 2, 4 or 8");
   const bool verdict = spec.correction == Correction::kRemote || spec.min_captured_mass > 0;
@@ -59,6 +68,13 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
     return Excludes("the predictor \"fixed\" can be neither corrected nor guarded");
   }
   return CheckBuilt(spec);
+}
+
+absl::Status CheckHeadBudgets(const SelectionSpec& spec, const KvLayout& layout) {
+  const size_t budgets = spec.head_budgets.size();
+  if (budgets == 0 || budgets == layout.num_lists()) return absl::OkStatus();
+  return Excludes(absl::StrCat("head_budgets has ", budgets, " budgets, the model ", layout.num_layers, " layers of ",
+                               layout.num_kv_heads, " kv heads"));
 }
 
 }  // namespace winnow

@@ -36,7 +36,7 @@ std::vector<Case> Cases() {
           {"depth2", ahead2}};
 }
 
-// And those that do not select anew at every position.
+// And those whose lists differ, that do not select anew at every position, or send everything.
 std::vector<Case> SharingCases() {
   std::vector<Case> cases;
   for (const Predictor predictor : {Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth}) {
@@ -45,6 +45,16 @@ std::vector<Case> SharingCases() {
     cases.push_back({absl::StrCat("reuse_", static_cast<int>(predictor)), spec});
   }
   cases.push_back({"fixed", SmallSpec(Predictor::kFixed)});
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kTemporal, Predictor::kDepth, Predictor::kFixed}) {
+    SelectionSpec spec = SmallSpec(predictor);
+    spec.head_budgets = {20, 0, 48, 70, 0, 0};  // lists, layer by layer; two streaming heads in the last
+    cases.push_back({absl::StrCat("by_head_", static_cast<int>(predictor)), spec});
+    spec.reuse_interval = 4;
+    cases.push_back({absl::StrCat("by_head_reuse_", static_cast<int>(predictor)), spec});
+  }
+  SelectionSpec full = SmallSpec(Predictor::kDepth);
+  full.transfer = Transfer::kFull;
+  cases.push_back({"full", full});
   return cases;
 }
 
@@ -112,14 +122,17 @@ TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 12, spec_, 40);
   uint32_t first_sparse = 40;
-  while (sequence->Everything(0, first_sparse)) ++first_sparse;
+  while (sequence->Everything(2, first_sparse)) ++first_sparse;
   while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
   // 48 of the first sparse position's candidates are chosen among those resident (from the pool) or new in it (from the
   // ring).
-  EXPECT_EQ(sequence->streamed_rows, 0u);
+  if (spec_.transfer == Transfer::kDelta) {
+    EXPECT_EQ(sequence->streamed_rows, 0u);
+  }
   for (int i = 0; i < 60; ++i) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
   EXPECT_EQ(Errors(*rank), "");
   for (const auto& [position, lists] : sequence->selections) {
+    if (sequence->Everything(2, position)) continue;  // lists with smaller budgets have become sparse before
     ASSERT_EQ(cluster.CheckSelection(*sequence, position, 1, 0, lists[2]), "") << position;
   }
 }
@@ -222,12 +235,15 @@ TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection)
       ASSERT_TRUE(rank->Decode({sequence})) << c.name << ": " << Errors(*rank);
       if (p != 150 && (c.spec.predictor == Predictor::kFixed || p % interval != 0)) continue;
       anchors.insert(p);
-      for (size_t list = 0; list < sequence->lists.size(); ++list) expected.insert({p, list});
+      for (size_t list = 0; list < sequence->lists.size(); ++list) {
+        if (!Streams(c.spec, list)) expected.insert({p, list});
+      }
     }
     cluster.PumpCacheRank();
     EXPECT_EQ(sequence->deltas, expected) << c.name;
-    // A prediction from the past is made as soon as its queries are there: that of 180 may be one of them.
-    const uint64_t selections = cluster.metrics.Snapshot().selections / 3;
+    // A prediction from the past is made as soon as its queries are there: that of 180 may be one of them. A layer
+    // whose heads all stream is never scored.
+    const uint64_t selections = cluster.metrics.Snapshot().selections / (c.spec.head_budgets.empty() ? 3 : 2);
     if (c.spec.predictor == Predictor::kFixed) {
       EXPECT_EQ(selections, 0u);
     } else {
@@ -236,7 +252,11 @@ TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection)
     for (const auto& [position, lists] : sequence->selections) {
       for (size_t list = 0; list < lists.size(); ++list) {
         const int layer = static_cast<int>(list) / 2, head = static_cast<int>(list) % 2;
-        ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "") << c.name << position;
+        if (Streams(c.spec, list)) {
+          ASSERT_TRUE(lists[list].empty());
+        } else {
+          ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "") << c.name << position;
+        }
       }
     }
     EXPECT_EQ(Errors(*rank), "") << c.name;
@@ -267,6 +287,44 @@ TEST(DataPlane, RestartsBetweenAnchorsOrAtTheAnchorWhoseSelectionIsGone) {
       }
     }
   }
+}
+
+TEST(DataPlane, SendsEveryRowEveryTimeWithFullTransfer) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  SelectionSpec spec = SmallSpec(Predictor::kExact);
+  spec.transfer = Transfer::kFull;
+  FakeSequence* sequence = rank->Prefill(1, 25, spec, 150);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(rank->Decode({sequence}));
+  EXPECT_EQ(sequence->streamed_rows, 10u * 48 * sequence->lists.size());
+  EXPECT_EQ(sequence->local_rows, 0u);
+  EXPECT_EQ(cluster.metrics.Snapshot().selection_hits, 0u);
+  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_EQ(sequence->selections, Baseline(SmallSpec(Predictor::kExact), 25, 150, 10));
+}
+
+TEST(DataPlane, KeepsNoMiddleRowsOfStreamingHeads) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  SelectionSpec spec = SmallSpec(Predictor::kExact);
+  spec.head_budgets = {48, 0, 48, 0, 0, 0};
+  FakeSequence* sequence = rank->Prefill(1, 26, spec, 380);
+  cluster.PumpCacheRank();
+  const KvBlockPool& blocks = cluster.data_plane->blocks();
+  // Two lists of 380 rows; four of a block with the sinks, and of 192 rows: the ring of 128 and two blocks of slack.
+  EXPECT_LE(blocks.used(), 2u * 12 + 4 * (1 + 7));
+  EXPECT_LE(blocks.used() + blocks.reserved(), 2u * 13 + 4 * (1 + 6 + 2)) << "not what 400 positions of 6 lists take";
+  for (int i = 0; i < 15; ++i) ASSERT_TRUE(rank->Decode({sequence}));
+  EXPECT_LE(blocks.used(), 2u * 13 + 4 * (1 + 7));
+  FakeSequence* fork = rank->Fork(*sequence, 2);
+  ASSERT_TRUE(rank->Decode({sequence, fork}));
+  auto successor = cluster.NewRank();
+  // Further back than the rows that are left of the streaming heads the prompt has to come again.
+  EXPECT_EQ(successor->Attach(*fork, 381)->next_position, 381u);
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, 1).ok());
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(2, 2).ok());
+  EXPECT_EQ(blocks.free(), blocks.total());
+  EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
 }
 
 TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {

@@ -427,7 +427,10 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     const uint32_t position = sequence.next_position;
     auto write = [&](uint32_t index, const FakeSequence::Row& row) {
       Expect(index < sequence.Pool(list_index), "pool index outside the grant");
-      for (const auto& [other, held] : list.pool) Expect(held != row, "row was resident already");
+      for (const auto& [other, held] : list.pool) {
+        const bool sent_again = sequence.spec.transfer == Transfer::kFull && other == index;
+        Expect(held != row || sent_again, "row was resident already");
+      }
       list.pool[index] = row;
     };
     for (const wire::LocalRow& row : local) {
@@ -444,7 +447,8 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
       if (known == list.position_of.end()) return Expect(false, "streamed bytes are no row of this list");
       Expect(row == cluster_->TruthRow(sequence.seed, header.layer_first, entry.kv_head, known->second),
              "row bytes differ");
-      Expect(known->second + Ring(sequence.spec) <= position, "streamed a row of the ring");
+      Expect(known->second + Ring(sequence.spec) <= position || sequence.spec.transfer == Transfer::kFull,
+             "streamed a row of the ring");
       write(index, row);
     }
     sequence.streamed_rows += streamed.size();
@@ -485,7 +489,10 @@ void FakeRank::OnRefill(const ReceivedFrame& frame) {
       FakeSequence::Row row(2 * layout.head_dim);
       std::memcpy(row.data(), frame.payload().data() + (head * header.row_count + i) * layout.row_bytes(),
                   layout.row_bytes());
-      Expect(row == Row(sequence, header.layer_first, head, position), "refilled bytes differ");
+      const size_t list = header.layer_first * layout.num_kv_heads + head;
+      const bool kept = !Streams(sequence.spec, list) || position < sequence.spec.sink_tokens ||
+                        position + Ring(sequence.spec) >= sequence.next_position;
+      Expect(row == Row(sequence, header.layer_first, head, position) || !kept, "refilled bytes differ");
       sequence.lists[header.layer_first * layout.num_kv_heads + head].ring[position] = row;
       if (header.layer_first + 1 == layout.num_layers) sequence.refilled.insert(position);
     }

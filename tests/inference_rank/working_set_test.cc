@@ -172,6 +172,49 @@ TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
   EXPECT_TRUE(set->CommitLocal(0, 0, 900, std::vector<wire::LocalRow>{{0, 901 - ring}}).ok());
 }
 
+TEST_F(WorkingSetTest, ListsOfDifferentBudgetsBecomeSparseOneByOneAndStreamingOnesNeedNoPool) {
+  const SelectionSpec spec{.predictor = Predictor::kExact,
+                           .budget_tokens = 64,
+                           .head_budgets = {0, 40, 300, 64, 0, 64},
+                           .recent_tokens = 64,
+                           .reuse_interval = 4,
+                           .pool_factor = 1.5f};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 50);
+  ASSERT_TRUE(set.ok());
+  // Sinks and a ring of 128 take 3 pages; pools of 0, 60, 450 and 96 slots begin in the third.
+  EXPECT_EQ(slots.num_pages() - slots.free_pages(), 3u + 3 + 10 + 4 + 3 + 4);
+  EXPECT_EQ(set->pool_slots(), 60u + 450 + 96 + 96);
+  EXPECT_EQ(set->resident_rows(), 6u * (4 + 128) + 60 + 450 + 96 + 96);
+  Load(*set, 0, 50, 50);
+  set->FinishLoad(50);
+  std::vector<std::vector<uint32_t>> selected(6);
+  for (uint32_t p = 50; p < 600; ++p) {
+    set->Advance(p);
+    // Each list's newest selection: the first rows, of which all that lie in the pool already have their identity
+    // index.
+    for (size_t list = 0; list < 6; ++list) {
+      if (!set->NeedsDelta(list, p)) continue;
+      EXPECT_EQ(p % 4, 0u);
+      EXPECT_GT(spec.head_budgets[list], 0u);
+      std::vector<uint32_t> indices;
+      for (uint32_t i = 0; i < 20; ++i) indices.push_back(i);
+      ASSERT_TRUE(set->SetSelection(list / kHeads, list % kHeads, p, indices).ok());
+      selected[list] = Range(4, 24);
+    }
+    Write(*set, p);
+    const uint32_t window = WindowStart(spec, p, 50);
+    for (size_t list = 0; list < 6; ++list) {
+      std::vector<uint32_t> expected = Range(0, std::min(4u, p + 1));
+      const bool everything = window - 4 <= spec.head_budgets[list];
+      const std::vector<uint32_t> middle = everything ? Range(4, window) : selected[list];
+      expected.insert(expected.end(), middle.begin(), middle.end());
+      for (uint32_t q = std::max(window, 4u); q <= p; ++q) expected.push_back(q);
+      ASSERT_EQ(Positions(slots, *set, list / kHeads, list % kHeads), expected) << "list " << list << " position " << p;
+    }
+  }
+}
+
 TEST_F(WorkingSetTest, TakesNothingWhenThePoolIsTooSmall) {
   const SelectionSpec spec{.budget_tokens = 64};
   SlotPool slots = Pool(WorkingSet::PagesNeeded(layout_, spec, 5000) - 1);

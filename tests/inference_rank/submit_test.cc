@@ -1,0 +1,57 @@
+#include "inference_rank/submit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/selection/selection_proto.h"
+#include "inference_rank/working_set.h"
+
+namespace winnow {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SubmitTest : public ::testing::Test {
+ protected:
+  SubmitTest() {
+    limits_ = {.vocab_size = 100,
+               .max_context_tokens = 10000,
+               .max_budget_tokens = 4096,
+               .layout = {2, 4, 2, 16, Dtype::kBf16},
+               .slot_pages = 0};
+    submit_.mutable_prompt_token_ids()->Add(7);
+    submit_.mutable_stopping()->set_max_tokens(5000);
+  }
+  absl::Status Make(const SelectionSpec& spec) {
+    *submit_.mutable_selection() = ToProto(spec);
+    return MakeSequence(submit_, limits_).status();
+  }
+  v1::DispatchRequest::Submit submit_;
+  SubmitLimits limits_;
+};
+
+TEST_F(SubmitTest, RefusesAWorkingSetThatCanNeverFit) {
+  const SelectionSpec spec{.budget_tokens = 1000};
+  const uint32_t pages = WorkingSet::PagesNeeded(limits_.layout, spec, 5001);
+  limits_.slot_pages = pages;
+  EXPECT_TRUE(Make(spec).ok());
+  limits_.slot_pages = pages - 1;
+  const absl::Status refused = Make(spec);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(std::to_string(pages) + " slot pages"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("has " + std::to_string(pages - 1)));
+  SelectionSpec streaming = spec;
+  streaming.head_budgets = {1000, 0, 1000, 1000};
+  EXPECT_TRUE(Make(streaming).ok()) << "a streaming head takes no pool";
+}
+
+TEST_F(SubmitTest, RefusesBudgetsOfAnotherShape) {
+  limits_.slot_pages = 100000;
+  SelectionSpec spec{.budget_tokens = 64, .head_budgets = {64, 64, 64}};
+  EXPECT_THAT(std::string(Make(spec).message()), HasSubstr("head_budgets has 3 budgets, the model 2 layers of 2 kv"));
+  spec.head_budgets.push_back(0);
+  EXPECT_TRUE(Make(spec).ok());
+}
+
+}  // namespace
+}  // namespace winnow
