@@ -15,6 +15,7 @@ int InferenceRankMain(const Arguments& arguments);
 int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
+int ProfileHeadsMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 
 }  // namespace winnow

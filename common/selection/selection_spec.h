@@ -46,6 +46,10 @@ enum class Correction : uint8_t {
 // Rows of a selection that travel: those that are not resident, or all of them every time (the base paper).
 enum class Transfer : uint8_t { kDelta, kFull };
 
+// What a head profile (head_profile.h), where the server has one, decides: which heads stream, and how the budget is
+// shared out among the others.
+enum class ProfileUse : uint8_t { kNone, kBudgets, kStreaming, kBudgetsAndStreaming };
+
 inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max();
 
 // A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
@@ -79,6 +83,7 @@ struct SelectionSpec {
   // Budgets by (layer, kv head), from a head profile; empty: budget_tokens everywhere. 0: the head streams, it attends
   // to sinks and recent window only and keeps no other rows.
   std::vector<uint32_t> head_budgets = {};
+  ProfileUse profile_use = ProfileUse::kNone;  // where head_budgets come from when they are not given
   uint32_t sink_tokens = 4;
   uint32_t recent_tokens = 64;
   uint32_t reuse_interval = 1;  // positions that share a selection, 1..16
