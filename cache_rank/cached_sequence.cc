@@ -26,7 +26,11 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
   for (int i = 0; i < layout.num_layers; ++i) {
-    layers.emplace_back(RingQueries(spec), query_floats, layout.num_kv_heads);
+    layers.emplace_back(RingQueries(spec), query_floats);
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const uint32_t budget = HeadBudget(spec, static_cast<size_t>(i) * layout.num_kv_heads + head);
+      layers.back().heads.emplace_back(BudgetGrowth(budget, GrowsBudgets(spec) ? spec.budget_growth : 1));
+    }
     layers.back().Restart(0, 0, this->kv.max_positions());
   }
   for (size_t list = 0; list < layout.num_lists(); ++list) {
@@ -39,6 +43,15 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   uint32_t position = std::min(kv.watermark(), max_restart);
   if (!IsDense(spec) && PredictsFromPast(spec.predictor)) {
     for (const LayerSelection& layer : layers) position = std::min(position, layer.queries.end());
+  }
+  if (GrowsBudgets(spec)) {
+    // Later selections depend on the verdict of every earlier position.
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto lacks_verdict = [&](uint32_t p) {
+        return p >= layers[i].judged_end && p >= prompt_tokens && LayerIsSparse(static_cast<int>(i), p);
+      };
+      while (position > 0 && lacks_verdict(position - 1)) --position;
+    }
   }
   if (position < std::min(prompt_tokens, max_restart)) return 0;
   // Without its anchor's selection a position cannot be decoded: the anchor can, as Sel is a function of what is kept.
@@ -58,6 +71,8 @@ absl::Status CachedSequence::Restart(uint32_t position) {
   attach_position = position == 0 ? prompt_tokens : position;
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);
+    layer.judged_end = std::min(layer.judged_end, position);
+    for (HeadSelection& head : layer.heads) head.growth.Truncate(position);
     layer.Restart(position, Anchor(position), kv.max_positions());
   }
   seat = {};

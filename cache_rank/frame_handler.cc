@@ -114,6 +114,8 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
                                                    plan->rows.size(), " rows and ", layout_.num_layers, " layers"));
   }
   const size_t rows = plan->rows.size();
+  const TimelineSpan span(metrics_->timeline, Span::kAppend, static_cast<uint16_t>(layer), header.plan,
+                          static_cast<uint32_t>(rows));
   const size_t row_bytes = layout_.num_kv_heads * layout_.row_bytes();
   const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
   size_t end = 0;
@@ -128,6 +130,11 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
       reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
   const auto* predictions =
       reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
+  if ((header.flags & wire::kSectionHidden) != 0 && hidden_size_ == 0) {
+    return absl::InvalidArgumentError("residuals, and this cache rank projects no queries");
+  }
+  const auto* hidden =
+      reinterpret_cast<const float*>(section(wire::kSectionHidden, rows * hidden_size_ * sizeof(float)));
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, end));
   if (predictions != nullptr && header.prediction_layer >= layout_.num_layers) {
     return absl::InvalidArgumentError(
@@ -140,20 +147,27 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
     if (appended != nullptr) AppendRow(link, *sequence, layer, row.position, appended + i * row_bytes);
     if (sequence->seat.plan != header.plan) continue;
-    const bool selects = sequence->seat.selects;
-    const bool own = SelectsWithOwnQuery(sequence->spec, layer);
     if (queries != nullptr) {
       TakeQuery(link, *sequence, layer, row.position, queries + i * query_floats);
-    } else if (appended != nullptr && selects && own) {
+    } else if (appended != nullptr && NeedsQuery(*sequence, layer)) {
       selector_->Refuse(link, header.plan, *sequence, layer);
-      continue;
     }
-    if (sequence->spec.predictor != Predictor::kDepth || !selects) continue;
+  }
+  // After all rows' queries: the peer waits for what those decide first, and work of one kind runs in one batch.
+  for (size_t i = 0; i < rows; ++i) {
+    const OpenPlan::Row& row = plan->rows[i];
+    CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
+    if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
+    if (queries != nullptr) selector_->OnQuery(link, *sequence, layer, row.position);
+    if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.selects) continue;
     const int target = layer + static_cast<int>(sequence->spec.lookahead);
-    if (predictions != nullptr && header.prediction_layer == target) {
+    if (target >= layout_.num_layers) continue;
+    const bool projects = sequence->spec.projection == Projection::kCacheRank;
+    if (projects && hidden != nullptr) {
+      TakeHidden(link, *sequence, target, row.position, hidden + i * hidden_size_);
+    } else if (!projects && predictions != nullptr && header.prediction_layer == target) {
       TakePrediction(link, *sequence, target, row.position, predictions + i * query_floats);
-    } else if (appended != nullptr && target < layout_.num_layers &&
-               sequence->layers[target].target_position != row.position) {
+    } else if (appended != nullptr && !sequence->layers[target].HasTarget(row.position)) {
       selector_->Refuse(link, header.plan, *sequence, target);
     }
   }
@@ -173,6 +187,11 @@ void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer
   metrics_->appended_rows.Add(layout_.num_kv_heads);
 }
 
+bool FrameHandler::NeedsQuery(const CachedSequence& sequence, int layer) {
+  return (sequence.seat.selects && SelectsWithOwnQuery(sequence.spec, layer)) ||
+         (sequence.seat.sparse && WaitsForVerdict(sequence.spec));
+}
+
 void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const float* query) {
   if (IsDense(sequence.spec) || sequence.spec.predictor == Predictor::kFixed) return;
@@ -187,7 +206,8 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
   Rotate(query, position, slot.rotated);
-  selector_->OnQuery(link, sequence, layer, position);
+  if (sequence.seat.sparse && WaitsForVerdict(sequence.spec))
+    selector_->OnVerdictQuery(link, sequence, layer, position);
 }
 
 void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
@@ -195,6 +215,14 @@ void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int 
   LayerSelection& selection = sequence.layers[layer];
   Rotate(query, position, selection.target.data());
   selection.target_position = position;
+  selector_->OnTarget(link, sequence, layer, position);
+}
+
+void FrameHandler::TakeHidden(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                              const float* hidden) {
+  LayerSelection& selection = sequence.layers[layer];
+  selection.hidden.assign(hidden, hidden + hidden_size_);
+  selection.hidden_position = position;
   selector_->OnTarget(link, sequence, layer, position);
 }
 

@@ -10,8 +10,9 @@
 
 namespace winnow {
 
-Selector::Selector(const Options& options, const SelectionModel& model, const KernelTable* kernels, Executor* executor,
-                   const SequenceStore* store, Streamer* streamer, CacheRankMetrics* metrics)
+Selector::Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
+                   const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
+                   CacheRankMetrics* metrics)
     : options_(options),
       model_(model),
       kernels_(kernels),
@@ -19,8 +20,10 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Ke
       store_(store),
       streamer_(streamer),
       metrics_(metrics),
+      projections_(projection, model.rope, model.head_dim, kernels, executor, store),
       rows_(options.batch_rows),
-      scratch_(kernels->num_workers(*executor)) {}
+      scratch_(kernels->num_workers(*executor)),
+      judge_scratch_(scratch_.size()) {}
 
 void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
   // Layer by layer, in the order in which the peer will wait for them.
@@ -67,9 +70,18 @@ void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t positio
   selection.selected_position = sequence.Anchor(position);
 }
 
+void Selector::OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+  if (!sequence.LayerIsSparse(layer, position)) return;
+  if (sequence.kv.rows(layer) <= position) return Refuse(link, sequence.seat.plan, sequence, layer);
+  link.to_score.push_back(
+      {sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer), /*judges=*/true});
+}
+
 void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   if (!sequence.LayerNeedsSelection(layer, position)) return;
-  if (sequence.kv.rows(layer) < position) return Refuse(link, sequence.seat.plan, sequence, layer);
+  // A verdict made with the selecting query takes the position's own row into account.
+  const bool judges = WaitsForVerdict(sequence.spec) && SelectsWithOwnQuery(sequence.spec, layer);
+  if (sequence.kv.rows(layer) < position + (judges ? 1 : 0)) return Refuse(link, sequence.seat.plan, sequence, layer);
   Schedule(link, sequence, sequence.layers[layer], layer, position);
 }
 
@@ -102,6 +114,10 @@ bool Selector::RunOnce(PeerLinks& links) {
     for (auto& [id, link] : links) {
       if ((id > last_link_) != (pass == 0)) continue;
       if (link->to_score.empty() || !link->failure.ok() || !streamer_->CanTake(*link)) continue;
+      if (const int rows = projections_.Run(*link); rows > 0) {
+        metrics_->projections.Add(rows);
+        return true;
+      }
       last_link_ = id;
       TakeBatch(*link, link->to_score, /*score=*/true);
       RunBatch(*link, /*score=*/true);
@@ -111,35 +127,50 @@ bool Selector::RunOnce(PeerLinks& links) {
   return false;
 }
 
+bool Selector::IsValid(const SelectionTask& task, const CachedSequence& sequence, bool score) const {
+  const LayerSelection& layer = sequence.layers[task.layer];
+  const bool has_seat = sequence.seat.sparse && sequence.seat.position == task.position;
+  if (task.judges) {
+    return has_seat && layer.selected_position == task.position && layer.queries.Holds(task.position);
+  }
+  if (!score) return has_seat && layer.selected_position == sequence.Anchor(task.position);
+  if (PredictsFromPast(sequence.spec.predictor)) return CanPredict(sequence, task.layer, task.position);
+  return layer.target_position == task.position;
+}
+
 void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score) {
   num_rows_ = 0;
   while (!queue.empty() && num_rows_ < rows_.size()) {
     const SelectionTask task = queue.front();
-    if (num_rows_ > 0 && task.layer != layer_) break;
+    if (num_rows_ > 0 && (task.layer != layer_ || task.judges != judges_only_)) break;
     CachedSequence* sequence = store_->FindAttached(task.sequence_id, task.attach_epoch, link.id);
     const auto in_batch = [&](const Row& row) { return row.sequence == sequence; };
     if (sequence != nullptr && std::any_of(rows_.begin(), rows_.begin() + num_rows_, in_batch)) break;
+    if (score && sequence != nullptr && sequence->layers[task.layer].needs_projection()) break;  // the next batch
     queue.pop_front();
-    if (sequence == nullptr) continue;
+    if (sequence == nullptr || !IsValid(task, *sequence, score)) continue;
     LayerSelection& layer = sequence->layers[task.layer];
-    const bool from_past = PredictsFromPast(sequence->spec.predictor);
     const bool has_seat = sequence->seat.sparse && sequence->seat.position == task.position;
-    const bool valid =
-        score ? (from_past ? CanPredict(*sequence, task.layer, task.position) : layer.target_position == task.position)
-              : has_seat && layer.selected_position == sequence->Anchor(task.position);
-    if (!valid) continue;
     Row& row = rows_[num_rows_++];
     layer_ = task.layer;
+    judges_only_ = task.judges;
     num_kv_heads_ = static_cast<int>(layer.heads.size());
     row.sequence = sequence;
     row.layer = &layer;
     row.position = task.position;
-    row.sends = has_seat && layer.sent_position != task.position;
+    row.sends = !task.judges && has_seat && layer.sent_position != task.position;
+    row.judges = task.judges || (score && has_seat && WaitsForVerdict(sequence->spec) &&
+                                 SelectsWithOwnQuery(sequence->spec, task.layer));
     row.deltas.resize(num_kv_heads_);
+    row.partials.resize(num_kv_heads_);
     for (int head = 0; head < num_kv_heads_; ++head) {
-      const bool sends = row.sends && sequence->NeedsDelta(layer_ * num_kv_heads_ + head, task.position);
+      const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head;
+      const bool sends = row.sends && sequence->NeedsDelta(list, task.position);
+      const bool judges = row.judges && sequence->IsSparse(list, task.position);
       row.deltas[head] = sends ? streamer_->NewDelta() : nullptr;
+      row.partials[head] = judges ? streamer_->NewPartial() : nullptr;
     }
+    row.grew.assign(num_kv_heads_, 0);
   }
 }
 
@@ -157,9 +188,9 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   const size_t offset = static_cast<size_t>(first_head) * model_.head_dim;
   HeadQuestion question{.spec = &sequence.spec,
                         .position = row.position,
+                        .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .tiles = sequence.kv.tiles(layer_, head),
                         .first_query_head = first_head,
-                        .list = static_cast<size_t>(layer_) * num_kv_heads_ + head,
                         .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
@@ -168,6 +199,12 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   }
   const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
   const uint32_t measured = own_query ? row.position : row.position - 1;
+  if (WaitsForVerdict(sequence.spec)) {
+    if (!row.judges) return question;  // the verdict has a pass of its own
+    question.measured = question.target;
+    question.measured_position = row.position;
+    return question;
+  }
   if (!Measures(sequence, measured)) return question;
   if (own_query) {
     if (sequence.kv.rows(layer_) <= row.position) return question;
@@ -183,10 +220,15 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
 
 void Selector::RunHead(int item, int worker, bool score) {
   Row& row = rows_[item / num_kv_heads_];
-  const int head_index = item % num_kv_heads_;
+  const int head = item % num_kv_heads_;
+  if (!row.sequence->IsSparse(static_cast<size_t>(layer_) * num_kv_heads_ + head, row.position)) return;
+  if (!judges_only_) SelectRow(row, head, worker, score);
+  if (row.judges) JudgeRow(row, head, worker);
+}
+
+void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   const CachedSequence& sequence = *row.sequence;
-  const size_t list = layer_ * num_kv_heads_ + head_index;
-  if (!sequence.IsSparse(list, row.position)) return;
+  const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head_index;
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
@@ -209,13 +251,40 @@ void Selector::RunHead(int item, int worker, bool score) {
     head.residency.SetIdentity(spec.sink_tokens, std::min(known, sequence.pool_slots[list]));
   }
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
-  head.residency.Update(head.selected, row.position, ring, &delta);
+  head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
-  delta.captured_mass = previous_mass;
+  // Masses of judged positions went with their verdicts.
+  delta.captured_mass = WaitsForVerdict(spec) ? std::nanf("") : previous_mass;
+}
+
+void Selector::JudgeRow(Row& row, int head_index, int worker) {
+  const CachedSequence& sequence = *row.sequence;
+  HeadSelection& head = row.layer->heads[head_index];
+  const size_t offset = static_cast<size_t>(head_index) * model_.group_size * model_.head_dim;
+  const float* query = judges_only_ ? row.layer->queries.rotated(row.position) : row.layer->target.data();
+  HeadTrial trial{.spec = &sequence.spec,
+                  .position = row.position,
+                  .budget_tokens = head.growth.BudgetAt(row.position),
+                  .tiles = sequence.kv.tiles(layer_, head_index),
+                  .row_blocks = sequence.kv.row_blocks(layer_, head_index),
+                  .query = query + offset,
+                  .selected = head.selected,
+                  .mass_of_top_k = {}};
+  if (!judges_only_) trial.mass_of_top_k = head.mass;
+  HeadPartial& partial = *row.partials[head_index];
+  JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
+  const bool below = !(partial.mass_before >= sequence.spec.min_captured_mass);
+  row.grew[head_index] = head.growth.Record(row.position, below ? partial.rows_read : 0);
 }
 
 void Selector::RunBatch(PeerLink& link, bool score) {
   if (num_rows_ == 0) return;
+  const uint64_t plan = rows_[0].sequence->seat.position == rows_[0].position ? rows_[0].sequence->seat.plan : 0;
+  const TimelineSpan span(metrics_->timeline,
+                          !score         ? Span::kSend
+                          : judges_only_ ? Span::kVerdict
+                                         : Span::kSelect,
+                          static_cast<uint16_t>(layer_), plan, static_cast<uint32_t>(num_rows_));
   struct Context {
     Selector* selector;
     bool score;
@@ -229,25 +298,32 @@ void Selector::RunBatch(PeerLink& link, bool score) {
       },
       &context);
   if (score) {
-    metrics_->selections.Add(num_rows_);
+    if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  for (size_t i = 0; i < num_rows_; ++i) {
-    Row& row = rows_[i];
-    if (score) {
-      if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
-      row.layer->selected_position = row.position;
-    }
-    if (!row.sends) continue;
-    row.layer->sent_position = row.position;
-    for (int head = 0; head < num_kv_heads_; ++head) {
-      if (row.deltas[head] == nullptr) continue;
-      const float mass = row.deltas[head]->captured_mass;
-      if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
-      streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
-    }
-  }
+  for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
   streamer_->Pump(link);
+}
+
+void Selector::SendRow(PeerLink& link, Row& row, bool score) {
+  if (score) {
+    if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
+    row.layer->selected_position = row.position;
+  }
+  if (row.sends) row.layer->sent_position = row.position;
+  for (int head = 0; row.sends && head < num_kv_heads_; ++head) {
+    if (row.deltas[head] == nullptr) continue;
+    const float mass = row.deltas[head]->captured_mass;
+    if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
+    streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
+  }
+  if (!row.judges) return;
+  row.layer->judged_end = row.position + 1;
+  for (int head = 0; head < num_kv_heads_; ++head) {
+    if (row.partials[head] == nullptr) continue;
+    metrics_->ObserveVerdict(layer_, *row.partials[head], row.grew[head] != 0);
+    streamer_->SendPartial(link, *row.sequence, layer_, head, std::move(row.partials[head]));
+  }
 }
 
 }  // namespace winnow

@@ -16,6 +16,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"up", UpMain, "serve a model on this machine: router, inference ranks and cache ranks, looked after"},
     {"generate", GenerateMain, "send a prompt to a running server and stream the answer"},
+    {"timeline", TimelineMain, "record what the ranks of a running cluster do, by layer, as a Chrome trace"},
     {"doctor", DoctorMain, "say what this machine offers and what is missing"},
     {"profile-heads", ProfileHeadsMain, "measure on sample text how much of the context each head of a model needs"},
     {"router", RouterMain, "run a router"},

@@ -238,6 +238,7 @@ bool Engine::RunPrefillChunk() {
   const uint32_t first = sequence->next_position;
   const bool last = first + 1 == sequence->prompt_tokens();
   const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
   prefill_step_.Begin(*sequence, count);
   const std::span<float> logits =
       transformer_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
@@ -268,6 +269,7 @@ bool Engine::RunDecodeStep() {
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     const std::span<Sequence* const> rows(batch_.data() + first,
                                           std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
+    const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
     decode_step_.Begin(next_plan_++, rows);
     const std::span<float> logits =
         transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
@@ -318,6 +320,16 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_captured_mass_mean(static_cast<float>(sequence.mass.mean()));
     stats.set_captured_mass_p5(static_cast<float>(sequence.mass.percentile(0.05)));
   }
+  if (WaitsForVerdict(sequence.spec)) {
+    if (sequence.mass_before.count() > 0) {
+      stats.set_captured_mass_before_mean(static_cast<float>(sequence.mass_before.mean()));
+      stats.set_captured_mass_before_p5(static_cast<float>(sequence.mass_before.percentile(0.05)));
+    }
+    stats.set_missed_top_k_corrections(sequence.missed_top_k_corrections);
+    stats.set_complement_corrections(sequence.complement_corrections);
+    stats.set_correction_rows(sequence.correction_rows);
+  }
+  stats.set_captured_mass_is_bound(sequence.mass_is_bound);
   stats.set_selection_lookups(sequence.selection_lookups);
   stats.set_selection_hits(sequence.selection_hits);
   stats.set_streamed_rows(sequence.streamed_rows);
@@ -415,6 +427,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
   switch (header.type) {
     case wire::FrameType::kDelta:
       if (absl::Status status = decode_step_.OnDelta(*link, frame); !status.ok()) DistrustLink(*link, status);
+      return;
+    case wire::FrameType::kPartial:
+      if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kWatermark:
       OnWatermarks(frame);

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/timeline/timeline.h"
+
 namespace winnow {
 
 // Counters of an inference rank: written by its threads, read by whoever serves /metrics.
@@ -34,6 +36,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> kv_sent_bytes{0};      // data-plane payload to cache ranks
   std::atomic<uint64_t> kv_received_bytes{0};  // and from them
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
+  std::atomic<uint64_t> partial_wait_us{0};    // and for verdicts, after attention
   std::atomic<uint64_t> reattached_sequences{0};
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
@@ -42,6 +45,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> progress{0};
   std::atomic<double> last_progress_unix_seconds{0};
   std::vector<MassHistogram> captured_mass;  // [num_layers]
+  Timeline timeline;                         // of the engine thread
 
   void ObserveMass(int layer, double mass) {
     MassHistogram& histogram = captured_mass[layer];

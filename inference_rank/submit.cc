@@ -54,12 +54,19 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(spec, limits.layout));
   const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
   if (pages > limits.slot_pages) {
-    const uint64_t page_bytes = kSlotPageTokens * limits.layout.row_bytes();
-    return absl::InvalidArgumentError(
-        absl::StrCat("a working set for ", sequence->max_positions, " positions with this selection takes ", pages,
-                     " slot pages of ", page_bytes, " bytes (", limits.layout.num_lists(),
-                     " lists of sinks, recent rows and pool), the server has ", limits.slot_pages,
-                     ": ask for a smaller budget or fewer tokens, or raise --slot-memory"));
+    std::string growth;
+    if (GrowsBudgets(spec)) {
+      growth = absl::StrCat(" (the guard may let budgets of ", spec.budget_tokens, " grow ", spec.budget_growth, " x)");
+    }
+    uint64_t pool_slots = 0;
+    for (size_t list = 0; list < limits.layout.num_lists(); ++list) {
+      pool_slots += PoolSlots(spec, list, sequence->max_positions);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ", pool_slots,
+        " pool slots", growth, " over all lists, ", spec.sink_tokens, " sinks and a ring of ",
+        wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), " in each of ", limits.layout.num_layers,
+        " x ", limits.layout.num_kv_heads, "; the rank has ", limits.slot_pages));
   }
   return sequence;
 }

@@ -53,6 +53,9 @@ class WorkingSet {
   bool AttendsEverything(size_t list, uint32_t position) const {
     return winnow::AttendsEverything(spec_, list, position, prompt_tokens_);
   }
+  bool IsSparse(size_t list, uint32_t position) const {
+    return winnow::IsSparse(spec_, list, position, prompt_tokens_);
+  }
   bool NeedsDelta(size_t list, uint32_t position) const {
     return winnow::NeedsDelta(spec_, list, position, prompt_tokens_, attach_position_);
   }

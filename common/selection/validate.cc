@@ -25,14 +25,12 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   auto not_built = [](std::string_view what) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
-  if (spec.projection != Projection::kInferenceRank) return not_built("projection on the cache rank");
   if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
   if (spec.scorer != Scorer::kToken) return not_built("scoring of pages");
   if (spec.key_copy != KeyCopy::kNone) return not_built("the int8 key copy");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
   if (spec.policy != Policy::kTopK) return not_built("the mass policy");
-  if (spec.correction != Correction::kNone) return not_built("remote correction");
-  if (spec.min_captured_mass > 0) return not_built("the quality guard");
+  if (WaitsForVerdict(spec) && spec.reuse_interval > 1) return not_built("correction of reused selections");
   return absl::OkStatus();
 }
 

@@ -5,81 +5,157 @@
 #include <cstdint>
 
 #include "common/base/check.h"
-#include "common/base/kv_layout.h"
-#include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/avx512/unrolled.h"
+#include "kernels/cpu/key_groups.h"
 #include "kernels/params.h"
 
-// Scores of index tiles: tiles outside, so that keys are read once; up to eight queries by the two vectors of a tile
-// stay in registers. A score is one chain of FMA over ascending elements, whatever it is computed beside.
+// Scores of index tiles: keys outside, so that they are read once; up to eight queries by two groups of 16 keys stay in
+// registers. A score is one chain over ascending elements, whatever it is computed beside.
 //
-// Blocks lie anywhere, so hardware prefetching ends with each tile: a later one is prefetched here, line by line.
+// Tiles lie anywhere, so hardware prefetching ends with each: a later one is prefetched here, line by line.
 //
-// A Step says how 32 keys' next element or pair (two vectors) meets the queries:
+// A Step says how a step of the tile format (one vector of each group) meets the queries:
 //   Word, kWords   what stands for a query in one step
-//   kElements      elements of head_dim that a step takes
-//   LayOut         a query's words
-//   Add            sum[i] += what `lines` holds, for each query q + i * kQueryStride
+//   Sum            of 16 keys
+//   kLinesBehind   lines of a group behind its steps
+//   LayOut         a query's words, and behind kMaxScoredHeadDim of them up to kQueryTail more
+//   Start          sum[i] to begin with
+//   Add            sum[i] += what the lines a and b hold, for each query q + i * kQueryStride
+//   Finish         a sum to scores; `behind` is what follows the group's last step
 
 namespace winnow::avx512 {
 namespace {
 
-inline constexpr int kMaxHeadDim = 1024;
 inline constexpr int kQueryBlock = 8;
-inline constexpr int kQueryStride = kMaxHeadDim + 16;  // words; a constant, to be part of addresses; no power of two
-inline constexpr int kTilesAhead = 2;
+inline constexpr int kQueryTail = 16;
+// Words; a constant, to be part of addresses; no power of two.
+inline constexpr int kQueryStride = kMaxScoredHeadDim + kQueryTail;
+inline constexpr int kMaxQueriesOfPass = 32;
 
-template <typename Step, int kQueries>
-inline void ScoreTile(const typename Step::Word* q, const char* tile, const char* ahead, int steps, float scale,
-                      float* out, int64_t stride) {
-  static_assert(kBlockTokens == 32);
-  __m512 sum[kQueries][2];
-  for (int i = 0; i < kQueries; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-  for (int s = 0; s < steps; ++s, tile += 128, ahead += 128, q += Step::kWords) {
-    _mm_prefetch(ahead, _MM_HINT_T0);
-    _mm_prefetch(ahead + 64, _MM_HINT_T0);
-    Step::template Add<kQueries>(q, tile, sum);
-  }
-  const __m512 scales = _mm512_set1_ps(scale);
-  for (int i = 0; i < kQueries; ++i) {
-    for (int v = 0; v < 2; ++v) _mm512_storeu_ps(out + i * stride + 16 * v, _mm512_mul_ps(sum[i][v], scales));
-  }
+inline constexpr int kPairsAhead = 6;
+
+// Two groups, and the two that lie kPairsAhead pairs behind them.
+struct GroupPair {
+  const char* a;
+  const char* b;
+  const char* later_a;
+  const char* later_b;
+};
+
+inline __attribute__((always_inline)) void PrefetchLine(const char* a, const char* b, int line) {
+  _mm_prefetch(a + line * kStepBytes, _MM_HINT_T0);
+  _mm_prefetch(b + line * kStepBytes, _MM_HINT_T0);
 }
 
+// Prefetches the first `fetched` lines of the later groups on the way.
+template <typename Step, int kQueries>
+inline void ScorePair(const typename Step::Word* q, const GroupPair& pair, int steps, int fetched, float scale,
+                      float* out, int64_t stride) {
+  typename Step::Sum sum[kQueries][2];
+  Unrolled<kQueries>([&](int i)
+                         __attribute__((always_inline)) { sum[i][0] = sum[i][1] = Step::Start(q + i * kQueryStride); });
+  const typename Step::Word* words = q;
+  const char* a = pair.a;
+  const char* b = pair.b;
+  const char* later_a = pair.later_a;
+  const char* later_b = pair.later_b;
+  int s = 0;
+  for (; s < std::min(steps, fetched); ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
+    PrefetchLine(later_a, later_b, 0);
+    later_a += kStepBytes;
+    later_b += kStepBytes;
+    Step::template Add<kQueries>(words, a, b, sum);
+  }
+  for (; s < steps; ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
+    Step::template Add<kQueries>(words, a, b, sum);
+  }
+  if (fetched > steps) PrefetchLine(later_a, later_b, 0);
+  Unrolled<kQueries>([&](int i) __attribute__((always_inline)) {
+    const typename Step::Word* query = q + i * kQueryStride;
+    _mm512_storeu_ps(out + i * stride, Step::Finish(sum[i][0], query, scale, a));
+    _mm512_storeu_ps(out + i * stride + kKeyGroup, Step::Finish(sum[i][1], query, scale, b));
+  });
+}
+
+// Up to kMaxQueriesOfPass queries, laid out once for all keys.
 template <typename Step>
-void ScoreTiles(const KeyScoreParams& p) {
-  using Word = typename Step::Word;
-  using TileFn = void (*)(const Word*, const char*, const char*, int, float, float*, int64_t);
-  static constexpr TileFn kOfQueries[] = {nullptr,
-                                          ScoreTile<Step, 1>,
-                                          ScoreTile<Step, 2>,
-                                          ScoreTile<Step, 3>,
-                                          ScoreTile<Step, 4>,
-                                          ScoreTile<Step, 5>,
-                                          ScoreTile<Step, 6>,
-                                          ScoreTile<Step, 7>,
-                                          ScoreTile<Step, 8>};
-  constexpr int kMaxBlocks = 4;  // of queries per pass over the keys
-  WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxHeadDim);
-  alignas(64) Word q[kMaxBlocks * kQueryBlock * kQueryStride];
-  const int num_tiles = (p.num_keys + kBlockTokens - 1) / kBlockTokens;
-  const int last_tile = num_tiles + p.more_tiles - 1;
-  const int steps = p.head_dim / Step::kElements;
-  for (int first = 0; first < p.num_queries; first += kMaxBlocks * kQueryBlock) {
-    const int count = std::min(p.num_queries - first, kMaxBlocks * kQueryBlock);
-    for (int i = 0; i < count; ++i) {
-      Step::LayOut(p.queries + static_cast<int64_t>(first + i) * p.head_dim, p.head_dim, q + i * kQueryStride);
+class TileScorer {
+ public:
+  // Prefetches the first `fetched` of a group's lines(); the caller sees to the rest.
+  TileScorer(const KeyScoreParams& params, const KeyGroups& groups, int fetched)
+      : params_(params), groups_(groups), steps_(TileSteps(params)), fetched_(fetched) {
+    WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxScoredHeadDim);
+    WINNOW_CHECK(params.num_queries <= kMaxQueriesOfPass);
+    for (int g = 0; g < 2 * kPairsAhead && g < groups.count(); g += 2) {
+      for (int line = 0; line < fetched; ++line) PrefetchLine(groups.Lines(g), groups.Lines(g + 1), line);
     }
-    for (int t = 0; t < num_tiles; ++t) {
-      const char* tile = static_cast<const char*>(p.tiles[t]);
-      const char* ahead = static_cast<const char*>(p.tiles[std::min(t + kTilesAhead, last_tile)]);
-      float* out = p.scores + first * p.scores_stride + static_cast<int64_t>(t) * kBlockTokens;
-      for (int i = 0; i < count; i += kQueryBlock) {
-        kOfQueries[std::min(count - i, kQueryBlock)](q + i * kQueryStride, tile, ahead, steps, p.scale,
-                                                     out + i * p.scores_stride, p.scores_stride);
+    for (int i = 0; i < params.num_queries; ++i) {
+      Step::LayOut(params.queries + static_cast<int64_t>(i) * params.head_dim, params.head_dim, q_ + i * kQueryStride);
+    }
+  }
+
+  static int Lines(const KeyScoreParams& params) { return TileSteps(params) + Step::kLinesBehind; }
+
+  // Groups [begin, end); begin is even, and so is end but for the last.
+  void Score(int begin, int end) const {
+    for (int g = begin; g < end; g += 2) {
+      const GroupPair pair = {groups_.Lines(g), groups_.Lines(g + 1), groups_.Lines(g + 2 * kPairsAhead),
+                              groups_.Lines(g + 2 * kPairsAhead + 1)};
+      float* out = params_.scores + static_cast<int64_t>(g) * kKeyGroup;
+      for (int i = 0; i < params_.num_queries; i += kQueryBlock) {
+        kOfQueries[std::min(params_.num_queries - i, kQueryBlock)](
+            q_ + i * kQueryStride, pair, steps_, i == 0 ? fetched_ : 0, params_.scale, out + i * params_.scores_stride,
+            params_.scores_stride);
       }
     }
   }
+
+ private:
+  using Word = typename Step::Word;
+  using PairFn = void (*)(const Word*, const GroupPair&, int, int, float, float*, int64_t);
+  static constexpr PairFn kOfQueries[] = {nullptr,
+                                          ScorePair<Step, 1>,
+                                          ScorePair<Step, 2>,
+                                          ScorePair<Step, 3>,
+                                          ScorePair<Step, 4>,
+                                          ScorePair<Step, 5>,
+                                          ScorePair<Step, 6>,
+                                          ScorePair<Step, 7>,
+                                          ScorePair<Step, 8>};
+
+  const KeyScoreParams& params_;
+  const KeyGroups& groups_;
+  const int steps_;
+  const int fetched_;
+  alignas(64) Word q_[kMaxQueriesOfPass * kQueryStride];
+};
+
+template <typename Step>
+void ScoreTiles(const KeyScoreParams& params) {
+  if (params.num_keys == 0) return;
+  for (int first = 0; first < params.num_queries; first += kMaxQueriesOfPass) {
+    KeyScoreParams pass = params;
+    pass.queries += static_cast<int64_t>(first) * params.head_dim;
+    pass.num_queries = std::min(params.num_queries - first, kMaxQueriesOfPass);
+    pass.scores += first * params.scores_stride;
+    const KeyGroups groups(pass);
+    TileScorer<Step>(pass, groups, TileScorer<Step>::Lines(pass)).Score(0, groups.count());
+  }
 }
+
+// Steps whose sums are f32 dot products.
+struct FloatSums {
+  using Sum = __m512;
+  static constexpr int kLinesBehind = 0;
+  template <typename Word>
+  static __m512 Start(const Word*) {
+    return _mm512_setzero_ps();
+  }
+  template <typename Word>
+  static __m512 Finish(__m512 sum, const Word*, float scale, const char*) {
+    return _mm512_mul_ps(sum, _mm512_set1_ps(scale));
+  }
+};
 
 }  // namespace
 }  // namespace winnow::avx512

@@ -1,7 +1,8 @@
+#include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
-#include "kernels/cpu/key_softmax.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
@@ -23,8 +24,8 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, avx512::kPrefill);
 }
-void KeySoftmax(const KeySoftmaxParams& params) {
-  RunKeySoftmax(params, avx512bf16::KeyScore, avx512::ExpRun);
+void AttendBlocks(const AttendBlocksParams& params) {
+  RunAttendBlocks(params, avx512::DecodeAttentionTile);
 }
 
 }  // namespace
@@ -38,10 +39,11 @@ const KernelTable kAvx512Bf16Table = {
     .prefill_attention = PrefillAttention,
     .query_norm = QueryNorm,
     .rotate = Rotate,
+    .attend_blocks = AttendBlocks,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx512bf16::KeyScore,
-    .key_softmax = KeySoftmax,
+    .key_softmax = avx512bf16::KeySoftmax,
     .softmax_sum = avx512::SoftmaxSum,
     .top_k = avx512::TopK,
     .gather_rows = GatherRows,
