@@ -45,7 +45,7 @@ class ResidentKv final : public DecodeKv {
   ResidentKv(const KvLayout& layout, std::vector<WorkingSet>& sets) : layout_(layout), sets_(sets) {}
   void Begin(uint32_t position) {
     position_ = position;
-    for (WorkingSet& set : sets_) set.AdvanceDense(position);
+    for (WorkingSet& set : sets_) set.Advance(position);
   }
   int Lookahead() const override { return 0; }
   void Publish(const DecodeLayerOutput& output) override {
@@ -128,7 +128,7 @@ double EngineAlone::DecodeStepSeconds(uint32_t batch, double seconds) {
     transformer_->set_slot_pool(pool->rows());
     std::vector<WorkingSet> sets;
     for (uint32_t row = 0; row < batch; ++row) {
-      sets.push_back(*WorkingSet::Create(*pool, layout_, dense, end));
+      sets.push_back(*WorkingSet::Create(*pool, layout_, dense, end, first));
       for (int layer = 0; layer < layout_.num_layers; ++layer) {
         for (int head = 0; head < layout_.num_kv_heads; ++head) {
           sets[row].LoadRows(layer, head, 0, first, arena_->row(layer, head, 0), first);

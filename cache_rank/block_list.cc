@@ -1,5 +1,6 @@
 #include "cache_rank/block_list.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -21,8 +22,8 @@ void BlockList::Reserve(size_t blocks) {
 }
 
 void BlockList::Push(KvBlock block) {
-  rows_.push_back(block.rows());
-  tiles_.push_back(block.tile());
+  rows_.push_back(block ? block.rows() : nullptr);
+  tiles_.push_back(block ? block.tile() : nullptr);
   blocks_.push_back(std::move(block));
 }
 
@@ -30,6 +31,7 @@ void BlockList::Pop() {
   rows_.pop_back();
   tiles_.pop_back();
   blocks_.pop_back();
+  gap_end_ = std::min(gap_end_, blocks_.size());
 }
 
 void BlockList::CopyFrom(const BlockList& source, uint32_t units, KvBlockReservation& reservation) {
@@ -38,9 +40,29 @@ void BlockList::CopyFrom(const BlockList& source, uint32_t units, KvBlockReserva
   if (units % kBlockTokens != 0) Push(CopyOf(source.blocks_[full], reservation));
 }
 
+void BlockList::CopyWholeFrom(const BlockList& source, uint32_t units, KvBlockReservation& reservation) {
+  for (size_t b = 0; b < BlocksFor(units); ++b) {
+    const KvBlock& block = source.blocks_[b];
+    Push(block ? CopyOf(block, reservation) : KvBlock());
+  }
+  gap_end_ = std::min(source.gap_end_, blocks_.size());
+}
+
+void BlockList::GiveBack(size_t first, size_t end, KvBlockReservation& reservation) {
+  for (size_t b = std::max(first, gap_end_); b < end; ++b) {
+    reservation.Reclaim(std::move(blocks_[b]));
+    rows_[b] = tiles_[b] = nullptr;
+    gap_end_ = b + 1;
+  }
+}
+
+size_t BlockList::held() const {
+  return std::count_if(blocks_.begin(), blocks_.end(), [](const KvBlock& block) { return bool(block); });
+}
+
 size_t BlockList::SharedFrom(uint32_t units) const {
   size_t shared = 0;
-  for (size_t b = units / kBlockTokens; b < blocks_.size(); ++b) shared += blocks_[b].shared();
+  for (size_t b = units / kBlockTokens; b < blocks_.size(); ++b) shared += blocks_[b] && blocks_[b].shared();
   return shared;
 }
 
@@ -48,10 +70,10 @@ void BlockList::Truncate(uint32_t units, KvBlockReservation& reservation) {
   while (blocks_.size() > BlocksFor(units)) {
     KvBlock block = std::move(blocks_.back());
     Pop();
-    if (!block.shared()) reservation.Reclaim(std::move(block));
+    if (block && !block.shared()) reservation.Reclaim(std::move(block));
   }
   const bool cuts_tail = units % kBlockTokens != 0 && blocks_.size() == BlocksFor(units);
-  if (cuts_tail && blocks_.back().shared()) {
+  if (cuts_tail && blocks_.back() && blocks_.back().shared()) {
     KvBlock copy = CopyOf(blocks_.back(), reservation);
     Pop();
     Push(std::move(copy));

@@ -20,47 +20,65 @@ void SequenceJournal::Truncate(uint32_t position) {
   if (kept < token_ids.size()) token_ids.resize(kept);
 }
 
-CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout)
-    : id(id), spec(spec), prefetch_spec(PrefetchSpec(spec)), kv(std::move(kv)) {
+CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout,
+                               uint32_t prompt_tokens)
+    : id(id),
+      spec(spec),
+      prefetch_spec(PrefetchSpec(spec)),
+      kv(std::move(kv)), prompt_tokens(prompt_tokens), attach_position(prompt_tokens) {
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
-  const BudgetGrowth growth(spec.budget_tokens, GrowsBudgets(spec) ? spec.budget_growth : 1);
   for (int i = 0; i < layout.num_layers; ++i) {
-    layers.emplace_back(RingQueries(spec), query_floats, layout.num_kv_heads, growth);
-    layers.back().ResetExceptQueries(this->kv.max_positions());
+    layers.emplace_back(RingQueries(spec), query_floats);
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const uint32_t budget = HeadBudget(spec, static_cast<size_t>(i) * layout.num_kv_heads + head);
+      layers.back().heads.emplace_back(BudgetGrowth(budget, GrowsBudgets(spec) ? spec.budget_growth : 1));
+    }
+    layers.back().Restart(0, 0, this->kv.max_positions());
+  }
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
+    pool_slots.push_back(PoolSlots(spec, list, this->kv.max_positions()));
+    total_pool_slots += pool_slots.back();
   }
 }
 
 uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   uint32_t position = std::min(kv.watermark(), max_restart);
-  const bool selects = spec.predictor != Predictor::kDense && spec.budget_tokens != kUnlimitedBudget;
-  if (selects && PredictsFromPast(spec.predictor)) {
+  if (!IsDense(spec) && PredictsFromPast(spec.predictor)) {
     for (const LayerSelection& layer : layers) position = std::min(position, layer.queries.end());
   }
   if (GrowsBudgets(spec)) {
     // Later selections depend on the verdict of every earlier position.
-    const auto lacks_verdict = [&](uint32_t p, const LayerSelection& layer) {
-      return p >= layer.judged_end && p >= prompt_tokens && !AttendsEverything(p, spec, kBlockTokens);
-    };
-    for (const LayerSelection& layer : layers) {
-      while (position > 0 && lacks_verdict(position - 1, layer)) --position;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto lacks_verdict = [&](uint32_t p) {
+        return p >= layers[i].judged_end && p >= prompt_tokens && LayerIsSparse(static_cast<int>(i), p);
+      };
+      while (position > 0 && lacks_verdict(position - 1)) --position;
     }
   }
-  return position < std::min(prompt_tokens, max_restart) ? 0 : position;
+  if (position < std::min(prompt_tokens, max_restart)) return 0;
+  // Without its anchor's selection a position cannot be decoded: the anchor can, as Sel is a function of what is kept.
+  const uint32_t anchor = Anchor(position);
+  for (size_t layer = 0; layer < layers.size() && spec.predictor != Predictor::kFixed; ++layer) {
+    if (LayerIsSparse(static_cast<int>(layer), position) && !layers[layer].HoldsSelection(anchor)) position = anchor;
+  }
+  // Streaming heads refill the ring from the newest rows only.
+  const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+  const uint32_t refilled = std::max(position > ring ? position - ring : 0, spec.sink_tokens);
+  return kv.FirstKeptBelow(position) > refilled ? 0 : position;
 }
 
 absl::Status CachedSequence::Restart(uint32_t position) {
   WINNOW_RETURN_IF_ERROR(kv.Truncate(position));
   journal.Truncate(position);
+  attach_position = position == 0 ? prompt_tokens : position;
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);
     layer.judged_end = std::min(layer.judged_end, position);
     for (HeadSelection& head : layer.heads) head.growth.Truncate(position);
-    layer.ResetExceptQueries(kv.max_positions());
+    layer.Restart(position, Anchor(position), kv.max_positions());
   }
   seat = {};
-  pool_slots = 0;
-  identity_rows = 0;
   return absl::OkStatus();
 }
 

@@ -5,7 +5,7 @@
 
 #include "cache_rank/layer_selection.h"
 #include "cache_rank/sequence_kv.h"
-#include "common/selection/selection_spec.h"
+#include "common/selection/attended_set.h"
 #include "winnow/v1/sampling.pb.h"
 
 namespace winnow {
@@ -26,19 +26,20 @@ struct PlanSeat {
   uint64_t plan = 0;
   uint32_t row = 0;
   uint32_t position = kNoPosition;  // kNoPosition: in no plan
-  bool sparse = false;
+  bool sparse = false;              // rows are chosen for some of its lists
+  bool selects = false;             // and they are chosen anew
 };
 
 // Everything that a cache rank keeps for one sequence. Owned by the store, touched by the data-plane thread (and by
 // workers that score one of its heads while that thread waits for them).
 struct CachedSequence {
-  CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout);
+  CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout, uint32_t prompt_tokens);
 
   const uint64_t id;
   const SelectionSpec spec;
   const SelectionSpec prefetch_spec;  // how rows to be moved ahead are predicted, where `spec` asks for it
   SequenceKv kv;
-  uint32_t prompt_tokens = 0;
+  const uint32_t prompt_tokens;
   v1::SamplingParams sampling;
   SequenceJournal journal;
 
@@ -49,15 +50,35 @@ struct CachedSequence {
 
   std::vector<LayerSelection> layers;
   PlanSeat seat;
-  uint32_t pool_slots = 0;  // of the last plan row
-  uint32_t identity_rows =
-      0;  // pool rows that both sides know without a frame, from the last row that attended everything
+  uint32_t attach_position = 0;      // the first position decoded in this attachment
+  std::vector<uint32_t> pool_slots;  // [list]
+  uint32_t total_pool_slots = 0;
 
   bool attached() const { return channel != 0; }
+  size_t num_kv_heads() const { return layers.front().heads.size(); }
+  size_t num_lists() const { return pool_slots.size(); }
+  // As the free functions of attended_set.h, for this sequence and attachment.
+  uint32_t Anchor(uint32_t position) const { return AnchorPosition(spec, position, prompt_tokens); }
+  bool IsSparse(size_t list, uint32_t position) const { return winnow::IsSparse(spec, list, position, prompt_tokens); }
+  bool NeedsDelta(size_t list, uint32_t position) const {
+    return winnow::NeedsDelta(spec, list, position, prompt_tokens, attach_position);
+  }
+  // True when one of the layer's lists does.
+  bool LayerIsSparse(int layer, uint32_t position) const {
+    return AnyList(layer * num_kv_heads(), num_kv_heads(), [&](size_t list) { return IsSparse(list, position); });
+  }
+  bool LayerNeedsSelection(int layer, uint32_t position) const {
+    return AnyList(layer * num_kv_heads(), num_kv_heads(),
+                   [&](size_t list) { return NeedsSelection(spec, list, position, prompt_tokens); });
+  }
+  bool LayerNeedsDelta(int layer, uint32_t position) const {
+    return AnyList(layer * num_kv_heads(), num_kv_heads(), [&](size_t list) { return NeedsDelta(list, position); });
+  }
   // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are
-  // the queries that the predictor needs. 0 when a part of the prompt is missing.
+  // the queries that the predictor needs, and the selection of its anchor. 0 when a part of the prompt is missing.
   uint32_t RestartPosition(uint32_t max_restart) const;
-  // Drops what lies at and above `position`, and all state that depends on the inference rank.
+  // Drops what lies at and above `position`, and all state that depends on the inference rank. The next attachment
+  // begins there, or after a new prefill.
   absl::Status Restart(uint32_t position);
 };
 

@@ -76,13 +76,16 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
+  WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(options.spec, shape_.layout));
   const bool projects =
       options.spec.predictor == Predictor::kDepth && options.spec.projection == Projection::kCacheRank;
   if (projects && projection_ == nullptr) {
     return absl::FailedPreconditionError(
         "selection.projection is on the cache rank, which holds no weights: start it with --model DIR");
   }
-  const bool selects = !AttendsEverything(options.max_positions, options.spec, kBlockTokens);
+  const bool selects = AnyList(0, shape_.layout.num_lists(), [&](size_t list) {
+    return IsSparse(options.spec, list, options.max_positions, options.prompt_tokens);
+  });
   if (selects && options.max_positions > HeadResidency::kMaxPositions) {
     return absl::InvalidArgumentError(absl::StrCat("max_positions ", options.max_positions, " exceeds ",
                                                    HeadResidency::kMaxPositions,

@@ -90,35 +90,18 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
 
 bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint32_t row_index,
                         const wire::PlanRow& row) {
-  const SelectionSpec& spec = sequence.spec;
-  const bool everything = (row.flags & wire::kPlanAttendsEverything) != 0;
   if (row.position != sequence.kv.watermark() || row.position >= sequence.kv.max_positions()) return false;
-  if (everything != AttendsEverything(row.position, spec, kBlockTokens)) return false;
-  const uint32_t selectable =
-      RecentStart(row.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens) - spec.sink_tokens;
-  if (everything) {
-    sequence.identity_rows = selectable;
-  } else {
-    if (row.pool_slots < std::min(BudgetCeiling(spec, 0), selectable)) return false;
-    PreparePool(sequence, row.pool_slots);
+  if (row.pool_slots != sequence.total_pool_slots) return false;
+  const bool everything = (row.flags & wire::kPlanAttendsEverything) != 0;
+  bool sparse = false, selects = false;
+  for (size_t list = 0; list < sequence.num_lists(); ++list) {
+    if (everything && !AttendsEverything(sequence.spec, list, row.position, sequence.prompt_tokens)) return false;
+    sparse |= sequence.IsSparse(list, row.position);
+    selects |= NeedsSelection(sequence.spec, list, row.position, sequence.prompt_tokens);
   }
   sequence.journal.Record(row.position, row.token_id);
-  sequence.seat = {.plan = plan, .row = row_index, .position = row.position, .sparse = !everything};
+  sequence.seat = {.plan = plan, .row = row_index, .position = row.position, .sparse = sparse, .selects = selects};
   return true;
-}
-
-void FrameHandler::PreparePool(CachedSequence& sequence, uint32_t pool_slots) {
-  if (pool_slots == sequence.pool_slots && sequence.identity_rows == 0) return;
-  for (LayerSelection& layer : sequence.layers) {
-    for (HeadSelection& head : layer.heads) {
-      head.residency.Resize(pool_slots);
-      if (sequence.identity_rows > 0) {
-        head.residency.SetIdentity(sequence.spec.sink_tokens, std::min(sequence.identity_rows, pool_slots));
-      }
-    }
-  }
-  sequence.pool_slots = pool_slots;
-  sequence.identity_rows = 0;
 }
 
 absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& frame) {
@@ -176,7 +159,7 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
     if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
     if (queries != nullptr) selector_->OnQuery(link, *sequence, layer, row.position);
-    if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.sparse) continue;
+    if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.selects) continue;
     const int target = layer + static_cast<int>(sequence->spec.lookahead);
     if (target >= layout_.num_layers) continue;
     const bool projects = sequence->spec.projection == Projection::kCacheRank;
@@ -205,16 +188,17 @@ void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer
 }
 
 bool FrameHandler::NeedsQuery(const CachedSequence& sequence, int layer) {
-  return sequence.seat.sparse && (SelectsWithOwnQuery(sequence.spec, layer) || WaitsForVerdict(sequence.spec));
+  return (sequence.seat.selects && SelectsWithOwnQuery(sequence.spec, layer)) ||
+         (sequence.seat.sparse && WaitsForVerdict(sequence.spec));
 }
 
 void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const float* query) {
-  if (sequence.spec.predictor == Predictor::kDense) return;
+  if (IsDense(sequence.spec) || sequence.spec.predictor == Predictor::kFixed) return;
   LayerSelection& selection = sequence.layers[layer];
   const bool own = SelectsWithOwnQuery(sequence.spec, layer);
   const bool prefetches = sequence.spec.prefetch == Prefetch::kTemporal;
-  if (own && sequence.seat.sparse) {
+  if (own && sequence.seat.selects) {
     Rotate(query, position, selection.target.data());
     selection.target_position = position;
     selector_->OnTarget(link, sequence, layer, position);

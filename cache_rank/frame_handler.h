@@ -44,7 +44,6 @@ class FrameHandler {
   CachedSequence* Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch);
   // Gives a plan row its seat; false when it was refused.
   bool Seat(PeerLink& link, CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row);
-  void PreparePool(CachedSequence& sequence, uint32_t pool_slots);
   void AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const std::byte* rows);
   static bool NeedsQuery(const CachedSequence& sequence, int layer);
   void TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);

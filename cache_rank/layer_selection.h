@@ -16,6 +16,7 @@ struct HeadSelection {
   explicit HeadSelection(const BudgetGrowth& growth) : growth(growth) {}
 
   std::vector<uint32_t> selected;                        // Sel(LayerSelection::selected_position), ascending
+  std::vector<uint32_t> previous;                        // Sel(LayerSelection::previous_position), where it is kept
   float mass = std::numeric_limits<float>::quiet_NaN();  // captured mass of mass_position
   bool mass_is_lower_bound = false;
   uint32_t mass_position = kNoPosition;
@@ -23,11 +24,13 @@ struct HeadSelection {
   BudgetGrowth growth;  // survives a re-attach
 };
 
-// Selection state of one (sequence, layer). Only the queries and the guard's records survive a re-attach: everything
-// else is recomputed from rows, queries and specification.
+// Selection state of one (sequence, layer). Queries and the guard's records survive a re-attach, and so do the newest
+// two selections where positions share one: a re-attach between anchors goes on with its anchor's. Everything else is
+// recomputed from rows, queries and specification.
 struct LayerSelection {
-  LayerSelection(uint32_t ring_queries, size_t query_floats, int num_kv_heads, const BudgetGrowth& growth)
-      : queries(ring_queries, query_floats), target(query_floats), heads(num_kv_heads, HeadSelection(growth)) {}
+  // `heads` are the caller's to add.
+  LayerSelection(uint32_t ring_queries, size_t query_floats)
+      : queries(ring_queries, query_floats), target(query_floats) {}
 
   QueryRing queries;
   std::vector<float> target;  // [num_query_heads, head_dim] rotated query of target_position, where one is sent
@@ -35,7 +38,8 @@ struct LayerSelection {
   std::vector<float> hidden;  // [hidden_size] residual of hidden_position that the target is projected from; else empty
   uint32_t hidden_position = kNoPosition;
   uint32_t scheduled_position = kNoPosition;  // a scoring task for it is queued
-  uint32_t selected_position = kNoPosition;   // `selected` of every head is for it
+  uint32_t selected_position = kNoPosition;   // an anchor: `selected` of every head is for it
+  uint32_t previous_position = kNoPosition;   // the anchor before it; kNoPosition where every position is one
   uint32_t sent_position = kNoPosition;       // its deltas are on their way
   uint32_t judged_end = 0;                    // sparse positions below have their verdicts
   std::vector<HeadSelection> heads;
@@ -44,11 +48,18 @@ struct LayerSelection {
   bool HasTarget(uint32_t position) const { return target_position == position || hidden_position == position; }
   // A residual has come whose target has not been projected yet.
   bool needs_projection() const { return hidden_position != kNoPosition && target_position != hidden_position; }
+  bool HoldsSelection(uint32_t anchor) const { return selected_position == anchor || previous_position == anchor; }
 
-  void ResetExceptQueries(uint32_t max_positions) {
-    target_position = hidden_position = scheduled_position = selected_position = sent_position = kNoPosition;
+  // Before `position` is decoded by another attachment: keeps the selection of its anchor where that is an earlier one.
+  void Restart(uint32_t position, uint32_t anchor, uint32_t max_positions) {
+    const bool keeps = anchor < position && HoldsSelection(anchor);
+    if (keeps && selected_position != anchor) {
+      for (HeadSelection& head : heads) head.selected.swap(head.previous);
+    }
+    selected_position = keeps ? anchor : kNoPosition;
+    target_position = hidden_position = scheduled_position = previous_position = sent_position = kNoPosition;
     for (HeadSelection& head : heads) {
-      head.selected.clear();
+      if (!keeps) head.selected.clear();
       head.mass_position = kNoPosition;
       head.residency.Reset(max_positions);
     }

@@ -135,6 +135,12 @@ void HeadResidency::CommitPrefetch(uint32_t pool_index, uint32_t row_position, u
   prefetched_[pool_index] = true;
 }
 
+void HeadResidency::SendAll(std::span<const uint32_t> selected, HeadDelta* delta) {
+  delta->streamed = delta->selected;
+  delta->streamed_positions.assign(selected.begin(), selected.end());
+  delta->local.clear();
+}
+
 void HeadResidency::Place(uint32_t position, uint32_t index) {
   if (index_of_.empty()) index_of_.assign(max_positions_, kNone);
   if (positions_[index] != kNone) index_of_[positions_[index]] = kNone;

@@ -58,6 +58,8 @@ class HeadResidency {
   // The row of `row_position` has been sent to `pool_index`, as PlanPrefetch said after the update at `position`. It
   // counts as used there.
   void CommitPrefetch(uint32_t pool_index, uint32_t row_position, uint32_t position);
+  // Makes `delta`, the answer of Update for `selected`, send every row whatever is resident (Transfer::kFull).
+  static void SendAll(std::span<const uint32_t> selected, HeadDelta* delta);
 
   uint32_t pool_slots() const { return static_cast<uint32_t>(positions_.size()); }
   // Position at a pool index, kNone for none.

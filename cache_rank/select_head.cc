@@ -8,6 +8,7 @@
 #include "cache_rank/scorer/page_scorer.h"
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
+#include "common/selection/attended_set.h"
 
 namespace winnow {
 namespace {
@@ -92,10 +93,6 @@ class HeadPipeline {
   Softmaxes candidates_;  // of the columns of scratch_.groups, of the last list
 };
 
-uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
-  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
-}
-
 HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
                            SelectScratch& scratch, size_t num_lists)
     : kernels_(kernels),
@@ -105,7 +102,7 @@ HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& mod
       scratch_(scratch),
       position_(question.position),
       first_(spec_.sink_tokens),
-      last_(WindowStart(spec_, question.position)),
+      last_(RecentStart(question.position, spec_.recent_tokens, spec_.sink_tokens, kBlockTokens)),
       page_tokens_(question.index.page_tokens),
       num_units_(page_tokens_ == 0 ? 0 : last_ / page_tokens_ + 1),
       group_(model.group_size),
@@ -329,7 +326,7 @@ class MeanMass {
 
 CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uint32_t>> lists) {
   const uint32_t previous = question_.measured_position;
-  const uint32_t recent_start = WindowStart(spec_, previous);
+  const uint32_t recent_start = WindowStart(spec_, previous, question_.prompt_tokens);
   MeanMass mean;
   const float* real = Query(group_);
   const Softmaxes all_bounds = every_key_ ? Softmaxes{} : SoftmaxOfBounds(real, scratch_.measured_bounds);

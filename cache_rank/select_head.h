@@ -31,6 +31,9 @@ struct HeadQuestion {
   // with the new selection.
   const float* measured = nullptr;
   uint32_t measured_position = 0;
+
+  uint32_t prompt_tokens = kNoPrompt;                // of the sequence: where its anchors are (attended_set.h)
+  static constexpr uint32_t kNoPrompt = UINT32_MAX;  // every position is its own anchor
 };
 
 struct SelectionModel {

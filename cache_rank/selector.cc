@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
@@ -32,11 +33,15 @@ void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
       CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
       if (sequence == nullptr || sequence->seat.plan != plan.plan || !sequence->seat.sparse) continue;
       layers = sequence->layers.size();
-      if (!PredictsFromPast(sequence->spec.predictor)) continue;
+      if (!sequence->LayerNeedsDelta(layer, row.position)) continue;
       LayerSelection& selection = sequence->layers[layer];
-      if (selection.selected_position == row.position) {
+      const uint32_t anchor = sequence->Anchor(row.position);
+      if (sequence->spec.predictor == Predictor::kFixed) SelectFixed(*sequence, layer, row.position);
+      if (selection.selected_position == anchor) {
         link.to_send.push_back({sequence->id, sequence->attach_epoch, row.position, static_cast<uint16_t>(layer)});
-      } else if (selection.scheduled_position != row.position) {
+      } else if (anchor != row.position) {
+        Refuse(link, plan.plan, *sequence, layer);  // it had to restart at the anchor
+      } else if (PredictsFromPast(sequence->spec.predictor) && selection.scheduled_position != row.position) {
         if (CanPredict(*sequence, layer, row.position)) {
           Schedule(link, *sequence, selection, layer, row.position);
         } else {
@@ -50,17 +55,30 @@ void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
 void Selector::OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   const uint32_t next = position + 1;
   if (!PredictsFromPast(sequence.spec.predictor) || next >= sequence.kv.max_positions()) return;
-  if (AttendsEverything(next, sequence.spec, kBlockTokens) || !CanPredict(sequence, layer, next)) return;
+  if (!sequence.LayerNeedsSelection(layer, next) || !CanPredict(sequence, layer, next)) return;
   Schedule(link, sequence, sequence.layers[layer], layer, next);
 }
 
+void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t position) {
+  LayerSelection& selection = sequence.layers[layer];
+  for (size_t head = 0; head < selection.heads.size(); ++head) {
+    const size_t list = layer * selection.heads.size() + head;
+    std::vector<uint32_t>& selected = selection.heads[head].selected;
+    selected.resize(sequence.IsSparse(list, position) ? HeadBudget(sequence.spec, list) : 0);
+    std::iota(selected.begin(), selected.end(), sequence.spec.sink_tokens);
+  }
+  selection.selected_position = sequence.Anchor(position);
+}
+
 void Selector::OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+  if (!sequence.LayerIsSparse(layer, position)) return;
   if (sequence.kv.rows(layer) <= position) return Refuse(link, sequence.seat.plan, sequence, layer);
   link.to_score.push_back(
       {sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer), /*judges=*/true});
 }
 
 void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+  if (!sequence.LayerNeedsSelection(layer, position)) return;
   // A verdict made with the selecting query takes the position's own row into account.
   const bool judges = WaitsForVerdict(sequence.spec) && SelectsWithOwnQuery(sequence.spec, layer);
   if (sequence.kv.rows(layer) < position + (judges ? 1 : 0)) return Refuse(link, sequence.seat.plan, sequence, layer);
@@ -112,7 +130,7 @@ bool Selector::IsValid(const SelectionTask& task, const CachedSequence& sequence
   if (task.judges) {
     return has_seat && layer.selected_position == task.position && layer.queries.Holds(task.position);
   }
-  if (!score) return has_seat && layer.selected_position == task.position;
+  if (!score) return has_seat && layer.selected_position == sequence.Anchor(task.position);
   if (PredictsFromPast(sequence.spec.predictor)) return CanPredict(sequence, task.layer, task.position);
   return layer.target_position == task.position;
 }
@@ -141,13 +159,23 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     row.judges = task.judges || (score && has_seat && WaitsForVerdict(sequence->spec) &&
                                  SelectsWithOwnQuery(sequence->spec, task.layer));
     row.deltas.resize(num_kv_heads_);
-    for (std::unique_ptr<HeadDelta>& delta : row.deltas) delta = row.sends ? streamer_->NewDelta() : nullptr;
     row.partials.resize(num_kv_heads_);
-    for (std::unique_ptr<HeadPartial>& partial : row.partials) {
-      partial = row.judges ? streamer_->NewPartial() : nullptr;
+    for (int head = 0; head < num_kv_heads_; ++head) {
+      const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head;
+      const bool sends = row.sends && sequence->NeedsDelta(list, task.position);
+      const bool judges = row.judges && sequence->IsSparse(list, task.position);
+      row.deltas[head] = sends ? streamer_->NewDelta() : nullptr;
+      row.partials[head] = judges ? streamer_->NewPartial() : nullptr;
     }
     row.grew.assign(num_kv_heads_, 0);
   }
+}
+
+bool Selector::Measures(const CachedSequence& sequence, uint32_t position) const {
+  if (!options_.measure_captured_mass) return false;
+  // Positions that share a selection are measured by one of them.
+  return position % options_.mass_interval < sequence.spec.reuse_interval ||
+         position < sequence.prompt_tokens + options_.mass_interval;
 }
 
 HeadQuestion Selector::Question(const Row& row, int head) const {
@@ -159,7 +187,8 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
                         .position = row.position,
                         .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .index = sequence.kv.index(layer_, head),
-                        .first_query_head = first_head};
+                        .first_query_head = first_head,
+                         .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
   } else {
@@ -173,13 +202,13 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
     question.measured_position = row.position;
     return question;
   }
-  const bool begins_answer = measured < sequence.prompt_tokens + options_.mass_interval;
-  if (!options_.measure_captured_mass || (measured % options_.mass_interval != 0 && !begins_answer)) return question;
+  if (!Measures(sequence, measured)) return question;
   if (own_query) {
     if (sequence.kv.rows(layer_) <= row.position) return question;
     question.measured = question.target;
     question.measured_position = row.position;
-  } else if (layer.selected_position + 1 == row.position && layer.queries.Holds(row.position - 1)) {
+  } else if (layer.selected_position == sequence.Anchor(measured) && layer.queries.Holds(measured) &&
+             sequence.IsSparse(layer_ * num_kv_heads_ + head, measured)) {
     question.measured = layer.queries.rotated(row.position - 1) + offset;
     question.measured_position = row.position - 1;
   }
@@ -189,16 +218,20 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
 void Selector::RunHead(int item, int worker, bool score) {
   Row& row = rows_[item / num_kv_heads_];
   const int head = item % num_kv_heads_;
+  if (!row.sequence->IsSparse(static_cast<size_t>(layer_) * num_kv_heads_ + head, row.position)) return;
   if (!judges_only_) SelectRow(row, head, worker, score);
   if (row.judges) JudgeRow(row, head, worker);
 }
 
 void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
+  const CachedSequence& sequence = *row.sequence;
+  const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head_index;
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
   if (score) {
     const HeadQuestion question = Question(row, head_index);
+    if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
     const CapturedMassFigure figure =
         SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
     if (question.measured != nullptr) {
@@ -208,12 +241,19 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
       if (question.measured_position + 1 == row.position) previous_mass = figure.mass;
     }
   }
-  if (!row.sends) return;
+  if (row.deltas[head_index] == nullptr) return;
   HeadDelta& delta = *row.deltas[head_index];
-  const uint32_t ring = wire::RingTokens(row.sequence->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+  const SelectionSpec& spec = sequence.spec;
+  if (head.residency.pool_slots() == 0) {
+    const uint32_t known = IdentityRows(spec, row.position, sequence.prompt_tokens, sequence.attach_position);
+    head.residency.Resize(sequence.pool_slots[list]);
+    head.residency.SetIdentity(spec.sink_tokens, std::min(known, sequence.pool_slots[list]));
+  }
+  const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
+  if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   // Masses of judged positions went with their verdicts.
-  delta.captured_mass = WaitsForVerdict(row.sequence->spec) ? std::nanf("") : previous_mass;
+  delta.captured_mass = WaitsForVerdict(spec) ? std::nanf("") : previous_mass;
 }
 
 void Selector::JudgeRow(Row& row, int head_index, int worker) {
@@ -268,9 +308,13 @@ void Selector::RunBatch(PeerLink& link, bool score) {
 }
 
 void Selector::SendRow(PeerLink& link, Row& row, bool score) {
-  if (score) row.layer->selected_position = row.position;
+  if (score) {
+    if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
+    row.layer->selected_position = row.position;
+  }
   if (row.sends) row.layer->sent_position = row.position;
   for (int head = 0; row.sends && head < num_kv_heads_; ++head) {
+    if (row.deltas[head] == nullptr) continue;
     const float mass = row.deltas[head]->captured_mass;
     if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
     streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
@@ -278,6 +322,7 @@ void Selector::SendRow(PeerLink& link, Row& row, bool score) {
   if (!row.judges) return;
   row.layer->judged_end = row.position + 1;
   for (int head = 0; head < num_kv_heads_; ++head) {
+    if (row.partials[head] == nullptr) continue;
     metrics_->ObserveVerdict(layer_, *row.partials[head], row.grew[head] != 0);
     streamer_->SendPartial(link, *row.sequence, layer_, head, std::move(row.partials[head]));
   }

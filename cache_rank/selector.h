@@ -25,6 +25,8 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 //   depth:          with the Layer frame of (p, l - lookahead), which carries the query, or the residual that it is
 //                   projected from here; layers below lookahead select with their own query
 //   exact:          with the Layer frame of (p, l)
+// Only anchors (attended_set.h) are selected for; the positions up to the next one use the anchor's selection, which is
+// sent again where an attachment begins.
 // Captured mass of p-1, where it is a position to be measured, is measured in the pass that selects for p (for own
 // queries: of p, in the pass of p), and reported with p's delta. Sequences that wait for verdicts have every position
 // judged by its real query instead (JudgeHead): in the pass that selects where that is the selecting query, otherwise
@@ -85,10 +87,12 @@ class Selector {
   bool IsValid(const SelectionTask& task, const CachedSequence& sequence, bool score) const;
   void RunBatch(PeerLink& link, bool score);
   void RunHead(int item, int worker, bool score);
+  void SelectFixed(CachedSequence& sequence, int layer, uint32_t position);
   void SelectRow(Row& row, int head, int worker, bool score);
   void JudgeRow(Row& row, int head, int worker);
   void SendRow(PeerLink& link, Row& row, bool score);
   HeadQuestion Question(const Row& row, int head) const;
+  bool Measures(const CachedSequence& sequence, uint32_t position) const;
 
   const Options options_;
   const SelectionModel model_;

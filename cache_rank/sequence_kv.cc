@@ -17,6 +17,16 @@ size_t BlocksFor(const IndexLayout& index, uint32_t positions, uint32_t shared =
   return blocks(positions, shared) + page_lists * blocks(CompletePages(index, positions), CompletePages(index, shared));
 }
 
+// Those of all lists; streaming lists share nothing.
+size_t BlocksFor(const KvLayout& layout, const IndexLayout& index, const KvRetention& retention, uint32_t positions,
+                 uint32_t shared = 0) {
+  size_t blocks = 0;
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
+    blocks += retention.Streams(list) ? retention.MostBlocks(positions) : BlocksFor(index, positions, shared);
+  }
+  return blocks;
+}
+
 absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
   if (index.page_tokens > 0 && 2 * layout.head_dim > kMaxScoredHeadDim) {
     return absl::InvalidArgumentError(
@@ -31,26 +41,27 @@ absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
 }  // namespace
 
 absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
-                                              uint32_t max_positions, const IndexLayout& index) {
+                                              uint32_t max_positions, const IndexLayout& index, KvRetention retention) {
   WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
-  const size_t lists = static_cast<size_t>(layout.num_layers) * layout.num_kv_heads;
-  auto reservation = pool->Reserve(BlocksFor(index, max_positions) * lists);
+  auto reservation = pool->Reserve(BlocksFor(layout, index, retention, max_positions));
   if (!reservation.ok()) {
     return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers,
                                                        " layers of ", layout.num_kv_heads, " kv heads"));
   }
-  return SequenceKv(pool, *std::move(reservation), kernels, layout, max_positions, index);
+  return SequenceKv(pool, *std::move(reservation), kernels, layout, max_positions, index, std::move(retention));
 }
 
 SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels,
-                       const KvLayout& layout, uint32_t max_positions, const IndexLayout& index)
+                       const KvLayout& layout, uint32_t max_positions, const IndexLayout& index,
+                       KvRetention retention)
     : pool_(pool),
       kernels_(kernels),
       layout_(layout),
       index_layout_(index),
       max_positions_(max_positions),
+      retention_(std::move(retention)),
       reservation_(std::move(reservation)),
-      lists_(NumLists()),
+      lists_(layout.num_lists()),
       rows_(layout.num_layers) {
   if (index.page_tokens > 0) indexer_ = std::make_unique<PageIndexer>(kernels, layout, index);
   const size_t page_blocks = BlockList::BlocksFor(CompletePages(index, max_positions));
@@ -68,11 +79,15 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
         absl::StrCat("max_positions is ", max_positions, ", but ", rows, " positions are stored"));
   }
   WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation,
-                          pool_->Reserve(BlocksFor(index_layout_, max_positions, rows) * NumLists()));
-  SequenceKv fork(pool_, std::move(reservation), kernels_, layout_, max_positions, index_layout_);
+                          pool_->Reserve(BlocksFor(layout_, index_layout_, retention_, max_positions, rows)));
+  SequenceKv fork(pool_, std::move(reservation), kernels_, layout_, max_positions, index_layout_, retention_);
   std::fill(fork.rows_.begin(), fork.rows_.end(), rows);
   const uint32_t pages = CompletePages(index_layout_, rows);
   for (size_t i = 0; i < lists_.size(); ++i) {
+    if (retention_.Streams(i)) {
+      fork.lists_[i].rows.CopyWholeFrom(lists_[i].rows, rows, fork.reservation_);
+      continue;
+    }
     fork.lists_[i].rows.CopyFrom(lists_[i].rows, rows, fork.reservation_);
     fork.lists_[i].bounds.CopyFrom(lists_[i].bounds, pages, fork.reservation_);
     if (index_layout_.cuboid) fork.lists_[i].cuboids.CopyFrom(lists_[i].cuboids, pages, fork.reservation_);
@@ -92,6 +107,7 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
   const size_t row_bytes = layout_.row_bytes();
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
     HeadLists& lists = list(layer, head);
+    const bool streams = retention_.Streams(static_cast<size_t>(layer) * layout_.num_kv_heads + head);
     for (uint32_t done = 0; done < count;) {
       const uint32_t first_row = (position + done) % kBlockTokens;
       const uint32_t n = std::min<uint32_t>(count - done, kBlockTokens - first_row);
@@ -107,12 +123,26 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
                             .to_int8 = index_layout_.int8});
       rows += n * row_bytes;
       done += n;
+      if (streams) GiveBack(lists.rows, position + done);
     }
+    if (streams) continue;
     const uint32_t pages = CompletePages(index_layout_, position + count);
     for (uint32_t page = CompletePages(index_layout_, position); page < pages; ++page) IndexPage(lists, page);
   }
   rows_[layer] += count;
   return absl::OkStatus();
+}
+
+void SequenceKv::GiveBack(BlockList& rows, uint32_t end) {
+  rows.GiveBack(BlockList::BlocksFor(retention_.sink_tokens), retention_.FirstNewest(end) / kBlockTokens, reservation_);
+}
+
+uint32_t SequenceKv::FirstKeptBelow(uint32_t position) const {
+  size_t first = 0;
+  for (const HeadLists& head : lists_) {
+    first = std::max(first, std::min(head.rows.gap_end(), BlockList::BlocksFor(position)));
+  }
+  return static_cast<uint32_t>(first * kBlockTokens);
 }
 
 void SequenceKv::IndexPage(HeadLists& head, uint32_t page) {
@@ -166,7 +196,11 @@ void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, s
   while (count > 0) {
     const uint32_t row = first % kBlockTokens;
     const uint32_t n = std::min<uint32_t>(count, kBlockTokens - row);
-    std::memcpy(out, blocks[first / kBlockTokens].rows() + row * row_bytes, n * row_bytes);
+    if (const KvBlock& block = blocks[first / kBlockTokens]) {
+      std::memcpy(out, block.rows() + row * row_bytes, n * row_bytes);
+    } else {
+      std::memset(out, 0, n * row_bytes);
+    }
     out += n * row_bytes;
     first += n;
     count -= n;
@@ -175,7 +209,7 @@ void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, s
 
 size_t SequenceKv::blocks() const {
   size_t n = 0;
-  for (const HeadLists& head : lists_) n += head.rows.size() + head.bounds.size() + head.cuboids.size();
+  for (const HeadLists& head : lists_) n += head.rows.held() + head.bounds.held() + head.cuboids.held();
   return n;
 }
 

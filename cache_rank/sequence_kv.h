@@ -7,6 +7,7 @@
 #include "cache_rank/block_list.h"
 #include "cache_rank/index_layout.h"
 #include "cache_rank/kv_block_pool.h"
+#include "cache_rank/kv_retention.h"
 #include "cache_rank/page_indexer.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
@@ -19,14 +20,16 @@ namespace winnow {
 //
 // Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in,
 // and only such blocks are shared between sequences; the tail that is not full is private. Blocks for max_positions are
-// reserved at creation, so an append within them never fails for want of memory. One thread writes; rows below
-// rows(layer) may be read by any thread meanwhile.
+// reserved at creation, so an append within them never fails for want of memory. A streaming head keeps what
+// KvRetention says and no pages: its blocks in between go back as the sequence grows, its few blocks are never shared.
+// One thread writes; rows below rows(layer) that are kept may be read by any thread meanwhile.
 class SequenceKv {
  public:
   // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit, INVALID_ARGUMENT when the index cannot be kept
   // of heads of this dimension.
   static absl::StatusOr<SequenceKv> Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
-                                           uint32_t max_positions, const IndexLayout& index = {});
+                                           uint32_t max_positions, const IndexLayout& index = {},
+                                           KvRetention retention = {});
 
   // A new sequence that holds the rows below the watermark and their index: full blocks shared, the tails copied.
   absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
@@ -43,13 +46,17 @@ class SequenceKv {
   uint32_t watermark() const;  // positions below are there in every layer
   uint32_t max_positions() const { return max_positions_; }
 
-  // [ceil(rows / kBlockTokens)] pointers to the index tiles, and to the rows, of one (layer, kv head).
+  // Rows from here up to `position` are there in every list, beside the sinks.
+  uint32_t FirstKeptBelow(uint32_t position) const;
+
+  // [ceil(rows / kBlockTokens)] pointers to the index tiles, and to the rows, of one (layer, kv head); null for blocks
+  // that were given back.
   const void* const* tiles(int layer, int head) const { return list(layer, head).rows.tiles(); }
   const void* const* row_blocks(int layer, int head) const { return list(layer, head).rows.rows(); }
   // All that is kept of its keys; pages up to CompletePages(index_layout(), rows(layer)).
   HeadIndex index(int layer, int head) const;
   const IndexLayout& index_layout() const { return index_layout_; }
-  // Copies rows [first, first + count) of one (layer, kv head) to out.
+  // Copies rows [first, first + count) of one (layer, kv head) to out; zeros for rows that were given back.
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
 
   size_t blocks() const;  // references held, shared ones included
@@ -59,10 +66,10 @@ class SequenceKv {
     BlockList rows, bounds, cuboids;
   };
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
-             uint32_t max_positions, const IndexLayout& index);
+             uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   HeadLists& list(int layer, int head) { return lists_[layer * layout_.num_kv_heads + head]; }
   const HeadLists& list(int layer, int head) const { return lists_[layer * layout_.num_kv_heads + head]; }
-  size_t NumLists() const { return static_cast<size_t>(layout_.num_layers) * layout_.num_kv_heads; }
+  void GiveBack(BlockList& rows, uint32_t end);
   void IndexPage(HeadLists& head, uint32_t page);
 
   KvBlockPool* pool_;
@@ -70,6 +77,7 @@ class SequenceKv {
   KvLayout layout_;
   IndexLayout index_layout_;
   uint32_t max_positions_;
+  KvRetention retention_;
   KvBlockReservation reservation_;
   std::unique_ptr<PageIndexer> indexer_;  // null without pages
   std::vector<HeadLists> lists_;          // [num_layers][num_kv_heads]

@@ -20,10 +20,11 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
-  WINNOW_ASSIGN_OR_RETURN(
-      SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions, IndexLayoutFor(options.spec)));
-  auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_);
-  sequence->prompt_tokens = options.prompt_tokens;
+  WINNOW_ASSIGN_OR_RETURN(SequenceKv kv,
+                          SequenceKv::Create(pool_, kernels_, layout_, options.max_positions,
+                                             IndexLayoutFor(options.spec), KvRetention::Of(options.spec, layout_)));
+  auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_,
+                                                   options.prompt_tokens);
   sequence->sampling = options.sampling;
   sequence->channel = channel;
   ++active_;
@@ -51,20 +52,14 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
         absl::StrCat("sequence ", source_id, " is not complete up to its watermark yet"));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, source->kv.Fork(max_positions));
-  auto fork = std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), layout_);
-  fork->prompt_tokens = source->prompt_tokens;
+  auto fork =
+      std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), layout_, source->prompt_tokens);
   fork->sampling = source->sampling;
   fork->journal = source->journal;
   fork->journal.Truncate(position);
   fork->channel = channel;
-  for (size_t layer = 0; layer < fork->layers.size(); ++layer) {
-    fork->layers[layer].queries = source->layers[layer].queries;
-    fork->layers[layer].queries.Truncate(position);
-    fork->layers[layer].judged_end = source->layers[layer].judged_end;
-    for (size_t head = 0; head < fork->layers[layer].heads.size(); ++head) {
-      fork->layers[layer].heads[head].growth = source->layers[layer].heads[head].growth;
-    }
-  }
+  fork->layers = source->layers;
+  WINNOW_RETURN_IF_ERROR(fork->Restart(position));
   ++active_;
   return (sequences_[sequence_id] = std::move(fork)).get();
 }

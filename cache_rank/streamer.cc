@@ -48,7 +48,9 @@ uint16_t ActionFlag(CorrectionAction action) {
 }  // namespace
 
 absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positions) const {
-  const size_t selected = std::min(BudgetCeiling(spec, 0), max_positions);
+  uint32_t budget = BudgetCeiling(spec, 0);
+  for (size_t list = 1; list < spec.head_budgets.size(); ++list) budget = std::max(budget, BudgetCeiling(spec, list));
+  const size_t selected = std::min(budget, max_positions);
   const size_t local = std::min(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), max_positions);
   const size_t partial = sizeof(wire::PartialEntry) + wire::PartialStateBytes(layout_.group_size(), layout_.head_dim);
   if (WaitsForVerdict(spec) && partial > wire::kMaxPayloadBytes) {
@@ -58,7 +60,7 @@ absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positio
   }
   // One streamed row at least has to fit beside the arrays.
   if (RowsOffset(0, selected, 1, local) + layout_.row_bytes() <= wire::kMaxPayloadBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("budget_tokens ", selected, " and recent_tokens ", spec.recent_tokens,
+  return absl::InvalidArgumentError(absl::StrCat("a budget of ", budget, " rows and recent_tokens ", spec.recent_tokens,
                                                  " do not fit frames of ", wire::kMaxPayloadBytes, " bytes"));
 }
 
@@ -152,7 +154,6 @@ void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t sinks = std::min(spec.sink_tokens, restart);
   const uint32_t ring_first = restart > ring ? restart - ring : 0;
-  const bool everything = AttendsEverything(restart, spec, kBlockTokens) || ring_first <= sinks;
   auto queue = [&](wire::FrameType type, int layer, uint32_t first, uint32_t count) {
     if (count == 0 && type == wire::FrameType::kRefill) return;
     Queue(link, {.type = type,
@@ -163,6 +164,10 @@ void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32
                  .count = count});
   };
   for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    const size_t first_list = static_cast<size_t>(layer) * layout_.num_kv_heads;
+    const bool everything = ring_first <= sinks || AnyList(first_list, layout_.num_kv_heads, [&](size_t list) {
+                              return AttendsEverything(spec, list, restart, sequence.prompt_tokens);
+                            });
     if (everything) {
       queue(wire::FrameType::kRefill, layer, 0, restart);
     } else {

@@ -44,7 +44,8 @@ class Streamer {
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
-  // Sinks and ring rows below `restart`, or all of them where that position attends everything, then RefillDone.
+  // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
+  // then RefillDone.
   void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);
 
   // Sends rows of the delta, from `first` on, to where its indices say, ahead of any selection: at most one frame, only

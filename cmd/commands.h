@@ -17,6 +17,7 @@ int GenerateMain(const Arguments& arguments);
 int TimelineMain(const Arguments& arguments);
 int SelectionMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
+int ProfileHeadsMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 
 }  // namespace winnow

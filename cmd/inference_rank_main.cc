@@ -31,6 +31,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill_memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
+  rank.head_profile = options.selection.head_profile;
   return rank;
 }
 

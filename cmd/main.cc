@@ -19,6 +19,7 @@ constexpr Command kCommands[] = {
     {"timeline", TimelineMain, "record what the ranks of a running cluster do, by layer, as a Chrome trace"},
     {"selection", SelectionMain, "list and explain selection presets and specifications"},
     {"doctor", DoctorMain, "say what this machine offers and what is missing"},
+    {"profile-heads", ProfileHeadsMain, "measure on sample text how much of the context each head of a model needs"},
     {"router", RouterMain, "run a router"},
     {"inference-rank", InferenceRankMain, "run an inference rank"},
     {"cache-rank", CacheRankMain, "run a cache rank"},

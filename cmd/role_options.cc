@@ -47,6 +47,9 @@ void SelectionOptions::Declare(Fields& fields) {
                 "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
                 "step; never another result. 0 = that of --selection.",
                 0, 64);
+  fields.Text("head-profile", &head_profile,
+              "File of `winnow profile-heads` for this model: how the budget is shared out among the heads, and which "
+              "heads attend to sinks and recent rows only, for presets that use it. Empty = all heads alike.");
 }
 
 absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {

@@ -30,6 +30,7 @@ struct SelectionOptions {
   int64_t sinks = -1;
   int64_t recent = -1;
   float pool_factor = 0;
+  std::string head_profile;
 
   void Declare(Fields& fields);
   // Checked as a whole, and that this version can do it.

@@ -23,6 +23,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.model_id = options.model_id;
   router_options.identity = process->identity();
   WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
+  router_options.head_profile = options.selection.head_profile;
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;
   router_options.http.num_threads = options.http_threads;

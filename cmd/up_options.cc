@@ -5,6 +5,7 @@
 
 #include "cmd/child_process.h"
 #include "cmd/machine.h"
+#include "common/selection/head_profile.h"
 
 namespace winnow {
 
@@ -45,6 +46,7 @@ absl::Status UpOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
   }
+  if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
   return selection.Resolve().status();
 }
 

@@ -11,7 +11,7 @@ namespace winnow {
 namespace {
 
 bool UsesQueries(const SelectionSpec& spec) {
-  return spec.predictor != Predictor::kDense && spec.budget_tokens != kUnlimitedBudget;
+  return !IsDense(spec) && spec.predictor != Predictor::kFixed;
 }
 
 }  // namespace
@@ -32,16 +32,26 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
   groups_.clear();
   token_ids_.clear();
   positions_.clear();
+  missing_.assign(sequences.size() * layout_.num_layers, 0);
   for (Sequence* sequence : sequences) {
     const uint32_t position = sequence->next_position;
-    const bool sparse = !AttendsEverything(position, sequence->spec, kBlockTokens);
+    WorkingSet& set = *sequence->working_set;
+    set.Advance(position);
+    uint32_t dense_lists = 0;
+    bool sparse = false, selects = false;
+    for (size_t list = 0; list < layout_.num_lists(); ++list) {
+      dense_lists += set.AttendsEverything(list, position);
+      sparse |= set.IsSparse(list, position);
+      selects |= set.NeedsSelection(list, position);
+      missing_[list / layout_.num_kv_heads * sequences.size() + rows_.size()] += set.NeedsDelta(list, position);
+    }
     if (groups_.empty() || groups_.back().link != sequence->link.get()) {
       groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false, 0});
     }
     Group& group = groups_.back();
     ++group.count;
     group.needs_queries |= UsesQueries(sequence->spec);
-    if (sparse && sequence->spec.predictor == Predictor::kDepth) {
+    if (selects && sequence->spec.predictor == Predictor::kDepth) {
       const int lookahead = static_cast<int>(sequence->spec.lookahead);
       if (sequence->spec.projection == Projection::kCacheRank) {
         group.hidden_layers = std::max(group.hidden_layers, layout_.num_layers - lookahead);
@@ -50,18 +60,11 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
         lookahead_ = lookahead;
       }
     }
-    const bool judged = sparse && WaitsForVerdict(sequence->spec);
+    const bool judged = WaitsForVerdict(sequence->spec) && sparse;
     waits_for_partials_ |= judged;
-    rows_.push_back({.sequence = sequence, .sparse = sparse, .judged = judged, .poisoned = false});
+    rows_.push_back({.sequence = sequence, .dense_lists = dense_lists, .judged = judged, .poisoned = false});
     token_ids_.push_back(sequence->token_at(position));
     positions_.push_back(position);
-    if (!sparse) sequence->working_set->AdvanceDense(position);
-  }
-  missing_.assign(rows_.size() * layout_.num_layers, 0);
-  for (int layer = 0; layer < layout_.num_layers; ++layer) {
-    for (size_t row = 0; row < rows_.size(); ++row) {
-      if (rows_[row].sparse) missing_[layer * rows_.size() + row] = static_cast<uint16_t>(layout_.num_kv_heads);
-    }
   }
   for (const Group& group : groups_) {
     if (absl::Status posted = PostPlan(group); !posted.ok()) Poison(group.first, group.count, posted);
@@ -80,7 +83,7 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
                     .token_id = token_ids_[group.first + i],
                     .pool_slots = row.sequence->working_set->pool_slots(),
                     .grant_generation = 1,
-                    .flags = row.sparse ? 0 : wire::kPlanAttendsEverything};
+                    .flags = row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0};
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kStepPlan;
@@ -98,7 +101,12 @@ void DecodeStep::Publish(const DecodeLayerOutput& output) {
     partials_.clear();
     partial_states_.resize(heads * wire::PartialStateBytes(layout_.group_size(), layout_.head_dim) / sizeof(float));
     unjudged_.resize(heads);
-    for (size_t i = 0; i < heads; ++i) unjudged_[i] = rows_[i / layout_.num_kv_heads].judged;
+    for (size_t i = 0; i < heads; ++i) {
+      const Row& row = rows_[i / layout_.num_kv_heads];
+      const size_t list = output.layer * layout_.num_kv_heads + i % layout_.num_kv_heads;
+      const uint32_t position = positions_[i / layout_.num_kv_heads];
+      unjudged_[i] = row.judged && row.sequence->working_set->IsSparse(list, position);
+    }
   }
   const size_t row_bytes = layout_.row_bytes();
   for (size_t row = 0; row < rows_.size(); ++row) {
@@ -340,8 +348,11 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
   Row& row = rows_[row_index];
   Sequence& sequence = *row.sequence;
   uint16_t& missing = missing_[layer * rows_.size() + row_index];
-  if (!row.sparse || missing == 0)
-    return absl::InvalidArgumentError(absl::StrCat("unexpected delta entry of layer ", layer));
+  const size_t list = static_cast<size_t>(layer) * layout_.num_kv_heads + entry.kv_head;
+  if (missing == 0 || !sequence.working_set->NeedsDelta(list, positions_[row_index])) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected delta entry of layer ", layer, ", kv head ", entry.kv_head));
+  }
   PayloadReader reader(payload, *offset);
   WINNOW_ASSIGN_OR_RETURN(auto selected, reader.Array<uint32_t>(entry.num_selected, alignof(uint32_t)));
   WINNOW_ASSIGN_OR_RETURN(auto streamed, reader.Array<uint32_t>(entry.num_streamed, alignof(uint32_t)));
@@ -381,10 +392,9 @@ void DecodeStep::Finish() {
     if (!row.sequence->failure.ok()) continue;
     ++row.sequence->next_position;
     ++row.sequence->decode_steps;
-    if (row.sparse) continue;
-    const uint64_t heads = static_cast<uint64_t>(layout_.num_layers) * layout_.num_kv_heads;
-    row.sequence->mass.Add(1.0, heads);
-    row.sequence->mass_before.Add(1.0, heads);
+    if (row.dense_lists == 0) continue;
+    row.sequence->mass.Add(1.0, row.dense_lists);
+    row.sequence->mass_before.Add(1.0, row.dense_lists);
   }
 }
 

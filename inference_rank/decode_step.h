@@ -57,9 +57,10 @@ class DecodeStep final : public DecodeKv {
   };
   struct Row {
     Sequence* sequence;
-    bool sparse;    // waits for deltas
-    bool judged;    // waits for verdicts
-    bool poisoned;  // its result is discarded
+    Sequence* sequence;
+    uint32_t dense_lists;  // those that attend everything
+    bool judged;           // waits for verdicts on its sparse lists
+    bool poisoned;         // its result is discarded
   };
 
   absl::Status PostPlan(const Group& group);
@@ -92,7 +93,7 @@ class DecodeStep final : public DecodeKv {
   std::vector<Group> groups_;
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;
-  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta has not come
+  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come
 
   // Verdicts of the layer that was published last; earlier layers have all of theirs.
   bool waits_for_partials_ = false;

@@ -127,7 +127,8 @@ void Engine::AdmitWaiting() {
     Sequence* sequence = scheduler_.Admit(
         {.slot_pages = slots_.free_pages(), .prefill_bytes = limit > prefill_bytes_ ? limit - prefill_bytes_ : 0});
     if (sequence == nullptr) break;
-    absl::StatusOr<WorkingSet> set = WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions);
+    absl::StatusOr<WorkingSet> set =
+        WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
     if (!set.ok()) {
       sequence->Fail(set.status(), false);
       continue;
@@ -256,8 +257,7 @@ bool Engine::RunPrefillChunk() {
 
 // A position leaves the recent window only below the watermark.
 bool Engine::ReadyToDecode(const Sequence& sequence) const {
-  const uint32_t recent_start =
-      RecentStart(sequence.next_position, sequence.spec.recent_tokens, sequence.spec.sink_tokens, kBlockTokens);
+  const uint32_t recent_start = WindowStart(sequence.spec, sequence.next_position, sequence.prompt_tokens());
   return recent_start <= sequence.spec.sink_tokens || recent_start <= sequence.watermark;
 }
 
@@ -337,7 +337,8 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
   stats.set_streamed_bytes(sequence.streamed_bytes);
   stats.set_prefetched_rows(sequence.prefetched_rows);
   stats.set_context_tokens(sequence.known_tokens());
-  stats.set_resident_rows(std::min(sequence.working_set->resident_rows(), sequence.known_tokens()));
+  const uint64_t resident = sequence.working_set->resident_rows() / sequence.working_set->num_lists();
+  stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
   stats.set_reattach_count(sequence.attach ? 1 : 0);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
@@ -403,7 +404,7 @@ void Engine::UpdateGauges() {
   });
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
-  metrics_.working_set_rows = rows * layout_.num_layers * layout_.num_kv_heads;
+  metrics_.working_set_rows = rows;
   metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
   metrics_.prefill_kv_bytes = prefill_bytes_;
   metrics_.kv_sent_bytes = links_.sent_bytes();

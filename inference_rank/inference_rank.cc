@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "common/selection/head_profile.h"
+
 namespace winnow {
 namespace {
 
@@ -56,8 +58,18 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model_dir));
   const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
   WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, checkpoint->Find("model.embed_tokens.weight"));
+  SelectionSpec selection = options.selection;
+  if (!options.head_profile.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
+    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
+    selection = WithHeadProfile(selection, profile);
+    if (profile.model_digest != checkpoint->Digest()) {
+      rank->profile_warnings_.push_back(
+          absl::StrCat("head profile ", options.head_profile, " was measured on another checkpoint of the same shape"));
+    }
+  }
   const MemoryNeeds needs{.layout = rank->layout_,
-                          .selection = options.selection,
+                          .selection = selection,
                           .max_context_tokens = rank->options_.max_context_tokens,
                           .max_running = options.max_running,
                           .weights_bytes = ComputeWeightMemory(config, options.compute_dtype,
@@ -105,6 +117,7 @@ InferenceRank::~InferenceRank() = default;
 std::vector<std::string> InferenceRank::warnings() const {
   std::vector<std::string> all = config_.warnings;
   all.insert(all.end(), weights_->warnings().begin(), weights_->warnings().end());
+  all.insert(all.end(), profile_warnings_.begin(), profile_warnings_.end());
   return all;
 }
 

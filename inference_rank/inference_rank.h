@@ -34,6 +34,8 @@ struct InferenceRankOptions {
   size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
   size_t prefill_memory_bytes = 0;  // 0 = automatic
   SelectionSpec selection;          // the server's default; requests may go up to its budget
+  // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
+  std::string head_profile;
   DataPlaneWaits waits;
 };
 
@@ -71,6 +73,7 @@ class InferenceRank {
 
   InferenceRankOptions options_;
   ModelConfig config_;
+  std::vector<std::string> profile_warnings_;
   KvLayout layout_;
   MemoryPlan memory_plan_;
   v1::Fingerprint fingerprint_;

@@ -92,11 +92,12 @@ void PrefillStep::Finish() {
 void PrefillStep::HandOver(const KvLayout& layout, Sequence& sequence) {
   const uint32_t prompt = sequence.prompt_tokens();
   WorkingSet& set = *sequence.working_set;
-  const bool dense = AttendsEverything(prompt - 1, sequence.spec, kBlockTokens);
   const uint32_t sinks = std::min(sequence.spec.sink_tokens, prompt);
-  const uint32_t tail = dense ? sinks : std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
+  const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const bool dense = set.AttendsEverything(static_cast<size_t>(layer) * layout.num_kv_heads + head, prompt - 1);
+      const uint32_t tail = dense ? sinks : ring;
       set.LoadRows(layer, head, 0, sinks, sequence.arena->row(layer, head, 0), prompt);
       set.LoadRows(layer, head, tail, prompt - tail, sequence.arena->row(layer, head, tail), prompt);
     }

@@ -1,6 +1,7 @@
 #include "inference_rank/submit.h"
 
 #include "common/selection/selection_proto.h"
+#include "common/selection/validate.h"
 
 namespace winnow {
 
@@ -50,17 +51,22 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     return absl::InvalidArgumentError(
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
+  WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(spec, limits.layout));
   const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
   if (pages > limits.slot_pages) {
     std::string growth;
     if (GrowsBudgets(spec)) {
       growth = absl::StrCat(" (the guard may let budgets of ", spec.budget_tokens, " grow ", spec.budget_growth, " x)");
     }
+    uint64_t pool_slots = 0;
+    for (size_t list = 0; list < limits.layout.num_lists(); ++list) {
+      pool_slots += PoolSlots(spec, list, sequence->max_positions);
+    }
     return absl::InvalidArgumentError(absl::StrCat(
-        "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ",
-        WorkingSet::PoolSlots(spec, sequence->max_positions), " pool slots", growth, ", ", spec.sink_tokens,
-        " sinks and a ring of ", wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), " in each of ",
-        limits.layout.num_layers, " x ", limits.layout.num_kv_heads, " lists; the rank has ", limits.slot_pages));
+        "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ", pool_slots,
+        " pool slots", growth, " over all lists, ", spec.sink_tokens, " sinks and a ring of ",
+        wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), " in each of ", limits.layout.num_layers,
+        " x ", limits.layout.num_kv_heads, "; the rank has ", limits.slot_pages));
   }
   return sequence;
 }

@@ -1,7 +1,6 @@
 #include "inference_rank/working_set.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -10,48 +9,46 @@
 namespace winnow {
 namespace {
 
-uint32_t PagesPerList(const SelectionSpec& spec, uint32_t max_positions) {
+uint32_t ListPages(const SelectionSpec& spec, size_t list, uint32_t max_positions) {
   const uint32_t slots = spec.sink_tokens + wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens) +
-                         WorkingSet::PoolSlots(spec, max_positions);
+                         PoolSlots(spec, list, max_positions);
   return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
 }
 
 }  // namespace
 
-uint32_t WorkingSet::PoolSlots(const SelectionSpec& spec, uint32_t max_positions) {
-  // What can leave the recent window; a pool never needs more.
-  const uint32_t most = max_positions > spec.sink_tokens ? max_positions - spec.sink_tokens : 0;
-  if (spec.predictor == Predictor::kDense || spec.budget_tokens == kUnlimitedBudget) return most;
-  // A head that the guard let grow selects up to its ceiling at once.
-  const double pool =
-      std::max<double>(std::ceil(static_cast<double>(spec.budget_tokens) * spec.pool_factor), BudgetCeiling(spec, 0));
-  return pool < most ? static_cast<uint32_t>(pool) : most;
-}
-
 uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions) {
-  return PagesPerList(spec, max_positions) * layout.num_layers * layout.num_kv_heads;
+  uint32_t pages = 0;
+  for (size_t list = 0; list < layout.num_lists(); ++list) pages += ListPages(spec, list, max_positions);
+  return pages;
 }
 
 absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
-                                              uint32_t max_positions) {
+                                              uint32_t max_positions, uint32_t prompt_tokens) {
   WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
-  WorkingSet set(slots, layout, spec, max_positions);
+  WorkingSet set(slots, layout, spec, max_positions, prompt_tokens);
   WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(PagesNeeded(layout, spec, max_positions)));
   return set;
 }
 
-WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions)
+WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
+                       uint32_t prompt_tokens)
     : slots_(&slots),
       layout_(layout),
       spec_(spec),
       sink_tokens_(spec.sink_tokens),
-      recent_tokens_(spec.recent_tokens),
       ring_tokens_(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
-      pool_slots_(PoolSlots(spec, max_positions)),
-      pages_per_list_(PagesPerList(spec, max_positions)),
-      lists_(static_cast<size_t>(layout.num_layers) * layout.num_kv_heads) {
-  const uint32_t selected = std::min(BudgetCeiling(spec, 0), pool_slots_);
-  for (std::vector<uint32_t>& list : lists_) list.reserve(sink_tokens_ + selected + ring_tokens_);
+      prompt_tokens_(prompt_tokens),
+      lists_(layout.num_lists()),
+      kept_(lists_.size(), spec.sink_tokens) {
+  uint32_t pages = 0;
+  for (size_t list = 0; list < lists_.size(); ++list) {
+    first_page_.push_back(pages);
+    pages += ListPages(spec, list, max_positions);
+    pool_slots_.push_back(PoolSlots(spec, list, max_positions));
+    total_pool_slots_ += pool_slots_[list];
+    lists_[list].reserve(sink_tokens_ + std::min(BudgetCeiling(spec, list), pool_slots_[list]) + ring_tokens_);
+  }
   pooled_end_ = sink_tokens_;
 }
 
@@ -72,8 +69,8 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
   const size_t list = List(layer, kv_head);
   const size_t row_bytes = layout_.row_bytes();
   const uint32_t ring_first = next_position > ring_tokens_ ? next_position - ring_tokens_ : 0;
-  const bool dense = next_position > 0 && AttendsEverything(next_position - 1, spec_, kBlockTokens);
-  const uint32_t pooled_end = dense ? RecentStartOf(next_position - 1) : sink_tokens_;
+  const bool dense = next_position > 0 && AttendsEverything(list, next_position - 1);
+  const uint32_t pooled_end = dense ? WindowStartOf(next_position - 1) : sink_tokens_;
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t position = first + i;
     const std::byte* row = rows + i * row_bytes;
@@ -86,34 +83,49 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
 }
 
 void WorkingSet::FinishLoad(uint32_t next_position) {
-  const bool dense = next_position > 0 && AttendsEverything(next_position - 1, spec_, kBlockTokens);
-  pooled_end_ = dense ? RecentStartOf(next_position - 1) : sink_tokens_;
-  for (size_t list = 0; list < lists_.size(); ++list) lists_[list].clear();
+  attach_position_ = next_position;
+  pooled_end_ = next_position > 0 ? WindowStartOf(next_position - 1) : sink_tokens_;
+  for (std::vector<uint32_t>& list : lists_) list.clear();
+  std::fill(kept_.begin(), kept_.end(), sink_tokens_);
 }
 
 void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t position) {
   for (uint32_t p = recent_start; p <= position; ++p) lists_[list].push_back(RingSlot(list, p));
 }
 
-void WorkingSet::AdvanceDense(uint32_t position) {
-  const uint32_t recent_start = RecentStartOf(position);
-  const uint32_t old_end = pooled_end_;
-  const uint32_t sinks = std::min(sink_tokens_, position + 1);
+void WorkingSet::Advance(uint32_t position) {
   for (size_t list = 0; list < lists_.size(); ++list) {
-    std::vector<uint32_t>& slots = lists_[list];
-    for (uint32_t p = old_end; p < recent_start; ++p) {
-      std::memcpy(slots_->row(PoolSlot(list, p - sink_tokens_)), slots_->row(RingSlot(list, p)), layout_.row_bytes());
+    if (AttendsEverything(list, position)) {
+      AdvanceDense(list, position);
+    } else if (!NeedsDelta(list, position)) {
+      AdvanceKept(list, position);
     }
-    // The list up to the recent window only grows, so what an earlier step wrote is kept.
-    const size_t kept = std::min<size_t>(slots.size(), sinks == sink_tokens_ ? sinks + (old_end - sink_tokens_) : 0);
-    slots.resize(kept);
-    for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sinks; ++i) slots.push_back(PhysicalSlot(list, i));
-    for (uint32_t i = static_cast<uint32_t>(slots.size()) - sinks; i + sink_tokens_ < recent_start; ++i) {
-      slots.push_back(PoolSlot(list, i));
-    }
-    AppendRecent(list, std::max(recent_start, sinks), position);
   }
-  pooled_end_ = std::max(old_end, recent_start);
+  pooled_end_ = std::max(pooled_end_, WindowStartOf(position));
+}
+
+void WorkingSet::AdvanceDense(size_t list, uint32_t position) {
+  const uint32_t recent_start = WindowStartOf(position);
+  const uint32_t sinks = std::min(sink_tokens_, position + 1);
+  std::vector<uint32_t>& slots = lists_[list];
+  for (uint32_t p = pooled_end_; p < recent_start; ++p) {
+    std::memcpy(slots_->row(PoolSlot(list, p - sink_tokens_)), slots_->row(RingSlot(list, p)), layout_.row_bytes());
+  }
+  // The list up to the recent window only grows, so what an earlier step wrote is kept.
+  const size_t kept = std::min<size_t>(slots.size(), sinks == sink_tokens_ ? sinks + (pooled_end_ - sink_tokens_) : 0);
+  slots.resize(kept);
+  for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sinks; ++i) slots.push_back(PhysicalSlot(list, i));
+  for (uint32_t i = static_cast<uint32_t>(slots.size()) - sinks; i + sink_tokens_ < recent_start; ++i) {
+    slots.push_back(PoolSlot(list, i));
+  }
+  AppendRecent(list, std::max(recent_start, sinks), position);
+}
+
+void WorkingSet::AdvanceKept(size_t list, uint32_t position) {
+  std::vector<uint32_t>& slots = lists_[list];
+  slots.resize(std::min<size_t>(slots.size(), kept_[list]));
+  for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sink_tokens_; ++i) slots.push_back(PhysicalSlot(list, i));
+  AppendRecent(list, WindowStartOf(position), position);
 }
 
 absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
@@ -123,23 +135,24 @@ absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
   slots.clear();
   for (uint32_t i = 0; i < sink_tokens_; ++i) slots.push_back(PhysicalSlot(list, i));
   for (uint32_t index : pool_indices) {
-    if (index >= pool_slots_) {
+    if (index >= pool_slots_[list]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("selected pool index ", index, " is outside the grant of ", pool_slots_));
+          absl::StrCat("selected pool index ", index, " is outside the grant of ", pool_slots_[list]));
     }
     slots.push_back(PoolSlot(list, index));
   }
-  AppendRecent(list, RecentStartOf(position), position);
+  kept_[list] = static_cast<uint32_t>(slots.size());
+  AppendRecent(list, WindowStartOf(position), position);
   return absl::OkStatus();
 }
 
 absl::Status WorkingSet::CommitLocal(int layer, int kv_head, uint32_t position, std::span<const wire::LocalRow> local) {
   const size_t list = List(layer, kv_head);
   for (const wire::LocalRow& row : local) {
-    if (row.pool_index >= pool_slots_ || row.position > position || row.position + ring_tokens_ <= position) {
+    if (row.pool_index >= pool_slots_[list] || row.position > position || row.position + ring_tokens_ <= position) {
       return absl::InvalidArgumentError(absl::StrCat("local row of position ", row.position, " to pool index ",
                                                      row.pool_index, " is outside the ring or the grant of ",
-                                                     pool_slots_));
+                                                     pool_slots_[list]));
     }
     std::memcpy(slots_->row(PoolSlot(list, row.pool_index)), slots_->row(RingSlot(list, row.position)),
                 layout_.row_bytes());
@@ -152,9 +165,9 @@ absl::Status WorkingSet::CommitStreamed(int layer, int kv_head, std::span<const 
   const size_t list = List(layer, kv_head);
   const size_t row_bytes = layout_.row_bytes();
   for (size_t i = 0; i < pool_indices.size(); ++i) {
-    if (pool_indices[i] >= pool_slots_) {
+    if (pool_indices[i] >= pool_slots_[list]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("pool index ", pool_indices[i], " is outside the grant of ", pool_slots_));
+          absl::StrCat("pool index ", pool_indices[i], " is outside the grant of ", pool_slots_[list]));
     }
     std::memcpy(slots_->row(PoolSlot(list, pool_indices[i])), rows + i * row_bytes, row_bytes);
   }

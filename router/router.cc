@@ -36,8 +36,8 @@ std::string DirectoryName(const std::string& directory) {
 
 // In the order of construction; destroyed in reverse, users before what they use.
 struct Router::Parts {
-  Parts(RouterOptions o, ServedModel configured_model, std::set<uint32_t> eos, std::unique_ptr<ModelText> t,
-        MetricsRegistry* m)
+  Parts(RouterOptions o, ServedModel configured_model, TextGenerationOptions generation_options,
+        std::unique_ptr<ModelText> t, MetricsRegistry* m)
       : options(std::move(o)),
         configured(std::move(configured_model)),
         text(std::move(t)),
@@ -45,7 +45,7 @@ struct Router::Parts {
         request_metrics(*m),
         registry({.cluster = options.identity.cluster()}),
         dispatcher({.identity = options.identity, .max_queue = options.max_queue}, &registry, &timers),
-        generation({.eos_token_ids = std::move(eos), .metrics = &request_metrics}, &dispatcher, text.get(), &timers),
+        generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
         membership_service(&registry),
         generation_service({.default_timeout = options.request_timeout,
                             .max_timeout = std::max(options.request_timeout, kMaxTimeout),
@@ -63,6 +63,11 @@ struct Router::Parts {
     });
     log_changes = registry.Subscribe([this](const MembershipSnapshot& snapshot) { LogChanges(snapshot); });
     CheckLeases();
+  }
+
+  static TextGenerationOptions WithMetrics(TextGenerationOptions options, RequestMetrics* metrics) {
+    options.metrics = metrics;
+    return options;
   }
 
   void CheckLeases() {
@@ -144,9 +149,15 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   model.vocab_size = vocab_size;
   model.max_budget_tokens = options.selection.budget_tokens;
   model.default_selection = options.selection;
-  std::set<uint32_t> eos(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  TextGenerationOptions generation;
+  generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  if (!options.head_profile.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(HeadProfile profile, HeadProfile::Load(options.head_profile));
+    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
+    generation.head_profile = std::make_shared<const HeadProfile>(std::move(profile));
+  }
   return std::unique_ptr<Router>(new Router(
-      std::make_unique<Parts>(std::move(options), std::move(model), std::move(eos), std::move(text), metrics)));
+      std::make_unique<Parts>(std::move(options), std::move(model), std::move(generation), std::move(text), metrics)));
 }
 
 Router::Router(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

@@ -15,9 +15,10 @@ namespace winnow {
 
 struct RouterOptions {
   std::string model_dir;
-  std::string model_id;     // empty: the name of model_dir
-  v1::Identity identity;    // of this process
-  SelectionSpec selection;  // of requests that name none
+  std::string model_id;      // empty: the name of model_dir
+  v1::Identity identity;     // of this process
+  SelectionSpec selection;   // of requests that name none
+  std::string head_profile;  // file of a HeadProfile; empty: none
   HttpServerOptions http;
   uint32_t max_queue = 1024;  // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none

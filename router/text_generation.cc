@@ -169,6 +169,9 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .top_logprobs = input.top_logprobs,
                        .deadline = input.deadline,
                        .group = input.n > 1 ? next_group_.fetch_add(1) : 0};
+  if (options_.head_profile != nullptr) {
+    request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
+  }
   if (!request.sampling.has_seed()) request.sampling.set_seed(RandomSeed());
   request.stopping.set_max_tokens(input.max_tokens);
   request.stopping.set_ignore_eos(input.ignore_eos);

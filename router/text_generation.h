@@ -5,6 +5,7 @@
 #include <set>
 
 #include "common/metrics/request_metrics.h"
+#include "common/selection/head_profile.h"
 #include "router/generation.h"
 #include "router/text_decoder.h"
 #include "router/timer_queue.h"
@@ -13,7 +14,10 @@
 namespace winnow {
 
 struct TextGenerationOptions {
-  std::set<uint32_t> eos_token_ids;   // end an output silently, unless the request ignores them
+  std::set<uint32_t> eos_token_ids;  // end an output silently, unless the request ignores them
+  // Of the served model, checked against its shape; may be absent. Every request's selection is resolved with it here,
+  // so that all its attempts, on whatever rank, have the same budgets by head.
+  std::shared_ptr<const HeadProfile> head_profile;
   RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
 };
 

@@ -23,9 +23,9 @@ uint32_t RingQueries(const SelectionSpec& spec) {
     case Predictor::kLast:
     case Predictor::kDepth:
     case Predictor::kFixed:
-      return 1 + QueryRing::kSlack;
+      return spec.reuse_interval + QueryRing::kSlack;
     case Predictor::kTemporal:
-      return spec.window + 2 + QueryRing::kSlack;
+      return spec.window + 1 + spec.reuse_interval + QueryRing::kSlack;
   }
   return 1;
 }

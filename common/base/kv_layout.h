@@ -19,6 +19,8 @@ struct KvLayout {
   int head_dim = 0;
   Dtype dtype = Dtype::kBf16;
 
+  // A list is one (layer, kv head): layer * num_kv_heads + kv_head.
+  size_t num_lists() const { return static_cast<size_t>(num_layers) * num_kv_heads; }
   int group_size() const { return num_query_heads / num_kv_heads; }
   size_t row_bytes() const { return 2 * static_cast<size_t>(head_dim) * DtypeBytes(dtype); }
   size_t block_bytes() const { return kBlockTokens * row_bytes(); }

@@ -11,7 +11,8 @@ namespace {
 // Fields that a preset does not name have the defaults of SelectionSpec.
 const std::array<SelectionPreset, 10>& AllPresets() {
   static const std::array<SelectionPreset, 10> presets = {{
-      {.spec = {.preset = "winnow", .predictor = Predictor::kDepth, .lookahead = 1},
+      {.spec =
+           {.preset = "winnow", .predictor = Predictor::kDepth, .lookahead = 1, .profile_use = ProfileUse::kBudgets},
        .description = "queries predicted one layer ahead from the residual stream, every key scored, top-k (default)"},
       {.spec = {.preset = "async-token",
                 .predictor = Predictor::kTemporal,
@@ -38,6 +39,7 @@ const std::array<SelectionPreset, 10>& AllPresets() {
                 .physical_page_tokens = 64,
                 .list_per = ListPer::kQueryHead,
                 .budget_tokens = 4096,
+                .profile_use = ProfileUse::kStreaming,
                 .sink_tokens = 128,
                 .recent_tokens = 256,
                 .reuse_interval = 4},

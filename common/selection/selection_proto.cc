@@ -54,6 +54,7 @@ v1::SelectionSpec ToProto(const SelectionSpec& spec) {
   proto.set_stop_rule(Out<v1::StopRule>(spec.stop_rule));
   proto.set_budget_tokens(spec.budget_tokens == kUnlimitedBudget ? 0 : spec.budget_tokens);
   for (uint32_t budget : spec.head_budgets) proto.add_head_budgets(budget);
+  proto.set_profile_use(Out<v1::ProfileUse>(spec.profile_use));
   proto.set_sink_tokens(spec.sink_tokens);
   proto.set_recent_tokens(spec.recent_tokens);
   proto.set_reuse_interval(spec.reuse_interval);
@@ -94,6 +95,7 @@ absl::StatusOr<SelectionSpec> FromProto(const v1::SelectionSpec& proto) {
   reader.Read("list_per", proto.list_per(), ListPer::kQueryHead, &spec.list_per);
   reader.Read("policy", proto.policy(), Policy::kMass, &spec.policy);
   reader.Read("stop_rule", proto.stop_rule(), StopRule::kBound, &spec.stop_rule);
+  reader.Read("profile_use", proto.profile_use(), ProfileUse::kBudgetsAndStreaming, &spec.profile_use);
   reader.Read("transfer", proto.transfer(), Transfer::kFull, &spec.transfer);
   reader.Read("correction", proto.correction(), Correction::kRemote, &spec.correction);
   WINNOW_RETURN_IF_ERROR(reader.status());

@@ -46,12 +46,16 @@ enum class Correction : uint8_t {
 // Rows of a selection that travel: those that are not resident, or all of them every time (the base paper).
 enum class Transfer : uint8_t { kDelta, kFull };
 
+// What a head profile (head_profile.h), where the server has one, decides: which heads stream, and how the budget is
+// shared out among the others.
+enum class ProfileUse : uint8_t { kNone, kBudgets, kStreaming, kBudgetsAndStreaming };
+
 inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max();
 
 // A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
 // full records of this type. The attended set of (position p, layer, kv head) is
 //   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most HeadBudget rows,
-// where b(p) is the start of the recent window (RecentStart below).
+// where b(p) is the start of the recent window (RecentStart below; attended_set.h has the rules list by list).
 struct SelectionSpec {
   std::string preset = "winnow";
 
@@ -79,6 +83,7 @@ struct SelectionSpec {
   // Budgets by (layer, kv head), from a head profile; empty: budget_tokens everywhere. 0: the head streams, it attends
   // to sinks and recent window only and keeps no other rows.
   std::vector<uint32_t> head_budgets = {};
+  ProfileUse profile_use = ProfileUse::kNone;  // where head_budgets come from when they are not given
   uint32_t sink_tokens = 4;
   uint32_t recent_tokens = 64;
   uint32_t reuse_interval = 1;  // positions that share a selection, 1..16
@@ -126,13 +131,6 @@ constexpr uint32_t RecentStart(uint32_t position, uint32_t recent_tokens, uint32
   const uint32_t length = position + 1;
   const uint32_t start = length > recent_tokens ? (length - recent_tokens) / block_tokens * block_tokens : 0;
   return start > sink_tokens ? start : sink_tokens;
-}
-
-// True when every row up to `position` is attended: what lies between the sinks and the recent window fits the budget.
-constexpr bool AttendsEverything(uint32_t position, const SelectionSpec& spec, uint32_t block_tokens) {
-  if (IsDense(spec)) return true;
-  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, block_tokens) - spec.sink_tokens <=
-         spec.budget_tokens;
 }
 
 }  // namespace winnow

@@ -9,16 +9,16 @@ absl::Status Excludes(std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("selection: ", AbslSv(what)));
 }
 
+// Far more lists than any model has: 4096 layers of 16 kv heads.
+constexpr size_t kMaxLists = 65536;
+
 // What specifications can say and this version does not do yet.
 absl::Status CheckBuilt(const SelectionSpec& spec) {
   auto not_built = [](std::string_view what) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
-  if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
-  if (!spec.head_budgets.empty()) return not_built("budgets by head");
-  if (spec.reuse_interval != 1) return not_built("reuse of selections");
-  if (spec.transfer != Transfer::kDelta) return not_built("full transfer");
+  if (WaitsForVerdict(spec) && spec.reuse_interval > 1) return not_built("correction of reused selections");
   return absl::OkStatus();
 }
 
@@ -29,11 +29,26 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
   if (spec.physical_page_tokens < spec.page_tokens) {
     return SpecError("physical_page_tokens", "must be at least page_tokens");
   }
+  if (spec.head_budgets.size() > kMaxLists) {
+    return Excludes(absl::StrCat("head_budgets has ", spec.head_budgets.size(), " budgets, at most ", kMaxLists));
+  }
+  if (!spec.head_budgets.empty() && IsDense(spec)) return Excludes("budgets by head need a predictor and a budget");
+  for (size_t list = 0; list < spec.head_budgets.size(); ++list) {
+    if (spec.head_budgets[list] != kUnlimitedBudget) continue;
+    return Excludes(absl::StrCat("head_budgets[", list, "] must be a number of rows"));
+  }
   const bool verdict = spec.correction == Correction::kRemote || spec.min_captured_mass > 0;
   if (verdict && spec.predictor == Predictor::kFixed) {
     return Excludes("the predictor \"fixed\" can be neither corrected nor guarded");
   }
   return CheckBuilt(spec);
+}
+
+absl::Status CheckHeadBudgets(const SelectionSpec& spec, const KvLayout& layout) {
+  const size_t budgets = spec.head_budgets.size();
+  if (budgets == 0 || budgets == layout.num_lists()) return absl::OkStatus();
+  return Excludes(absl::StrCat("head_budgets has ", budgets, " budgets, the model ", layout.num_layers, " layers of ",
+                               layout.num_kv_heads, " kv heads"));
 }
 
 }  // namespace winnow

@@ -9,9 +9,9 @@
 // Positions, plans and slots. An iteration of an inference rank opens with one StepPlan per cache rank, naming its rows
 // (one sequence at one position each). Layer, Delta and Watermark frames refer to that plan, their rows in plan order.
 // Per (sequence, layer, kv head) the inference rank's resident rows are the sinks, a ring that holds the newest
-// RingTokens positions, and the pool. The cache rank assigns rows to the pool only, by pool index in [0,
-// PlanRow::pool_slots). While a sequence attends everything, pool index i holds position sink_tokens + i for all
-// positions below the recent window, which both sides know without a frame.
+// RingTokens positions, and the pool, of as many slots as the specification says (common/selection/attended_set.h). The
+// cache rank assigns rows to the pool only, by pool index. While a list attends everything, pool index i holds position
+// sink_tokens + i for all positions below the recent window, which both sides know without a frame.
 
 namespace winnow::wire {
 
@@ -80,14 +80,14 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
 
-inline constexpr uint32_t kPlanAttendsEverything = 1;  // no selection for this row: no Delta entries either
+inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row
 
 struct PlanRow {
   uint64_t sequence_id;
   uint32_t attach_epoch;
   uint32_t position;
   uint32_t token_id;          // the row's input token: the journal
-  uint32_t pool_slots;        // pool indices that the cache rank may use, per (layer, kv head)
+  uint32_t pool_slots;        // over all lists: both sides must have worked out the same
   uint32_t grant_generation;  // of those pool slots
   uint32_t flags;
 };

@@ -36,6 +36,28 @@ std::vector<Case> Cases() {
           {"depth2", ahead2}};
 }
 
+// And those whose lists differ, that do not select anew at every position, or send everything.
+std::vector<Case> SharingCases() {
+  std::vector<Case> cases;
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth}) {
+    SelectionSpec spec = SmallSpec(predictor);
+    spec.reuse_interval = predictor == Predictor::kLast ? 3 : 4;
+    cases.push_back({absl::StrCat("reuse_", static_cast<int>(predictor)), spec});
+  }
+  cases.push_back({"fixed", SmallSpec(Predictor::kFixed)});
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kTemporal, Predictor::kDepth, Predictor::kFixed}) {
+    SelectionSpec spec = SmallSpec(predictor);
+    spec.head_budgets = {20, 0, 48, 70, 0, 0};  // lists, layer by layer; two streaming heads in the last
+    cases.push_back({absl::StrCat("by_head_", static_cast<int>(predictor)), spec});
+    spec.reuse_interval = 4;
+    cases.push_back({absl::StrCat("by_head_reuse_", static_cast<int>(predictor)), spec});
+  }
+  SelectionSpec full = SmallSpec(Predictor::kDepth);
+  full.transfer = Transfer::kFull;
+  cases.push_back({"full", full});
+  return cases;
+}
+
 std::string Errors(const FakeRank& rank) {
   std::string all;
   for (const std::string& error : rank.errors) all += error + "; ";
@@ -58,6 +80,8 @@ class DataPlaneTest : public testing::TestWithParam<Case> {
  protected:
   const SelectionSpec spec_ = GetParam().spec;
 };
+
+class ServingTest : public DataPlaneTest {};
 
 TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
   TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
@@ -93,39 +117,42 @@ TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
   EXPECT_EQ(metrics.captured_mass[1].count, 13u * heads) << "180 to 184, 188, .. 216";
 }
 
-TEST_P(DataPlaneTest, ContinuesFromTheDensePhaseWithItsPool) {
+TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 12, spec_, 40);
   uint32_t first_sparse = 40;
-  while (AttendsEverything(first_sparse, spec_, kBlockTokens)) ++first_sparse;
+  while (sequence->Everything(2, first_sparse)) ++first_sparse;
   while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
   // 48 of the first sparse position's candidates are chosen among those resident (from the pool) or new in it (from the
   // ring).
-  EXPECT_EQ(sequence->streamed_rows, 0u);
+  if (spec_.transfer == Transfer::kDelta) {
+    EXPECT_EQ(sequence->streamed_rows, 0u);
+  }
   for (int i = 0; i < 60; ++i) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
   EXPECT_EQ(Errors(*rank), "");
   for (const auto& [position, lists] : sequence->selections) {
+    if (sequence->Everything(2, position)) continue;  // lists with smaller budgets have become sparse before
     ASSERT_EQ(cluster.CheckSelection(*sequence, position, 1, 0, lists[2]), "") << position;
   }
 }
 
-TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
+TEST_P(ServingTest, SelectionDependsOnNothingButTheSequence) {
   const Selections expected = Baseline(spec_, 13, 150, 25);
   struct Variation {
     const char* name;
-    uint32_t pool_slots;
+    float pool_factor;
     int neighbours;
     TestCluster::Options options;
   };
   std::vector<Variation> variations = {
-      {"smallest pool", 48, 0, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"large pool", 300, 0, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"batched", 96, 3, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"two threads, slow", 96, 2, {.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 7}},
-      {"one row at a time, tiny frames", 64, 2, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"no mass", 96, 1, {.data_plane = TestCluster::SmallDataPlane()}},
-      {"all masses", 96, 1, {.data_plane = TestCluster::SmallDataPlane()}}};
+      {"smallest pool", 1, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"large pool", 6, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"batched", 2, 3, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"two threads, slow", 2, 2, {.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 7}},
+      {"one row at a time, tiny frames", 1.34f, 2, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"no mass", 2, 1, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"all masses", 2, 1, {.data_plane = TestCluster::SmallDataPlane()}}};
   variations[4].options.data_plane.selector.batch_rows = 1;
   variations[4].options.data_plane.streamer.frame_bytes = 600;
   variations[5].options.data_plane.selector.measure_captured_mass = false;
@@ -133,9 +160,11 @@ TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
   for (const Variation& variation : variations) {
     TestCluster cluster(variation.options);
     auto rank = cluster.NewRank();
-    std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec_, 150, variation.pool_slots)};
+    SelectionSpec spec = spec_;
+    spec.pool_factor = variation.pool_factor;
+    std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec, 150)};
     for (int i = 0; i < variation.neighbours; ++i) {
-      rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec_, 40 + 70 * i, variation.pool_slots));
+      rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec, 40 + 70 * i));
     }
     for (int i = 0; i < 25; ++i) ASSERT_TRUE(rank->Decode(rows)) << variation.name << ": " << Errors(*rank);
     EXPECT_EQ(Errors(*rank), "") << variation.name;
@@ -143,13 +172,14 @@ TEST_P(DataPlaneTest, SelectionDependsOnNothingButTheSequence) {
   }
 }
 
-TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
+TEST_P(ServingTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
   const Selections expected = Baseline(spec_, 14, 150, 25);
-  for (const int layers_of_last_step : {0, 1, 2, 3}) {
+  for (const auto& [steps, layers_of_last_step] :
+       {std::pair(10, 0), std::pair(10, 1), std::pair(10, 2), std::pair(10, 3), std::pair(12, 1), std::pair(13, 2)}) {
     TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
     auto rank = cluster.NewRank();
     FakeSequence* before = rank->Prefill(1, 14, spec_, 150);
-    for (int i = 0; i < 10; ++i) ASSERT_TRUE(rank->Decode({before}));
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(rank->Decode({before}));
     ASSERT_TRUE(rank->Decode({before}, layers_of_last_step));
     cluster.PumpCacheRank();
     cluster.data_plane->CloseLink(rank->link(), absl::UnavailableError("killed"));
@@ -157,7 +187,7 @@ TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
 
     auto successor = cluster.NewRank();
     FakeSequence* after = successor->Attach(*before);
-    EXPECT_EQ(after->next_position, layers_of_last_step == 3 ? 161u : 160u);
+    EXPECT_EQ(after->next_position, 150u + steps + (layers_of_last_step == 3));
     EXPECT_EQ(after->attach_epoch, 2u);
     std::set<uint32_t> working_set;
     for (uint32_t p = 0; p < after->next_position; ++p) {
@@ -170,7 +200,7 @@ TEST_P(DataPlaneTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
   }
 }
 
-TEST_P(DataPlaneTest, AForkContinuesAsItsSourceWould) {
+TEST_P(ServingTest, AForkContinuesAsItsSourceWould) {
   const Selections expected = Baseline(spec_, 15, 150, 20);
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
@@ -188,6 +218,114 @@ TEST_P(DataPlaneTest, AForkContinuesAsItsSourceWould) {
 
 INSTANTIATE_TEST_SUITE_P(Predictors, DataPlaneTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Predictors, ServingTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Sharing, ServingTest, testing::ValuesIn(SharingCases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection) {
+  for (const Case& c : SharingCases()) {
+    const uint32_t interval = c.spec.reuse_interval;
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    FakeSequence* sequence = rank->Prefill(1, 23, c.spec, 150);
+    std::set<std::pair<uint32_t, size_t>> expected;
+    std::set<uint32_t> anchors;
+    for (uint32_t p = 150; p < 180; ++p) {
+      ASSERT_TRUE(rank->Decode({sequence})) << c.name << ": " << Errors(*rank);
+      if (p != 150 && (c.spec.predictor == Predictor::kFixed || p % interval != 0)) continue;
+      anchors.insert(p);
+      for (size_t list = 0; list < sequence->lists.size(); ++list) {
+        if (!Streams(c.spec, list)) expected.insert({p, list});
+      }
+    }
+    cluster.PumpCacheRank();
+    EXPECT_EQ(sequence->deltas, expected) << c.name;
+    // A prediction from the past is made as soon as its queries are there: that of 180 may be one of them. A layer
+    // whose heads all stream is never scored.
+    const uint64_t selections = cluster.metrics.Snapshot().selections / (c.spec.head_budgets.empty() ? 3 : 2);
+    if (c.spec.predictor == Predictor::kFixed) {
+      EXPECT_EQ(selections, 0u);
+    } else {
+      EXPECT_EQ(selections, anchors.size() + (PredictsFromPast(c.spec.predictor) && 180 % interval == 0)) << c.name;
+    }
+    for (const auto& [position, lists] : sequence->selections) {
+      for (size_t list = 0; list < lists.size(); ++list) {
+        const int layer = static_cast<int>(list) / 2, head = static_cast<int>(list) % 2;
+        if (Streams(c.spec, list)) {
+          ASSERT_TRUE(lists[list].empty());
+        } else {
+          ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "") << c.name << position;
+        }
+      }
+    }
+    EXPECT_EQ(Errors(*rank), "") << c.name;
+  }
+}
+
+TEST(DataPlane, RestartsBetweenAnchorsOrAtTheAnchorWhoseSelectionIsGone) {
+  for (const Case& c : SharingCases()) {
+    const Selections expected = Baseline(c.spec, 24, 150, 25);
+    for (const uint32_t max_restart : {161u, 160u, 159u, 158u, 157u}) {
+      TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+      auto rank = cluster.NewRank();
+      FakeSequence* before = rank->Prefill(1, 24, c.spec, 150);
+      for (int i = 0; i < 12; ++i) ASSERT_TRUE(rank->Decode({before}));
+      cluster.PumpCacheRank();
+      auto successor = cluster.NewRank();
+      FakeSequence* after = successor->Attach(*before, max_restart);
+      // With the selections of the newest two anchors any of their positions can be the next. Predictions from the past
+      // are one position ahead.
+      const uint32_t interval = c.spec.reuse_interval;
+      const uint32_t newest = 161 + PredictsFromPast(c.spec.predictor), anchor = max_restart - max_restart % interval;
+      const bool kept = c.spec.predictor == Predictor::kFixed || anchor + interval >= newest - newest % interval;
+      EXPECT_EQ(after->next_position, kept ? max_restart : anchor) << c.name << max_restart;
+      while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << c.name << Errors(*successor);
+      EXPECT_EQ(Errors(*successor), "") << c.name;
+      for (const auto& [position, lists] : after->selections) {
+        EXPECT_EQ(lists, expected.at(position)) << c.name << " from " << max_restart << " at " << position;
+      }
+    }
+  }
+}
+
+TEST(DataPlane, SendsEveryRowEveryTimeWithFullTransfer) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  SelectionSpec spec = SmallSpec(Predictor::kExact);
+  spec.transfer = Transfer::kFull;
+  FakeSequence* sequence = rank->Prefill(1, 25, spec, 150);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(rank->Decode({sequence}));
+  EXPECT_EQ(sequence->streamed_rows, 10u * 48 * sequence->lists.size());
+  EXPECT_EQ(sequence->local_rows, 0u);
+  EXPECT_EQ(cluster.metrics.Snapshot().selection_hits, 0u);
+  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_EQ(sequence->selections, Baseline(SmallSpec(Predictor::kExact), 25, 150, 10));
+}
+
+TEST(DataPlane, KeepsNoMiddleRowsOfStreamingHeads) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  SelectionSpec spec = SmallSpec(Predictor::kExact);
+  spec.head_budgets = {48, 0, 48, 0, 0, 0};
+  FakeSequence* sequence = rank->Prefill(1, 26, spec, 380);
+  cluster.PumpCacheRank();
+  const KvBlockPool& blocks = cluster.data_plane->blocks();
+  // Two lists of 380 rows; four of a block with the sinks, and of 192 rows: the ring of 128 and two blocks of slack.
+  EXPECT_LE(blocks.used(), 2u * 12 + 4 * (1 + 7));
+  EXPECT_LE(blocks.used() + blocks.reserved(), 2u * 13 + 4 * (1 + 6 + 2)) << "not what 400 positions of 6 lists take";
+  for (int i = 0; i < 15; ++i) ASSERT_TRUE(rank->Decode({sequence}));
+  EXPECT_LE(blocks.used(), 2u * 13 + 4 * (1 + 7));
+  FakeSequence* fork = rank->Fork(*sequence, 2);
+  ASSERT_TRUE(rank->Decode({sequence, fork}));
+  auto successor = cluster.NewRank();
+  // Further back than the rows that are left of the streaming heads the prompt has to come again.
+  EXPECT_EQ(successor->Attach(*fork, 381)->next_position, 381u);
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, 1).ok());
+  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(2, 2).ok());
+  EXPECT_EQ(blocks.free(), blocks.total());
+  EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
+}
 
 TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
@@ -197,7 +335,7 @@ TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
     spec.budget_tokens = kUnlimitedBudget;
     return spec;
   }();
-  FakeSequence* before = rank->Prefill(1, 16, dense, 300, 400);
+  FakeSequence* before = rank->Prefill(1, 16, dense, 300);
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(rank->Decode({before}));
   auto successor = cluster.NewRank();
   FakeSequence* after = successor->Attach(*before);
@@ -269,7 +407,8 @@ TEST(DataPlane, RefusesRowsThatBreakTheProtocolAndServesTheOthers) {
   auto rank = cluster.NewRank();
   const SelectionSpec spec = SmallSpec(Predictor::kExact);
   FakeSequence* good = rank->Prefill(1, 19, spec, 150);
-  FakeSequence* small_pool = rank->Prefill(2, 20, spec, 150, /*pool_slots=*/47);
+  FakeSequence* small_pool = rank->Prefill(2, 20, spec, 150);
+  small_pool->spec.pool_factor = 1;  // not what it was opened with
   FakeSequence* wrong_position = rank->Prefill(3, 21, spec, 150);
   wrong_position->next_position = 149;
   rank->SendPlan({small_pool, good, wrong_position});

@@ -13,9 +13,6 @@ namespace {
 uint32_t Ring(const SelectionSpec& spec) {
   return wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
 }
-uint32_t Recent(const SelectionSpec& spec, uint32_t position) {
-  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
-}
 
 void AppendBytes(std::vector<std::byte>& payload, const std::vector<float>& values) {
   const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
@@ -106,6 +103,16 @@ std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t p
                                         const std::vector<uint32_t>& selected) const {
   const SelectionSpec& spec = sequence.spec;
   const int dim = shape.layout.head_dim, group = shape.layout.group_size();
+  if (const uint32_t anchor = sequence.Anchor(position); anchor != position) {
+    return CheckSelection(sequence, anchor, layer, head, selected);
+  }
+  const size_t list = layer * shape.layout.num_kv_heads + head;
+  if (spec.predictor == Predictor::kFixed) {
+    for (uint32_t i = 0; i < selected.size(); ++i) {
+      if (selected[i] != spec.sink_tokens + i) return "not the first rows";
+    }
+    return selected.size() == HeadBudget(spec, list) ? "" : "not the whole budget";
+  }
   std::vector<Vector> queries;
   if (PredictsFromPast(spec.predictor)) {
     const uint32_t count = spec.predictor == Predictor::kLast ? 1 : spec.window + 1;
@@ -128,17 +135,17 @@ std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t p
   }
   const Vector importance = ImportanceReference(
       spec.group_aggregation, queries, Keys(sequence.seed, layer, head, position), shape.model.attention_scale);
-  const uint32_t end = Recent(spec, position);
+  const uint32_t end = sequence.Window(position);
   // Angles of up to 400 rad in f32 move scores by about 1e-4; importances follow relatively.
-  return CheckTopK(importance, selected, spec.sink_tokens, end, std::min(spec.budget_tokens, end - spec.sink_tokens),
-                   2e-3);
+  return CheckTopK(importance, selected, spec.sink_tokens, end,
+                   std::min(HeadBudget(spec, list), end - spec.sink_tokens), 2e-3);
 }
 
 double TestCluster::Mass(const FakeSequence& sequence, uint32_t position, int layer, int head,
                          const std::vector<uint32_t>& selected) const {
   const std::vector<Vector> queries = Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
   return MassReference(queries, Keys(sequence.seed, layer, head, position + 1), shape.model.attention_scale,
-                       sequence.spec.sink_tokens, selected, Recent(sequence.spec, position));
+                       sequence.spec.sink_tokens, selected, sequence.Window(position));
 }
 
 std::vector<Vector> TestCluster::RealQueries(const FakeSequence& sequence, uint32_t position, int layer,
@@ -181,16 +188,14 @@ FakeSequence::Row FakeRank::Row(FakeSequence& sequence, int layer, int head, uin
   return row;
 }
 
-FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
-                                uint32_t pool_slots) {
+FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens) {
   const KvLayout& layout = cluster_->shape.layout;
   auto owned = std::make_unique<FakeSequence>();
   FakeSequence& sequence = *owned;
   sequence.id = id;
   sequence.seed = seed;
   sequence.spec = spec;
-  sequence.prompt_tokens = sequence.next_position = prompt_tokens;
-  sequence.pool_slots = pool_slots;
+  sequence.prompt_tokens = sequence.next_position = sequence.attach_position = prompt_tokens;
   sequence.lists.resize(layout.num_layers * layout.num_kv_heads);
   sequence.attach_epoch = cluster_->data_plane
                               ->OpenSequence(link_, {.sequence_id = id,
@@ -244,13 +249,12 @@ FakeSequence* FakeRank::Attach(const FakeSequence& old, uint32_t max_restart) {
   sequence.seed = old.seed;
   sequence.spec = old.spec;
   sequence.prompt_tokens = old.prompt_tokens;
-  sequence.pool_slots = old.pool_slots;
   sequence.lists.resize(old.lists.size());
   sequence.refill_done_at = kNoPosition;
   FakeSequence* result = (sequences_[old.id] = std::move(owned)).get();
   const DataPlane::Attached attached = cluster_->data_plane->AttachSequence(link_, old.id, max_restart).value();
   sequence.attach_epoch = attached.attach_epoch;
-  sequence.next_position = attached.restart_position;
+  sequence.next_position = sequence.attach_position = attached.restart_position;
   Expect(cluster_->PumpUntil(*this, [&] { return sequence.refill_done_at == attached.restart_position; }),
          "no RefillDone");
   return result;
@@ -261,7 +265,9 @@ FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   owned->id = id;
   owned->attach_epoch = cluster_->data_plane->ForkSequence(link_, source.id, id, source.max_positions).value();
   for (FakeSequence::List& list : owned->lists) list.pool.clear();
+  owned->attach_position = owned->next_position;
   owned->selections.clear();
+  owned->deltas.clear();
   owned->masses.clear();
   owned->verdicts.clear();
   return (sequences_[id] = std::move(owned)).get();
@@ -278,26 +284,34 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     FakeSequence& sequence = *rows[i];
     const uint32_t position = sequence.next_position;
-    const bool everything = AttendsEverything(position, sequence.spec, kBlockTokens);
-    if (everything) {
+    uint32_t dense_lists = 0, pool_slots = 0;
+    std::vector<std::vector<uint32_t>> kept(sequence.lists.size());
+    for (size_t list = 0; list < sequence.lists.size(); ++list) {
+      const int layer = static_cast<int>(list) / layout.num_kv_heads,
+                head = static_cast<int>(list) % layout.num_kv_heads;
+      pool_slots += sequence.Pool(list);
+      // Where no delta comes the selection stays.
+      const auto before = sequence.selections.find(position - 1);
+      const bool awaited = NeedsDelta(sequence.spec, list, position, sequence.prompt_tokens, sequence.attach_position);
+      missing_[{layer, static_cast<int>(i)}] += awaited;
+      if (!awaited && before != sequence.selections.end()) kept[list] = before->second[list];
+      if (!sequence.Everything(list, position)) continue;
       // Both sides know: pool index k holds sinks + k below the recent window.
-      for (int list = 0; list < layout.num_layers * layout.num_kv_heads; ++list) {
-        for (uint32_t p = sequence.spec.sink_tokens; p < Recent(sequence.spec, position); ++p) {
-          sequence.lists[list].pool[p - sequence.spec.sink_tokens] =
-              Row(sequence, list / layout.num_kv_heads, list % layout.num_kv_heads, p);
-        }
+      ++dense_lists;
+      for (uint32_t p = sequence.spec.sink_tokens; p < sequence.Window(position); ++p) {
+        sequence.lists[list].pool[p - sequence.spec.sink_tokens] = Row(sequence, layer, head, p);
       }
-    } else {
-      sequence.selections[position].resize(sequence.lists.size());
+    }
+    const bool everything = dense_lists == sequence.lists.size();
+    if (!everything) {
+      sequence.selections[position] = std::move(kept);
       sequence.masses[position].assign(sequence.lists.size(), NAN);
-      for (int layer = 0; layer < layout.num_layers; ++layer)
-        missing_[{layer, static_cast<int>(i)}] = layout.num_kv_heads;
     }
     const wire::PlanRow row{.sequence_id = sequence.id,
                             .attach_epoch = sequence.attach_epoch,
                             .position = position,
                             .token_id = 1000 + position,
-                            .pool_slots = sequence.pool_slots,
+                            .pool_slots = pool_slots,
                             .grant_generation = 1,
                             .flags = everything ? wire::kPlanAttendsEverything : 0};
     const auto* bytes = reinterpret_cast<const std::byte*>(&row);
@@ -458,9 +472,11 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     FakeSequence::List& list = sequence.lists[list_index];
     const uint32_t position = sequence.next_position;
     auto write = [&](uint32_t index, const FakeSequence::Row& row) {
-      Expect(index < sequence.pool_slots, "pool index outside the grant");
-      for (const auto& [other, held] : list.pool)
-        Expect(other >= sequence.pool_slots || held != row, "row was resident already");
+      Expect(index < sequence.Pool(list_index), "pool index outside the grant");
+      for (const auto& [other, held] : list.pool) {
+        const bool sent_again = sequence.spec.transfer == Transfer::kFull && other == index;
+        Expect(held != row || sent_again, "row was resident already");
+      }
       list.pool[index] = row;
     };
     for (const wire::LocalRow& row : local) {
@@ -477,7 +493,8 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
       if (known == list.position_of.end()) return Expect(false, "streamed bytes are no row of this list");
       Expect(row == cluster_->TruthRow(sequence.seed, header.layer_first, entry.kv_head, known->second),
              "row bytes differ");
-      Expect(known->second + Ring(sequence.spec) <= position, "streamed a row of the ring");
+      Expect(known->second + Ring(sequence.spec) <= position || sequence.spec.transfer == Transfer::kFull,
+             "streamed a row of the ring");
       write(index, row);
     }
     sequence.streamed_rows += streamed.size();
@@ -488,7 +505,8 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
       sequence.masses[position][list_index] = entry.captured_mass;
     }
     if ((entry.flags & wire::kDeltaLast) == 0) continue;
-    --missing_[{header.layer_first, static_cast<int>(entry.plan_row)}];
+    Expect(--missing_[{header.layer_first, static_cast<int>(entry.plan_row)}] >= 0, "a delta that is not awaited");
+    Expect(sequence.deltas.insert({position, list_index}).second, "a second delta of a list");
     CheckSelection(sequence, header.layer_first, entry.kv_head, whole);
   }
   Expect(offset == frame.payload().size(), "payload has a rest");
@@ -577,7 +595,10 @@ void FakeRank::OnRefill(const ReceivedFrame& frame) {
       FakeSequence::Row row(2 * layout.head_dim);
       std::memcpy(row.data(), frame.payload().data() + (head * header.row_count + i) * layout.row_bytes(),
                   layout.row_bytes());
-      Expect(row == Row(sequence, header.layer_first, head, position), "refilled bytes differ");
+      const size_t list = header.layer_first * layout.num_kv_heads + head;
+      const bool kept = !Streams(sequence.spec, list) || position < sequence.spec.sink_tokens ||
+                        position + Ring(sequence.spec) >= sequence.next_position;
+      Expect(row == Row(sequence, header.layer_first, head, position) || !kept, "refilled bytes differ");
       sequence.lists[header.layer_first * layout.num_kv_heads + head].ring[position] = row;
       if (header.layer_first + 1 == layout.num_layers) sequence.refilled.insert(position);
     }

@@ -22,7 +22,7 @@ struct FakeSequence {
   SelectionSpec spec;
   uint32_t prompt_tokens = 0;
   uint32_t max_positions = 400;
-  uint32_t pool_slots = 96;
+  uint32_t attach_position = 0;
   uint32_t next_position = 0;
 
   // Working set by [layer * num_kv_heads + head]: what was really received or computed here.
@@ -41,6 +41,14 @@ struct FakeSequence {
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
   std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
   uint64_t streamed_rows = 0, local_rows = 0, prefetched_rows = 0;
+  std::set<std::pair<uint32_t, size_t>> deltas;  // (position, list) that an entry came for
+
+  uint32_t Anchor(uint32_t position) const { return AnchorPosition(spec, position, prompt_tokens); }
+  uint32_t Window(uint32_t position) const { return WindowStart(spec, position, prompt_tokens); }
+  bool Everything(size_t list, uint32_t position) const {
+    return AttendsEverything(spec, list, position, prompt_tokens);
+  }
+  uint32_t Pool(size_t list) const { return PoolSlots(spec, list, max_positions); }
 
   // Verdicts by position: [layer * num_kv_heads + head].
   struct Verdict {
@@ -64,8 +72,7 @@ class FakeRank {
 
   uint32_t link() const { return link_; }
   // Opens a sequence and sends its prompt.
-  FakeSequence* Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
-                        uint32_t pool_slots = 96);
+  FakeSequence* Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens);
   // Takes over a sequence as it was on another rank, waits for the refill.
   FakeSequence* Attach(const FakeSequence& old, uint32_t max_restart = UINT32_MAX);
   FakeSequence* Fork(const FakeSequence& source, uint64_t id);

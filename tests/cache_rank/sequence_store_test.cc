@@ -241,5 +241,47 @@ TEST(SequenceJournal, FollowsReplaysAndGaps) {
   EXPECT_EQ(journal.token_ids, (std::vector<uint32_t>{20}));
 }
 
+TEST_F(SequenceStoreTest, StreamingHeadsKeepSinksAndNewestRowsOnly) {
+  SelectionSpec spec = test::SmallSpec(Predictor::kExact);
+  spec.head_budgets = {48, 0, 0, 0, 0, 48};
+  const KvRetention retention = KvRetention::Of(spec, shape_.layout);
+  CachedSequence& sequence =
+      **store_->Open(1, {.sequence_id = 1, .spec = spec, .max_positions = 900, .prompt_tokens = 600, .sampling = {}});
+  const size_t reserved = pool_->reserved();
+  for (uint32_t first = 0; first < 600; first += 75) Append(sequence.kv, 3, first, 75);
+  EXPECT_EQ(pool_->used() + pool_->reserved(), reserved) << "what was given back stays promised";
+  const uint32_t newest = 600 - retention.newest_tokens;
+  ExpectRows(sequence.kv, 3, 0, 4);
+  ExpectRows(sequence.kv, 3, newest, 600);
+  EXPECT_EQ(sequence.kv.tiles(0, 1)[3], nullptr);
+  EXPECT_NE(sequence.kv.tiles(0, 0)[3], nullptr);
+  std::vector<float> row(2 * shape_.layout.head_dim, -9);
+  sequence.kv.CopyRows(0, 1, 100, 1, reinterpret_cast<std::byte*>(row.data()));
+  EXPECT_EQ(row, std::vector<float>(row.size(), 0.0f));
+  EXPECT_EQ(sequence.RestartPosition(599), 599u);
+
+  // A fork copies them, so that neither keeps the other's blocks from going back.
+  CachedSequence& fork = **store_->Fork(2, 1, 2, 900);
+  for (uint32_t first = 600; first < 900; first += 100) {
+    Append(sequence.kv, 3, first, 100);
+    Append(fork.kv, 3, first, 100);
+  }
+  ExpectRows(fork.kv, 3, 900 - retention.newest_tokens, 900);
+  ExpectRows(fork.kv, 3, 0, 4);
+  EXPECT_EQ(sequence.RestartPosition(900 - KvRetention::kRestartSlack), 900 - KvRetention::kRestartSlack);
+  EXPECT_EQ(sequence.RestartPosition(700), 0u) << "the ring below it is gone";
+
+  // After a restart they go on; from the beginning, too.
+  ASSERT_TRUE(sequence.Restart(880).ok());
+  Append(sequence.kv, 3, 880, 20);
+  ExpectRows(sequence.kv, 3, 900 - retention.newest_tokens, 900);
+  ASSERT_TRUE(sequence.Restart(0).ok());
+  Append(sequence.kv, 4, 0, 900);
+  ExpectRows(sequence.kv, 4, 900 - retention.newest_tokens, 900);
+  ASSERT_TRUE(store_->Release(1, 1).ok());
+  ASSERT_TRUE(store_->Release(2, 1).ok());
+  EXPECT_EQ(pool_->free(), pool_->total());
+}
+
 }  // namespace
 }  // namespace winnow

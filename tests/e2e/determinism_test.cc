@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBudget = 256;
 constexpr int kTokens = 40;
-constexpr std::array<const char*, 3> kPresets = {"winnow", "async-token", "exact-token"};
+constexpr std::array<const char*, 4> kPresets = {"winnow", "async-token", "exact-token", "fixed"};
 
 // About eight times as long as what is attended.
 const TokenIds& Prompt() {

@@ -11,6 +11,48 @@ namespace {
 
 using ::testing::HasSubstr;
 
+class SubmitTest : public ::testing::Test {
+ protected:
+  SubmitTest() {
+    limits_ = {.vocab_size = 100,
+               .max_context_tokens = 10000,
+               .max_budget_tokens = 4096,
+               .layout = {2, 4, 2, 16, Dtype::kBf16},
+               .slot_pages = 0};
+    submit_.mutable_prompt_token_ids()->Add(7);
+    submit_.mutable_stopping()->set_max_tokens(5000);
+  }
+  absl::Status Make(const SelectionSpec& spec) {
+    *submit_.mutable_selection() = ToProto(spec);
+    return MakeSequence(submit_, limits_).status();
+  }
+  v1::DispatchRequest::Submit submit_;
+  SubmitLimits limits_;
+};
+
+TEST_F(SubmitTest, RefusesAWorkingSetThatCanNeverFit) {
+  const SelectionSpec spec{.budget_tokens = 1000};
+  const uint32_t pages = WorkingSet::PagesNeeded(limits_.layout, spec, 5001);
+  limits_.slot_pages = pages;
+  EXPECT_TRUE(Make(spec).ok());
+  limits_.slot_pages = pages - 1;
+  const absl::Status refused = Make(spec);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(std::to_string(pages) + " slot pages"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("has " + std::to_string(pages - 1)));
+  SelectionSpec streaming = spec;
+  streaming.head_budgets = {1000, 0, 1000, 1000};
+  EXPECT_TRUE(Make(streaming).ok()) << "a streaming head takes no pool";
+}
+
+TEST_F(SubmitTest, RefusesBudgetsOfAnotherShape) {
+  limits_.slot_pages = 100000;
+  SelectionSpec spec{.budget_tokens = 64, .head_budgets = {64, 64, 64}};
+  EXPECT_THAT(std::string(Make(spec).message()), HasSubstr("head_budgets has 3 budgets, the model 2 layers of 2 kv"));
+  spec.head_budgets.push_back(0);
+  EXPECT_TRUE(Make(spec).ok());
+}
+
 TEST(MakeSequence, RefusesAWorkingSetThatCanNeverFitWithTheArithmetic) {
   SelectionSpec spec;
   spec.budget_tokens = 512;
@@ -39,7 +81,8 @@ TEST(MakeSequence, RefusesAWorkingSetThatCanNeverFitWithTheArithmetic) {
   EXPECT_TRUE(make(0.9f, guarded).ok());
   const absl::Status refused = make(0.9f, guarded - 1);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("4096 pool slots (the guard may let budgets of 512 grow 8 x)"));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("32768 pool slots (the guard may let budgets of 512 grow 8 x) over all"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr(std::to_string(guarded - 1)));
 }
 

@@ -63,12 +63,12 @@ TEST_F(WorkingSetTest, AttendsToEveryPositionInOrderWhileEverythingFits) {
     const SelectionSpec spec{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
     SlotPool slots = Pool(400);
     {
-      auto set = WorkingSet::Create(slots, layout_, spec, 700);
+      auto set = WorkingSet::Create(slots, layout_, spec, 700, prompt);
       ASSERT_TRUE(set.ok()) << set.status();
       Load(*set, 0, prompt, prompt);
       set->FinishLoad(prompt);
       for (uint32_t p = prompt; p < prompt + 200; ++p) {
-        set->AdvanceDense(p);
+        set->Advance(p);
         Write(*set, p);
         ASSERT_EQ(Positions(slots, *set, 1, 2), Range(0, p + 1)) << "prompt " << prompt << ", position " << p;
       }
@@ -80,9 +80,9 @@ TEST_F(WorkingSetTest, AttendsToEveryPositionInOrderWhileEverythingFits) {
 TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
   const SelectionSpec spec{.budget_tokens = 16, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 2};
   SlotPool slots = Pool(100);
-  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
   ASSERT_TRUE(set.ok());
-  EXPECT_EQ(set->pool_slots(), 32u);
+  EXPECT_EQ(set->pool_slots(0, 0), 32u);
   const uint32_t prompt = 1000;
   Load(*set, 0, 4, prompt);
   Load(*set, prompt - set->ring_tokens(), set->ring_tokens(), prompt);
@@ -135,13 +135,13 @@ TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
 TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled) {
   const SelectionSpec spec{.budget_tokens = 64, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 1};
   SlotPool slots = Pool(100);
-  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
   ASSERT_TRUE(set.ok());
   Load(*set, 0, 10, 10);
   set->FinishLoad(10);
   uint32_t p = 10;
-  for (; AttendsEverything(p, spec, kBlockTokens); ++p) {
-    set->AdvanceDense(p);
+  for (; set->AttendsEverything(0, p); ++p) {
+    set->Advance(p);
     Write(*set, p);
     ASSERT_EQ(Positions(slots, *set, 0, 0), Range(0, p + 1));
   }
@@ -157,9 +157,9 @@ TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled)
 TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
   const SelectionSpec spec{.budget_tokens = 8, .pool_factor = 1};
   SlotPool slots = Pool(100);
-  auto set = WorkingSet::Create(slots, layout_, spec, 5000);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
   ASSERT_TRUE(set.ok());
-  const uint32_t outside = set->pool_slots();
+  const uint32_t outside = set->pool_slots(0, 0);
   const std::vector<std::byte> row(layout_.row_bytes());
   EXPECT_EQ(set->SetSelection(0, 0, 900, std::vector<uint32_t>{outside}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(set->CommitStreamed(0, 0, std::vector<uint32_t>{outside}, row.data()).code(),
@@ -172,10 +172,53 @@ TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
   EXPECT_TRUE(set->CommitLocal(0, 0, 900, std::vector<wire::LocalRow>{{0, 901 - ring}}).ok());
 }
 
+TEST_F(WorkingSetTest, ListsOfDifferentBudgetsBecomeSparseOneByOneAndStreamingOnesNeedNoPool) {
+  const SelectionSpec spec{.predictor = Predictor::kExact,
+                           .budget_tokens = 64,
+                           .head_budgets = {0, 40, 300, 64, 0, 64},
+                           .recent_tokens = 64,
+                           .reuse_interval = 4,
+                           .pool_factor = 1.5f};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 50);
+  ASSERT_TRUE(set.ok());
+  // Sinks and a ring of 128 take 3 pages; pools of 0, 60, 450 and 96 slots begin in the third.
+  EXPECT_EQ(slots.num_pages() - slots.free_pages(), 3u + 3 + 10 + 4 + 3 + 4);
+  EXPECT_EQ(set->pool_slots(), 60u + 450 + 96 + 96);
+  EXPECT_EQ(set->resident_rows(), 6u * (4 + 128) + 60 + 450 + 96 + 96);
+  Load(*set, 0, 50, 50);
+  set->FinishLoad(50);
+  std::vector<std::vector<uint32_t>> selected(6);
+  for (uint32_t p = 50; p < 600; ++p) {
+    set->Advance(p);
+    // Each list's newest selection: the first rows, of which all that lie in the pool already have their identity
+    // index.
+    for (size_t list = 0; list < 6; ++list) {
+      if (!set->NeedsDelta(list, p)) continue;
+      EXPECT_EQ(p % 4, 0u);
+      EXPECT_GT(spec.head_budgets[list], 0u);
+      std::vector<uint32_t> indices;
+      for (uint32_t i = 0; i < 20; ++i) indices.push_back(i);
+      ASSERT_TRUE(set->SetSelection(list / kHeads, list % kHeads, p, indices).ok());
+      selected[list] = Range(4, 24);
+    }
+    Write(*set, p);
+    const uint32_t window = WindowStart(spec, p, 50);
+    for (size_t list = 0; list < 6; ++list) {
+      std::vector<uint32_t> expected = Range(0, std::min(4u, p + 1));
+      const bool everything = window - 4 <= spec.head_budgets[list];
+      const std::vector<uint32_t> middle = everything ? Range(4, window) : selected[list];
+      expected.insert(expected.end(), middle.begin(), middle.end());
+      for (uint32_t q = std::max(window, 4u); q <= p; ++q) expected.push_back(q);
+      ASSERT_EQ(Positions(slots, *set, list / kHeads, list % kHeads), expected) << "list " << list << " position " << p;
+    }
+  }
+}
+
 TEST_F(WorkingSetTest, TakesNothingWhenThePoolIsTooSmall) {
   const SelectionSpec spec{.budget_tokens = 64};
   SlotPool slots = Pool(WorkingSet::PagesNeeded(layout_, spec, 5000) - 1);
-  EXPECT_EQ(WorkingSet::Create(slots, layout_, spec, 5000).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(WorkingSet::Create(slots, layout_, spec, 5000, 1000).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(slots.free_pages(), slots.num_pages());
 }
 

@@ -44,6 +44,7 @@ const Case kCases[] = {
     {"epsilon", "0.1", [](SelectionSpec& s) { s.epsilon = 0.1f; }, "1.5"},
     {"stop_rule", "bound", [](SelectionSpec& s) { s.stop_rule = StopRule::kBound; }, "never"},
     {"budget", "unlimited", [](SelectionSpec& s) { s.budget_tokens = kUnlimitedBudget; }, "0"},
+    {"profile_use", "streaming", [](SelectionSpec& s) { s.profile_use = ProfileUse::kStreaming; }, "all"},
     {"sinks", "0", [](SelectionSpec& s) { s.sink_tokens = 0; }, "4097"},
     {"recent", "65536", [](SelectionSpec& s) { s.recent_tokens = 65536; }, "0"},
     {"reuse_interval", "4", [](SelectionSpec& s) { s.reuse_interval = 4; }, "17"},

@@ -115,7 +115,7 @@ class TextGenerationTest : public ::testing::Test {
   ScriptedGenerator generator_;
   LetterDecoders decoders_;
   TimerQueue timers_;
-  TextGeneration generation_{{.eos_token_ids = {25}}, &generator_, &decoders_, &timers_};
+  TextGeneration generation_{{.eos_token_ids = {25}, .head_profile = nullptr}, &generator_, &decoders_, &timers_};
   Recorder recorder_;
 };
 

@@ -1,0 +1,62 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// How much of the context each (layer, kv head) of one model attends to, measured on sample text (`winnow
+// profile-heads`). A specification takes budgets by head from it (ProfileUse). The file is JSON:
+//   {"format": "winnow-head-profile", "version": 1,
+//    "model": {"digest": "...", "num_layers": 8, "num_kv_heads": 2},
+//    "measured": {"texts": ["docs/api.md"], "tokens": 8192, "queries": 64, "sink_tokens": 4, "recent_tokens": 64,
+//                 "budget_mass": 0.95},
+//    "heads": [{"layer": 0, "kv_head": 0, "window_mass": 0.41, "streaming": false,
+//               "tokens_for_mass": {"0.90": 120.5, "0.95": 310, "0.98": 702}, "budget_share": 0.03}, ...]}
+struct HeadProfile {
+  static constexpr std::array<double, 3> kMasses = {0.90, 0.95, 0.98};
+
+  struct Head {
+    double window_mass = 0;                              // mean mass under sinks and recent window
+    bool streaming = false;                              // these are enough for it
+    std::array<double, kMasses.size()> tokens_needed{};  // mean rows between them that hold kMasses, best ones first
+    double budget_share = 0;                             // of the sum of all heads' budgets; positive
+
+    friend bool operator==(const Head&, const Head&) = default;
+  };
+
+  std::string model_digest = {};  // of the checkpoint that was measured
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  // What was measured.
+  std::vector<std::string> texts = {};
+  uint64_t tokens = 0;
+  uint64_t queries = 0;
+  uint32_t sink_tokens = 0;
+  uint32_t recent_tokens = 0;
+  double budget_mass = 0;        // the mass that budget shares are for
+  std::vector<Head> heads = {};  // by layer * num_kv_heads + kv_head
+
+  // INVALID_ARGUMENT names `file`, the field and what was found.
+  static absl::StatusOr<HeadProfile> Parse(std::string_view json, std::string_view file);
+  static absl::StatusOr<HeadProfile> Load(const std::string& path);
+  std::string ToJson() const;
+
+  // FAILED_PRECONDITION when the profile is of a model of another shape; `file` is named.
+  absl::Status CheckShape(int model_layers, int model_kv_heads, std::string_view file) const;
+
+  friend bool operator==(const HeadProfile&, const HeadProfile&) = default;
+};
+
+// The specification with the budgets by head that its profile_use asks for; unchanged where it has some already,
+// selects nothing or uses no profile. With budgets their sum is that of budget_tokens over all heads: shares are scaled
+// to it, rounded by the largest remainder, ties to the lower list, and no head but a streaming one gets 0.
+SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile);
+
+}  // namespace winnow
