@@ -81,6 +81,10 @@ class Bench {
     if (threads_ == 1) {
       for (int queries : {4, 8}) KeyScore(16384, 64, queries);
       for (int queries : {4, 8}) KeySoftmax(16384, 64, queries);
+      for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+        for (auto [context, stride] : {std::pair{16384, 1}, {16384, 40}}) AttendBlocks(context, stride, 64, 4, dtype);
+      }
+      AttendBlocks(16384, 1, 128, 5, Dtype::kBf16);
       TopK(16384, 2048);
       TopK(4096, 1024);
       RopeAppend();
@@ -277,6 +281,46 @@ class Bench {
       kernels_.softmax_sum(sum);
     });
     Report(what, seconds, static_cast<double>(keys) * head_dim * 2, 2.0 * keys * head_dim * queries);
+  }
+
+  // Every `stride`-th row of a context, as rows that were not sent lie.
+  void AttendBlocks(int context, int stride, int head_dim, int queries, Dtype dtype) {
+    const size_t block_bytes = size_t{kBlockTokens} * 2 * head_dim * DtypeBytes(dtype);
+    const size_t num_blocks = context / kBlockTokens;
+    const size_t copies = std::max<size_t>(1, (size_t{96} << 20) / (num_blocks * block_bytes));
+    Memory rows(copies * num_blocks * block_bytes);
+    rows.FillRandom(dtype);
+    std::vector<const void*> blocks;
+    for (size_t b = 0; b < copies * num_blocks; ++b) {
+      blocks.push_back(static_cast<char*>(rows.data()) + b * block_bytes);
+    }
+    std::mt19937 random(4);
+    std::shuffle(blocks.begin(), blocks.end(), random);
+    std::vector<uint32_t> positions;
+    for (int p = 0; p < context; p += stride) positions.push_back(p);
+    Memory q(queries * head_dim * 4), o(queries * head_dim * 4), lse(queries * 4);
+    q.FillRandom(Dtype::kF32);
+    Memory scratch(AttendBlocksScratchBytes(queries, head_dim));
+    const double seconds = BestSeconds([&] {
+      for (size_t i = 0; i < copies; ++i) {
+        kernels_.attend_blocks({.q = q.floats(),
+                                .num_queries = queries,
+                                .head_dim = head_dim,
+                                .scale = 0.125f,
+                                .blocks = blocks.data() + i * num_blocks,
+                                .kv_dtype = dtype,
+                                .positions = positions.data(),
+                                .num_rows = static_cast<uint32_t>(positions.size()),
+                                .o = o.floats(),
+                                .lse = lse.floats(),
+                                .scratch = scratch.data()});
+      }
+    });
+    char what[80];
+    std::snprintf(what, sizeof what, "attend_blocks %s %zu rows hd %d, %d queries", DtypeName(dtype), positions.size(),
+                  head_dim, queries);
+    Report(what, seconds / copies, static_cast<double>(positions.size() * block_bytes / kBlockTokens),
+           4.0 * positions.size() * queries * head_dim);
   }
 
   void TopK(uint32_t n, uint32_t k) {

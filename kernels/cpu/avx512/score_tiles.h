@@ -5,14 +5,13 @@
 #include <cstdint>
 
 #include "common/base/check.h"
+#include "kernels/cpu/avx512/later_groups.h"
 #include "kernels/cpu/avx512/unrolled.h"
 #include "kernels/cpu/key_groups.h"
 #include "kernels/params.h"
 
 // Scores of index tiles: keys outside, so that they are read once; up to eight queries by two groups of 16 keys stay in
 // registers. A score is one chain over ascending elements, whatever it is computed beside.
-//
-// Tiles lie anywhere, so hardware prefetching ends with each: a later one is prefetched here, line by line.
 //
 // A Step says how a step of the tile format (one vector of each group) meets the queries:
 //   Word, kWords   what stands for a query in one step
@@ -32,44 +31,27 @@ inline constexpr int kQueryTail = 16;
 inline constexpr int kQueryStride = kMaxScoredHeadDim + kQueryTail;
 inline constexpr int kMaxQueriesOfPass = 32;
 
-inline constexpr int kPairsAhead = 6;
-
-// Two groups, and the two that lie kPairsAhead pairs behind them.
-struct GroupPair {
-  const char* a;
-  const char* b;
-  const char* later_a;
-  const char* later_b;
-};
-
-inline __attribute__((always_inline)) void PrefetchLine(const char* a, const char* b, int line) {
-  _mm_prefetch(a + line * kStepBytes, _MM_HINT_T0);
-  _mm_prefetch(b + line * kStepBytes, _MM_HINT_T0);
-}
-
-// Prefetches the first `fetched` lines of the later groups on the way.
+// Prefetches the pair `later` on the way, if there is one.
 template <typename Step, int kQueries>
-inline void ScorePair(const typename Step::Word* q, const GroupPair& pair, int steps, int fetched, float scale,
-                      float* out, int64_t stride) {
+inline void ScorePair(const typename Step::Word* q, const GroupPair& pair, const GroupPair& later, int steps,
+                      float scale, float* out, int64_t stride) {
   typename Step::Sum sum[kQueries][2];
   Unrolled<kQueries>([&](int i)
                          __attribute__((always_inline)) { sum[i][0] = sum[i][1] = Step::Start(q + i * kQueryStride); });
   const typename Step::Word* words = q;
   const char* a = pair.a;
   const char* b = pair.b;
-  const char* later_a = pair.later_a;
-  const char* later_b = pair.later_b;
   int s = 0;
-  for (; s < std::min(steps, fetched); ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
-    PrefetchLine(later_a, later_b, 0);
-    later_a += kStepBytes;
-    later_b += kStepBytes;
-    Step::template Add<kQueries>(words, a, b, sum);
+  if (later.a != nullptr) {
+    for (; s < steps; ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
+      PrefetchLine(later, s);
+      Step::template Add<kQueries>(words, a, b, sum);
+    }
+    if (Step::kLinesBehind > 0) PrefetchLine(later, steps);
   }
   for (; s < steps; ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
     Step::template Add<kQueries>(words, a, b, sum);
   }
-  if (fetched > steps) PrefetchLine(later_a, later_b, 0);
   Unrolled<kQueries>([&](int i) __attribute__((always_inline)) {
     const typename Step::Word* query = q + i * kQueryStride;
     _mm512_storeu_ps(out + i * stride, Step::Finish(sum[i][0], query, scale, a));
@@ -81,14 +63,10 @@ inline void ScorePair(const typename Step::Word* q, const GroupPair& pair, int s
 template <typename Step>
 class TileScorer {
  public:
-  // Prefetches the first `fetched` of a group's lines(); the caller sees to the rest.
-  TileScorer(const KeyScoreParams& params, const KeyGroups& groups, int fetched)
-      : params_(params), groups_(groups), steps_(TileSteps(params)), fetched_(fetched) {
+  TileScorer(const KeyScoreParams& params, const KeyGroups& groups)
+      : params_(params), groups_(groups), steps_(TileSteps(params)) {
     WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxScoredHeadDim);
     WINNOW_CHECK(params.num_queries <= kMaxQueriesOfPass);
-    for (int g = 0; g < 2 * kPairsAhead && g < groups.count(); g += 2) {
-      for (int line = 0; line < fetched; ++line) PrefetchLine(groups.Lines(g), groups.Lines(g + 1), line);
-    }
     for (int i = 0; i < params.num_queries; ++i) {
       Step::LayOut(params.queries + static_cast<int64_t>(i) * params.head_dim, params.head_dim, q_ + i * kQueryStride);
     }
@@ -96,23 +74,25 @@ class TileScorer {
 
   static int Lines(const KeyScoreParams& params) { return TileSteps(params) + Step::kLinesBehind; }
 
-  // Groups [begin, end); begin is even, and so is end but for the last.
-  void Score(int begin, int end) const {
+  // Groups [begin, end); begin is even, and so is end but for the last. Each of `fetching` in four pairs prefetches a
+  // later one.
+  void Score(int begin, int end, LaterGroups& later, int fetching) const {
     for (int g = begin; g < end; g += 2) {
-      const GroupPair pair = {groups_.Lines(g), groups_.Lines(g + 1), groups_.Lines(g + 2 * kPairsAhead),
-                              groups_.Lines(g + 2 * kPairsAhead + 1)};
+      const GroupPair pair = {groups_.Lines(g), groups_.Lines(g + 1)};
+      GroupPair next = g / 2 % 4 < fetching ? later.Take() : GroupPair{};
       float* out = params_.scores + static_cast<int64_t>(g) * kKeyGroup;
       for (int i = 0; i < params_.num_queries; i += kQueryBlock) {
-        kOfQueries[std::min(params_.num_queries - i, kQueryBlock)](
-            q_ + i * kQueryStride, pair, steps_, i == 0 ? fetched_ : 0, params_.scale, out + i * params_.scores_stride,
-            params_.scores_stride);
+        kOfQueries[std::min(params_.num_queries - i, kQueryBlock)](q_ + i * kQueryStride, pair, next, steps_,
+                                                                   params_.scale, out + i * params_.scores_stride,
+                                                                   params_.scores_stride);
+        next = {};
       }
     }
   }
 
  private:
   using Word = typename Step::Word;
-  using PairFn = void (*)(const Word*, const GroupPair&, int, int, float, float*, int64_t);
+  using PairFn = void (*)(const Word*, const GroupPair&, const GroupPair&, int, float, float*, int64_t);
   static constexpr PairFn kOfQueries[] = {nullptr,
                                           ScorePair<Step, 1>,
                                           ScorePair<Step, 2>,
@@ -126,7 +106,6 @@ class TileScorer {
   const KeyScoreParams& params_;
   const KeyGroups& groups_;
   const int steps_;
-  const int fetched_;
   alignas(64) Word q_[kMaxQueriesOfPass * kQueryStride];
 };
 
@@ -139,7 +118,8 @@ void ScoreTiles(const KeyScoreParams& params) {
     pass.num_queries = std::min(params.num_queries - first, kMaxQueriesOfPass);
     pass.scores += first * params.scores_stride;
     const KeyGroups groups(pass);
-    TileScorer<Step>(pass, groups, TileScorer<Step>::Lines(pass)).Score(0, groups.count());
+    LaterGroups later(groups, TileScorer<Step>::Lines(pass));
+    TileScorer<Step>(pass, groups).Score(0, groups.count(), later, /*fetching=*/4);
   }
 }
 

@@ -7,11 +7,14 @@ namespace {
 
 // vpdpbusd multiplies unsigned by signed: keys are taken as k + 128, and sums start from -128 times the sum of the
 // query.
+// As _mm512_dpbusd_epi32, for which GCC 12 copies most accumulators around every step of a loop: a tenth of its time.
 inline __attribute__((always_inline)) __m512i AddDots(__m512i sum, __m512i a, __m512i b) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   return sum;
 }
 
+// vpdpbusd multiplies unsigned by signed: keys are taken as k + 128, and sums start from -128 times the sum of the
+// query.
 struct VnniStep : Int8Sums {
   static constexpr int kWords = 1;
 

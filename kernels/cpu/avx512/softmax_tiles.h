@@ -25,30 +25,16 @@ inline float MaxOf(const float* x, int n) {
   return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(max[0], max[1]), _mm512_max_ps(max[2], max[3])));
 }
 
-// Some lines of the pairs of groups of the next run: exponentiating prefetches what scoring leaves out, as a core has
-// few requests under way and memory would otherwise pause meanwhile.
-struct RestOfRun {
-  const KeyGroups& groups;
-  int first_group;
-  int first_line;
-  int end_line;
-
-  void Prefetch(int pair) const {
-    const char* a = groups.Lines(first_group + 2 * pair);
-    const char* b = groups.Lines(first_group + 2 * pair + 1);
-    for (int line = first_line; line < end_line; ++line) PrefetchLine(a, b, line);
-  }
-};
-
 // values[j] = exp(values[j] - max) for j in [0, n), with their largest and their sum. What is not a number counts as
-// -inf. Without a finite value: zeros, max -inf, sum 0.
-inline void ExpRun(float* values, int n, float* max, float* sum, const RestOfRun& rest) {
+// -inf. Without a finite value: zeros, max -inf, sum 0. Prefetches `lines` of later groups on the way.
+inline void ExpRun(float* values, int n, float* max, float* sum, LaterGroups& later, int lines) {
   *max = MaxOf(values, n);
   const bool empty = *max == kNoScore;
   const __m512 offset = _mm512_set1_ps(*max);
   __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  int taken = 0;
   for (int j = 0; j < n; j += 2 * kKeyGroup) {
-    rest.Prefetch(j / (2 * kKeyGroup));
+    for (; taken * kSoftmaxRun < j * lines; ++taken) later.TakeLine();
     for (int v = 0; v < 2; ++v) {
       const __mmask16 mask = empty ? 0 : FirstLanes(n - j - 16 * v);
       float* at = values + j + 16 * v;
@@ -75,18 +61,17 @@ void SoftmaxTiles(const KeySoftmaxParams& params) {
     if (num_runs > 0) {
       const KeyGroups groups(pass);
       const int lines = TileScorer<Step>::Lines(pass);
-      const int by_scoring = lines * 3 / 4;  // scoring takes about as much of the time
-      const TileScorer<Step> scorer(pass, groups, by_scoring);
+      LaterGroups later(groups, lines);
+      const TileScorer<Step> scorer(pass, groups);
+      // Scoring takes about three quarters of the time, and so of the lines.
+      const int lines_per_query = kRunGroups / 2 / 4 * lines / pass.num_queries;
       for (int r = 0; r < num_runs; ++r) {
         const int begin = r * kRunGroups;
-        const int end = std::min(groups.count(), begin + kRunGroups);
-        scorer.Score(begin, end);
+        scorer.Score(begin, std::min(groups.count(), begin + kRunGroups), later, /*fetching=*/3);
         for (int i = 0; i < pass.num_queries; ++i) {
-          const int rest = lines - by_scoring;
-          ExpRun(
-              pass.scores + i * all.scores_stride + r * kSoftmaxRun,
-              std::min(kSoftmaxRun, all.num_keys - r * kSoftmaxRun), &maxima[i * num_runs + r], &sums[i * num_runs + r],
-              {groups, end, by_scoring + rest * i / pass.num_queries, by_scoring + rest * (i + 1) / pass.num_queries});
+          ExpRun(pass.scores + i * all.scores_stride + r * kSoftmaxRun,
+                 std::min(kSoftmaxRun, all.num_keys - r * kSoftmaxRun), &maxima[i * num_runs + r],
+                 &sums[i * num_runs + r], later, lines_per_query);
         }
       }
     }

@@ -4,9 +4,8 @@
 namespace winnow::avx512 {
 namespace {
 
-// body(0), ..., body(n - 1). Arrays of vectors that are indexed so become registers before anything else is decided:
-// left to itself, the compiler unrolls later and copies every accumulator twice per step around vpdpbusd and vdpbf16ps,
-// which overwrite an operand.
+// body(0), ..., body(n - 1), unrolled before the optimiser sees it, so that arrays of vectors indexed by it become
+// registers at once; a loop is unrolled too late for that, and its accumulators are copied at every step.
 template <int n, typename Body>
 inline __attribute__((always_inline)) void Unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {

@@ -7,6 +7,12 @@
 namespace winnow::avx512bf16 {
 namespace {
 
+// As _mm512_dpbf16_ps, for which GCC 12 copies most accumulators around every step of a loop.
+inline __attribute__((always_inline)) __m512 AddPairs(__m512 sum, __m512bh a, __m512bh b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+
 // A pair of elements per instruction.
 struct DotStep : avx512::FloatSums {
   using Word = uint32_t;
@@ -26,8 +32,8 @@ struct DotStep : avx512::FloatSums {
     const __m512bh keys[2] = {(__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_loadu_si512(b)};
     avx512::Unrolled<kQueries>([&](int i) __attribute__((always_inline)) {
       const __m512bh pair = (__m512bh)_mm512_set1_epi32(static_cast<int>(q[i * avx512::kQueryStride]));
-      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], keys[0], pair);
-      sum[i][1] = _mm512_dpbf16_ps(sum[i][1], keys[1], pair);
+      sum[i][0] = AddPairs(sum[i][0], keys[0], pair);
+      sum[i][1] = AddPairs(sum[i][1], keys[1], pair);
     });
   }
 };
