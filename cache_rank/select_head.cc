@@ -17,6 +17,10 @@ uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
 
 }  // namespace
 
+uint64_t ScoredKeyBytes(const SelectionModel& model, const HeadQuestion& question) {
+  return uint64_t{question.position} * model.head_dim * DtypeBytes(model.dtype);
+}
+
 float SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
                  SelectScratch& scratch, std::vector<uint32_t>* selected) {
   const SelectionSpec& spec = *question.spec;

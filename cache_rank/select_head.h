@@ -36,6 +36,10 @@ struct SelectionModel {
   RopeShape rope;
 };
 
+// Bytes of keys, or of what stands for them, that SelectHead reads to answer a question. What it reads besides to
+// measure captured mass does not count: a rank that measures nothing would not read it.
+uint64_t ScoredKeyBytes(const SelectionModel& model, const HeadQuestion& question);
+
 // One per worker thread.
 struct SelectScratch {
   ScratchBuffer<float> queries, scores, importance;

@@ -160,6 +160,7 @@ void Selector::RunHead(int item, int worker, bool score) {
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
   if (score) {
     const HeadQuestion question = Question(row, head_index);
+    head.scored_key_bytes += ScoredKeyBytes(model_, question);
     const float mass = SelectHead(*kernels_, model_, question, scratch_[worker], &head.selected);
     if (question.measured != nullptr) {
       head.mass = mass;

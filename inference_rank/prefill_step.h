@@ -13,7 +13,7 @@ namespace winnow {
 class PrefillStep final : public PrefillKv {
  public:
   PrefillStep(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
-      : layout_(layout), sender_(transport, layout, waits) {}
+      : sender_(transport, layout, waits) {}
 
   // Starts a chunk of `count` tokens at sequence.next_position.
   void Begin(Sequence& sequence, uint32_t count);
@@ -25,7 +25,6 @@ class PrefillStep final : public PrefillKv {
   static void HandOver(const KvLayout& layout, Sequence& sequence);
 
  private:
-  const KvLayout layout_;
   PromptSender sender_;
   Sequence* sequence_ = nullptr;
   uint32_t first_ = 0;
