@@ -1,7 +1,7 @@
 // What a client sees: starts whole clusters on this machine and talks to them through HTTP. Every figure stands beside
 // what it could be at best.
 //
-//   serve_bench [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [context] [prefill] [parallel]
+//   serve_bench [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [hidden] [context] [prefill] [parallel]
 //
 // MODEL_DIR: else WINNOW_BENCH_MODEL, else the demo model. Without section names all sections run. --quick: fewer
 // repeats and no context length that takes minutes. --patience: seconds to wait, in each section, for other processes
@@ -25,11 +25,9 @@ struct Section {
   absl::Status (*run)(ServeBench&);
 };
 
-constexpr Section kSections[] = {{"decode", DecodeSection},
-                                 {"selection", SelectionSection},
-                                 {"context", ContextSection},
-                                 {"prefill", PrefillSection},
-                                 {"parallel", ParallelSection}};
+constexpr Section kSections[] = {{"decode", DecodeSection},   {"selection", SelectionSection},
+                                 {"hidden", HiddenSection},   {"context", ContextSection},
+                                 {"prefill", PrefillSection}, {"parallel", ParallelSection}};
 
 void PrintMachine(EngineAlone& engine, const std::string& model) {
   std::printf("%s, %u cores; model %s: a step reads %.1f MB of weights and %zu bytes per attended token\nread:",
@@ -65,10 +63,10 @@ int Run(int argc, char** argv) {
     } else if (std::filesystem::is_directory(argument)) {
       model = argument;
     } else {
-      std::fprintf(
-          stderr,
-          "usage: %s [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [context] [prefill] [parallel]\n",
-          argv[0]);
+      std::fprintf(stderr,
+                   "usage: %s [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [hidden] [context] [prefill] "
+                   "[parallel]\n",
+                   argv[0]);
       return 2;
     }
   }

@@ -23,6 +23,9 @@ class ServeBench {
   bool quick() const { return quick_; }
   void BeginSection() { patience_s_ = patience_per_section_s_; }
   EngineAlone& engine() { return *engine_; }
+  const std::string& model_dir() const { return model_dir_; }
+  // Returns in a quiet moment, or when this section's patience is used up.
+  void AwaitQuiet(const std::vector<pid_t>& ours);
 
   // A cluster with that preset and budget (0: none named), ready and warmed up with one request.
   absl::StatusOr<std::unique_ptr<e2e::Cluster>> Start(const std::string& selection, uint32_t budget);
@@ -67,6 +70,7 @@ class ServeBench {
 // Each prints one table.
 absl::Status DecodeSection(ServeBench& bench);     // dense decode through HTTP, beside the engine alone
 absl::Status SelectionSection(ServeBench& bench);  // what choosing the rows costs
+absl::Status HiddenSection(ServeBench& bench);     // what of it is not hidden behind compute, on a core per rank
 absl::Status ContextSection(ServeBench& bench);    // step time against context length
 absl::Status PrefillSection(ServeBench& bench);    // prompt tokens/s to the first token
 absl::Status ParallelSection(ServeBench& bench);   // eight sequences of 4k

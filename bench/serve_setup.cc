@@ -67,6 +67,10 @@ absl::StatusOr<ServeBench::Served> ServeBench::Serve(const e2e::Cluster& cluster
   return served;
 }
 
+void ServeBench::AwaitQuiet(const std::vector<pid_t>& ours) {
+  WaitForQuiet(kQuiet, &patience_s_, ours);
+}
+
 double ServeBench::EngineDecodeTokensPerSecond(int batch) {
   WaitForQuiet(kQuiet, &patience_s_);
   return batch / engine_->DecodeStepSeconds(batch, quick_ ? 0.3 : 1);

@@ -58,6 +58,7 @@ class CacheRank {
 
   // Any thread.
   const CacheRankMetrics& metrics() const { return metrics_; }
+  Timeline& timeline() { return metrics_.timeline; }
   v1::RankLoad Load() const;
   v1::Fingerprint Fingerprint() const;
   const Options& options() const { return options_; }

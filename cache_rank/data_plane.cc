@@ -67,6 +67,11 @@ absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const Sequenc
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
   const bool selects = !AttendsEverything(options.max_positions, options.spec, kBlockTokens);
+  if (selects && options.max_positions > HeadResidency::kMaxPositions) {
+    return absl::InvalidArgumentError(absl::StrCat("max_positions ", options.max_positions, " exceeds ",
+                                                   HeadResidency::kMaxPositions,
+                                                   ", the most that can be selected from"));
+  }
   if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {

@@ -131,6 +131,8 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
                                                    plan->rows.size(), " rows and ", layout_.num_layers, " layers"));
   }
   const size_t rows = plan->rows.size();
+  const TimelineSpan span(metrics_->timeline, Span::kAppend, static_cast<uint16_t>(layer), header.plan,
+                          static_cast<uint32_t>(rows));
   const size_t row_bytes = layout_.num_kv_heads * layout_.row_bytes();
   const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
   size_t end = 0;

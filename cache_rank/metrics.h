@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/timeline/timeline.h"
+
 namespace winnow {
 
 // What a cache rank counts. Written by its data-plane thread, read by any thread with relaxed loads; `Snapshot` copies
@@ -78,6 +80,7 @@ struct CacheRankMetrics {
   };
   std::array<Mass, kMaxLayers> captured_mass;  // by layer; layers from kMaxLayers on are counted in the last
   Counter<uint64_t> num_layers;
+  Timeline timeline;  // of the data-plane thread
 
   void ObserveCapturedMass(size_t layer, float mass);
   CacheRankSnapshot Snapshot() const;

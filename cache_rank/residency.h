@@ -3,7 +3,9 @@
 #include <span>
 #include <vector>
 
+#include "cache_rank/scratch_buffer.h"
 #include "common/transport/wire.h"
+#include "kernels/kernel_table.h"
 
 namespace winnow {
 
@@ -19,42 +21,39 @@ struct HeadDelta {
 // The cache rank's image of one pool of an inference rank: which position each pool index of a (sequence, layer, kv
 // head) holds. The cache rank alone assigns pool indices, so the image is exact without an answer from the other side.
 //
-// All indices are in one list from the most to the least recently selected; those that hold nothing are at its end, the
-// lowest index last. A victim is taken from the end after this selection's hits have moved to the front: it is never
-// part of the selection as long as the selection is not larger than the pool.
+// Victims are the indices that were selected longest ago, those that hold nothing first, ties to the lower index. None
+// is part of the selection, as long as that is not larger than the pool. Ages lie in one array, so that a hit is one
+// store and victims are found in one pass: a list in order of use costs a chain of cache misses per hit.
 class HeadResidency {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
+  // Ages are kept as f32, exact for positions below this.
+  static constexpr uint32_t kMaxPositions = 1u << 24;
 
-  // Forgets every row. Positions will be below max_positions.
+  // Forgets every row. Positions will be below max_positions <= kMaxPositions.
   void Reset(uint32_t max_positions);
   // Changes the pool's size; rows at indices that go away are forgotten.
   void Resize(uint32_t pool_slots);
   // Pool index i holds position first_position + i for i < count, and nothing else is held. count <= pool size.
   void SetIdentity(uint32_t first_position, uint32_t count);
 
-  // Makes Sel = `selected` (ascending positions, at most as many as the pool has indices) resident at `position` and
-  // says how: hits stay, rows still in the peer's ring of `ring_tokens` are copied there, the others are streamed.
-  void Update(std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens, HeadDelta* delta);
+  // Makes Sel = `selected` (ascending positions, at most as many as the pool has indices) resident at `position`, which
+  // is not below that of the update before, and says how: hits stay, rows still in the peer's ring of `ring_tokens` are
+  // copied there, the others are streamed.
+  void Update(const KernelTable& kernels, std::span<const uint32_t> selected, uint32_t position, uint32_t ring_tokens,
+              ScratchBuffer<uint32_t>& scratch, HeadDelta* delta);
 
-  uint32_t pool_slots() const { return static_cast<uint32_t>(slots_.size()); }
+  uint32_t pool_slots() const { return static_cast<uint32_t>(positions_.size()); }
   // Position at a pool index, kNone for none.
-  uint32_t position_at(uint32_t pool_index) const { return slots_[pool_index].position; }
+  uint32_t position_at(uint32_t pool_index) const { return positions_[pool_index]; }
 
  private:
-  struct Slot {
-    uint32_t position = kNone;
-    uint32_t newer = kNone, older = kNone;
-  };
-  void Unlink(uint32_t index);
-  void PushNewest(uint32_t index);
-  void PushOldest(uint32_t index);
-  void MapPosition(uint32_t position, uint32_t index);
+  void Place(uint32_t position, uint32_t index);
 
   uint32_t max_positions_ = 0;
-  uint32_t newest_ = kNone, oldest_ = kNone;
-  std::vector<Slot> slots_;         // by pool index
-  std::vector<uint32_t> index_of_;  // by position; empty until the first row is held
+  std::vector<uint32_t> positions_;  // by pool index
+  std::vector<float> ages_;          // by pool index: minus the position of the last use; +inf where nothing is held
+  std::vector<uint32_t> index_of_;   // by position; empty until the first row is held
 };
 
 }  // namespace winnow

@@ -171,12 +171,15 @@ void Selector::RunHead(int item, int worker, bool score) {
   if (!row.sends) return;
   HeadDelta& delta = *row.deltas[head_index];
   const uint32_t ring = wire::RingTokens(row.sequence->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
-  head.residency.Update(head.selected, row.position, ring, &delta);
+  head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   delta.captured_mass = previous_mass;
 }
 
 void Selector::RunBatch(PeerLink& link, bool score) {
   if (num_rows_ == 0) return;
+  const uint64_t plan = rows_[0].sequence->seat.position == rows_[0].position ? rows_[0].sequence->seat.plan : 0;
+  const TimelineSpan span(metrics_->timeline, score ? Span::kSelect : Span::kSend, static_cast<uint16_t>(layer_), plan,
+                          static_cast<uint32_t>(num_rows_));
   struct Context {
     Selector* selector;
     bool score;

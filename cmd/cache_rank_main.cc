@@ -25,7 +25,8 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
     rank.Stop();
     process->Shutdown();
   };
-  WINNOW_RETURN_IF_ERROR(process->Serve(host->services(), rank.Fingerprint(), [&rank] { return rank.Load(); }));
+  WINNOW_RETURN_IF_ERROR(process->Serve(host->services(), rank.Fingerprint(), [&rank] { return rank.Load(); },
+                                        {{"data plane", &rank.timeline()}}));
 
   process->Join(options.router.ToString(),
                 {{host->Registration(process->metrics_address(), /*hosted_by=*/""), [&rank] { return rank.Load(); }}});

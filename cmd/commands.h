@@ -14,6 +14,7 @@ int RouterMain(const Arguments& arguments);
 int InferenceRankMain(const Arguments& arguments);
 int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
+int TimelineMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 

@@ -68,12 +68,14 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   spdlog::info("memory plan: {}", rank.memory_plan().ToString());
   process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
   std::vector<NamedService> services;
+  std::vector<NamedTimeline> timelines = {{"engine", &rank.timeline()}};
   for (grpc::Service* service : rank.services()) services.push_back(Named<v1::RankService>(service));
   if (parts.cache != nullptr) {
     CacheRank& cache = parts.cache->rank();
     process->metrics().AddSource([&cache](FamilyWriter& writer) { WriteMetrics(cache.metrics().Snapshot(), writer); },
                                  {{"role", "cache-rank"}, {"rank", cache.options().identity.rank()}});
     for (NamedService& service : parts.cache->services()) services.push_back(std::move(service));
+    timelines.push_back({"hosted data plane", &cache.timeline()});
     cache.Start();
   }
   rank.Start();
@@ -85,7 +87,8 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
     if (parts.cache != nullptr) parts.cache->rank().Stop();
     process->Shutdown();
   };
-  WINNOW_RETURN_IF_ERROR(process->Serve(std::move(services), rank.fingerprint(), [&rank] { return rank.load(); }));
+  WINNOW_RETURN_IF_ERROR(process->Serve(
+      std::move(services), rank.fingerprint(), [&rank] { return rank.load(); }, std::move(timelines)));
 
   std::vector<RoleProcess::Membership> memberships;
   if (parts.cache != nullptr) {

@@ -16,6 +16,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"up", UpMain, "serve a model on this machine: router, inference ranks and cache ranks, looked after"},
     {"generate", GenerateMain, "send a prompt to a running server and stream the answer"},
+    {"timeline", TimelineMain, "record what the ranks of a running cluster do, by layer, as a Chrome trace"},
     {"doctor", DoctorMain, "say what this machine offers and what is missing"},
     {"router", RouterMain, "run a router"},
     {"inference-rank", InferenceRankMain, "run an inference rank"},

@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
 }
 
 absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
-                                std::function<v1::RankLoad()> load) {
+                                std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines) {
   v1::GetServerInfoResponse info;
   *info.mutable_identity() = identity_;
   *info.mutable_fingerprint() = fingerprint;
@@ -67,7 +67,7 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
   info.set_options_yaml(options_yaml_);
-  admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load));
+  admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines));
   services.push_back(Named<v1::AdminService>(admin_.get()));
   WINNOW_ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics.ToString(), metrics_));
   WINNOW_ASSIGN_OR_RETURN(server_, RpcServer::Start(identity_.address(), services));

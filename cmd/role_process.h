@@ -34,9 +34,9 @@ class RoleProcess {
   ParentReport& report() { return report_; }
 
   // Starts the gRPC server with these services and the AdminService, and the metrics server, and reports the addresses.
-  // `load` is asked until Shutdown.
+  // `load` is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.
   absl::Status Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
-                     std::function<v1::RankLoad()> load);
+                     std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines = {});
 
   struct Membership {
     v1::RegisterRequest registration;

@@ -102,6 +102,8 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
 }
 
 void DecodeStep::Publish(const DecodeLayerOutput& output) {
+  const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
+                          static_cast<uint32_t>(rows_.size()));
   const size_t row_bytes = layout_.row_bytes();
   for (size_t row = 0; row < rows_.size(); ++row) {
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -168,6 +170,8 @@ void DecodeStep::UseResidentOnly(int row, int layer) {
 
 void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) {
   if (!Complete(layer)) {
+    const TimelineSpan span(metrics_.timeline, Span::kAwaitRows, static_cast<uint16_t>(layer), plan_,
+                            static_cast<uint32_t>(rows_.size()));
     const auto start = std::chrono::steady_clock::now();
     while (!Complete(layer)) {
       for (const Group& group : groups_) {

@@ -237,6 +237,7 @@ bool Engine::RunPrefillChunk() {
   const uint32_t first = sequence->next_position;
   const bool last = first + 1 == sequence->prompt_tokens();
   const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
   prefill_step_.Begin(*sequence, count);
   const std::span<float> logits =
       transformer_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
@@ -261,6 +262,7 @@ bool Engine::RunDecodeStep() {
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     const std::span<Sequence* const> rows(batch_.data() + first,
                                           std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
+    const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
     decode_step_.Begin(next_plan_++, rows);
     const std::span<float> logits =
         transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);

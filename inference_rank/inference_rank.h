@@ -57,6 +57,7 @@ class InferenceRank {
   // Any thread.
   v1::RankLoad load() const;
   const InferenceRankMetrics& metrics() const { return *metrics_; }
+  Timeline& timeline() { return metrics_->timeline; }
   const MemoryPlan& memory_plan() const { return memory_plan_; }
   const ModelConfig& config() const { return config_; }
   // Of the model's files, to be logged once.

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/timeline/timeline.h"
+
 namespace winnow {
 
 // Counters of an inference rank: written by its threads, read by whoever serves /metrics.
@@ -42,6 +44,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> progress{0};
   std::atomic<double> last_progress_unix_seconds{0};
   std::vector<MassHistogram> captured_mass;  // [num_layers]
+  Timeline timeline;                         // of the engine thread
 
   void ObserveMass(int layer, double mass) {
     MassHistogram& histogram = captured_mass[layer];

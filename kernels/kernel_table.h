@@ -30,6 +30,7 @@ struct KernelTable {
   // Run on the calling thread alone; callers parallelise over heads and sequences with `parallel_for`.
   void (*query_norm)(const QueryNormParams&);
   void (*rotate)(const RotateParams&);
+  void (*attend_blocks)(const AttendBlocksParams&);
   void (*merge_states)(const MergeStatesParams&);
   void (*index_keys)(const IndexKeysParams&);
   void (*key_score)(const KeyScoreParams&);

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
+#include "common/base/kv_layout.h"
 
 // Parameters of every kernel: plain data, the shape beside each pointer. Pointers only borrow; the caller owns all
 // memory and keeps it alive until the kernel returns. No kernel allocates.
@@ -125,6 +126,26 @@ constexpr size_t DecodeAttentionScratchBytes(size_t total_slots, size_t num_list
   return (total_slots / kAttentionTile + num_lists) * group_size * (head_dim + 2) * sizeof(float) + 64;
 }
 
+// Attention of a group of queries over listed rows of one (layer, kv head) where they are stored, as a partial state
+// that MergeStates takes. Runs of kAttentionTile listed rows are merged in order, so the result depends on the list
+// alone. An empty list gives 0 and -inf.
+struct AttendBlocksParams {
+  const float* q = nullptr;  // [num_queries, head_dim], rotated, not scaled
+  int num_queries = 0;
+  int head_dim = 0;
+  float scale = 0;
+  const void* const* blocks = nullptr;  // [num_blocks] -> [32, 2 * head_dim] kv_dtype
+  Dtype kv_dtype = Dtype::kBf16;        // kF32 or kBf16
+  const uint32_t* positions = nullptr;  // [num_rows]; ascending reads memory best
+  uint32_t num_rows = 0;
+  float* o = nullptr;       // [num_queries, head_dim]
+  float* lse = nullptr;     // [num_queries] natural log
+  void* scratch = nullptr;  // AttendBlocksScratchBytes
+};
+constexpr size_t AttendBlocksScratchBytes(int num_queries, int head_dim) {
+  return static_cast<size_t>(num_queries) * (head_dim + 4) * sizeof(float) + 64;
+}
+
 // Merges partial attention states: out = sum_i w_i o_i with w_i = exp(lse_i) / sum exp(lse). Empty states (lse = -inf)
 // drop out; all empty gives 0 and -inf.
 struct MergeStatesParams {
@@ -152,31 +173,62 @@ struct PrefillAttentionParams {
   float* out = nullptr;  // [num_queries, num_query_heads, head_dim]
 };
 
-// Index tiles: the keys of one block transposed, so that scores of 16 keys fall into one vector.
-//   bf16: [head_dim/2][32][2]   f32: [head_dim][32]
-// Rows at and above `first_row + num_rows` keep what they had; tiles start zeroed.
+// Index tiles: the keys of one block transposed, so that scores of 16 keys fall into one vector. A step of the head
+// dimension takes 128 bytes in every format:
+//   f32: [head_dim][32]   bf16: [head_dim/2][32][2]   int8: [ceil(head_dim/4)][32][4], then f32 scales[32]
+//
+// int8 keys are symmetric, one scale per key: scale = max|k| / 127, values round(k / scale), zeros behind head_dim. A
+// key whose largest magnitude is below 2^-100 is a zero key (scale 0), and so is a key with an element that is not
+// finite: its score is 0 and it spoils no other key's.
+constexpr size_t IndexTileBytes(int head_dim, Dtype dtype) {
+  return dtype == Dtype::kI8 ? (static_cast<size_t>(head_dim) + 3) / 4 * 4 * kBlockTokens + kBlockTokens * sizeof(float)
+                             : static_cast<size_t>(head_dim) * kBlockTokens * DtypeBytes(dtype);
+}
+
+// Writes keys into a tile. Keys of the tile outside [first_row, first_row + num_rows) keep what they had; tiles start
+// zeroed.
 struct IndexKeysParams {
-  const void* rows = nullptr;  // [num_rows, 2 * head_dim] kv_dtype; the K halves are indexed
+  const void* rows = nullptr;  // [num_rows, 2 * head_dim] dtype; the K halves are indexed, V halves never read
   int num_rows = 0;
-  int first_row = 0;  // row of the block that rows[0] is
-  int head_dim = 0;   // even
-  Dtype dtype = Dtype::kBf16;
-  void* tile = nullptr;
+  int first_row = 0;           // row of the block that rows[0] is
+  int head_dim = 0;            // even
+  Dtype dtype = Dtype::kBf16;  // of the rows: kF32 or kBf16
+  void* tile = nullptr;        // IndexTileBytes
+  bool to_int8 = false;        // the tile is int8, not of the rows' dtype
 };
 
+inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a tile
+
 // scores[i][j] = scale * queries[i] . key[j]
+//
+// The bound of a page of keys by a query (Quest, arXiv:2406.10774, section 3) is such a score too: its key is [max of
+// the page | min of the page], of twice the dimension, and its query [max(q, 0) | min(q, 0)].
+//
+// With int8 tiles each query is quantised as keys are, and scores are qs ks scale times an integer dot product: the
+// same bits whatever the instruction set. With |x|_1 the sum of magnitudes and qs, ks the steps max|q| / 127, max|k| /
+// 127,
+//   |score - exact| <= |scale| / 2 * (1 + 2^-12) * (ks |q|_1 + qs |k|_1 + head_dim qs ks / 2)
+// because q.k - q'.k' = q.(k - k') + k'.(q - q'), elements err by half a step and |k'|_1 <= |k|_1 + head_dim ks / 2;
+// the 2^-12 covers the f32 roundings (k / scale to 3 * 2^-24 of at most 127; the product of scales to 3 * 2^-24). Keys
+// and queries that count as zero err by less than 2^-100 |scale| (|q|_1 + |k|_1) more. A query that is not finite has
+// NaN scores.
 struct KeyScoreParams {
-  const void* const* tiles = nullptr;  // [ceil(num_keys / 32) + more_tiles] index tiles
+  const void* const* tiles = nullptr;  // [ceil((num_keys + more_keys) / 32)] index tiles
   int num_keys = 0;
-  int head_dim = 0;
+  int head_dim = 0;                // even, at most kMaxScoredHeadDim
   Dtype dtype = Dtype::kBf16;      // of the tiles; with bf16 the queries are rounded to bf16
   const float* queries = nullptr;  // [num_queries, head_dim]
   int num_queries = 0;
   float scale = 0;
   float* scores = nullptr;    // [num_queries, scores_stride]
   int64_t scores_stride = 0;  // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
-  int more_tiles = 0;         // tiles that the next call scores: may be prefetched
+  int more_keys = 0;          // keys that the next call scores: may be prefetched
+
+  // Null: keys 0, 1, ... Otherwise keys [16 g, 16 g + 16) for each g of groups [(num_keys + more_keys) / 16], in that
+  // order, and scores lie in the order of the list; num_keys and more_keys are multiples of 16.
+  const uint32_t* groups = nullptr;
 };
+inline constexpr int kMaxScoredHeadDim = 1024;  // integer dot products stay below 2^24, exact in f32
 
 // Softmaxes are kept as weights in runs of kSoftmaxRun keys, each relative to the largest score of its run, so that one
 // pass over the keys and one exp per score are enough:
@@ -188,9 +240,9 @@ constexpr size_t SoftmaxRuns(size_t num_keys) {
   return (num_keys + kSoftmaxRun - 1) / kSoftmaxRun;
 }
 
-// Scores keys and takes their softmaxes over all num_keys.
+// Scores keys and takes their softmaxes over the num_keys that are scored.
 struct KeySoftmaxParams {
-  KeyScoreParams score;         // `scores` receives the weights; more_tiles is 0
+  KeyScoreParams score;         // `scores` receives the weights; more_keys is 0
   float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]
   float* lse = nullptr;         // [num_queries] natural log of sum exp(scores)
   float* scratch = nullptr;     // [num_queries, SoftmaxRuns(num_keys)]

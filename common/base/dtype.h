@@ -4,11 +4,11 @@
 
 namespace winnow {
 
-// Element types of weights, KV rows and index keys.
-enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
+// Element types of weights, KV rows and index keys. Only index keys are int8.
+enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3, kI8 = 4 };
 
 constexpr size_t DtypeBytes(Dtype dtype) {
-  return dtype == Dtype::kF32 ? 4 : 2;
+  return dtype == Dtype::kF32 ? 4 : dtype == Dtype::kI8 ? 1 : 2;
 }
 
 constexpr const char* DtypeName(Dtype dtype) {
@@ -19,6 +19,8 @@ constexpr const char* DtypeName(Dtype dtype) {
       return "bf16";
     case Dtype::kF16:
       return "f16";
+    case Dtype::kI8:
+      return "int8";
   }
   return "unknown";
 }

@@ -42,6 +42,8 @@ std::optional<uint64_t> FirstNonFinite(const TensorView& tensor, Dtype dtype) {
       return FirstNonFinite<uint16_t, 0x7F80>(tensor.bytes);
     case Dtype::kF16:
       return FirstNonFinite<uint16_t, 0x7C00>(tensor.bytes);
+    case Dtype::kI8:
+      break;
   }
   return std::nullopt;
 }

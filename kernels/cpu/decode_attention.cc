@@ -40,6 +40,8 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
   const int num_lists = params.num_rows * params.num_kv_heads;
   const int group_size = params.num_query_heads / params.num_kv_heads;
   const int64_t state_floats = static_cast<int64_t>(group_size) * (params.head_dim + 2);
+  const char* pool = static_cast<const char*>(params.slot_pool);
+  const size_t row_bytes = 2 * static_cast<size_t>(params.head_dim) * DtypeBytes(params.kv_dtype);
   float* states = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(params.scratch) + 63) / 64 * 64);
 
   // first_tile[i]: tiles of the lists before i. open_tiles[i]: tiles of list i that are not done.
@@ -64,11 +66,14 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
     task.group_size = group_size;
     task.head_dim = params.head_dim;
     task.scale = params.scale;
-    task.slot_pool = params.slot_pool;
     task.kv_dtype = params.kv_dtype;
-    task.slots = params.slots[list] + begin;
-    task.num_slots = std::min(kAttentionTile, static_cast<int>(params.slot_counts[list]) - begin);
-    task.num_following = static_cast<int>(params.slot_counts[list]) - begin - task.num_slots;
+    const int left = static_cast<int>(params.slot_counts[list]) - begin;
+    task.num_rows = std::min(kAttentionTile, left);
+    task.num_following = std::min(kTileLookahead, left - task.num_rows);
+    const char* rows[kAttentionTile + kTileLookahead];
+    const uint32_t* slots = params.slots[list] + begin;
+    for (int j = 0; j < task.num_rows + task.num_following; ++j) rows[j] = pool + slots[j] * row_bytes;
+    task.rows = rows;
     task.o = state;
     task.m = state + group_size * params.head_dim;
     task.l = task.m + group_size;

@@ -8,6 +8,9 @@
 
 namespace winnow {
 
+// Rows of a list behind a tile whose addresses the tile is told, so that it can prefetch them near its end.
+inline constexpr int kTileLookahead = 64;
+
 // One tile of one list: o[h] = sum_j exp(s_hj - m_h) v_j, m[h] = max_j s_hj, l[h] = sum_j exp(s_hj - m_h), where
 // s_hj = scale * q[h] . k_j.
 struct DecodeTile {
@@ -15,11 +18,10 @@ struct DecodeTile {
   int group_size = 0;
   int head_dim = 0;
   float scale = 0;
-  const void* slot_pool = nullptr;
+  const char* const* rows = nullptr;  // [num_rows + num_following] -> [2 * head_dim] kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
-  const uint32_t* slots = nullptr;
-  int num_slots = 0;      // 1 .. kAttentionTile
-  int num_following = 0;  // slots of the list after these: worth a prefetch near the end
+  int num_rows = 0;       // 1 .. kAttentionTile
+  int num_following = 0;  // 0 .. kTileLookahead: the next of the list
   float* o = nullptr;     // [group_size, head_dim]
   float* m = nullptr;     // [group_size]
   float* l = nullptr;     // [group_size]

@@ -33,15 +33,18 @@ float Normalise(float* run_scales, const float* run_sums, int num_runs) {
 void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeyScoreParams&), ExpRunFn exp_run) {
   const KeyScoreParams& all = params.score;
   const int num_runs = static_cast<int>(SoftmaxRuns(all.num_keys));
-  const int num_tiles = (all.num_keys + kBlockTokens - 1) / kBlockTokens;
   for (int r = 0; r < num_runs; ++r) {
     const int first = r * kSoftmaxRun;
     const int end = std::min(all.num_keys, first + kSoftmaxRun);
     KeyScoreParams run = all;
-    run.tiles = all.tiles + first / kBlockTokens;
+    if (all.groups == nullptr) {
+      run.tiles += first / kBlockTokens;
+    } else {
+      run.groups += first / kKeyGroup;
+    }
     run.num_keys = end - first;
     run.scores = all.scores + first;
-    run.more_tiles = num_tiles - (end + kBlockTokens - 1) / kBlockTokens;
+    run.more_keys = all.num_keys - end;
     key_score(run);
     for (int i = 0; i < all.num_queries; ++i) {
       exp_run(run.scores + i * all.scores_stride, run.num_keys, &params.run_scales[i * num_runs + r],

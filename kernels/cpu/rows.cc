@@ -31,28 +31,6 @@ void MergeStates(const MergeStatesParams& params) {
   }
 }
 
-void IndexKeys(const IndexKeysParams& params) {
-  WINNOW_CHECK(params.head_dim % 2 == 0 && params.dtype != Dtype::kF16);
-  WINNOW_CHECK(params.first_row >= 0 && params.first_row + params.num_rows <= kBlockTokens);
-  const int head_dim = params.head_dim;
-  if (params.dtype == Dtype::kF32) {
-    const float* rows = static_cast<const float*>(params.rows);
-    float* tile = static_cast<float*>(params.tile) + params.first_row;
-    for (int d = 0; d < head_dim; ++d) {
-      for (int r = 0; r < params.num_rows; ++r)
-        tile[d * kBlockTokens + r] = rows[static_cast<int64_t>(r) * 2 * head_dim + d];
-    }
-    return;
-  }
-  const char* rows = static_cast<const char*>(params.rows);
-  char* tile = static_cast<char*>(params.tile) + params.first_row * 4;
-  for (int pair = 0; pair < head_dim / 2; ++pair) {
-    for (int r = 0; r < params.num_rows; ++r) {
-      std::memcpy(tile + (pair * kBlockTokens + r) * 4, rows + static_cast<int64_t>(r) * 4 * head_dim + pair * 4, 4);
-    }
-  }
-}
-
 void GatherRows(const GatherRowsParams& params) {
   char* out = static_cast<char*>(params.out);
   for (uint32_t i = 0; i < params.num_rows; ++i, out += params.row_bytes) {

@@ -6,7 +6,6 @@
 namespace winnow {
 
 void MergeStates(const MergeStatesParams& params);
-void IndexKeys(const IndexKeysParams& params);
 void GatherRows(const GatherRowsParams& params);
 void ScatterRows(const ScatterRowsParams& params);
 void Embed(const EmbedParams& params);

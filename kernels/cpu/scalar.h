@@ -45,6 +45,8 @@ inline float LoadAsF32(const void* data, Dtype dtype, size_t i) {
       return Bf16ToF32(static_cast<const uint16_t*>(data)[i]);
     case Dtype::kF16:
       return F16ToF32(static_cast<const uint16_t*>(data)[i]);
+    case Dtype::kI8:
+      return static_cast<const int8_t*>(data)[i];
     case Dtype::kF32:
       break;
   }

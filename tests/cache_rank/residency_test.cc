@@ -42,6 +42,12 @@ struct Peer {
   }
 };
 
+void Update(HeadResidency& residency, const std::vector<uint32_t>& selected, uint32_t position, uint32_t ring_tokens,
+            HeadDelta* delta) {
+  ScratchBuffer<uint32_t> scratch;
+  residency.Update(**CpuKernels(), selected, position, ring_tokens, scratch, delta);
+}
+
 std::vector<uint32_t> RandomSelection(std::mt19937& random, uint32_t count, uint32_t first, uint32_t last) {
   std::set<uint32_t> positions;
   while (positions.size() < std::min(count, last - first)) {
@@ -68,7 +74,7 @@ TEST(HeadResidency, KnowsWhatThePeerHoldsOverRandomSelectionsAndGrants) {
       }
       const auto selected = RandomSelection(random, 1 + random() % 32, 4, position - 40);
       HeadDelta delta;
-      residency.Update(selected, position, kRing, &delta);
+      Update(residency, selected, position, kRing, &delta);
       peer.Apply(delta, selected, position, pool);
       for (uint32_t i = 0; i < pool; ++i) {
         const auto held = peer.position_at.find(i);
@@ -84,14 +90,43 @@ TEST(HeadResidency, EvictsTheLeastRecentlySelected) {
   residency.Reset(kMaxPositions);
   residency.Resize(4);
   HeadDelta delta;
-  residency.Update(std::vector<uint32_t>{10, 11, 12, 13}, 1000, kRing, &delta);
+  Update(residency, std::vector<uint32_t>{10, 11, 12, 13}, 1000, kRing, &delta);
   EXPECT_EQ(delta.streamed, (std::vector<uint32_t>{0, 1, 2, 3}));  // empty indices in order
-  residency.Update(std::vector<uint32_t>{10, 12}, 1001, kRing, &delta);
+  Update(residency, std::vector<uint32_t>{10, 12}, 1001, kRing, &delta);
   EXPECT_TRUE(delta.streamed.empty());
-  residency.Update(std::vector<uint32_t>{12, 20, 21}, 1002, kRing, &delta);
+  Update(residency, std::vector<uint32_t>{12, 20, 21}, 1002, kRing, &delta);
   EXPECT_EQ(residency.position_at(0), 10u) << "selected more recently than 11 and 13";
   EXPECT_EQ(delta.selected[0], 2u);
   EXPECT_EQ(delta.streamed_positions, (std::vector<uint32_t>{20, 21}));
+}
+
+TEST(HeadResidency, VictimsAreTheOldestAndNeverSelectedOverRandomSelections) {
+  std::mt19937 random(7);
+  HeadResidency residency;
+  residency.Reset(kMaxPositions);
+  constexpr uint32_t kPool = 96;
+  residency.Resize(kPool);
+  std::map<uint32_t, uint32_t> last_use;  // by pool index
+  for (uint32_t position = 300; position < 400; ++position) {
+    const auto selected = RandomSelection(random, 1 + random() % 64, 4, position - 40);
+    std::vector<uint32_t> before(kPool);
+    for (uint32_t i = 0; i < kPool; ++i) before[i] = residency.position_at(i);
+    HeadDelta delta;
+    Update(residency, selected, position, kRing, &delta);
+    std::set<uint32_t> replaced(delta.streamed.begin(), delta.streamed.end());
+    for (const wire::LocalRow& row : delta.local) replaced.insert(row.pool_index);
+    const std::set<uint32_t> wanted(selected.begin(), selected.end());
+    // Age of an index that is not part of this selection; what holds nothing is the oldest.
+    const auto age = [&](uint32_t i) { return before[i] == HeadResidency::kNone ? -1 : int64_t{last_use[i]}; };
+    for (uint32_t victim : replaced) {
+      EXPECT_FALSE(wanted.count(before[victim])) << "a selected row was evicted";
+      for (uint32_t i = 0; i < kPool; ++i) {
+        if (replaced.count(i) || wanted.count(before[i])) continue;
+        EXPECT_TRUE(age(victim) < age(i) || (age(victim) == age(i) && victim < i)) << victim << " before " << i;
+      }
+    }
+    for (uint32_t index : delta.selected) last_use[index] = position;
+  }
 }
 
 TEST(HeadResidency, StartsFromTheIdentityOfTheDensePhase) {
@@ -100,7 +135,7 @@ TEST(HeadResidency, StartsFromTheIdentityOfTheDensePhase) {
   residency.Resize(50);
   residency.SetIdentity(4, 40);
   HeadDelta delta;
-  residency.Update(std::vector<uint32_t>{4, 7, 43, 44}, 1000, kRing, &delta);
+  Update(residency, std::vector<uint32_t>{4, 7, 43, 44}, 1000, kRing, &delta);
   EXPECT_EQ(delta.selected, (std::vector<uint32_t>{0, 3, 39, 40}));
   EXPECT_EQ(delta.streamed_positions, (std::vector<uint32_t>{44}));
 }
@@ -110,10 +145,10 @@ TEST(HeadResidency, ForgetsRowsAboveAShrunkGrant) {
   residency.Reset(kMaxPositions);
   residency.Resize(8);
   HeadDelta delta;
-  residency.Update(std::vector<uint32_t>{1, 2, 3, 4, 5, 6}, 1000, kRing, &delta);
+  Update(residency, std::vector<uint32_t>{1, 2, 3, 4, 5, 6}, 1000, kRing, &delta);
   residency.Resize(4);
   residency.Resize(8);
-  residency.Update(std::vector<uint32_t>{1, 2, 3, 4, 5, 6}, 1001, kRing, &delta);
+  Update(residency, std::vector<uint32_t>{1, 2, 3, 4, 5, 6}, 1001, kRing, &delta);
   EXPECT_EQ(delta.streamed_positions, (std::vector<uint32_t>{5, 6}));
 }
 

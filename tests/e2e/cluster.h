@@ -52,6 +52,7 @@ class Cluster {
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const Options& options);
 
   const std::string& http_address() const { return http_; }
+  const std::string& grpc_address() const { return grpc_; }
   HttpClient http() const { return HttpClient(http_); }
   Process& process() { return *process_; }
 

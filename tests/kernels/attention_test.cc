@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/kernels/attention_reference.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace winnow {
@@ -8,46 +9,6 @@ namespace {
 
 class AttentionTest : public KernelTest {};
 WINNOW_FOR_EACH_TABLE(AttentionTest);
-
-// Attention of one query over rows of [K | V], in doubles. `mass` receives sum_j p_j |v_j| per dimension.
-struct Reference {
-  std::vector<double> out;
-  std::vector<double> mass;
-  double lse = 0;
-  double score_magnitude = 0;  // max_j sum_d |scale q_d k_jd|
-};
-
-Reference Attend(const float* q, const std::vector<const float*>& rows, int head_dim, double scale) {
-  Reference ref{std::vector<double>(head_dim), std::vector<double>(head_dim)};
-  std::vector<double> scores(rows.size());
-  for (size_t j = 0; j < rows.size(); ++j) {
-    double magnitude = 0;
-    for (int d = 0; d < head_dim; ++d) {
-      scores[j] += scale * q[d] * rows[j][d];
-      magnitude += std::fabs(scale * q[d] * rows[j][d]);
-    }
-    ref.score_magnitude = std::max(ref.score_magnitude, magnitude);
-  }
-  const double max = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
-  for (double s : scores) sum += std::exp(s - max);
-  for (size_t j = 0; j < rows.size(); ++j) {
-    const double p = std::exp(scores[j] - max) / sum;
-    for (int d = 0; d < head_dim; ++d) {
-      ref.out[d] += p * rows[j][head_dim + d];
-      ref.mass[d] += p * std::fabs(rows[j][head_dim + d]);
-    }
-  }
-  ref.lse = max + std::log(sum);
-  return ref;
-}
-
-// An error e in every score changes each p by a factor of up to exp(2e); q (bf16 KV) and p may be rounded to bf16.
-double RelativeTolerance(const Reference& ref, Dtype dtype, int head_dim, size_t num_keys) {
-  const double score_error =
-      ref.score_magnitude * (head_dim * kF32Epsilon + (dtype == Dtype::kBf16 ? kBf16Epsilon : 0));
-  return std::expm1(2 * score_error) + (num_keys + 64) * kF32Epsilon + (dtype == Dtype::kBf16 ? kBf16Epsilon : 0);
-}
 
 struct DecodeProblem {
   DecodeProblem(const KernelTable& table, int rows, int kv_heads, int group, int head_dim, Dtype dtype,
@@ -114,7 +75,7 @@ struct DecodeProblem {
       for (uint32_t slot : lists[list]) keys.push_back(pool.values.data() + static_cast<size_t>(slot) * 2 * head_dim);
       for (int h = 0; h < group; ++h) {
         const size_t head = list * group + h;
-        const Reference ref = Attend(q.data() + head * head_dim, keys, head_dim, scale());
+        const AttentionReference ref = Attend(q.data() + head * head_dim, keys, head_dim, scale());
         const double relative = RelativeTolerance(ref, pool.dtype, head_dim, keys.size());
         for (int d = 0; d < head_dim; ++d) {
           ASSERT_NEAR(out[head * head_dim + d], ref.out[d], relative * ref.mass[d] + 1e-6)
@@ -247,7 +208,7 @@ struct PrefillProblem {
           keys.push_back(kv.values.data() + ((head / group) * head_stride + j) * 2 * head_dim);
         }
         const size_t offset = (static_cast<size_t>(query) * kv_heads * group + head) * head_dim;
-        const Reference ref = Attend(q.data() + offset, keys, head_dim, scale());
+        const AttentionReference ref = Attend(q.data() + offset, keys, head_dim, scale());
         const double relative = RelativeTolerance(ref, kv.dtype, head_dim, keys.size());
         for (int d = 0; d < head_dim; ++d) {
           ASSERT_NEAR(out[offset + d], ref.out[d], relative * ref.mass[d] + 1e-6)

@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include "common/base/kv_layout.h"
-#include "tests/kernels/kernel_test.h"
+#include "tests/kernels/key_tiles.h"
 
 namespace winnow {
 namespace {
@@ -14,7 +13,7 @@ TEST_P(ScoresTest, KeyScoreMatchesDoubles) {
     int keys, head_dim, queries;
   };
   std::vector<Shape> shapes;
-  for (int head_dim : {2, 16, 30, 32, 64, 80, 96, 128, 256}) shapes.push_back({100, head_dim, 4});
+  for (int head_dim : {2, 6, 16, 30, 32, 64, 80, 96, 128, 192, 256, 512, 1024}) shapes.push_back({100, head_dim, 4});
   for (int queries = 1; queries <= 9; ++queries) shapes.push_back({65, 64, queries});
   for (int keys : {1, 16, 31, 32, 33, 64, 96, 97, 128, 1000}) shapes.push_back({keys, 64, 3});
   std::mt19937 random(5);
@@ -23,24 +22,11 @@ TEST_P(ScoresTest, KeyScoreMatchesDoubles) {
       const int num_tiles = (s.keys + kBlockTokens - 1) / kBlockTokens;
       const TypedArray rows = Typed(RandomFloats(random, static_cast<size_t>(s.keys) * 2 * s.head_dim), dtype);
       const std::vector<float> queries = RandomFloats(random, s.queries * s.head_dim);
-      const size_t row_bytes = 2 * s.head_dim * DtypeBytes(dtype);
-      const size_t tile_bytes = kBlockTokens * row_bytes / 2;
-      AlignedBytes storage(num_tiles * tile_bytes);
-      std::vector<const void*> tiles;
-      for (int t = 0; t < num_tiles; ++t) {
-        char* tile = static_cast<char*>(storage.data()) + t * tile_bytes;
-        tiles.push_back(tile);
-        // In two parts, as a tail grows.
-        const int count = std::min(kBlockTokens, s.keys - t * kBlockTokens);
-        const int split = count / 3;
-        const char* block = reinterpret_cast<const char*>(rows.bytes.data()) + t * kBlockTokens * row_bytes;
-        kernels().index_keys({block, split, 0, s.head_dim, dtype, tile});
-        kernels().index_keys({block + split * row_bytes, count - split, split, s.head_dim, dtype, tile});
-      }
+      const KeyTiles keys(kernels(), rows, s.keys, s.head_dim);
       const int64_t stride = num_tiles * kBlockTokens + 16;
       std::vector<float> scores(s.queries * stride, kPoison);
       kernels().key_score(
-          {tiles.data(), s.keys, s.head_dim, dtype, queries.data(), s.queries, 0.25f, scores.data(), stride});
+          {keys.tiles.data(), s.keys, s.head_dim, dtype, queries.data(), s.queries, 0.25f, scores.data(), stride});
       for (int i = 0; i < s.queries; ++i) {
         for (int j = 0; j < s.keys; ++j) {
           double sum = 0;
@@ -63,17 +49,12 @@ TEST_P(ScoresTest, KeyScoreMatchesDoubles) {
 
 TEST_P(ScoresTest, KeyScoreDoesNotDependOnTheOtherQueries) {
   std::mt19937 random(6);
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
-    constexpr int kHeadDim = 64;
-    const TypedArray rows = Typed(RandomFloats(random, 160 * 2 * kHeadDim), dtype);
-    const size_t tile_bytes = kBlockTokens * kHeadDim * DtypeBytes(dtype);
-    AlignedBytes storage(5 * tile_bytes);
-    std::vector<const void*> tiles;
-    for (int t = 0; t < 5; ++t) {
-      tiles.push_back(static_cast<char*>(storage.data()) + t * tile_bytes);
-      kernels().index_keys(
-          {rows.bytes.data() + t * 2 * tile_bytes, kBlockTokens, 0, kHeadDim, dtype, const_cast<void*>(tiles[t])});
-    }
+  constexpr int kHeadDim = 64;
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32, Dtype::kI8}) {
+    const bool int8 = dtype == Dtype::kI8;
+    const TypedArray rows = Typed(RandomFloats(random, 160 * 2 * kHeadDim), int8 ? Dtype::kBf16 : dtype);
+    const KeyTiles keys(kernels(), rows, 160, kHeadDim, int8);
+    const std::vector<const void*>& tiles = keys.tiles;
     const std::vector<float> queries = RandomFloats(random, 9 * kHeadDim);
     std::vector<float> together(9 * 160);
     std::vector<float> alone(9 * 160);

@@ -35,8 +35,7 @@ template <Dtype kDtype>
 void RunHead(const DecodeTile& tile, int head) {
   const int num_units = tile.head_dim / kUnit;
   const size_t row_bytes = 2 * static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype);
-  const char* pool = static_cast<const char*>(tile.slot_pool);
-  const auto row = [&](int j) { return pool + tile.slots[j < tile.num_slots ? j : tile.num_slots - 1] * row_bytes; };
+  const auto row = [&](int j) { return tile.rows[j < tile.num_rows ? j : tile.num_rows - 1]; };
 
   alignas(32) float q[kMaxHeadDim];
   for (int d = 0; d < tile.head_dim; ++d) {
@@ -47,7 +46,7 @@ void RunHead(const DecodeTile& tile, int head) {
   alignas(32) float weights[kAttentionTile];
   __m256 max = _mm256_set1_ps(-__builtin_inff());
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  for (int j = 0; j < tile.num_slots; j += 8) {
+  for (int j = 0; j < tile.num_rows; j += 8) {
     __m256 sum[8];
     for (int i = 0; i < 8; ++i) {
       const char* key = row(j + i);
@@ -62,7 +61,7 @@ void RunHead(const DecodeTile& tile, int head) {
       }
       sum[i] = _mm256_add_ps(even, odd);
     }
-    const __m256 valid = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(tile.num_slots - j), lanes));
+    const __m256 valid = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(tile.num_rows - j), lanes));
     const __m256 scores = _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), SumOfEach(sum), valid);
     _mm256_store_ps(weights + j, scores);
     max = _mm256_max_ps(max, scores);
@@ -70,7 +69,7 @@ void RunHead(const DecodeTile& tile, int head) {
 
   const float tile_max = MaxOf(max);
   __m256 total = _mm256_setzero_ps();
-  for (int j = 0; j < tile.num_slots; j += 8) {
+  for (int j = 0; j < tile.num_rows; j += 8) {
     const __m256 weight = Exp2(_mm256_sub_ps(_mm256_load_ps(weights + j), _mm256_set1_ps(tile_max)));
     total = _mm256_add_ps(total, weight);
     _mm256_store_ps(weights + j, weight);
@@ -82,7 +81,7 @@ void RunHead(const DecodeTile& tile, int head) {
   for (int u = 0; u < num_units; u += 4) {  // 64 elements: 8 accumulators
     const int units = num_units - u < 4 ? num_units - u : 4;
     __m256 sum[8] = {};
-    for (int j = 0; j < tile.num_slots; ++j) {
+    for (int j = 0; j < tile.num_rows; ++j) {
       const __m256 weight = _mm256_broadcast_ss(weights + j);
       const char* values = row(j) + row_bytes / 2;
       for (int i = 0; i < units; ++i) {

@@ -1,5 +1,7 @@
+#include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"
@@ -18,6 +20,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, portable::kPrefill);
 }
+void AttendBlocks(const AttendBlocksParams& params) {
+  RunAttendBlocks(params, avx2::DecodeAttentionTile);
+}
 void KeySoftmax(const KeySoftmaxParams& params) {
   RunKeySoftmax(params, avx2::KeyScore, portable::ExpRun);
 }
@@ -33,6 +38,7 @@ const KernelTable kAvx2Table = {
     .prefill_attention = PrefillAttention,
     .query_norm = QueryNorm,
     .rotate = Rotate,
+    .attend_blocks = AttendBlocks,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx2::KeyScore,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kUnit = 32;
 constexpr int kMaxHeads = 4;  // heads that share one pass over the rows
-constexpr int kSubTile = 64;
+constexpr int kSubTile = kTileLookahead;
 constexpr int kMaxQueryFloats = 4096;  // group_size * head_dim
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
@@ -64,14 +64,13 @@ class TileRunner {
       : tile_(tile),
         head_dim_(tile.head_dim),
         num_units_(tile.head_dim / kUnit),
-        half_bytes_(static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype)),
-        pool_(static_cast<const char*>(tile.slot_pool)) {}
+        half_bytes_(static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype)) {}
 
   void Run() {
-    for (int j = 0; j < kSubTile && j < tile_.num_slots; ++j) PrefetchKey(j);
+    for (int j = 0; j < kSubTile && j < tile_.num_rows; ++j) PrefetchKey(j);
     for (int h = 0; h < tile_.group_size; ++h) Start(h);
-    for (int first = 0; first < tile_.num_slots; first += kSubTile) {
-      const int count = tile_.num_slots - first < kSubTile ? tile_.num_slots - first : kSubTile;
+    for (int first = 0; first < tile_.num_rows; first += kSubTile) {
+      const int count = tile_.num_rows - first < kSubTile ? tile_.num_rows - first : kSubTile;
       int head = 0;
       for (; head + kMaxHeads <= tile_.group_size; head += kMaxHeads) RunHeads<kMaxHeads>(head, first, count);
       switch (tile_.group_size - head) {
@@ -92,7 +91,7 @@ class TileRunner {
   }
 
  private:
-  const char* Row(int j) const { return pool_ + tile_.slots[j] * 2 * half_bytes_; }
+  const char* Row(int j) const { return tile_.rows[j]; }
   void PrefetchHalf(const char* half) const {
     for (size_t byte = 0; byte < half_bytes_; byte += 64) _mm_prefetch(half + byte, _MM_HINT_T0);
   }
@@ -209,7 +208,7 @@ class TileRunner {
       }
     }
     const bool prefetch = head == 0 && unit == 0;
-    const int prefetch_end = prefetch ? tile_.num_slots + tile_.num_following : 0;
+    const int prefetch_end = prefetch ? tile_.num_rows + tile_.num_following : 0;
     for (int j = 0; j < count; ++j) {
       if (first + j + kSubTile < prefetch_end) PrefetchKey(first + j + kSubTile);
       const char* values = Row(first + j) + half_bytes_;
@@ -230,7 +229,6 @@ class TileRunner {
   const int head_dim_;
   const int num_units_;
   const size_t half_bytes_;
-  const char* const pool_;
   alignas(64) float queries_[kMaxQueryFloats];
   alignas(64) float weights_[kMaxHeads][kSubTile];  // scores, then exp2 of them
   float shrink_[kMaxHeads];

@@ -5,81 +5,104 @@
 #include <cstdint>
 
 #include "common/base/check.h"
-#include "common/base/kv_layout.h"
-#include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/key_groups.h"
 #include "kernels/params.h"
 
-// Scores of index tiles: tiles outside, so that keys are read once; up to eight queries by the two vectors of a tile
-// stay in registers. A score is one chain of FMA over ascending elements, whatever it is computed beside.
+// Scores of index tiles: keys outside, so that they are read once; up to eight queries by two groups of 16 keys stay in
+// registers. A score is one chain over ascending elements, whatever it is computed beside.
 //
-// Blocks lie anywhere, so hardware prefetching ends with each tile: a later one is prefetched here, line by line.
+// Tiles lie anywhere, so hardware prefetching ends with each: a later one is prefetched here, line by line.
 //
-// A Step says how 32 keys' next element or pair (two vectors) meets the queries:
+// A Step says how a step of the tile format (one vector of each group) meets the queries:
 //   Word, kWords   what stands for a query in one step
-//   kElements      elements of head_dim that a step takes
-//   LayOut         a query's words
-//   Add            sum[i] += what `lines` holds, for each query q + i * kQueryStride
+//   Sum            of 16 keys
+//   LayOut         a query's words, and behind kMaxScoredHeadDim of them up to kQueryTail more
+//   Start          sum[i] to begin with
+//   Add            sum[i] += what `lines` hold, for each query q + i * kQueryStride
+//   Finish         a sum to scores; `behind` is what follows the group's last line
 
 namespace winnow::avx512 {
 namespace {
 
-inline constexpr int kMaxHeadDim = 1024;
 inline constexpr int kQueryBlock = 8;
-inline constexpr int kQueryStride = kMaxHeadDim + 16;  // words; a constant, to be part of addresses; no power of two
-inline constexpr int kTilesAhead = 2;
+inline constexpr int kQueryTail = 16;
+// Words; a constant, to be part of addresses; no power of two.
+inline constexpr int kQueryStride = kMaxScoredHeadDim + kQueryTail;
+inline constexpr int kGroupsAhead = 4;
+
+using GroupPair = const char* [2];
 
 template <typename Step, int kQueries>
-inline void ScoreTile(const typename Step::Word* q, const char* tile, const char* ahead, int steps, float scale,
-                      float* out, int64_t stride) {
-  static_assert(kBlockTokens == 32);
-  __m512 sum[kQueries][2];
-  for (int i = 0; i < kQueries; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-  for (int s = 0; s < steps; ++s, tile += 128, ahead += 128, q += Step::kWords) {
-    _mm_prefetch(ahead, _MM_HINT_T0);
-    _mm_prefetch(ahead + 64, _MM_HINT_T0);
-    Step::template Add<kQueries>(q, tile, sum);
+inline void ScorePair(const typename Step::Word* q, const GroupPair& groups, const GroupPair& later, int steps,
+                      float scale, float* out, int64_t stride) {
+  typename Step::Sum sum[kQueries][2];
+  for (int i = 0; i < kQueries; ++i) sum[i][0] = sum[i][1] = Step::Start(q + i * kQueryStride);
+  const char* lines[2] = {groups[0], groups[1]};
+  const char* ahead[2] = {later[0], later[1]};
+  const typename Step::Word* words = q;
+  for (int s = 0; s < steps; ++s, words += Step::kWords) {
+    for (int v = 0; v < 2; ++v) _mm_prefetch(ahead[v], _MM_HINT_T0);
+    Step::template Add<kQueries>(words, lines[0], lines[1], sum);
+    for (int v = 0; v < 2; ++v) {
+      lines[v] += kStepBytes;
+      ahead[v] += kStepBytes;
+    }
   }
-  const __m512 scales = _mm512_set1_ps(scale);
   for (int i = 0; i < kQueries; ++i) {
-    for (int v = 0; v < 2; ++v) _mm512_storeu_ps(out + i * stride + 16 * v, _mm512_mul_ps(sum[i][v], scales));
+    for (int v = 0; v < 2; ++v) {
+      _mm512_storeu_ps(out + i * stride + kKeyGroup * v,
+                       Step::Finish(sum[i][v], q + i * kQueryStride, scale, lines[v]));
+    }
   }
 }
 
 template <typename Step>
 void ScoreTiles(const KeyScoreParams& p) {
   using Word = typename Step::Word;
-  using TileFn = void (*)(const Word*, const char*, const char*, int, float, float*, int64_t);
-  static constexpr TileFn kOfQueries[] = {nullptr,
-                                          ScoreTile<Step, 1>,
-                                          ScoreTile<Step, 2>,
-                                          ScoreTile<Step, 3>,
-                                          ScoreTile<Step, 4>,
-                                          ScoreTile<Step, 5>,
-                                          ScoreTile<Step, 6>,
-                                          ScoreTile<Step, 7>,
-                                          ScoreTile<Step, 8>};
+  using PairFn = void (*)(const Word*, const GroupPair&, const GroupPair&, int, float, float*, int64_t);
+  static constexpr PairFn kOfQueries[] = {nullptr,
+                                          ScorePair<Step, 1>,
+                                          ScorePair<Step, 2>,
+                                          ScorePair<Step, 3>,
+                                          ScorePair<Step, 4>,
+                                          ScorePair<Step, 5>,
+                                          ScorePair<Step, 6>,
+                                          ScorePair<Step, 7>,
+                                          ScorePair<Step, 8>};
   constexpr int kMaxBlocks = 4;  // of queries per pass over the keys
-  WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxHeadDim);
+  WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxScoredHeadDim);
   alignas(64) Word q[kMaxBlocks * kQueryBlock * kQueryStride];
-  const int num_tiles = (p.num_keys + kBlockTokens - 1) / kBlockTokens;
-  const int last_tile = num_tiles + p.more_tiles - 1;
-  const int steps = p.head_dim / Step::kElements;
+  const KeyGroups groups(p);
+  const int steps = TileSteps(p);
   for (int first = 0; first < p.num_queries; first += kMaxBlocks * kQueryBlock) {
     const int count = std::min(p.num_queries - first, kMaxBlocks * kQueryBlock);
     for (int i = 0; i < count; ++i) {
       Step::LayOut(p.queries + static_cast<int64_t>(first + i) * p.head_dim, p.head_dim, q + i * kQueryStride);
     }
-    for (int t = 0; t < num_tiles; ++t) {
-      const char* tile = static_cast<const char*>(p.tiles[t]);
-      const char* ahead = static_cast<const char*>(p.tiles[std::min(t + kTilesAhead, last_tile)]);
-      float* out = p.scores + first * p.scores_stride + static_cast<int64_t>(t) * kBlockTokens;
+    for (int g = 0; g < groups.count(); g += 2) {
+      const GroupPair pair = {groups.Lines(g), groups.Lines(g + 1)};
+      const GroupPair ahead = {groups.Lines(g + kGroupsAhead), groups.Lines(g + kGroupsAhead + 1)};
+      float* out = p.scores + first * p.scores_stride + static_cast<int64_t>(g) * kKeyGroup;
       for (int i = 0; i < count; i += kQueryBlock) {
-        kOfQueries[std::min(count - i, kQueryBlock)](q + i * kQueryStride, tile, ahead, steps, p.scale,
+        kOfQueries[std::min(count - i, kQueryBlock)](q + i * kQueryStride, pair, ahead, steps, p.scale,
                                                      out + i * p.scores_stride, p.scores_stride);
       }
     }
   }
 }
+
+// Steps whose sums are f32 dot products.
+struct FloatSums {
+  using Sum = __m512;
+  template <typename Word>
+  static __m512 Start(const Word*) {
+    return _mm512_setzero_ps();
+  }
+  template <typename Word>
+  static __m512 Finish(__m512 sum, const Word*, float scale, const char*) {
+    return _mm512_mul_ps(sum, _mm512_set1_ps(scale));
+  }
+};
 
 }  // namespace
 }  // namespace winnow::avx512

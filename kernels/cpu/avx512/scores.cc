@@ -1,21 +1,23 @@
 #include "kernels/cpu/avx512/avx512.h"
+#include "kernels/cpu/avx512/int8_sums.h"
 #include "kernels/cpu/avx512/score_tiles.h"
+#include "kernels/cpu/avx512/vector.h"
 
 namespace winnow::avx512 {
 namespace {
 
 constexpr float kEmpty = -__builtin_inff();
 
-struct F32Step {
+struct F32Step : FloatSums {
   using Word = float;
   static constexpr int kWords = 1;
-  static constexpr int kElements = 1;
 
   static void LayOut(const float* query, int head_dim, float* out) { std::copy_n(query, head_dim, out); }
 
   template <int kQueries>
-  static inline __attribute__((always_inline)) void Add(const float* q, const char* lines, __m512 (&sum)[kQueries][2]) {
-    const __m512 keys[2] = {_mm512_loadu_ps(lines), _mm512_loadu_ps(lines + 64)};
+  static inline __attribute__((always_inline)) void Add(const float* q, const char* a, const char* b,
+                                                        __m512 (&sum)[kQueries][2]) {
+    const __m512 keys[2] = {_mm512_loadu_ps(a), _mm512_loadu_ps(b)};
     for (int i = 0; i < kQueries; ++i) {
       const __m512 value = _mm512_set1_ps(q[i * kQueryStride]);
       for (int v = 0; v < 2; ++v) sum[i][v] = _mm512_fmadd_ps(value, keys[v], sum[i][v]);
@@ -24,10 +26,9 @@ struct F32Step {
 };
 
 // Pairs of bf16 are widened in registers, once for all queries, and multiplied in f32.
-struct Bf16Step {
+struct Bf16Step : FloatSums {
   using Word = float;
   static constexpr int kWords = 2;
-  static constexpr int kElements = 2;
 
   static void LayOut(const float* query, int head_dim, float* out) {
     for (int i = 0; i < head_dim; i += 16) {
@@ -37,8 +38,9 @@ struct Bf16Step {
   }
 
   template <int kQueries>
-  static inline __attribute__((always_inline)) void Add(const float* q, const char* lines, __m512 (&sum)[kQueries][2]) {
-    const __m512i pairs[2] = {_mm512_loadu_si512(lines), _mm512_loadu_si512(lines + 64)};
+  static inline __attribute__((always_inline)) void Add(const float* q, const char* a, const char* b,
+                                                        __m512 (&sum)[kQueries][2]) {
+    const __m512i pairs[2] = {_mm512_loadu_si512(a), _mm512_loadu_si512(b)};
     const __m512 even[2] = {EvenOf(pairs[0]), EvenOf(pairs[1])};
     for (int i = 0; i < kQueries; ++i) {
       const __m512 value = _mm512_set1_ps(q[i * kQueryStride]);
@@ -48,6 +50,37 @@ struct Bf16Step {
     for (int i = 0; i < kQueries; ++i) {
       const __m512 value = _mm512_set1_ps(q[i * kQueryStride + 1]);
       for (int v = 0; v < 2; ++v) sum[i][v] = _mm512_fmadd_ps(value, odd[v], sum[i][v]);
+    }
+  }
+};
+
+// Without VNNI: even and odd bytes widen to 16 bits, and pairs are multiplied and added exactly.
+struct WideInt8Step : Int8Sums {
+  static constexpr int kWords = 2;
+
+  static void LayOut(const float* query, int head_dim, int32_t* out) {
+    int8_t values[kMaxScoredHeadDim];
+    const float scale = QuantizeInt8(query, head_dim, values);
+    const auto pair = [](int8_t low, int8_t high) { return (low & 0xffff) | static_cast<int32_t>(high) * 65536; };
+    for (int d = 0; d < head_dim; d += 4, out += 2) {
+      out[0] = pair(values[d], values[d + 2]);
+      out[1] = pair(values[d + 1], values[d + 3]);
+    }
+    SetTail(out - (head_dim + 3) / 4 * 2, scale, 0);
+  }
+
+  template <int kQueries>
+  static inline __attribute__((always_inline)) void Add(const int32_t* q, const char* a, const char* b,
+                                                        __m512i (&sum)[kQueries][2]) {
+    const __m512i keys[2] = {_mm512_loadu_si512(a), _mm512_loadu_si512(b)};
+    for (int v = 0; v < 2; ++v) {
+      const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(keys[v], 8), 8);
+      const __m512i odd = _mm512_srai_epi16(keys[v], 8);
+      for (int i = 0; i < kQueries; ++i) {
+        const int32_t* words = q + i * kQueryStride;
+        sum[i][v] = _mm512_add_epi32(sum[i][v], _mm512_madd_epi16(even, _mm512_set1_epi32(words[0])));
+        sum[i][v] = _mm512_add_epi32(sum[i][v], _mm512_madd_epi16(odd, _mm512_set1_epi32(words[1])));
+      }
     }
   }
 };
@@ -66,9 +99,24 @@ float MaxOf(const float* x, int n) {
 
 }  // namespace
 
+void KeyScoreInt8(const KeyScoreParams& params) {
+  ScoreTiles<WideInt8Step>(params);
+}
+
 void KeyScore(const KeyScoreParams& params) {
-  WINNOW_CHECK(params.dtype != Dtype::kF16);
-  params.dtype == Dtype::kBf16 ? ScoreTiles<Bf16Step>(params) : ScoreTiles<F32Step>(params);
+  switch (params.dtype) {
+    case Dtype::kF32:
+      return ScoreTiles<F32Step>(params);
+    case Dtype::kBf16:
+      return ScoreTiles<Bf16Step>(params);
+    case Dtype::kI8: {
+      static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
+      return has_vnni ? KeyScoreInt8Vnni(params) : KeyScoreInt8(params);
+    }
+    case Dtype::kF16:
+      break;
+  }
+  WINNOW_CHECK(false);
 }
 
 void ExpRun(float* values, int n, float* max, float* sum) {

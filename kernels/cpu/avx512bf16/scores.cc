@@ -1,15 +1,15 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/score_tiles.h"
+#include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 
 namespace winnow::avx512bf16 {
 namespace {
 
 // A pair of elements per instruction.
-struct DotStep {
+struct DotStep : avx512::FloatSums {
   using Word = uint32_t;
   static constexpr int kWords = 1;
-  static constexpr int kElements = 2;
 
   static void LayOut(const float* query, int head_dim, uint32_t* out) {
     for (int i = 0; i < head_dim; i += 16) {
@@ -20,9 +20,9 @@ struct DotStep {
   }
 
   template <int kQueries>
-  static inline __attribute__((always_inline)) void Add(const uint32_t* q, const char* lines,
+  static inline __attribute__((always_inline)) void Add(const uint32_t* q, const char* a, const char* b,
                                                         __m512 (&sum)[kQueries][2]) {
-    const __m512bh keys[2] = {(__m512bh)_mm512_loadu_si512(lines), (__m512bh)_mm512_loadu_si512(lines + 64)};
+    const __m512bh keys[2] = {(__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_loadu_si512(b)};
     for (int i = 0; i < kQueries; ++i) {
       const __m512bh pair = (__m512bh)_mm512_set1_epi32(static_cast<int>(q[i * avx512::kQueryStride]));
       for (int v = 0; v < 2; ++v) sum[i][v] = _mm512_dpbf16_ps(sum[i][v], keys[v], pair);

@@ -1,6 +1,8 @@
+#include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
@@ -23,6 +25,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, avx512::kPrefill);
 }
+void AttendBlocks(const AttendBlocksParams& params) {
+  RunAttendBlocks(params, avx512::DecodeAttentionTile);
+}
 void KeySoftmax(const KeySoftmaxParams& params) {
   RunKeySoftmax(params, avx512bf16::KeyScore, avx512::ExpRun);
 }
@@ -38,6 +43,7 @@ const KernelTable kAvx512Bf16Table = {
     .prefill_attention = PrefillAttention,
     .query_norm = QueryNorm,
     .rotate = Rotate,
+    .attend_blocks = AttendBlocks,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx512bf16::KeyScore,

@@ -84,22 +84,21 @@ void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int e
 void DecodeAttentionTile(const DecodeTile& tile) {
   const int head_dim = tile.head_dim;
   const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(tile.kv_dtype);
-  const char* pool = static_cast<const char*>(tile.slot_pool);
   for (int h = 0; h < tile.group_size; ++h) {
     const float* q = tile.q + h * head_dim;
     float scores[kAttentionTile];
     float max = -std::numeric_limits<float>::infinity();
-    for (int j = 0; j < tile.num_slots; ++j) {
-      scores[j] = tile.scale * Dot(q, pool + tile.slots[j] * row_bytes, tile.kv_dtype, head_dim);
+    for (int j = 0; j < tile.num_rows; ++j) {
+      scores[j] = tile.scale * Dot(q, tile.rows[j], tile.kv_dtype, head_dim);
       max = std::max(max, scores[j]);
     }
     float* o = tile.o + h * head_dim;
     std::fill(o, o + head_dim, 0.0f);
     float sum = 0;
-    for (int j = 0; j < tile.num_slots; ++j) {
+    for (int j = 0; j < tile.num_rows; ++j) {
       const float weight = std::exp(scores[j] - max);
       sum += weight;
-      AddScaled(weight, pool + tile.slots[j] * row_bytes + row_bytes / 2, tile.kv_dtype, head_dim, o);
+      AddScaled(weight, tile.rows[j] + row_bytes / 2, tile.kv_dtype, head_dim, o);
     }
     tile.m[h] = max;
     tile.l[h] = sum;

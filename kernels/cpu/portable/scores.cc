@@ -3,38 +3,75 @@
 #include <limits>
 
 #include "common/base/check.h"
-#include "common/base/kv_layout.h"
+#include "kernels/cpu/key_groups.h"
 #include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/quantize.h"
 #include "kernels/cpu/scalar.h"
 
 namespace winnow::portable {
 
-void KeyScore(const KeyScoreParams& params) {
-  WINNOW_CHECK(params.head_dim % 2 == 0 && params.dtype != Dtype::kF16);
-  const int num_tiles = (params.num_keys + kBlockTokens - 1) / kBlockTokens;
-  for (int t = 0; t < num_tiles; ++t) {
-    for (int i = 0; i < params.num_queries; ++i) {
-      const float* q = params.queries + static_cast<int64_t>(i) * params.head_dim;
-      float acc[kBlockTokens] = {};
-      if (params.dtype == Dtype::kF32) {
-        const float* keys = static_cast<const float*>(params.tiles[t]);
-        for (int d = 0; d < params.head_dim; ++d, keys += kBlockTokens) {
-          for (int j = 0; j < kBlockTokens; ++j) acc[j] += q[d] * keys[j];
-        }
-      } else {
-        const uint32_t* keys = static_cast<const uint32_t*>(params.tiles[t]);
-        for (int d = 0; d < params.head_dim; d += 2, keys += kBlockTokens) {
-          const float even = RoundToBf16(q[d]);
-          const float odd = RoundToBf16(q[d + 1]);
-          for (int j = 0; j < kBlockTokens; ++j) {
-            acc[j] += even * std::bit_cast<float>(keys[j] << 16);
-            acc[j] += odd * std::bit_cast<float>(keys[j] & 0xffff0000u);
-          }
-        }
-      }
-      float* out = params.scores + i * params.scores_stride + static_cast<int64_t>(t) * kBlockTokens;
-      for (int j = 0; j < kBlockTokens; ++j) out[j] = params.scale * acc[j];
+namespace {
+
+// acc[j] = q . key j of the 16 keys whose first line is `lines`.
+void DotsF32(const float* q, int head_dim, const char* lines, float* acc) {
+  for (int d = 0; d < head_dim; ++d, lines += kStepBytes) {
+    const float* keys = reinterpret_cast<const float*>(lines);
+    for (int j = 0; j < kKeyGroup; ++j) acc[j] += q[d] * keys[j];
+  }
+}
+
+void DotsBf16(const float* q, int head_dim, const char* lines, float* acc) {
+  for (int d = 0; d < head_dim; d += 2, lines += kStepBytes) {
+    const uint32_t* keys = reinterpret_cast<const uint32_t*>(lines);
+    for (int j = 0; j < kKeyGroup; ++j) {
+      acc[j] += q[d] * std::bit_cast<float>(keys[j] << 16);
+      acc[j] += q[d + 1] * std::bit_cast<float>(keys[j] & 0xffff0000u);
     }
+  }
+}
+
+void DotsInt8(const int8_t* q, int head_dim, const char* lines, int32_t* acc) {
+  for (int d = 0; d < head_dim; d += 4, lines += kStepBytes) {
+    const int8_t* keys = reinterpret_cast<const int8_t*>(lines);
+    for (int j = 0; j < kKeyGroup; ++j) {
+      for (int i = 0; i < 4; ++i) acc[j] += q[d + i] * keys[4 * j + i];
+    }
+  }
+}
+
+void ScoreInt8(const KeyScoreParams& params, const float* query, float* out) {
+  int8_t q[kMaxScoredHeadDim];
+  const float factor = QuantizeInt8(query, params.head_dim, q) * params.scale;
+  const KeyGroups groups(params);
+  for (int g = 0; g < groups.count(); ++g, out += kKeyGroup) {
+    const char* lines = groups.Lines(g);
+    int32_t dots[kKeyGroup] = {};
+    DotsInt8(q, params.head_dim, lines, dots);
+    const float* scales = reinterpret_cast<const float*>(lines + TileSteps(params) * kStepBytes);
+    for (int j = 0; j < kKeyGroup; ++j) out[j] = static_cast<float>(dots[j]) * (factor * scales[j]);
+  }
+}
+
+void ScoreFloats(const KeyScoreParams& params, const float* query, float* out) {
+  float q[kMaxScoredHeadDim];
+  const bool bf16 = params.dtype == Dtype::kBf16;
+  for (int d = 0; d < params.head_dim; ++d) q[d] = bf16 ? RoundToBf16(query[d]) : query[d];
+  const KeyGroups groups(params);
+  for (int g = 0; g < groups.count(); ++g, out += kKeyGroup) {
+    float acc[kKeyGroup] = {};
+    (bf16 ? DotsBf16 : DotsF32)(q, params.head_dim, groups.Lines(g), acc);
+    for (int j = 0; j < kKeyGroup; ++j) out[j] = params.scale * acc[j];
+  }
+}
+
+}  // namespace
+
+void KeyScore(const KeyScoreParams& params) {
+  WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxScoredHeadDim && params.dtype != Dtype::kF16);
+  for (int i = 0; i < params.num_queries; ++i) {
+    const float* query = params.queries + static_cast<int64_t>(i) * params.head_dim;
+    float* out = params.scores + i * params.scores_stride;
+    params.dtype == Dtype::kI8 ? ScoreInt8(params, query, out) : ScoreFloats(params, query, out);
   }
 }
 

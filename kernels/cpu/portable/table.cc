@@ -1,4 +1,6 @@
+#include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"
@@ -17,6 +19,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, portable::kPrefill);
 }
+void AttendBlocks(const AttendBlocksParams& params) {
+  RunAttendBlocks(params, portable::DecodeAttentionTile);
+}
 void KeySoftmax(const KeySoftmaxParams& params) {
   RunKeySoftmax(params, portable::KeyScore, portable::ExpRun);
 }
@@ -32,6 +37,7 @@ const KernelTable kPortableTable = {
     .prefill_attention = PrefillAttention,
     .query_norm = QueryNorm,
     .rotate = Rotate,
+    .attend_blocks = AttendBlocks,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = portable::KeyScore,

@@ -39,6 +39,35 @@ TEST(RpcServer, ServesOnAPortOfTheSystemsChoice) {
   EXPECT_EQ(answer.load().running_sequences(), 7u);
 }
 
+TEST(AdminService, RecordsTheTimelinesOfItsProcess) {
+  Timeline timeline;
+  v1::GetServerInfoResponse info;
+  info.mutable_identity()->set_rank("cache-7");
+  AdminServiceImpl admin(info, [] { return v1::RankLoad(); }, {{"data plane", &timeline}});
+  v1::StartTimelineResponse started;
+  ASSERT_TRUE(admin.StartTimeline(nullptr, nullptr, &started).ok());
+  { const TimelineSpan span(timeline, Span::kSelect, 5, 11, 2); }
+  v1::StopTimelineResponse stopped;
+  ASSERT_TRUE(admin.StopTimeline(nullptr, nullptr, &stopped).ok());
+  EXPECT_EQ(stopped.identity().rank(), "cache-7");
+  ASSERT_EQ(stopped.threads_size(), 1);
+  ASSERT_EQ(stopped.threads(0).events_size(), 1);
+  const v1::TimelineEvent& event = stopped.threads(0).events(0);
+  EXPECT_EQ(event.span(), "select");
+  EXPECT_EQ(event.layer(), 5u);
+  EXPECT_EQ(event.plan(), 11u);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double age_s = std::chrono::duration<double>(now).count() - static_cast<double>(event.start_unix_nanos()) / 1e9;
+  EXPECT_GE(age_s, -1);
+  EXPECT_LT(age_s, 3600);
+}
+
+TEST(AdminService, SaysThatThereIsNothingToRecord) {
+  AdminServiceImpl admin({}, [] { return v1::RankLoad(); });
+  v1::StartTimelineResponse started;
+  EXPECT_EQ(admin.StartTimeline(nullptr, nullptr, &started).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
 TEST(RpcServer, TwoServersCannotShareAPort) {
   auto first = RpcServer::Start("127.0.0.1:0", {});
   ASSERT_TRUE(first.ok()) << first.status();

@@ -1,0 +1,31 @@
+#pragma once
+#include <cstring>
+
+#include "kernels/cpu/avx512/score_tiles.h"
+#include "kernels/cpu/quantize.h"
+
+// What the int8 steps share. Internal linkage: see scalar.h.
+
+namespace winnow::avx512 {
+namespace {
+
+// Integer dot products, exact in f32. Behind a query's words lie its scale and what its sums start from.
+struct Int8Sums {
+  using Word = int32_t;
+  using Sum = __m512i;
+
+  static void SetTail(int32_t* words, float scale, int32_t start) {
+    std::memcpy(words + kMaxScoredHeadDim, &scale, sizeof scale);
+    words[kMaxScoredHeadDim + 1] = start;
+  }
+  static __m512i Start(const int32_t* q) { return _mm512_set1_epi32(q[kMaxScoredHeadDim + 1]); }
+  static __m512 Finish(__m512i sum, const int32_t* q, float scale, const char* behind) {
+    float query_scale;
+    std::memcpy(&query_scale, q + kMaxScoredHeadDim, sizeof query_scale);
+    const __m512 factors = _mm512_mul_ps(_mm512_set1_ps(query_scale * scale), _mm512_loadu_ps(behind));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(sum), factors);
+  }
+};
+
+}  // namespace
+}  // namespace winnow::avx512

@@ -1,0 +1,52 @@
+#include "kernels/cpu/index_keys.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/check.h"
+#include "common/base/kv_layout.h"
+#include "kernels/cpu/quantize.h"
+#include "kernels/cpu/scalar.h"
+
+namespace winnow {
+namespace {
+
+// All formats are [steps][32] words of four bytes: an f32, a pair of bf16 or four int8.
+constexpr size_t kWord = 4;
+
+void IndexInt8(const IndexKeysParams& params) {
+  const int steps = (params.head_dim + 3) / 4;
+  char* words = static_cast<char*>(params.tile) + params.first_row * kWord;
+  char* scales = words + static_cast<size_t>(steps) * kBlockTokens * kWord;
+  float key[kMaxScoredHeadDim];
+  int8_t quantised[kMaxScoredHeadDim + 3];
+  for (int r = 0; r < params.num_rows; ++r) {
+    const size_t first = static_cast<size_t>(r) * 2 * params.head_dim;
+    for (int d = 0; d < params.head_dim; ++d) key[d] = LoadAsF32(params.rows, params.dtype, first + d);
+    float scale = QuantizeInt8(key, params.head_dim, quantised);
+    if (std::isnan(scale)) scale = 0;
+    for (int s = 0; s < steps; ++s) std::memcpy(words + (s * kBlockTokens + r) * kWord, quantised + s * kWord, kWord);
+    std::memcpy(scales + r * kWord, &scale, kWord);
+  }
+}
+
+}  // namespace
+
+void IndexKeys(const IndexKeysParams& params) {
+  WINNOW_CHECK(params.head_dim % 2 == 0 && (params.dtype == Dtype::kF32 || params.dtype == Dtype::kBf16));
+  WINNOW_CHECK(params.first_row >= 0 && params.first_row + params.num_rows <= kBlockTokens);
+  if (params.to_int8) {
+    WINNOW_CHECK(params.head_dim <= kMaxScoredHeadDim);
+    return IndexInt8(params);
+  }
+  const size_t row_bytes = 2 * static_cast<size_t>(params.head_dim) * DtypeBytes(params.dtype);
+  const char* rows = static_cast<const char*>(params.rows);
+  char* tile = static_cast<char*>(params.tile) + params.first_row * kWord;
+  for (size_t s = 0; s < row_bytes / 2 / kWord; ++s) {
+    for (int r = 0; r < params.num_rows; ++r) {
+      std::memcpy(tile + (s * kBlockTokens + r) * kWord, rows + r * row_bytes + s * kWord, kWord);
+    }
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,9 @@
+#pragma once
+#include "kernels/params.h"
+
+namespace winnow {
+
+// The same for every instruction set.
+void IndexKeys(const IndexKeysParams& params);
+
+}  // namespace winnow
