@@ -75,6 +75,7 @@ void SelectLayer(benchmark::State& state) {
       const size_t offset = head * kLayout.group_size() * kLayout.head_dim;
       HeadQuestion question{.spec = &spec,
                             .position = position,
+                            .budget_tokens = spec.budget_tokens,
                             .tiles = stored->kv.tiles(layer, head),
                             .target = stored->queries.data() + offset};
       if (measure) {

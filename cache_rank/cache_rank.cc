@@ -53,7 +53,11 @@ v1::RankLoad CacheRank::Load() const {
 }
 
 v1::Fingerprint CacheRank::Fingerprint() const {
-  return CacheRankFingerprint(nullptr, *kernels_);
+  return CacheRankFingerprint(nullptr, model_digest(), *kernels_);
+}
+
+std::string_view CacheRank::model_digest() const {
+  return options_.projection == nullptr ? std::string_view() : options_.projection->model_digest();
 }
 
 void CacheRank::Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
@@ -80,11 +84,12 @@ absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const v1::Ident
     return absl::FailedPreconditionError(absl::StrCat("transport is ", transport, " at the caller and ",
                                                       AbslSv(transport_->capabilities().name), " at the cache rank"));
   }
-  WINNOW_RETURN_IF_ERROR(CheckFingerprint(fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape()));
+  WINNOW_RETURN_IF_ERROR(
+      CheckFingerprint(fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
   if (data_plane_ == nullptr) {
     WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(fingerprint.kv_shape()));
-    WINNOW_ASSIGN_OR_RETURN(data_plane_,
-                            DataPlane::Create(options_.data_plane, shape, kernels_, executor_.get(), &metrics_));
+    WINNOW_ASSIGN_OR_RETURN(data_plane_, DataPlane::Create(options_.data_plane, shape, kernels_, executor_.get(),
+                                                           &metrics_, options_.projection.get()));
   }
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, transport_->NewChannel());
   WINNOW_RETURN_IF_ERROR(channel->Connect(worker_address));

@@ -28,6 +28,8 @@ class CacheRank {
   struct Options {
     v1::Identity identity;
     DataPlane::Options data_plane;
+    // Of the one model that this rank then serves; null: it serves any, and projects no queries.
+    std::shared_ptr<const QueryProjection> projection = nullptr;
     int num_threads = 1;  // for scoring, the data-plane thread included
     // With work of a plan on its way the thread polls, yielding, this long before it sleeps: a shorter time costs a
     // wake-up per layer, a longer one burns the core for so long after the last frame.
@@ -77,6 +79,7 @@ class CacheRank {
   }
 
  private:
+  std::string_view model_digest() const;
   void Run();
   absl::StatusOr<ExchangeAnswer> OpenChannel(const v1::Identity& peer, const v1::Fingerprint& fingerprint,
                                              const std::string& transport, const std::string& worker_address,

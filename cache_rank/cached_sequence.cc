@@ -24,8 +24,9 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
     : id(id), spec(spec), kv(std::move(kv)) {
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
+  const BudgetGrowth growth(spec.budget_tokens, GrowsBudgets(spec) ? spec.budget_growth : 1);
   for (int i = 0; i < layout.num_layers; ++i) {
-    layers.emplace_back(RingQueries(spec), query_floats, layout.num_kv_heads);
+    layers.emplace_back(RingQueries(spec), query_floats, layout.num_kv_heads, growth);
     layers.back().ResetExceptQueries(this->kv.max_positions());
   }
 }
@@ -44,6 +45,15 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   if (selects && PredictsFromPast(spec.predictor)) {
     for (const LayerSelection& layer : layers) position = std::min(position, layer.queries.end());
   }
+  if (GrowsBudgets(spec)) {
+    // Later selections depend on the verdict of every earlier position.
+    const auto lacks_verdict = [&](uint32_t p, const LayerSelection& layer) {
+      return p >= layer.judged_end && p >= prompt_tokens && !AttendsEverything(p, spec, kBlockTokens);
+    };
+    for (const LayerSelection& layer : layers) {
+      while (position > 0 && lacks_verdict(position - 1, layer)) --position;
+    }
+  }
   return position < std::min(prompt_tokens, max_restart) ? 0 : position;
 }
 
@@ -52,6 +62,8 @@ absl::Status CachedSequence::Restart(uint32_t position) {
   journal.Truncate(position);
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);
+    layer.judged_end = std::min(layer.judged_end, position);
+    for (HeadSelection& head : layer.heads) head.growth.Truncate(position);
     layer.ResetExceptQueries(kv.max_positions());
   }
   seat = {};

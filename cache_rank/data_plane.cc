@@ -8,20 +8,29 @@ namespace winnow {
 
 absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& options, const ServedShape& shape,
                                                              const KernelTable* kernels, Executor* executor,
-                                                             CacheRankMetrics* metrics) {
+                                                             CacheRankMetrics* metrics,
+                                                             const QueryProjection* projection) {
+  const KvLayout& layout = shape.layout;
+  if (projection != nullptr) {
+    WINNOW_RETURN_IF_ERROR(projection->CheckShape(layout.num_layers, layout.num_query_heads, layout.head_dim));
+  }
   WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout));
-  return std::unique_ptr<DataPlane>(new DataPlane(options, shape, std::move(pool), kernels, executor, metrics));
+  return std::unique_ptr<DataPlane>(
+      new DataPlane(options, shape, std::move(pool), kernels, executor, metrics, projection));
 }
 
 DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
-                     const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics)
+                     const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
+                     const QueryProjection* projection)
     : shape_(shape),
+      projection_(projection),
       metrics_(metrics),
       pool_(std::move(pool)),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl),
       streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
-      selector_(options.selector, shape_.model, kernels, executor, &store_, &streamer_, metrics),
-      frames_(shape_.layout, shape_.model.rope, kernels, &store_, &streamer_, &selector_, metrics) {
+      selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics),
+      frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
+              &streamer_, &selector_, metrics) {
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -66,6 +75,12 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
+  const bool projects =
+      options.spec.predictor == Predictor::kDepth && options.spec.projection == Projection::kCacheRank;
+  if (projects && projection_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "selection.projection is on the cache rank, which holds no weights: start it with --model DIR");
+  }
   const bool selects = !AttendsEverything(options.max_positions, options.spec, kBlockTokens);
   if (selects && options.max_positions > HeadResidency::kMaxPositions) {
     return absl::InvalidArgumentError(absl::StrCat("max_positions ", options.max_positions, " exceeds ",

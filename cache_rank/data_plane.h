@@ -28,10 +28,12 @@ class DataPlane {
     Selector::Options selector = {};
   };
 
-  // The executor and the metrics must outlive it.
+  // The executor, the metrics and the projection must outlive it. `projection` may be null: then sequences that ask for
+  // projection on the cache rank are refused. FAILED_PRECONDITION when it is of a model of another shape.
   static absl::StatusOr<std::unique_ptr<DataPlane>> Create(const Options& options, const ServedShape& shape,
                                                            const KernelTable* kernels, Executor* executor,
-                                                           CacheRankMetrics* metrics);
+                                                           CacheRankMetrics* metrics,
+                                                           const QueryProjection* projection = nullptr);
   ~DataPlane();
 
   const ServedShape& shape() const { return shape_; }
@@ -45,7 +47,8 @@ class DataPlane {
   // Closes the channel and detaches its sequences. Idempotent. Not inside Progress.
   void CloseLink(uint32_t link_id, const absl::Status& reason);
 
-  // CacheService. NOT_FOUND when there is no such channel.
+  // CacheService. NOT_FOUND when there is no such channel, FAILED_PRECONDITION when the specification needs weights
+  // that this rank has not loaded.
   absl::StatusOr<uint32_t> OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options);
   struct Attached {
     uint32_t attach_epoch = 0;
@@ -68,12 +71,14 @@ class DataPlane {
 
  private:
   DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
-            const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics);
+            const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
+            const QueryProjection* projection);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
   void PublishGauges();
 
   // Constant after construction.
   const ServedShape shape_;
+  const QueryProjection* const projection_;
   CacheRankMetrics* const metrics_;
 
   const std::unique_ptr<KvBlockPool> pool_;

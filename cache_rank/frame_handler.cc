@@ -99,7 +99,7 @@ bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint
   if (everything) {
     sequence.identity_rows = selectable;
   } else {
-    if (row.pool_slots < std::min(spec.budget_tokens, selectable)) return false;
+    if (row.pool_slots < std::min(BudgetCeiling(spec, 0), selectable)) return false;
     PreparePool(sequence, row.pool_slots);
   }
   sequence.journal.Record(row.position, row.token_id);
@@ -147,6 +147,11 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
       reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
   const auto* predictions =
       reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
+  if ((header.flags & wire::kSectionHidden) != 0 && hidden_size_ == 0) {
+    return absl::InvalidArgumentError("residuals, and this cache rank projects no queries");
+  }
+  const auto* hidden =
+      reinterpret_cast<const float*>(section(wire::kSectionHidden, rows * hidden_size_ * sizeof(float)));
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, end));
   if (predictions != nullptr && header.prediction_layer >= layout_.num_layers) {
     return absl::InvalidArgumentError(
@@ -159,20 +164,27 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
     if (appended != nullptr) AppendRow(link, *sequence, layer, row.position, appended + i * row_bytes);
     if (sequence->seat.plan != header.plan) continue;
-    const bool sparse = sequence->seat.sparse;
-    const bool own = SelectsWithOwnQuery(sequence->spec, layer);
     if (queries != nullptr) {
       TakeQuery(link, *sequence, layer, row.position, queries + i * query_floats);
-    } else if (appended != nullptr && sparse && own) {
+    } else if (appended != nullptr && NeedsQuery(*sequence, layer)) {
       selector_->Refuse(link, header.plan, *sequence, layer);
-      continue;
     }
-    if (sequence->spec.predictor != Predictor::kDepth || !sparse) continue;
+  }
+  // After all rows' queries: the peer waits for what those decide first, and work of one kind runs in one batch.
+  for (size_t i = 0; i < rows; ++i) {
+    const OpenPlan::Row& row = plan->rows[i];
+    CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
+    if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
+    if (queries != nullptr) selector_->OnQuery(link, *sequence, layer, row.position);
+    if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.sparse) continue;
     const int target = layer + static_cast<int>(sequence->spec.lookahead);
-    if (predictions != nullptr && header.prediction_layer == target) {
+    if (target >= layout_.num_layers) continue;
+    const bool projects = sequence->spec.projection == Projection::kCacheRank;
+    if (projects && hidden != nullptr) {
+      TakeHidden(link, *sequence, target, row.position, hidden + i * hidden_size_);
+    } else if (!projects && predictions != nullptr && header.prediction_layer == target) {
       TakePrediction(link, *sequence, target, row.position, predictions + i * query_floats);
-    } else if (appended != nullptr && target < layout_.num_layers &&
-               sequence->layers[target].target_position != row.position) {
+    } else if (appended != nullptr && !sequence->layers[target].HasTarget(row.position)) {
       selector_->Refuse(link, header.plan, *sequence, target);
     }
   }
@@ -192,6 +204,10 @@ void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer
   metrics_->appended_rows.Add(layout_.num_kv_heads);
 }
 
+bool FrameHandler::NeedsQuery(const CachedSequence& sequence, int layer) {
+  return sequence.seat.sparse && (SelectsWithOwnQuery(sequence.spec, layer) || WaitsForVerdict(sequence.spec));
+}
+
 void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const float* query) {
   if (sequence.spec.predictor == Predictor::kDense) return;
@@ -206,7 +222,8 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
   Rotate(query, position, slot.rotated);
-  selector_->OnQuery(link, sequence, layer, position);
+  if (sequence.seat.sparse && WaitsForVerdict(sequence.spec))
+    selector_->OnVerdictQuery(link, sequence, layer, position);
 }
 
 void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
@@ -214,6 +231,14 @@ void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int 
   LayerSelection& selection = sequence.layers[layer];
   Rotate(query, position, selection.target.data());
   selection.target_position = position;
+  selector_->OnTarget(link, sequence, layer, position);
+}
+
+void FrameHandler::TakeHidden(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                              const float* hidden) {
+  LayerSelection& selection = sequence.layers[layer];
+  selection.hidden.assign(hidden, hidden + hidden_size_);
+  selection.hidden_position = position;
   selector_->OnTarget(link, sequence, layer, position);
 }
 

@@ -17,9 +17,11 @@ namespace winnow {
 // from the peer that re-attached are only counted. Data-plane thread.
 class FrameHandler {
  public:
-  FrameHandler(const KvLayout& layout, const RopeShape& rope, const KernelTable* kernels, SequenceStore* store,
-               Streamer* streamer, Selector* selector, CacheRankMetrics* metrics)
+  // `hidden_size` of the residuals that may come; 0 where this rank projects none.
+  FrameHandler(const KvLayout& layout, int hidden_size, const RopeShape& rope, const KernelTable* kernels,
+               SequenceStore* store, Streamer* streamer, Selector* selector, CacheRankMetrics* metrics)
       : layout_(layout),
+        hidden_size_(hidden_size),
         rope_(rope),
         kernels_(kernels),
         store_(store),
@@ -41,11 +43,14 @@ class FrameHandler {
   bool Seat(PeerLink& link, CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row);
   void PreparePool(CachedSequence& sequence, uint32_t pool_slots);
   void AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const std::byte* rows);
+  static bool NeedsQuery(const CachedSequence& sequence, int layer);
   void TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
   void TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
+  void TakeHidden(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* hidden);
   void Rotate(const float* query, uint32_t position, float* rotated) const;
 
   const KvLayout layout_;
+  const int hidden_size_;
   const RopeShape rope_;
   const KernelTable* const kernels_;
   SequenceStore* const store_;

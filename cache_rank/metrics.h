@@ -9,6 +9,8 @@
 
 namespace winnow {
 
+struct HeadPartial;
+
 // What a cache rank counts. Written by its data-plane thread, read by any thread with relaxed loads; `Snapshot` copies
 // it into plain numbers for the exporter.
 
@@ -32,6 +34,12 @@ struct CacheRankSnapshot {
   uint64_t appended_rows = 0;      // one per layer and kv head
   uint64_t selections = 0;         // (position, layer) pairs that were scored
   double selection_seconds = 0;    // wall time of scoring
+  uint64_t projections = 0;        // queries computed here from residuals, one per position and layer
+  uint64_t verdicts = 0;           // (position, layer, kv head) judged by their real query
+  uint64_t missed_top_k = 0;       // of those, corrected by the missed top-k
+  uint64_t complements = 0;        // of those, corrected by everything that was not attended
+  uint64_t budget_growths = 0;     // heads whose budget was doubled
+  uint64_t correction_rows = 0;    // rows read for corrections
   uint64_t plans = 0;
   uint64_t frames_received = 0;
   uint64_t frames_malformed = 0;
@@ -50,8 +58,9 @@ struct CacheRankSnapshot {
   uint64_t blocks_reserved = 0;
   uint64_t blocks_total = 0;
   uint64_t block_bytes = 0;
-  uint64_t queued_frames = 0;                       // outgoing, waiting for window
-  std::vector<CapturedMassSnapshot> captured_mass;  // by layer
+  uint64_t queued_frames = 0;                        // outgoing, waiting for window
+  std::vector<CapturedMassSnapshot> captured_mass;   // by layer
+  std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
 };
 
 // One number that a single thread writes and any thread reads.
@@ -68,9 +77,10 @@ class Counter {
 
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, refilled_bytes,
-      appended_rows, selections, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused,
-      transfers_failed, sequences_opened, sequences_attached, sequences_expired, admissions_refused, active_sequences,
-      detached_sequences, channels, blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
+      appended_rows, selections, projections, verdicts, missed_top_k, complements, budget_growths, correction_rows,
+      plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
+      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
+      blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;
@@ -78,12 +88,18 @@ struct CacheRankMetrics {
     std::array<Counter<uint64_t>, kCapturedMassBounds.size()> buckets;
     Counter<double> sum;
   };
-  std::array<Mass, kMaxLayers> captured_mass;  // by layer; layers from kMaxLayers on are counted in the last
+  // By layer; layers from kMaxLayers on are counted in the last.
+  std::array<Mass, kMaxLayers> captured_mass, corrected_mass;
   Counter<uint64_t> num_layers;
   Timeline timeline;  // of the data-plane thread
 
-  void ObserveCapturedMass(size_t layer, float mass);
+  void ObserveCapturedMass(size_t layer, float mass) { Observe(captured_mass, layer, mass); }
+  void ObserveVerdict(size_t layer, const HeadPartial& verdict, bool grew);
   CacheRankSnapshot Snapshot() const;
+
+ private:
+  std::vector<CapturedMassSnapshot> SnapshotOf(const std::array<Mass, kMaxLayers>& histograms) const;
+  static void Observe(std::array<Mass, kMaxLayers>& histograms, size_t layer, float mass);
 };
 
 }  // namespace winnow

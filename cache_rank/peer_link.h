@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_rank/judge_head.h"
 #include "cache_rank/residency.h"
 #include "cache_rank/ring_queue.h"
 #include "common/base/status.h"
@@ -35,22 +36,24 @@ struct OutgoingItem {
   uint32_t attach_epoch = 0;
   uint32_t position = 0;  // apply_position; the watermark of kWatermark
   uint16_t layer = 0;
-  // kDelta: the entry of one plan row and kv head.
+  // kDelta, kPartial: the entry of one plan row and kv head.
   uint16_t kv_head = 0;
   uint32_t plan_row = 0;
   bool started = false;  // its first part was posted
   std::unique_ptr<HeadDelta> delta = nullptr;
+  std::unique_ptr<HeadPartial> partial = nullptr;
   // kRefill: rows from `position` on. kDelta: streamed rows.
   uint32_t count = 0;
   uint32_t done = 0;  // of them, posted
 };
 
-// Score one (sequence, layer) for `position`, or send what was selected for it.
+// Score one (sequence, layer) for `position`, send what was selected for it, or judge that with the real query.
 struct SelectionTask {
   uint64_t sequence_id = 0;
   uint32_t attach_epoch = 0;
   uint32_t position = 0;
   uint16_t layer = 0;
+  bool judges = false;
 };
 
 // An inference rank's channel and everything that waits on it. Data-plane thread.
@@ -66,7 +69,7 @@ struct PeerLink {
   std::array<OpenPlan, kOpenPlans> plans;
   size_t next_plan = 0;               // in `plans`: the oldest, to be replaced
   RingQueue<SelectionTask> to_send;   // selected already, the plan has come
-  RingQueue<SelectionTask> to_score;  // in the order in which their inputs became complete
+  RingQueue<SelectionTask> to_score;  // scored or judged in the order in which their inputs became complete
   RingQueue<OutgoingItem> outgoing;
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 

@@ -63,7 +63,7 @@ float SelectHead(const KernelTable& kernels, const SelectionModel& model, const 
     const Scores scores = ScoreKeys(kernels, keys, queries, group, model.attention_scale, scratch.scores);
     AggregateScores(spec.group_aggregation, scores, group, first, last, importance);
   }
-  SelectTopK(kernels, importance, first, last, spec.budget_tokens, scratch.top_k, selected);
+  SelectTopK(kernels, importance, first, last, question.budget_tokens, scratch.top_k, selected);
   if (measures_itself) {
     const KeyTable own{question.tiles + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim,
                        model.dtype};

@@ -16,6 +16,7 @@ namespace winnow {
 struct HeadQuestion {
   const SelectionSpec* spec = nullptr;
   uint32_t position = 0;               // Sel(position) is asked for
+  uint32_t budget_tokens = 0;          // most rows of Sel: the head's budget with what the guard let it grow by
   const void* const* tiles = nullptr;  // of at least `position` rows; one more when the position's own mass is measured
   int first_query_head = 0;
   const float* target = nullptr;    // [group, head_dim] query of `position`, rotated; null: predicted from `ring`

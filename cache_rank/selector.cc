@@ -9,8 +9,9 @@
 
 namespace winnow {
 
-Selector::Selector(const Options& options, const SelectionModel& model, const KernelTable* kernels, Executor* executor,
-                   const SequenceStore* store, Streamer* streamer, CacheRankMetrics* metrics)
+Selector::Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
+                   const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
+                   CacheRankMetrics* metrics)
     : options_(options),
       model_(model),
       kernels_(kernels),
@@ -18,8 +19,10 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Ke
       store_(store),
       streamer_(streamer),
       metrics_(metrics),
+      projections_(projection, model.rope, model.head_dim, kernels, executor, store),
       rows_(options.batch_rows),
-      scratch_(kernels->num_workers(*executor)) {}
+      scratch_(kernels->num_workers(*executor)),
+      judge_scratch_(scratch_.size()) {}
 
 void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
   // Layer by layer, in the order in which the peer will wait for them.
@@ -51,8 +54,16 @@ void Selector::OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint
   Schedule(link, sequence, sequence.layers[layer], layer, next);
 }
 
+void Selector::OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+  if (sequence.kv.rows(layer) <= position) return Refuse(link, sequence.seat.plan, sequence, layer);
+  link.to_score.push_back(
+      {sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer), /*judges=*/true});
+}
+
 void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
-  if (sequence.kv.rows(layer) < position) return Refuse(link, sequence.seat.plan, sequence, layer);
+  // A verdict made with the selecting query takes the position's own row into account.
+  const bool judges = WaitsForVerdict(sequence.spec) && SelectsWithOwnQuery(sequence.spec, layer);
+  if (sequence.kv.rows(layer) < position + (judges ? 1 : 0)) return Refuse(link, sequence.seat.plan, sequence, layer);
   Schedule(link, sequence, sequence.layers[layer], layer, position);
 }
 
@@ -85,6 +96,10 @@ bool Selector::RunOnce(PeerLinks& links) {
     for (auto& [id, link] : links) {
       if ((id > last_link_) != (pass == 0)) continue;
       if (link->to_score.empty() || !link->failure.ok() || !streamer_->CanTake(*link)) continue;
+      if (const int rows = projections_.Run(*link); rows > 0) {
+        metrics_->projections.Add(rows);
+        return true;
+      }
       last_link_ = id;
       TakeBatch(*link, link->to_score, /*score=*/true);
       RunBatch(*link, /*score=*/true);
@@ -94,32 +109,47 @@ bool Selector::RunOnce(PeerLinks& links) {
   return false;
 }
 
+bool Selector::IsValid(const SelectionTask& task, const CachedSequence& sequence, bool score) const {
+  const LayerSelection& layer = sequence.layers[task.layer];
+  const bool has_seat = sequence.seat.sparse && sequence.seat.position == task.position;
+  if (task.judges) {
+    return has_seat && layer.selected_position == task.position && layer.queries.Holds(task.position);
+  }
+  if (!score) return has_seat && layer.selected_position == task.position;
+  if (PredictsFromPast(sequence.spec.predictor)) return CanPredict(sequence, task.layer, task.position);
+  return layer.target_position == task.position;
+}
+
 void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score) {
   num_rows_ = 0;
   while (!queue.empty() && num_rows_ < rows_.size()) {
     const SelectionTask task = queue.front();
-    if (num_rows_ > 0 && task.layer != layer_) break;
+    if (num_rows_ > 0 && (task.layer != layer_ || task.judges != judges_only_)) break;
     CachedSequence* sequence = store_->FindAttached(task.sequence_id, task.attach_epoch, link.id);
     const auto in_batch = [&](const Row& row) { return row.sequence == sequence; };
     if (sequence != nullptr && std::any_of(rows_.begin(), rows_.begin() + num_rows_, in_batch)) break;
+    if (score && sequence != nullptr && sequence->layers[task.layer].needs_projection()) break;  // the next batch
     queue.pop_front();
-    if (sequence == nullptr) continue;
+    if (sequence == nullptr || !IsValid(task, *sequence, score)) continue;
     LayerSelection& layer = sequence->layers[task.layer];
-    const bool from_past = PredictsFromPast(sequence->spec.predictor);
     const bool has_seat = sequence->seat.sparse && sequence->seat.position == task.position;
-    const bool valid =
-        score ? (from_past ? CanPredict(*sequence, task.layer, task.position) : layer.target_position == task.position)
-              : has_seat && layer.selected_position == task.position;
-    if (!valid) continue;
     Row& row = rows_[num_rows_++];
     layer_ = task.layer;
+    judges_only_ = task.judges;
     num_kv_heads_ = static_cast<int>(layer.heads.size());
     row.sequence = sequence;
     row.layer = &layer;
     row.position = task.position;
-    row.sends = has_seat && layer.sent_position != task.position;
+    row.sends = !task.judges && has_seat && layer.sent_position != task.position;
+    row.judges = task.judges || (score && has_seat && WaitsForVerdict(sequence->spec) &&
+                                 SelectsWithOwnQuery(sequence->spec, task.layer));
     row.deltas.resize(num_kv_heads_);
     for (std::unique_ptr<HeadDelta>& delta : row.deltas) delta = row.sends ? streamer_->NewDelta() : nullptr;
+    row.partials.resize(num_kv_heads_);
+    for (std::unique_ptr<HeadPartial>& partial : row.partials) {
+      partial = row.judges ? streamer_->NewPartial() : nullptr;
+    }
+    row.grew.assign(num_kv_heads_, 0);
   }
 }
 
@@ -130,6 +160,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   const size_t offset = static_cast<size_t>(first_head) * model_.head_dim;
   HeadQuestion question{.spec = &sequence.spec,
                         .position = row.position,
+                        .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .tiles = sequence.kv.tiles(layer_, head),
                         .first_query_head = first_head};
   if (PredictsFromPast(sequence.spec.predictor)) {
@@ -139,6 +170,12 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   }
   const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
   const uint32_t measured = own_query ? row.position : row.position - 1;
+  if (WaitsForVerdict(sequence.spec)) {
+    if (!row.judges) return question;  // the verdict has a pass of its own
+    question.measured = question.target;
+    question.measured_position = row.position;
+    return question;
+  }
   const bool begins_answer = measured < sequence.prompt_tokens + options_.mass_interval;
   if (!options_.measure_captured_mass || (measured % options_.mass_interval != 0 && !begins_answer)) return question;
   if (own_query) {
@@ -154,7 +191,12 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
 
 void Selector::RunHead(int item, int worker, bool score) {
   Row& row = rows_[item / num_kv_heads_];
-  const int head_index = item % num_kv_heads_;
+  const int head = item % num_kv_heads_;
+  if (!judges_only_) SelectRow(row, head, worker, score);
+  if (row.judges) JudgeRow(row, head, worker);
+}
+
+void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
@@ -172,14 +214,38 @@ void Selector::RunHead(int item, int worker, bool score) {
   HeadDelta& delta = *row.deltas[head_index];
   const uint32_t ring = wire::RingTokens(row.sequence->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
-  delta.captured_mass = previous_mass;
+  // Masses of judged positions went with their verdicts.
+  delta.captured_mass = WaitsForVerdict(row.sequence->spec) ? std::nanf("") : previous_mass;
+}
+
+void Selector::JudgeRow(Row& row, int head_index, int worker) {
+  const CachedSequence& sequence = *row.sequence;
+  HeadSelection& head = row.layer->heads[head_index];
+  const size_t offset = static_cast<size_t>(head_index) * model_.group_size * model_.head_dim;
+  const float* query = judges_only_ ? row.layer->queries.rotated(row.position) : row.layer->target.data();
+  HeadTrial trial{.spec = &sequence.spec,
+                  .position = row.position,
+                  .budget_tokens = head.growth.BudgetAt(row.position),
+                  .tiles = sequence.kv.tiles(layer_, head_index),
+                  .row_blocks = sequence.kv.row_blocks(layer_, head_index),
+                  .query = query + offset,
+                  .selected = head.selected,
+                  .mass_of_top_k = {}};
+  if (!judges_only_) trial.mass_of_top_k = head.mass;
+  HeadPartial& partial = *row.partials[head_index];
+  JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
+  const bool below = !(partial.mass_before >= sequence.spec.min_captured_mass);
+  row.grew[head_index] = head.growth.Record(row.position, below ? partial.rows_read : 0);
 }
 
 void Selector::RunBatch(PeerLink& link, bool score) {
   if (num_rows_ == 0) return;
   const uint64_t plan = rows_[0].sequence->seat.position == rows_[0].position ? rows_[0].sequence->seat.plan : 0;
-  const TimelineSpan span(metrics_->timeline, score ? Span::kSelect : Span::kSend, static_cast<uint16_t>(layer_), plan,
-                          static_cast<uint32_t>(num_rows_));
+  const TimelineSpan span(metrics_->timeline,
+                          !score         ? Span::kSend
+                          : judges_only_ ? Span::kVerdict
+                                         : Span::kSelect,
+                          static_cast<uint16_t>(layer_), plan, static_cast<uint32_t>(num_rows_));
   struct Context {
     Selector* selector;
     bool score;
@@ -193,21 +259,27 @@ void Selector::RunBatch(PeerLink& link, bool score) {
       },
       &context);
   if (score) {
-    metrics_->selections.Add(num_rows_);
+    if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  for (size_t i = 0; i < num_rows_; ++i) {
-    Row& row = rows_[i];
-    if (score) row.layer->selected_position = row.position;
-    if (!row.sends) continue;
-    row.layer->sent_position = row.position;
-    for (int head = 0; head < num_kv_heads_; ++head) {
-      const float mass = row.deltas[head]->captured_mass;
-      if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
-      streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
-    }
-  }
+  for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
   streamer_->Pump(link);
+}
+
+void Selector::SendRow(PeerLink& link, Row& row, bool score) {
+  if (score) row.layer->selected_position = row.position;
+  if (row.sends) row.layer->sent_position = row.position;
+  for (int head = 0; row.sends && head < num_kv_heads_; ++head) {
+    const float mass = row.deltas[head]->captured_mass;
+    if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
+    streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
+  }
+  if (!row.judges) return;
+  row.layer->judged_end = row.position + 1;
+  for (int head = 0; head < num_kv_heads_; ++head) {
+    metrics_->ObserveVerdict(layer_, *row.partials[head], row.grew[head] != 0);
+    streamer_->SendPartial(link, *row.sequence, layer_, head, std::move(row.partials[head]));
+  }
 }
 
 }  // namespace winnow

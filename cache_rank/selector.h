@@ -4,8 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include "cache_rank/judge_head.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
+#include "cache_rank/projection_batch.h"
 #include "cache_rank/select_head.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/streamer.h"
@@ -19,11 +21,15 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 // alone and never depends on the order here.
 //
 // Inputs of Sel(p, l) become complete at different times:
-//   last, temporal    with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan
-//   arrives depth             with the Layer frame of (p, l - lookahead); layers below lookahead select with their own
-//   query exact             with the Layer frame of (p, l)
+//   last, temporal: with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan arrives
+//   depth:          with the Layer frame of (p, l - lookahead), which carries the query, or the residual that it is
+//                   projected from here; layers below lookahead select with their own query
+//   exact:          with the Layer frame of (p, l)
 // Captured mass of p-1, where it is a position to be measured, is measured in the pass that selects for p (for own
-// queries: of p, in the pass of p), and reported with p's delta. Deltas that are ready go first, then scoring in the
+// queries: of p, in the pass of p), and reported with p's delta. Sequences that wait for verdicts have every position
+// judged by its real query instead (JudgeHead): in the pass that selects where that is the selecting query, otherwise
+// in a pass of its own once the query has come, always after Sel(p, l) and before Sel(p+1, l), because both wait in one
+// queue in that order. Deltas that are ready go first, then scoring in the
 // order in which inputs came, one batch at a time, so that the owner can poll the transport in between. Data-plane
 // thread; scoring itself runs on the executor.
 class Selector {
@@ -38,8 +44,10 @@ class Selector {
     size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
   };
 
-  Selector(const Options& options, const SelectionModel& model, const KernelTable* kernels, Executor* executor,
-           const SequenceStore* store, Streamer* streamer, CacheRankMetrics* metrics);
+  // `projection` may be null: then no sequence's specification may ask for it.
+  Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
+           const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
+           CacheRankMetrics* metrics);
 
   // A plan's sparse rows have their seats: sends what is selected already, schedules what can be, refuses what never
   // will be.
@@ -47,7 +55,9 @@ class Selector {
   // The query of `position` is in the layer's ring, and so are its rows: the next position can be predicted from the
   // past.
   void OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
-  // LayerSelection::target holds the query to select with.
+  // The real query of `position`, a sparse one of a sequence that waits for verdicts, is in the layer's ring.
+  void OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
+  // LayerSelection::target holds the query to select with, or LayerSelection::hidden what it is projected from.
   void OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position);
   // A plan row broke the protocol, or what it needs did not come: the peer gets kTransferFailed instead of deltas.
   void Refuse(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer);
@@ -61,7 +71,10 @@ class Selector {
     LayerSelection* layer;
     uint32_t position;
     bool sends;
-    std::vector<std::unique_ptr<HeadDelta>> deltas;  // [num_kv_heads], where it sends
+    bool judges;
+    std::vector<std::unique_ptr<HeadDelta>> deltas;      // [num_kv_heads], where it sends
+    std::vector<std::unique_ptr<HeadPartial>> partials;  // [num_kv_heads], where it judges
+    std::vector<uint8_t> grew;                           // [num_kv_heads] by its verdict
   };
 
   void Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
@@ -69,8 +82,12 @@ class Selector {
   bool CanPredict(const CachedSequence& sequence, int layer, uint32_t position) const;
   // Takes the tasks at the front of the queue that may run together: one layer, each sequence once. Drops stale ones.
   void TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score);
+  bool IsValid(const SelectionTask& task, const CachedSequence& sequence, bool score) const;
   void RunBatch(PeerLink& link, bool score);
   void RunHead(int item, int worker, bool score);
+  void SelectRow(Row& row, int head, int worker, bool score);
+  void JudgeRow(Row& row, int head, int worker);
+  void SendRow(PeerLink& link, Row& row, bool score);
   HeadQuestion Question(const Row& row, int head) const;
 
   const Options options_;
@@ -81,13 +98,16 @@ class Selector {
   Streamer* const streamer_;
   CacheRankMetrics* const metrics_;
 
+  ProjectionBatch projections_;
   uint32_t last_link_ = 0;  // round robin
   // The batch under way.
   int layer_ = 0;
   int num_kv_heads_ = 0;
+  bool judges_only_ = false;  // its rows are selected already
   size_t num_rows_ = 0;
   std::vector<Row> rows_;               // num_rows_ in use
   std::vector<SelectScratch> scratch_;  // [num_workers]
+  std::vector<JudgeScratch> judge_scratch_;
 };
 
 }  // namespace winnow

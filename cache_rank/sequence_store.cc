@@ -59,6 +59,10 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   for (size_t layer = 0; layer < fork->layers.size(); ++layer) {
     fork->layers[layer].queries = source->layers[layer].queries;
     fork->layers[layer].queries.Truncate(position);
+    fork->layers[layer].judged_end = source->layers[layer].judged_end;
+    for (size_t head = 0; head < fork->layers[layer].heads.size(); ++head) {
+      fork->layers[layer].heads[head].growth = source->layers[layer].heads[head].growth;
+    }
   }
   ++active_;
   return (sequences_[sequence_id] = std::move(fork)).get();

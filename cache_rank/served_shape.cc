@@ -70,16 +70,21 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
   return served;
 }
 
-absl::Status CheckFingerprint(const v1::Fingerprint& theirs, const ServedShape* served) {
+absl::Status CheckFingerprint(const v1::Fingerprint& theirs, const ServedShape* served, std::string_view model_digest) {
   WINNOW_RETURN_IF_ERROR(Compare<uint32_t>("wire_version", wire::kVersion, theirs.wire_version()));
   WINNOW_RETURN_IF_ERROR(Compare<uint32_t>("block_tokens", kBlockTokens, theirs.block_tokens()));
   WINNOW_RETURN_IF_ERROR(Compare<uint32_t>("row_layout", kRowLayout, theirs.row_layout()));
   WINNOW_RETURN_IF_ERROR(Compare<uint32_t>("selector_version", kSelectorVersion, theirs.selector_version()));
+  if (!model_digest.empty()) {
+    WINNOW_RETURN_IF_ERROR(Compare<std::string>("model_digest", std::string(model_digest), theirs.model_digest()));
+  }
   return served == nullptr ? absl::OkStatus() : CompareShapes(served->proto, theirs.kv_shape());
 }
 
-v1::Fingerprint CacheRankFingerprint(const ServedShape* served, const KernelTable& kernels) {
+v1::Fingerprint CacheRankFingerprint(const ServedShape* served, std::string_view model_digest,
+                                     const KernelTable& kernels) {
   v1::Fingerprint fingerprint;
+  fingerprint.set_model_digest(std::string(model_digest));
   if (served != nullptr) *fingerprint.mutable_kv_shape() = served->proto;
   fingerprint.set_block_tokens(kBlockTokens);
   fingerprint.set_row_layout(kRowLayout);

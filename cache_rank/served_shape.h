@@ -1,4 +1,6 @@
 #pragma once
+#include <string_view>
+
 #include "cache_rank/select_head.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
@@ -20,11 +22,12 @@ struct ServedShape {
 // INVALID_ARGUMENT names what is missing or impossible.
 absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape);
 
-// FAILED_PRECONDITION names the field that differs, and both values: the versions, and the shape where one is served
-// already.
-absl::Status CheckFingerprint(const v1::Fingerprint& theirs, const ServedShape* served);
+// FAILED_PRECONDITION names the field that differs, and both values: the versions, the shape where one is served
+// already, and the model where this rank has loaded weights (else `model_digest` is empty).
+absl::Status CheckFingerprint(const v1::Fingerprint& theirs, const ServedShape* served, std::string_view model_digest);
 
 // The fields that a cache rank knows of itself.
-v1::Fingerprint CacheRankFingerprint(const ServedShape* served, const KernelTable& kernels);
+v1::Fingerprint CacheRankFingerprint(const ServedShape* served, std::string_view model_digest,
+                                     const KernelTable& kernels);
 
 }  // namespace winnow

@@ -28,16 +28,37 @@ void WriteArray(const T* values, size_t count, std::byte* payload, size_t* offse
   *offset += count * sizeof(T);
 }
 
+size_t EntryBytes(const HeadPartial& partial) {
+  return sizeof(wire::PartialEntry) + (partial.o.size() + partial.lse.size()) * sizeof(float);
+}
+
+uint16_t ActionFlag(CorrectionAction action) {
+  switch (action) {
+    case CorrectionAction::kNone:
+      return 0;
+    case CorrectionAction::kMissedTopK:
+      return wire::kPartialMissedTopK;
+    case CorrectionAction::kComplement:
+      return wire::kPartialComplement;
+  }
+  return 0;
+}
+
 }  // namespace
 
 absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positions) const {
-  const size_t selected = std::min(spec.budget_tokens, max_positions);
+  const size_t selected = std::min(BudgetCeiling(spec, 0), max_positions);
   const size_t local = std::min(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), max_positions);
+  const size_t partial = sizeof(wire::PartialEntry) + wire::PartialStateBytes(layout_.group_size(), layout_.head_dim);
+  if (WaitsForVerdict(spec) && partial > wire::kMaxPayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the attention state of ", layout_.group_size(), " heads of ",
+                                                   layout_.head_dim, " elements does not fit frames of ",
+                                                   wire::kMaxPayloadBytes, " bytes"));
+  }
   // One streamed row at least has to fit beside the arrays.
   if (RowsOffset(0, selected, 1, local) + layout_.row_bytes() <= wire::kMaxPayloadBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("budget_tokens ", spec.budget_tokens, " and recent_tokens ",
-                                                 spec.recent_tokens, " do not fit frames of ", wire::kMaxPayloadBytes,
-                                                 " bytes"));
+  return absl::InvalidArgumentError(absl::StrCat("budget_tokens ", selected, " and recent_tokens ", spec.recent_tokens,
+                                                 " do not fit frames of ", wire::kMaxPayloadBytes, " bytes"));
 }
 
 std::unique_ptr<HeadDelta> Streamer::NewDelta() {
@@ -60,6 +81,7 @@ void Streamer::Queue(PeerLink& link, OutgoingItem item) {
 
 void Streamer::PopFront(PeerLink& link) {
   if (link.outgoing.front().delta != nullptr) free_deltas_.push_back(std::move(link.outgoing.front().delta));
+  if (link.outgoing.front().partial != nullptr) free_partials_.push_back(std::move(link.outgoing.front().partial));
   link.outgoing.pop_front();
   metrics_->queued_frames.Add(-1);
 }
@@ -80,6 +102,26 @@ void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int lay
                .plan_row = sequence.seat.row,
                .delta = std::move(delta),
                .count = count});
+}
+
+std::unique_ptr<HeadPartial> Streamer::NewPartial() {
+  if (free_partials_.empty()) return std::make_unique<HeadPartial>();
+  std::unique_ptr<HeadPartial> partial = std::move(free_partials_.back());
+  free_partials_.pop_back();
+  return partial;
+}
+
+void Streamer::SendPartial(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                           std::unique_ptr<HeadPartial> partial) {
+  Queue(link, {.type = wire::FrameType::kPartial,
+               .plan = sequence.seat.plan,
+               .sequence_id = sequence.id,
+               .attach_epoch = sequence.attach_epoch,
+               .position = sequence.seat.position,
+               .layer = static_cast<uint16_t>(layer),
+               .kv_head = static_cast<uint16_t>(kv_head),
+               .plan_row = sequence.seat.row,
+               .partial = std::move(partial)});
 }
 
 void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence) {
@@ -135,6 +177,9 @@ void Streamer::Pump(PeerLink& link) {
     switch (link.outgoing.front().type) {
       case wire::FrameType::kDelta:
         outcome = PostDeltas(link);
+        break;
+      case wire::FrameType::kPartial:
+        outcome = PostPartials(link);
         break;
       case wire::FrameType::kWatermark:
         outcome = PostWatermarks(link);
@@ -256,6 +301,52 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
     if (part.last) PopFront(link);
   }
   return Outcome::kPosted;
+}
+
+// Verdicts of one (plan, layer) from the front of the queue, as many as fill a frame.
+Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
+  const uint64_t plan = link.outgoing.front().plan;
+  const uint16_t layer = link.outgoing.front().layer;
+  size_t count = 0, bytes = 0;
+  while (count < link.outgoing.size()) {
+    const OutgoingItem& item = link.outgoing.at(count);
+    if (item.type != wire::FrameType::kPartial || item.plan != plan || item.layer != layer) break;
+    if (Owner(link, item) == nullptr) break;  // dropped when it is at the front
+    const size_t entry = EntryBytes(*item.partial);
+    if (count > 0 && bytes + entry > options_.frame_bytes) break;
+    bytes += entry;
+    ++count;
+  }
+  if (count == 0) {
+    PopFront(link);
+    return Outcome::kPosted;
+  }
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  std::byte* payload = buffer->payload().data();
+  size_t offset = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const OutgoingItem& item = link.outgoing.at(i);
+    const HeadPartial& partial = *item.partial;
+    const wire::PartialEntry entry{.plan_row = item.plan_row,
+                                   .kv_head = item.kv_head,
+                                   .flags = ActionFlag(partial.action),
+                                   .mass_before = partial.mass_before,
+                                   .mass_after = partial.mass_after,
+                                   .rows_read = partial.rows_read};
+    WriteArray(&entry, 1, payload, &offset);
+    WriteArray(partial.o.data(), partial.o.size(), payload, &offset);
+    WriteArray(partial.lse.data(), partial.lse.size(), payload, &offset);
+  }
+  WINNOW_CHECK(offset == bytes);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kPartial;
+  header.plan = plan;
+  header.layer_first = layer;
+  header.row_count = static_cast<uint32_t>(count);
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link);
+  return outcome;
 }
 
 Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {

@@ -37,6 +37,10 @@ class Streamer {
   std::unique_ptr<HeadDelta> NewDelta();
   void SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                  std::unique_ptr<HeadDelta> delta);
+  // An empty verdict, recycled.
+  std::unique_ptr<HeadPartial> NewPartial();
+  void SendPartial(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                   std::unique_ptr<HeadPartial> partial);
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
@@ -61,6 +65,7 @@ class Streamer {
   size_t PlanDeltaFrame(PeerLink& link);
   void WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const;
   Outcome PostDeltas(PeerLink& link);
+  Outcome PostPartials(PeerLink& link);
   Outcome PostWatermarks(PeerLink& link);
   Outcome PostRefill(PeerLink& link);
   Outcome PostBare(PeerLink& link);
@@ -73,6 +78,7 @@ class Streamer {
   const SequenceStore* const store_;
   CacheRankMetrics* const metrics_;
   std::vector<std::unique_ptr<HeadDelta>> free_deltas_;
+  std::vector<std::unique_ptr<HeadPartial>> free_partials_;
   std::vector<Part> parts_;  // of the frame under construction
 };
 

@@ -1,6 +1,9 @@
 #include "cmd/cache_host.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
+#include "cache_rank/predictor/query_projection.h"
 #include "cmd/machine.h"
 #include "kernels/kernel_table.h"
 #include "spdlog/spdlog.h"
@@ -13,17 +16,24 @@ namespace {
 // Of what is free, when nothing is said: an inference rank on the same machine takes up to 60 % for itself.
 constexpr double kAutomaticShare = 0.3;
 
-absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options) {
+double Gib(int64_t bytes) {
+  return static_cast<double>(bytes) / 1073741824.0;
+}
+
+// Memory for KV blocks, beside the weights that queries are projected with.
+absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_bytes) {
   const int64_t free_bytes = FreeMemoryBytes();
-  const int64_t wanted = options.memory_bytes > 0
-                             ? options.memory_bytes
-                             : static_cast<int64_t>(kAutomaticShare * static_cast<double>(free_bytes));
-  if (wanted > free_bytes) {
+  const int64_t left = std::max<int64_t>(free_bytes - weight_bytes, 0);
+  const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
+                                                  : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
+  if (wanted > left) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free; lower --memory (or --cache-memory of "
-        "`winnow up`)",
-        wanted / 1073741824.0, free_bytes / 1073741824.0));
+        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free, %.2f GiB of them for query projections; "
+        "lower --memory (or --cache-memory of `winnow up`)",
+        Gib(wanted), Gib(free_bytes), Gib(weight_bytes)));
   }
+  spdlog::info("memory plan: {:.2f} GiB for KV blocks + {:.2f} GiB for query projections of {:.2f} GiB free",
+               Gib(wanted), Gib(weight_bytes), Gib(free_bytes));
   return wanted;
 }
 
@@ -31,11 +41,18 @@ absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options) {
 
 absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
                                                              std::unique_ptr<Transport> transport) {
-  WINNOW_ASSIGN_OR_RETURN(const int64_t memory_bytes, PlanMemory(options));
+  int64_t weight_bytes = 0;
+  if (!options.model.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
+    weight_bytes = static_cast<int64_t>(QueryProjection::BytesNeeded(config, options.compute));
+  }
+  WINNOW_ASSIGN_OR_RETURN(const int64_t memory_bytes, PlanMemory(options, weight_bytes));
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels());
-  spdlog::info("memory plan: {:.2f} GiB for KV blocks of {:.2f} GiB free",
-               static_cast<double>(memory_bytes) / 1073741824.0, static_cast<double>(FreeMemoryBytes()) / 1073741824.0);
   CacheRank::Options rank;
+  if (!options.model.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(rank.projection, QueryProjection::Load(options.model, *kernels, options.compute,
+                                                                   ResolveThreads(options.threads)));
+  }
   rank.identity = identity;
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
@@ -90,6 +107,8 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
           number(s.appended_rows));
   counter("winnow_selections_total", "Selections made, one per position and layer.", number(s.selections));
   counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
+  counter("winnow_query_projections_total", "Queries computed here from residuals, one per position and layer.",
+          number(s.projections));
   counter("winnow_plans_total", "Step plans received.", number(s.plans));
   counter("winnow_frames_received_total", "Data-plane frames received.", number(s.frames_received));
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",

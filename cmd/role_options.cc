@@ -47,6 +47,10 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
 }
 
 void CacheOptions::Declare(Fields& fields) {
+  fields.Text("model", &model,
+              "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
+              "projections are loaded, and other models are refused. Empty = such selections are refused.");
+  DeclareCompute(fields, &compute);
   fields.Bytes(
       "memory", &memory_bytes,
       "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "

@@ -40,6 +40,8 @@ enum class DeviceKind { kAuto, kCpu };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
+  std::string model;
+  Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};

@@ -100,6 +100,11 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.cache.memory_bytes = cache_memory_bytes;
   if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
   options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / cache_ranks);
+  const absl::StatusOr<SelectionSpec> spec = selection.Resolve();
+  if (spec.ok() && spec->predictor == Predictor::kDepth && spec->projection == Projection::kCacheRank) {
+    options.cache.model = model;
+    options.cache.compute = compute;
+  }
   return options;
 }
 

@@ -1,5 +1,6 @@
 #include "inference_rank/decode_step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -12,7 +13,7 @@ bool UsesQueries(const SelectionSpec& spec) {
   return spec.predictor != Predictor::kDense && spec.budget_tokens != kUnlimitedBudget;
 }
 
-// Reads arrays of a Delta payload with bounds checks.
+// Reads arrays of a payload with bounds checks.
 class PayloadReader {
  public:
   PayloadReader(std::span<const std::byte> payload, size_t offset) : payload_(payload), offset_(offset) {}
@@ -21,7 +22,7 @@ class PayloadReader {
   absl::StatusOr<std::span<const T>> Array(size_t count, size_t alignment) {
     offset_ = wire::AlignUp(offset_, alignment);
     if (offset_ > payload_.size() || count > (payload_.size() - offset_) / sizeof(T)) {
-      return absl::InvalidArgumentError(absl::StrCat("delta array of ", count, " x ", sizeof(T), " bytes at ", offset_,
+      return absl::InvalidArgumentError(absl::StrCat("array of ", count, " x ", sizeof(T), " bytes at ", offset_,
                                                      " exceeds the payload of ", payload_.size()));
     }
     const T* data = reinterpret_cast<const T*>(payload_.data() + offset_);
@@ -45,6 +46,8 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
   plan_ = plan;
   active_ = true;
   lookahead_ = 0;
+  waits_for_partials_ = false;
+  judged_layer_ = -1;
   step_lookups_ = 0;
   step_streamed_ = 0;
   rows_.clear();
@@ -55,16 +58,23 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
     const uint32_t position = sequence->next_position;
     const bool sparse = !AttendsEverything(position, sequence->spec, kBlockTokens);
     if (groups_.empty() || groups_.back().link != sequence->link.get()) {
-      groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false});
+      groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false, 0});
     }
     Group& group = groups_.back();
     ++group.count;
     group.needs_queries |= UsesQueries(sequence->spec);
     if (sparse && sequence->spec.predictor == Predictor::kDepth) {
-      group.needs_predictions = true;
-      lookahead_ = static_cast<int>(sequence->spec.lookahead);
+      const int lookahead = static_cast<int>(sequence->spec.lookahead);
+      if (sequence->spec.projection == Projection::kCacheRank) {
+        group.hidden_layers = std::max(group.hidden_layers, layout_.num_layers - lookahead);
+      } else {
+        group.needs_predictions = true;
+        lookahead_ = lookahead;
+      }
     }
-    rows_.push_back({sequence, sparse, false});
+    const bool judged = sparse && WaitsForVerdict(sequence->spec);
+    waits_for_partials_ |= judged;
+    rows_.push_back({.sequence = sequence, .sparse = sparse, .judged = judged, .poisoned = false});
     token_ids_.push_back(sequence->token_at(position));
     positions_.push_back(position);
     if (!sparse) sequence->working_set->AdvanceDense(position);
@@ -104,6 +114,14 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
 void DecodeStep::Publish(const DecodeLayerOutput& output) {
   const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
                           static_cast<uint32_t>(rows_.size()));
+  if (waits_for_partials_) {
+    const size_t heads = rows_.size() * layout_.num_kv_heads;
+    judged_layer_ = output.layer;
+    partials_.clear();
+    partial_states_.resize(heads * wire::PartialStateBytes(layout_.group_size(), layout_.head_dim) / sizeof(float));
+    unjudged_.resize(heads);
+    for (size_t i = 0; i < heads; ++i) unjudged_[i] = rows_[i / layout_.num_kv_heads].judged;
+  }
   const size_t row_bytes = layout_.row_bytes();
   for (size_t row = 0; row < rows_.size(); ++row) {
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -123,9 +141,11 @@ absl::Status DecodeStep::PostLayer(const Group& group, const DecodeLayerOutput& 
   const size_t append_bytes = group.count * token_kv_bytes;
   const size_t query_bytes = group.count * query_floats * sizeof(float);
   const bool predictions = group.needs_predictions && output.prediction != nullptr;
-  const size_t bytes = SectionWriter::Size(append_bytes) +
-                       (group.needs_queries ? SectionWriter::Size(query_bytes) : 0) +
-                       (predictions ? SectionWriter::Size(query_bytes) : 0);
+  const bool hidden = output.layer < group.hidden_layers;
+  const size_t hidden_bytes = group.count * output.hidden_size * sizeof(float);
+  const size_t bytes =
+      SectionWriter::Size(append_bytes) + (group.needs_queries ? SectionWriter::Size(query_bytes) : 0) +
+      (predictions ? SectionWriter::Size(query_bytes) : 0) + (hidden ? SectionWriter::Size(hidden_bytes) : 0);
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *group.link, bytes, waits_));
   wire::FrameHeader header{};
   header.type = wire::FrameType::kLayer;
@@ -144,6 +164,10 @@ absl::Status DecodeStep::PostLayer(const Group& group, const DecodeLayerOutput& 
     header.prediction_layer = static_cast<uint16_t>(output.prediction_layer);
     writer.Write(output.prediction + group.first * query_floats, query_bytes);
   }
+  if (hidden) {
+    header.flags |= wire::kSectionHidden;
+    writer.Write(output.hidden + static_cast<size_t>(group.first) * output.hidden_size, hidden_bytes);
+  }
   return group.link->channel()->Post(header, std::move(buffer));
 }
 
@@ -154,12 +178,42 @@ void DecodeStep::Poison(int first, int count, const absl::Status& status) {
   }
 }
 
+bool DecodeStep::Waits(int row) const {
+  return !rows_[row].poisoned && rows_[row].sequence->failure.ok();
+}
+
 bool DecodeStep::Complete(int layer) const {
   for (size_t row = 0; row < rows_.size(); ++row) {
-    if (missing_[layer * rows_.size() + row] > 0 && !rows_[row].poisoned && rows_[row].sequence->failure.ok())
-      return false;
+    if (missing_[layer * rows_.size() + row] > 0 && Waits(static_cast<int>(row))) return false;
   }
   return true;
+}
+
+bool DecodeStep::Judged() const {
+  for (size_t i = 0; i < unjudged_.size(); ++i) {
+    if (unjudged_[i] != 0 && Waits(static_cast<int>(i) / layout_.num_kv_heads)) return false;
+  }
+  return true;
+}
+
+// Lets the transport work until `done`; poisons rows whose link ends, and calls `give_up` when the time is over, which
+// must make `done` true.
+template <typename Done, typename GiveUp>
+void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us) {
+  if (done()) return;
+  const TimelineSpan span(metrics_.timeline, what, static_cast<uint16_t>(layer), plan_,
+                          static_cast<uint32_t>(rows_.size()));
+  const auto start = std::chrono::steady_clock::now();
+  while (!done()) {
+    for (const Group& group : groups_) {
+      if (!group.link->alive()) Poison(group.first, group.count, absl::UnavailableError("the cache rank is gone"));
+    }
+    if (done()) break;
+    transport_.Wait(std::chrono::milliseconds(5), waits_.spin);
+    if (std::chrono::steady_clock::now() - start > waits_.timeout) give_up();
+  }
+  const auto waited = std::chrono::steady_clock::now() - start;
+  waited_us += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
 }
 
 void DecodeStep::UseResidentOnly(int row, int layer) {
@@ -169,27 +223,15 @@ void DecodeStep::UseResidentOnly(int row, int layer) {
 }
 
 void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) {
-  if (!Complete(layer)) {
-    const TimelineSpan span(metrics_.timeline, Span::kAwaitRows, static_cast<uint16_t>(layer), plan_,
-                            static_cast<uint32_t>(rows_.size()));
-    const auto start = std::chrono::steady_clock::now();
-    while (!Complete(layer)) {
-      for (const Group& group : groups_) {
-        if (!group.link->alive()) Poison(group.first, group.count, absl::UnavailableError("the cache rank is gone"));
-      }
-      if (Complete(layer)) break;
-      transport_.Wait(std::chrono::milliseconds(5), waits_.spin);
-      if (std::chrono::steady_clock::now() - start > waits_.timeout) {
-        for (size_t row = 0; row < rows_.size(); ++row) {
-          if (missing_[layer * rows_.size() + row] > 0) {
-            Poison(static_cast<int>(row), 1, absl::DeadlineExceededError(absl::StrCat("no delta for layer ", layer)));
-          }
-        }
+  const auto give_up = [&] {
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (missing_[layer * rows_.size() + row] > 0) {
+        Poison(static_cast<int>(row), 1, absl::DeadlineExceededError(absl::StrCat("no delta for layer ", layer)));
       }
     }
-    const auto waited = std::chrono::steady_clock::now() - start;
-    metrics_.delta_wait_us += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
-  }
+  };
+  WaitUntil(
+      Span::kAwaitRows, layer, [&] { return Complete(layer); }, give_up, metrics_.delta_wait_us);
   for (size_t row = 0; row < rows_.size(); ++row) {
     if (missing_[layer * rows_.size() + row] > 0) UseResidentOnly(static_cast<int>(row), layer);
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -200,6 +242,94 @@ void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts)
   }
 }
 
+std::span<const PartialAttention> DecodeStep::AwaitPartials(int layer) {
+  WINNOW_CHECK(layer == judged_layer_);
+  const auto give_up = [&] {
+    for (size_t i = 0; i < unjudged_.size(); ++i) {
+      if (unjudged_[i] == 0) continue;
+      Poison(static_cast<int>(i) / layout_.num_kv_heads, 1,
+             absl::DeadlineExceededError(absl::StrCat("no verdict for layer ", layer)));
+    }
+  };
+  WaitUntil(
+      Span::kAwaitVerdict, judged_layer_, [&] { return Judged(); }, give_up, metrics_.partial_wait_us);
+  return partials_;
+}
+
+const DecodeStep::Group* DecodeStep::FindGroup(const CacheLink& link) const {
+  for (const Group& group : groups_) {
+    if (group.link == &link) return &group;
+  }
+  return nullptr;
+}
+
+absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (!active_ || header.plan != plan_) {
+    ++metrics_.stale_frames;
+    return absl::OkStatus();
+  }
+  const Group* group = FindGroup(link);
+  if (group == nullptr) return absl::InvalidArgumentError("verdicts from a cache rank that is not in the plan");
+  const size_t state_floats = wire::PartialStateBytes(layout_.group_size(), layout_.head_dim) / sizeof(float);
+  PayloadReader reader(frame.payload(), 0);
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    WINNOW_ASSIGN_OR_RETURN(auto entries, reader.Array<wire::PartialEntry>(1, alignof(uint32_t)));
+    wire::PartialEntry entry;
+    std::memcpy(&entry, entries.data(), sizeof entry);
+    if (entry.plan_row >= static_cast<uint32_t>(group->count) || entry.kv_head >= layout_.num_kv_heads) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("verdict on plan row ", entry.plan_row, ", kv head ", entry.kv_head));
+    }
+    const uint16_t actions = entry.flags & (wire::kPartialMissedTopK | wire::kPartialComplement);
+    const uint16_t known = wire::kPartialMissedTopK | wire::kPartialComplement | wire::kPartialMassIsBound;
+    const bool both = actions == (wire::kPartialMissedTopK | wire::kPartialComplement);
+    if (both || (entry.flags & ~known) != 0 || (actions != 0) != (entry.rows_read > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("verdict with flags ", entry.flags, " and ", entry.rows_read, " rows"));
+    }
+    WINNOW_ASSIGN_OR_RETURN(auto state, reader.Array<float>(actions != 0 ? state_floats : 0, alignof(float)));
+    WINNOW_RETURN_IF_ERROR(
+        TakeVerdict(group->first + static_cast<int>(entry.plan_row), header.layer_first, entry, state));
+  }
+  if (reader.offset() != frame.payload().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(header.row_count, " verdicts end at byte ", reader.offset(), " of ", frame.payload().size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const wire::PartialEntry& entry,
+                                     std::span<const float> state) {
+  const Row& row = rows_[row_index];
+  const size_t head = static_cast<size_t>(row_index) * layout_.num_kv_heads + entry.kv_head;
+  if (!row.judged || layer > judged_layer_) {
+    return absl::InvalidArgumentError(absl::StrCat("unexpected verdict on layer ", layer));
+  }
+  if (!Waits(row_index)) return absl::OkStatus();  // too late: its result is discarded
+  if (layer != judged_layer_ || unjudged_[head] == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("second verdict on layer ", layer, ", kv head ", entry.kv_head));
+  }
+  unjudged_[head] = 0;
+  Sequence& sequence = *row.sequence;
+  if (!std::isnan(entry.mass_before)) {
+    sequence.mass_before.Add(entry.mass_before);
+    metrics_.ObserveMass(layer, entry.mass_before);
+  }
+  if (!std::isnan(entry.mass_after)) sequence.mass.Add(entry.mass_after);
+  sequence.mass_is_bound |= (entry.flags & wire::kPartialMassIsBound) != 0;
+  sequence.missed_top_k_corrections += (entry.flags & wire::kPartialMissedTopK) != 0;
+  sequence.complement_corrections += (entry.flags & wire::kPartialComplement) != 0;
+  sequence.correction_rows += entry.rows_read;
+  if (state.empty()) return absl::OkStatus();
+  float* copy = std::copy(state.begin(), state.end(), partial_states_.data() + head * state.size()) - state.size();
+  partials_.push_back({.row = row_index,
+                       .kv_head = entry.kv_head,
+                       .o = copy,
+                       .lse = copy + static_cast<size_t>(layout_.group_size()) * layout_.head_dim});
+  return absl::OkStatus();
+}
+
 absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   if (!active_ || header.plan != plan_) {
@@ -208,10 +338,7 @@ absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& fra
   }
   if (header.layer_first >= layout_.num_layers)
     return absl::InvalidArgumentError(absl::StrCat("delta of layer ", header.layer_first));
-  const Group* group = nullptr;
-  for (const Group& candidate : groups_) {
-    if (candidate.link == &link) group = &candidate;
-  }
+  const Group* group = FindGroup(link);
   if (group == nullptr) return absl::InvalidArgumentError("delta from a cache rank that is not in the plan");
   size_t offset = 0;
   for (uint32_t i = 0; i < header.row_count; ++i) {
@@ -276,7 +403,10 @@ void DecodeStep::Finish() {
     if (!row.sequence->failure.ok()) continue;
     ++row.sequence->next_position;
     ++row.sequence->decode_steps;
-    if (!row.sparse) row.sequence->mass.Add(1.0, static_cast<uint64_t>(layout_.num_layers) * layout_.num_kv_heads);
+    if (row.sparse) continue;
+    const uint64_t heads = static_cast<uint64_t>(layout_.num_layers) * layout_.num_kv_heads;
+    row.sequence->mass.Add(1.0, heads);
+    row.sequence->mass_before.Add(1.0, heads);
   }
 }
 

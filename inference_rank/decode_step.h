@@ -14,7 +14,8 @@
 namespace winnow {
 
 // The KV side of one decode iteration: opens a plan on every cache rank concerned, sends each layer's rows and queries,
-// commits the deltas that come back, and tells attention which slots to read.
+// commits the deltas that come back, tells attention which slots to read, and collects the partial states that correct
+// it where a sequence waits for verdicts.
 //
 // A failure of one link or sequence poisons only the rows concerned: they go through the rest of the step with sinks
 // and recent rows only, their logits are discarded, and Sequence::failure is set. Reused from step to step (no
@@ -35,9 +36,14 @@ class DecodeStep final : public DecodeKv {
   // malformed: the link cannot be trusted any more.
   absl::Status OnDelta(const CacheLink& link, const ReceivedFrame& frame);
 
+  // A Partial frame, likewise.
+  absl::Status OnPartial(const CacheLink& link, const ReceivedFrame& frame);
+
   int Lookahead() const override { return lookahead_; }
   void Publish(const DecodeLayerOutput& output) override;
   void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) override;
+  bool WaitsForPartials() const override { return waits_for_partials_; }
+  std::span<const PartialAttention> AwaitPartials(int layer) override;
 
  private:
   // Rows [first, first + count) of the plan go to one link.
@@ -47,10 +53,12 @@ class DecodeStep final : public DecodeKv {
     int count;
     bool needs_queries;
     bool needs_predictions;
+    int hidden_layers;  // the residuals that enter layers below it are sent: others are projected from them
   };
   struct Row {
     Sequence* sequence;
     bool sparse;    // waits for deltas
+    bool judged;    // waits for verdicts
     bool poisoned;  // its result is discarded
   };
 
@@ -58,8 +66,14 @@ class DecodeStep final : public DecodeKv {
   absl::Status PostLayer(const Group& group, const DecodeLayerOutput& output);
   absl::Status CommitEntry(int row, int layer, const wire::DeltaEntry& entry, std::span<const std::byte> payload,
                            size_t* offset);
+  const Group* FindGroup(const CacheLink& link) const;
+  absl::Status TakeVerdict(int row, int layer, const wire::PartialEntry& entry, std::span<const float> state);
   void Poison(int first, int count, const absl::Status& status);
+  bool Waits(int row) const;
   bool Complete(int layer) const;
+  bool Judged() const;
+  template <typename Done, typename GiveUp>
+  void WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us);
   void UseResidentOnly(int row, int layer);
 
   // Constant after construction.
@@ -79,6 +93,13 @@ class DecodeStep final : public DecodeKv {
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;
   std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta has not come
+
+  // Verdicts of the layer that was published last; earlier layers have all of theirs.
+  bool waits_for_partials_ = false;
+  int judged_layer_ = -1;
+  std::vector<uint8_t> unjudged_;           // [num_rows][num_kv_heads] 1: the verdict has not come
+  std::vector<float> partial_states_;       // [num_rows][num_kv_heads]: o [group_size, head_dim], then lse [group_size]
+  std::vector<PartialAttention> partials_;  // that have come
 };
 
 }  // namespace winnow

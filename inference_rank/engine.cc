@@ -313,6 +313,16 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_captured_mass_mean(static_cast<float>(sequence.mass.mean()));
     stats.set_captured_mass_p5(static_cast<float>(sequence.mass.percentile(0.05)));
   }
+  if (WaitsForVerdict(sequence.spec)) {
+    if (sequence.mass_before.count() > 0) {
+      stats.set_captured_mass_before_mean(static_cast<float>(sequence.mass_before.mean()));
+      stats.set_captured_mass_before_p5(static_cast<float>(sequence.mass_before.percentile(0.05)));
+    }
+    stats.set_missed_top_k_corrections(sequence.missed_top_k_corrections);
+    stats.set_complement_corrections(sequence.complement_corrections);
+    stats.set_correction_rows(sequence.correction_rows);
+  }
+  stats.set_captured_mass_is_bound(sequence.mass_is_bound);
   stats.set_selection_lookups(sequence.selection_lookups);
   stats.set_selection_hits(sequence.selection_hits);
   stats.set_streamed_rows(sequence.streamed_rows);
@@ -409,6 +419,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
   switch (header.type) {
     case wire::FrameType::kDelta:
       if (absl::Status status = decode_step_.OnDelta(*link, frame); !status.ok()) DistrustLink(*link, status);
+      return;
+    case wire::FrameType::kPartial:
+      if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kWatermark:
       OnWatermarks(frame);

@@ -75,7 +75,9 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
       *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
                                    .max_context_tokens = rank->options_.max_context_tokens,
                                    .max_budget_tokens = options.selection.budget_tokens,
-                                   .lookahead = options.selection.lookahead});
+                                   .lookahead = options.selection.lookahead,
+                                   .layout = rank->layout_,
+                                   .slot_pages = rank->memory_plan_.slot_pages});
   return rank;
 }
 

@@ -36,6 +36,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> kv_sent_bytes{0};      // data-plane payload to cache ranks
   std::atomic<uint64_t> kv_received_bytes{0};  // and from them
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
+  std::atomic<uint64_t> partial_wait_us{0};    // and for verdicts, after attention
   std::atomic<uint64_t> reattached_sequences{0};
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};

@@ -50,6 +50,18 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     return absl::InvalidArgumentError(
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
+  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
+  if (pages > limits.slot_pages) {
+    std::string growth;
+    if (GrowsBudgets(spec)) {
+      growth = absl::StrCat(" (the guard may let budgets of ", spec.budget_tokens, " grow ", spec.budget_growth, " x)");
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ",
+        WorkingSet::PoolSlots(spec, sequence->max_positions), " pool slots", growth, ", ", spec.sink_tokens,
+        " sinks and a ring of ", wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), " in each of ",
+        limits.layout.num_layers, " x ", limits.layout.num_kv_heads, " lists; the rank has ", limits.slot_pages));
+  }
   return sequence;
 }
 

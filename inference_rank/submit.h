@@ -13,6 +13,8 @@ struct SubmitLimits {
   uint32_t max_context_tokens = 0;
   uint32_t max_budget_tokens = 0;  // kUnlimitedBudget = any
   uint32_t lookahead = 1;          // of the server: all rows of a batch share it
+  KvLayout layout;
+  uint32_t slot_pages = 0;  // of the rank, all of them
 };
 
 // The Submit message as a sequence, checked.

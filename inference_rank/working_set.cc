@@ -22,7 +22,9 @@ uint32_t WorkingSet::PoolSlots(const SelectionSpec& spec, uint32_t max_positions
   // What can leave the recent window; a pool never needs more.
   const uint32_t most = max_positions > spec.sink_tokens ? max_positions - spec.sink_tokens : 0;
   if (spec.predictor == Predictor::kDense || spec.budget_tokens == kUnlimitedBudget) return most;
-  const double pool = std::ceil(static_cast<double>(spec.budget_tokens) * spec.pool_factor);
+  // A head that the guard let grow selects up to its ceiling at once.
+  const double pool =
+      std::max<double>(std::ceil(static_cast<double>(spec.budget_tokens) * spec.pool_factor), BudgetCeiling(spec, 0));
   return pool < most ? static_cast<uint32_t>(pool) : most;
 }
 
@@ -48,7 +50,7 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
       pool_slots_(PoolSlots(spec, max_positions)),
       pages_per_list_(PagesPerList(spec, max_positions)),
       lists_(static_cast<size_t>(layout.num_layers) * layout.num_kv_heads) {
-  const uint32_t selected = spec.budget_tokens < pool_slots_ ? spec.budget_tokens : pool_slots_;
+  const uint32_t selected = std::min(BudgetCeiling(spec, 0), pool_slots_);
   for (std::vector<uint32_t>& list : lists_) list.reserve(sink_tokens_ + selected + ring_tokens_);
   pooled_end_ = sink_tokens_;
 }

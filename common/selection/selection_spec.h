@@ -102,6 +102,11 @@ constexpr bool WaitsForVerdict(const SelectionSpec& spec) {
   return !IsDense(spec) && (spec.correction == Correction::kRemote || spec.min_captured_mass > 0);
 }
 
+// True when masses of earlier positions change the budgets of later ones.
+constexpr bool GrowsBudgets(const SelectionSpec& spec) {
+  return !IsDense(spec) && spec.min_captured_mass > 0 && spec.budget_growth > 1;
+}
+
 // Most rows that are selected for a list = layer * num_kv_heads + kv_head, before the guard lets it grow.
 constexpr uint32_t HeadBudget(const SelectionSpec& spec, size_t list) {
   return spec.head_budgets.empty() ? spec.budget_tokens : spec.head_budgets[list];

@@ -23,7 +23,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
   if (spec.predictor == Predictor::kFixed) return not_built("the predictor \"fixed\"");
-  if (spec.projection != Projection::kInferenceRank) return not_built("projection on the cache rank");
   if (spec.prefetch != Prefetch::kNone) return not_built("prefetch");
   if (spec.scorer != Scorer::kToken) return not_built("scoring of pages");
   if (spec.key_copy != KeyCopy::kNone) return not_built("the int8 key copy");
@@ -32,8 +31,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   if (!spec.head_budgets.empty()) return not_built("budgets by head");
   if (spec.reuse_interval != 1) return not_built("reuse of selections");
   if (spec.transfer != Transfer::kDelta) return not_built("full transfer");
-  if (spec.correction != Correction::kNone) return not_built("remote correction");
-  if (spec.min_captured_mass > 0) return not_built("the quality guard");
   return absl::OkStatus();
 }
 

@@ -16,7 +16,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -32,6 +32,8 @@ enum class FrameType : uint8_t {
   kWatermark = 17,   // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
   kRefill = 18,      // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
   kRefillDone = 19,  // all Refill frames of the sequence have been sent; apply_position = restart position
+  kPartial = 20,     // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
+                     // its state, repeated
   // both ways
   kFenced = 32,  // the frame's attach_epoch or incarnation is not the current one; attach_epoch = the current one
   kTransferFailed = 33,  // the sender could not post frames of this sequence, plan and layer: they will not come
@@ -50,6 +52,8 @@ inline constexpr uint32_t kSectionAppend =
 inline constexpr uint32_t kSectionQuery =
     2;  // f32 [num_rows][num_query_heads][head_dim] before RoPE: queries of layer_first
 inline constexpr uint32_t kSectionPrediction = 4;  // f32, same shape: queries predicted for layer `prediction_layer`
+inline constexpr uint32_t kSectionHidden =
+    8;  // f32 [num_rows][hidden_size]: residuals that enter layer_first, for predictions projected by the cache rank
 
 struct FrameHeader {
   uint32_t magic;
@@ -67,7 +71,7 @@ struct FrameHeader {
   uint16_t layer_first;
   uint16_t prediction_layer;
   uint32_t row_count;  // rows of the plan (StepPlan, Layer), rows per kv head (AppendRange, Refill), queries
-                       // (PromptQueries), entries (Delta, Watermark)
+                       // (PromptQueries), entries (Delta, Partial, Watermark)
   uint64_t payload_bytes;
   uint32_t payload_crc32c;
   uint32_t header_crc32c;  // over the header with this field 0
@@ -111,6 +115,28 @@ struct LocalRow {
   uint32_t pool_index;
   uint32_t position;
 };
+
+inline constexpr uint16_t kPartialMissedTopK = 1;   // the state is over the top-k rows that A lacks
+inline constexpr uint16_t kPartialComplement = 2;   // it is over all rows that A lacks
+inline constexpr uint16_t kPartialMassIsBound = 4;  // the masses are lower bounds
+
+// The verdict of the real query on one plan row and kv head, exactly one per (plan row, layer, kv head). After the
+// entry, in entries with kPartialMissedTopK or kPartialComplement, the attention state to be merged after that of A:
+//   float o[group_size][head_dim]
+//   float lse[group_size]          natural log
+struct PartialEntry {
+  uint32_t plan_row;
+  uint16_t kv_head;
+  uint16_t flags;
+  float mass_before;   // captured by A
+  float mass_after;    // with the rows of the state
+  uint32_t rows_read;  // of the state; 0 without one
+};
+static_assert(sizeof(PartialEntry) == 20);
+
+constexpr size_t PartialStateBytes(int group_size, int head_dim) {
+  return static_cast<size_t>(group_size) * (head_dim + 1) * sizeof(float);
+}
 
 struct WatermarkEntry {
   uint64_t sequence_id;

@@ -21,6 +21,7 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kAppendRange:
     case wire::FrameType::kPromptQueries:
     case wire::FrameType::kDelta:
+    case wire::FrameType::kPartial:
     case wire::FrameType::kWatermark:
     case wire::FrameType::kRefill:
     case wire::FrameType::kRefillDone:

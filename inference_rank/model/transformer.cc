@@ -27,6 +27,8 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
   prediction_.resize(static_cast<size_t>(kMaxDecodeRows) * config.q_features());
   kv_rows_.resize(rows * 2 * config.kv_features() * DtypeBytes(kv_dtype));
   attention_.resize(rows * config.q_features());
+  lse_.resize(static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads);
+  merged_.resize(static_cast<size_t>(config.group_size()) * config.head_dim);
   gate_up_.resize(rows * 2 * config.intermediate_size);
   logits_.resize(static_cast<size_t>(kMaxDecodeRows) * config.vocab_size);
   positions_.resize(rows);
@@ -98,6 +100,20 @@ void Transformer::PredictQueries(int layer, int num_rows) {
                        .norm_epsilon = config_.rms_norm_eps});
 }
 
+// The attention over resident rows comes first in each merge, the partial state last.
+void Transformer::MergePartials(std::span<const PartialAttention> partials) {
+  const int group = config_.group_size();
+  for (const PartialAttention& partial : partials) {
+    const size_t head = static_cast<size_t>(partial.row) * config_.num_query_heads + partial.kv_head * group;
+    float* attention = attention_.data() + head * config_.head_dim;
+    const float* const o[] = {attention, partial.o};
+    const float* const lse[] = {lse_.data() + head, partial.lse};
+    kernels_.merge_states(
+        {.o = o, .lse = lse, .num_states = 2, .num_rows = group, .head_dim = config_.head_dim, .out = merged_.data()});
+    std::copy(merged_.begin(), merged_.end(), attention);
+  }
+}
+
 void Transformer::OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention,
                                int num_rows) {
   matmul(executor_, {.x = attention,
@@ -147,6 +163,7 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
   const int num_rows = static_cast<int>(token_ids.size());
   WINNOW_CHECK(num_rows >= 1 && num_rows <= kMaxDecodeRows && positions.size() == token_ids.size());
   const int lookahead = kv.Lookahead();
+  const bool waits_for_partials = kv.WaitsForPartials();
   Embed(token_ids);
   for (int l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& layer = weights_.layer(l);
@@ -157,7 +174,9 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                 .kv_rows = kv_rows_.data(),
                 .q_pre_rope = q_pre_rope_.data(),
                 .prediction = predicts ? prediction_.data() : nullptr,
-                .prediction_layer = l + lookahead});
+                .prediction_layer = l + lookahead,
+                .hidden = x_.data(),
+                .hidden_size = config_.hidden_size});
 
     kv.AwaitSlots(l, slots_.data(), slot_counts_.data());
     const size_t lists = static_cast<size_t>(num_rows) * config_.num_kv_heads;
@@ -175,7 +194,9 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                                           .slots = slots_.data(),
                                           .slot_counts = slot_counts_.data(),
                                           .out = attention_.data(),
+                                          .lse = waits_for_partials ? lse_.data() : nullptr,
                                           .scratch = attention_scratch_.data()});
+    if (waits_for_partials) MergePartials(kv.AwaitPartials(l));
     OutputAndMlp(kernels_.decode_matmul, layer, x_.data(), attention_.data(), num_rows);
   }
   return Logits(x_.data(), num_rows);

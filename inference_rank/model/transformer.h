@@ -21,6 +21,16 @@ struct DecodeLayerOutput {
   const float* prediction =
       nullptr;  // same shape: queries predicted for prediction_layer, before RoPE; null when there are none
   int prediction_layer = 0;
+  const float* hidden = nullptr;  // [num_rows, hidden_size] residual that enters the layer
+  int hidden_size = 0;
+};
+
+// A partial attention state over rows that are not resident, to be merged after the layer's own attention.
+struct PartialAttention {
+  int row = 0;
+  int kv_head = 0;
+  const float* o = nullptr;    // [group_size, head_dim]
+  const float* lse = nullptr;  // [group_size] natural log
 };
 
 // The KV side of a decode step, implemented by the engine.
@@ -34,6 +44,11 @@ class DecodeKv {
   // Returns when the slots to attend to at `layer` are known and filled: slots and counts are [num_rows *
   // num_kv_heads].
   virtual void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) = 0;
+  // True when AwaitPartials may return something in this step.
+  virtual bool WaitsForPartials() const { return false; }
+  // After the layer's attention: returns when it is known which heads are to be corrected, and how; at most one state
+  // per row and kv head. Valid until the next layer's Publish.
+  virtual std::span<const PartialAttention> AwaitPartials(int /*layer*/) { return {}; }
 };
 
 // The KV side of a prefill chunk. `kv_rows` [num_tokens, num_kv_heads, 2 * head_dim]; `q_pre_rope` [num_tokens,
@@ -70,6 +85,7 @@ class Transformer {
   void Embed(std::span<const uint32_t> token_ids);
   void ProjectQkv(Matmul matmul, const LayerWeights& layer, int num_rows, std::span<const uint32_t> positions);
   void PredictQueries(int layer, int num_rows);
+  void MergePartials(std::span<const PartialAttention> partials);
   void OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention, int num_rows);
   std::span<float> Logits(const float* x, int num_rows);
 
@@ -89,6 +105,8 @@ class Transformer {
   std::vector<float> prediction_;   // [kMaxDecodeRows, q_features]
   std::vector<std::byte> kv_rows_;  // [max_rows, num_kv_heads, 2 * head_dim]
   std::vector<float> attention_;    // [max_rows, q_features]
+  std::vector<float> lse_;          // [kMaxDecodeRows, num_query_heads] of attention_, in steps that wait for partials
+  std::vector<float> merged_;       // [group_size, head_dim]
   std::vector<float> gate_up_;      // [max_rows, 2 * intermediate_size]
   std::vector<float> logits_;       // [kMaxDecodeRows, vocab_size]
   std::vector<uint32_t> positions_;

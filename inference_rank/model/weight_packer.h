@@ -21,7 +21,4 @@ struct PackJob {
 absl::Status PackAll(const Checkpoint& checkpoint, const KernelTable& kernels, std::span<const PackJob> jobs,
                      int num_threads);
 
-// Appends the elements of a tensor as f32.
-void AppendAsF32(const TensorView& tensor, size_t first_element, size_t num_elements, std::vector<float>& out);
-
 }  // namespace winnow

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
+#include "common/model/tensor_elements.h"
 #include "inference_rank/model/weight_packer.h"
 
 namespace winnow {

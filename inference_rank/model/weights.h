@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
-#include "inference_rank/model/huge_page_region.h"
+#include "common/base/huge_page_region.h"
 #include "inference_rank/model/weight_memory.h"
 #include "kernels/kernel_table.h"
 

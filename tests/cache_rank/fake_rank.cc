@@ -29,8 +29,11 @@ TestCluster::TestCluster(const Options& options, int num_layers)
       kernels(CpuKernels("portable").value()),
       executor(kernels->new_executor(options.num_threads)),
       transport(NewInprocTransport({.incarnation = 1, .window_bytes = size_t{16} << 20, .ucx_tls = ""})),
-      lag_(options.lag) {
-  data_plane = DataPlane::Create(options.data_plane, shape, kernels, executor.get(), &metrics).value();
+      lag_(options.lag),
+      hidden_size_(options.projection == nullptr ? 0 : options.projection->hidden_size()),
+      prediction_(options.prediction) {
+  data_plane =
+      DataPlane::Create(options.data_plane, shape, kernels, executor.get(), &metrics, options.projection).value();
   transport->SetHandler([this](Channel& channel, ReceivedFrame frame) { data_plane->HandleFrame(channel, frame); });
 }
 
@@ -70,6 +73,13 @@ std::vector<float> TestCluster::TruthPrediction(uint64_t seed, int layer, uint32
   std::vector<float> q = TruthQuery(seed, layer, position);
   for (size_t i = 0; i < q.size(); ++i) q[i] += 0.3f * Noise(seed, 9000 + layer, position, i);
   return q;
+}
+
+std::vector<float> TestCluster::TruthHidden(uint64_t seed, int layer, uint32_t position, int hidden_size) const {
+  std::vector<float> x;
+  for (int i = 0; i < hidden_size; ++i)
+    x.push_back(Noise(seed, 6000, i) + 0.5f * Noise(seed, 6100 + layer, position, i));
+  return x;
 }
 
 std::vector<Vector> TestCluster::Queries(const FakeSequence&, const std::vector<float>& values, int head,
@@ -129,6 +139,16 @@ double TestCluster::Mass(const FakeSequence& sequence, uint32_t position, int la
   const std::vector<Vector> queries = Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
   return MassReference(queries, Keys(sequence.seed, layer, head, position + 1), shape.model.attention_scale,
                        sequence.spec.sink_tokens, selected, Recent(sequence.spec, position));
+}
+
+std::vector<Vector> TestCluster::RealQueries(const FakeSequence& sequence, uint32_t position, int layer,
+                                             int head) const {
+  return Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
+}
+
+Vector TestCluster::RealImportance(const FakeSequence& sequence, uint32_t position, int layer, int head) const {
+  return ImportanceReference(sequence.spec.group_aggregation, RealQueries(sequence, position, layer, head),
+                             Keys(sequence.seed, layer, head, position), shape.model.attention_scale);
 }
 
 FakeRank::FakeRank(TestCluster* cluster, size_t window_bytes) : cluster_(cluster) {
@@ -309,12 +329,21 @@ void FakeRank::SendLayer(int layer) {
   header.type = wire::FrameType::kLayer;
   header.flags = wire::kSectionAppend | wire::kSectionQuery;
   const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
-  if (target < layout.num_layers) {
+  if (target < layout.num_layers && rows_[0]->spec.projection == Projection::kCacheRank) {
+    header.flags |= wire::kSectionHidden;
+    payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
+    for (FakeSequence* sequence : rows_) {
+      AppendBytes(payload,
+                  cluster_->TruthHidden(sequence->seed, layer, sequence->next_position, cluster_->hidden_size_));
+    }
+  } else if (target < layout.num_layers) {
     header.flags |= wire::kSectionPrediction;
     header.prediction_layer = static_cast<uint16_t>(target);
     payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
     for (FakeSequence* sequence : rows_) {
-      AppendBytes(payload, cluster_->TruthPrediction(sequence->seed, target, sequence->next_position));
+      AppendBytes(payload, cluster_->prediction_
+                               ? cluster_->prediction_(sequence->seed, target, sequence->next_position)
+                               : cluster_->TruthPrediction(sequence->seed, target, sequence->next_position));
     }
   }
   header.plan = plan_;
@@ -331,6 +360,19 @@ bool FakeRank::DeltasComplete(int layer) const {
   return true;
 }
 
+bool FakeRank::VerdictsComplete(int layer) const {
+  const int heads = cluster_->shape.layout.num_kv_heads;
+  for (const FakeSequence* sequence : rows_) {
+    const bool sparse = !AttendsEverything(sequence->next_position, sequence->spec, kBlockTokens);
+    if (!sparse || !WaitsForVerdict(sequence->spec)) continue;
+    const auto verdicts = sequence->verdicts.find(sequence->next_position);
+    for (int head = 0; head < heads; ++head) {
+      if (verdicts == sequence->verdicts.end() || verdicts->second.count(layer * heads + head) == 0) return false;
+    }
+  }
+  return true;
+}
+
 void FakeRank::FinishPlan() {
   for (FakeSequence* sequence : rows_) ++sequence->next_position;
   rows_.clear();
@@ -342,7 +384,7 @@ bool FakeRank::Decode(const std::vector<FakeSequence*>& rows, int layers) {
   const int end = layers < 0 ? cluster_->shape.layout.num_layers : layers;
   for (int layer = 0; layer < end; ++layer) {
     SendLayer(layer);
-    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer); })) return false;
+    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer) && VerdictsComplete(layer); })) return false;
   }
   if (layers >= 0) return true;
   const auto stored = [&] {
@@ -361,6 +403,8 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
   switch (header.type) {
     case wire::FrameType::kDelta:
       return OnDelta(frame);
+    case wire::FrameType::kPartial:
+      return OnPartial(frame);
     case wire::FrameType::kRefill:
       return OnRefill(frame);
     case wire::FrameType::kRefillDone:
@@ -446,6 +490,32 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     CheckSelection(sequence, header.layer_first, entry.kv_head, whole);
   }
   Expect(offset == frame.payload().size(), "payload has a rest");
+}
+
+void FakeRank::OnPartial(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (header.plan != plan_) return Expect(false, "verdict of another plan");
+  const KvLayout& layout = cluster_->shape.layout;
+  size_t offset = 0;
+  const auto read = [&](auto* values, size_t count) {
+    Expect(offset + count * sizeof *values <= frame.payload().size(), "verdicts are cut off");
+    std::memcpy(values, frame.payload().data() + offset, count * sizeof *values);
+    offset += count * sizeof *values;
+  };
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    FakeSequence::Verdict verdict;
+    read(&verdict.entry, 1);
+    if (verdict.entry.rows_read > 0) {
+      verdict.o.resize(layout.group_size() * layout.head_dim);
+      verdict.lse.resize(layout.group_size());
+      read(verdict.o.data(), verdict.o.size());
+      read(verdict.lse.data(), verdict.lse.size());
+    }
+    FakeSequence& sequence = *rows_.at(verdict.entry.plan_row);
+    const size_t list = header.layer_first * layout.num_kv_heads + verdict.entry.kv_head;
+    Expect(sequence.verdicts[sequence.next_position].emplace(list, verdict).second, "second verdict");
+  }
+  Expect(offset == frame.payload().size(), "verdicts have a rest");
 }
 
 void FakeRank::CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices) {

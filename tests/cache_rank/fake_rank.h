@@ -40,6 +40,17 @@ struct FakeSequence {
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
   std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
   uint64_t streamed_rows = 0, local_rows = 0;
+
+  // Verdicts by position: [layer * num_kv_heads + head].
+  struct Verdict {
+    wire::PartialEntry entry;
+    std::vector<float> o, lse;
+    bool operator==(const Verdict& other) const {
+      return entry.flags == other.entry.flags && entry.mass_before == other.entry.mass_before &&
+             entry.mass_after == other.entry.mass_after && o == other.o && lse == other.lse;
+    }
+  };
+  std::map<uint32_t, std::map<size_t, Verdict>> verdicts;
 };
 
 // The inference rank's end of the data plane, single-threaded with the cache rank. Every delta is checked as it
@@ -65,6 +76,7 @@ class FakeRank {
   void SendPlan(const std::vector<FakeSequence*>& rows);
   void SendLayer(int layer);
   bool DeltasComplete(int layer) const;
+  bool VerdictsComplete(int layer) const;
   void FinishPlan();
 
   // Sends a frame whose header is the caller's.
@@ -82,6 +94,7 @@ class FakeRank {
  private:
   void OnFrame(const ReceivedFrame& frame);
   void OnDelta(const ReceivedFrame& frame);
+  void OnPartial(const ReceivedFrame& frame);
   void OnRefill(const ReceivedFrame& frame);
   void CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices);
   void Expect(bool condition, const std::string& what) {
@@ -108,6 +121,9 @@ class TestCluster {
     DataPlane::Options data_plane;
     int num_threads = 1;
     int lag = 1;  // the cache rank works once in so many rounds of progress
+    const QueryProjection* projection = nullptr;
+    // Replaces TruthPrediction in what inference ranks send.
+    std::function<std::vector<float>(uint64_t seed, int layer, uint32_t position)> prediction = nullptr;
   };
   explicit TestCluster(const Options& options, int num_layers = 3);
   static DataPlane::Options SmallDataPlane() { return {.memory_bytes = size_t{32} << 20}; }
@@ -124,11 +140,16 @@ class TestCluster {
   std::vector<float> TruthRow(uint64_t seed, int layer, int head, uint32_t position) const;
   std::vector<float> TruthQuery(uint64_t seed, int layer, uint32_t position) const;
   std::vector<float> TruthPrediction(uint64_t seed, int layer, uint32_t position) const;
+  // Residual that enters a layer, [hidden_size].
+  std::vector<float> TruthHidden(uint64_t seed, int layer, uint32_t position, int hidden_size) const;
   // What is wrong with Sel(position, layer, head) by brute force; empty when nothing is.
   std::string CheckSelection(const FakeSequence& sequence, uint32_t position, int layer, int head,
                              const std::vector<uint32_t>& selected) const;
   double Mass(const FakeSequence& sequence, uint32_t position, int layer, int head,
               const std::vector<uint32_t>& selected) const;
+  // Importance of rows [0, position) to the real query of `position`, and its rotated form per query head of the group.
+  Vector RealImportance(const FakeSequence& sequence, uint32_t position, int layer, int head) const;
+  std::vector<Vector> RealQueries(const FakeSequence& sequence, uint32_t position, int layer, int head) const;
 
   const ServedShape shape;
   const KernelTable* const kernels;
@@ -142,6 +163,10 @@ class TestCluster {
                               uint32_t rotate_to) const;
   std::vector<Vector> Keys(uint64_t seed, int layer, int head, uint32_t count) const;
   const int lag_;
+  const int hidden_size_;
+  const decltype(Options::prediction) prediction_;
+
+  friend class FakeRank;
 };
 
 }  // namespace winnow::test

@@ -51,7 +51,7 @@ TEST_P(SelectHeadAggregationTest, TakesTheMostImportantRowsBetweenSinksAndRecent
       std::vector<uint32_t> selected{1, 2, 3};  // of an earlier use
       const float mass = SelectHead(
           kernels_, shape_.model,
-          {.spec = &spec, .position = position, .tiles = stored.kv.tiles(0, head), .target = q.values.data()}, scratch_,
+          {.spec = &spec, .position = position, .budget_tokens = spec.budget_tokens, .tiles = stored.kv.tiles(0, head), .target = q.values.data()}, scratch_,
           &selected);
       EXPECT_TRUE(std::isnan(mass));
       const Vector importance =
@@ -77,6 +77,7 @@ TEST_F(SelectHeadTest, MeasuresThePositionBeforeWithoutChangingTheSelection) {
   std::vector<uint32_t> selected = previous;
   HeadQuestion question{.spec = &spec,
                         .position = position,
+                        .budget_tokens = spec.budget_tokens,
                         .tiles = stored.kv.tiles(0, 1),
                         .target = prediction.values.data(),
                         .measured = real.values.data(),
@@ -99,7 +100,11 @@ TEST_F(SelectHeadTest, MeasuresItselfOverItsOwnRowToo) {
   const uint32_t position = 321;
   const Queries q = RandomQueries(3, 2, shape_.layout.head_dim);
   std::vector<uint32_t> selected, alone;
-  HeadQuestion question{.spec = &spec, .position = position, .tiles = stored.kv.tiles(0, 0), .target = q.values.data()};
+  HeadQuestion question{.spec = &spec,
+                        .position = position,
+                        .budget_tokens = spec.budget_tokens,
+                        .tiles = stored.kv.tiles(0, 0),
+                        .target = q.values.data()};
   SelectHead(kernels_, shape_.model, question, scratch_, &alone);
   question.measured = q.values.data();
   question.measured_position = position;
@@ -115,7 +120,7 @@ TEST_F(SelectHeadTest, StaysDefinedWhenQueriesAreNotFinite) {
   std::vector<float> q(2 * shape_.layout.head_dim, NAN);
   std::vector<uint32_t> selected;
   SelectHead(kernels_, shape_.model,
-             {.spec = &spec, .position = 300, .tiles = stored.kv.tiles(0, 0), .target = q.data()}, scratch_, &selected);
+             {.spec = &spec, .position = 300, .budget_tokens = spec.budget_tokens, .tiles = stored.kv.tiles(0, 0), .target = q.data()}, scratch_, &selected);
   std::vector<uint32_t> lowest;
   for (uint32_t p = 4; p < 4 + 48; ++p) lowest.push_back(p);
   EXPECT_EQ(selected, lowest);

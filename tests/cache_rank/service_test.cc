@@ -7,6 +7,8 @@
 #include "cache_rank/cache_rank.h"
 #include "common/selection/selection_proto.h"
 #include "tests/cache_rank/reference.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
 
@@ -19,9 +21,10 @@ using std::chrono::steady_clock;
 // A served cache rank with gRPC's in-process channel in front of it.
 class CacheRankServiceTest : public testing::Test {
  protected:
-  CacheRankServiceTest()
+  explicit CacheRankServiceTest(std::shared_ptr<const QueryProjection> projection = nullptr)
       : client_transport_(NewInprocTransport({.incarnation = 50, .window_bytes = 1 << 20, .ucx_tls = ""})) {
     CacheRank::Options options;
+    options.projection = std::move(projection);
     options.identity.set_rank("cache-0");
     options.data_plane.memory_bytes = size_t{4} << 20;
     options.data_plane.detach_ttl = milliseconds(50);
@@ -174,6 +177,37 @@ TEST_F(CacheRankServiceTest, NamesTheFingerprintFieldThatDiffers) {
   request = Request();
   request.set_transport("ucx");
   EXPECT_EQ(refusal(request).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  context.TryCancel();
+  stream->Finish();
+}
+
+std::shared_ptr<const QueryProjection> TinyProjection() {
+  const TempDir dir;
+  WriteTinyCheckpoint({.num_layers = 3}, dir.path());
+  return QueryProjection::Load(dir.path(), *CpuKernels("portable").value(), Dtype::kBf16, 1).value();
+}
+
+class CacheRankWithWeightsTest : public CacheRankServiceTest {
+ protected:
+  CacheRankWithWeightsTest() : CacheRankServiceTest(TinyProjection()) {}
+};
+
+TEST_F(CacheRankWithWeightsTest, ServesItsOwnModelOnly) {
+  v1::ExchangeRequest request = Request();
+  EXPECT_EQ(request.fingerprint().model_digest().size(), 64u);
+  request.mutable_fingerprint()->set_model_digest("another");
+  {
+    grpc::ClientContext context;
+    std::unique_ptr<Stream> stream;
+    EXPECT_EQ(Exchange(context, stream, request), 0u);
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_NE(status.error_message().find("model_digest is another at the caller"), std::string::npos)
+        << status.error_message();
+  }
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream;
+  EXPECT_NE(Exchange(context, stream, Request()), 0u);
   context.TryCancel();
   stream->Finish();
 }

@@ -1,4 +1,4 @@
-#include "inference_rank/model/huge_page_region.h"
+#include "common/base/huge_page_region.h"
 
 #include <sys/mman.h>
 

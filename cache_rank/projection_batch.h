@@ -1,0 +1,45 @@
+#pragma once
+#include "cache_rank/peer_link.h"
+#include "cache_rank/predictor/from_past.h"
+#include "cache_rank/predictor/query_projection.h"
+#include "cache_rank/scratch_buffer.h"
+#include "cache_rank/sequence_store.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+
+// Projects the residuals that scoring tasks at the front of a link's queue wait for, all rows of a layer in one matmul.
+// It is a batch of work of its own: the owner polls the transport between it and the scoring. Data-plane thread.
+class ProjectionBatch {
+ public:
+  // `projection` may be null: then nothing ever waits.
+  ProjectionBatch(const QueryProjection* projection, const RopeShape& rope, int head_dim, const KernelTable* kernels,
+                  Executor* executor, const SequenceStore* store)
+      : projection_(projection),
+        rope_(rope),
+        head_dim_(head_dim),
+        kernels_(kernels),
+        executor_(executor),
+        store_(store) {}
+
+  // Fills LayerSelection::target of the front tasks of to_score, which stay queued. Returns how many rows it projected.
+  int Run(PeerLink& link);
+
+ private:
+  struct Row {
+    LayerSelection* layer;
+    uint32_t position;
+  };
+
+  const QueryProjection* const projection_;
+  const RopeShape rope_;
+  const int head_dim_;
+  const KernelTable* const kernels_;
+  Executor* const executor_;
+  const SequenceStore* const store_;
+
+  std::vector<Row> rows_;  // of the batch under way
+  ScratchBuffer<float> hidden_, queries_;
+};
+
+}  // namespace winnow
