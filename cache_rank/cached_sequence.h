@@ -53,7 +53,7 @@ struct CachedSequence {
       0;  // pool rows that both sides know without a frame, from the last row that attended everything
 
   bool attached() const { return channel != 0; }
-  // Bytes of keys that its selections have read, over all layers and kv heads.
+  // Bytes of keys that its selections and verdicts have read, over all layers and kv heads.
   uint64_t ScoredKeyBytes() const;
   // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are
   // the queries that the predictor needs. 0 when a part of the prompt is missing.

@@ -64,6 +64,11 @@ CorrectionAction DecideCorrection(const SelectionSpec& spec, float mass, float m
   return CorrectionAction::kNone;
 }
 
+uint64_t ScoredKeyBytes(const SelectionModel& model, const HeadTrial& trial) {
+  const uint64_t keys = trial.mass_of_top_k.has_value() ? 0 : uint64_t{trial.position} + 1;
+  return keys * static_cast<uint64_t>(model.head_dim) * DtypeBytes(model.dtype);
+}
+
 void JudgeHead(const KernelTable& kernels, const SelectionModel& model, const HeadTrial& trial, SelectScratch& scratch,
                JudgeScratch& judge, HeadPartial* partial) {
   std::vector<uint32_t>& rows = judge.missed;

@@ -29,6 +29,9 @@ struct HeadTrial {
   std::optional<float> mass_of_top_k;
 };
 
+// Bytes of keys that JudgeHead reads for a trial, beside the rows that it adds (HeadPartial::rows_read).
+uint64_t ScoredKeyBytes(const SelectionModel& model, const HeadTrial& trial);
+
 // The verdict, and the partial attention state over the rows that it adds.
 struct HeadPartial {
   CorrectionAction action = CorrectionAction::kNone;

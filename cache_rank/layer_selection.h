@@ -18,7 +18,7 @@ struct HeadSelection {
   std::vector<uint32_t> selected;                        // Sel(LayerSelection::selected_position), ascending
   float mass = std::numeric_limits<float>::quiet_NaN();  // captured mass of mass_position
   uint32_t mass_position = kNoPosition;
-  uint64_t scored_key_bytes = 0;  // read for all selections so far
+  uint64_t scored_key_bytes = 0;  // read for all selections and verdicts so far
   HeadResidency residency;
   BudgetGrowth growth;  // survives a re-attach
 };

@@ -232,6 +232,7 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
                   .selected = head.selected,
                   .mass_of_top_k = {}};
   if (!judges_only_) trial.mass_of_top_k = head.mass;
+  head.scored_key_bytes += ScoredKeyBytes(model_, trial);
   HeadPartial& partial = *row.partials[head_index];
   JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
   const bool below = !(partial.mass_before >= sequence.spec.min_captured_mass);

@@ -74,6 +74,9 @@ void VisitFields(Record& r, Visitor visit) {
   visit("decode_steps", r.decode_steps);
   visit("mass_count", r.mass_count);
   visit("mass_mean", r.mass_mean);
+  visit("mass_before_mean", r.mass_before_mean);
+  visit("corrections", r.corrections);
+  visit("correction_rows", r.correction_rows);
   visit("selection_lookups", r.selection_lookups);
   visit("selection_hits", r.selection_hits);
   visit("streamed_rows", r.streamed_rows);

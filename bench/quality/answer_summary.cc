@@ -40,8 +40,8 @@ using DenseAnswers = std::map<std::pair<std::string, std::string>, bool>;  // by
 AnswerSummary SummarizeGroup(const std::vector<const AnswerRecord*>& group, const DenseAnswers& dense) {
   AnswerSummary s;
   uint64_t tokens = 0, right = 0, prompt_tokens = 0, mass_count = 0, lookups = 0, hits = 0, rows = 0, bytes = 0,
-           key_bytes = 0, steps = 0;
-  double mass = 0;
+           key_bytes = 0, steps = 0, corrections = 0, correction_rows = 0;
+  double mass = 0, mass_before = 0;
   std::map<int, uint64_t> bins;
   for (const AnswerRecord* r : group) {
     ++s.prompts;
@@ -52,6 +52,9 @@ AnswerSummary SummarizeGroup(const std::vector<const AnswerRecord*>& group, cons
     mass_count += r->mass_count;
     mass += r->mass_mean * static_cast<double>(r->mass_count);
     for (const auto& [bin, count] : r->mass_bins) bins[bin] += count;
+    mass_before += r->mass_before_mean * static_cast<double>(r->mass_count);
+    corrections += r->corrections;
+    correction_rows += r->correction_rows;
     lookups += r->selection_lookups;
     hits += r->selection_hits;
     rows += r->streamed_rows;
@@ -71,6 +74,9 @@ AnswerSummary SummarizeGroup(const std::vector<const AnswerRecord*>& group, cons
   s.has_mass = mass_count > 0;
   s.mass_mean = Share(mass, mass_count, 0);
   s.mass_p5 = s.has_mass ? Percentile(bins, 0.05) : 0;
+  s.mass_before_mean = Share(mass_before, mass_count, 0);
+  s.corrections_per_step = Share(corrections, steps, 0);
+  s.correction_rows_per_step = Share(correction_rows, steps, 0);
   s.hit_ratio = Share(hits, lookups, 1);
   s.rows_per_step = Share(rows, steps, 0);
   s.bytes_per_step = Share(bytes, steps, 0);
@@ -118,7 +124,8 @@ std::string SpecLabel(const std::string& spec, uint32_t budget) {
 std::string SummaryCsv(const std::vector<AnswerSummary>& summaries) {
   std::string csv =
       "mode,task,chars,prompt_tokens,spec,budget,prompts,exact,exact_share,exact_low,exact_high,token_share,paired,"
-      "lost,gained,sign_test,mass_mean,mass_p5,hit_ratio,rows_per_step,bytes_per_step,key_bytes_per_step\n";
+      "lost,gained,sign_test,mass_mean,mass_p5,hit_ratio,rows_per_step,bytes_per_step,key_bytes_per_step,"
+      "mass_before_mean,corrections_per_step,correction_rows_per_step\n";
   const auto number = [](double value) { return absl::StrFormat("%.6g", value); };
   for (const AnswerSummary& s : summaries) {
     absl::StrAppend(&csv,
@@ -143,7 +150,10 @@ std::string SummaryCsv(const std::vector<AnswerSummary>& summaries) {
                              number(s.hit_ratio),
                              number(s.rows_per_step),
                              number(s.bytes_per_step),
-                             number(s.key_bytes_per_step)}),
+                             number(s.key_bytes_per_step),
+                             number(s.mass_before_mean),
+                             number(s.corrections_per_step),
+                             number(s.correction_rows_per_step)}),
                     "\n");
   }
   return csv;
@@ -158,9 +168,9 @@ std::string SummaryTable(const std::vector<AnswerSummary>& summaries) {
     if (previous == nullptr || previous->mode != s.mode || previous->task != s.task || previous->chars != s.chars) {
       absl::StrAppendFormat(&table, "\n%s, %d characters (%.0f tokens), %d prompts, %s\n", s.task, s.chars,
                             s.prompt_tokens, s.prompts, s.mode);
-      absl::StrAppendFormat(&table, "%-*s %6s %13s %7s %5s %6s %6s %6s %6s %9s %9s %9s\n", static_cast<int>(width),
+      absl::StrAppendFormat(&table, "%-*s %6s %13s %7s %5s %6s %6s %6s %6s %9s %9s %9s %9s\n", static_cast<int>(width),
                             "selection", "exact", "(95 %)", "tokens", "lost", "gained", "mass", "p5", "hits",
-                            "rows/step", "KB/step", "keys KB");
+                            "rows/step", "KB/step", "keys KB", "corrected");
     }
     previous = &s;
     absl::StrAppendFormat(&table, "%-*s %6.2f   (%.2f-%.2f) %7.3f %5d %6d ", static_cast<int>(width),
@@ -171,8 +181,8 @@ std::string SummaryTable(const std::vector<AnswerSummary>& summaries) {
     } else {
       absl::StrAppendFormat(&table, "%6s %6s", "", "");
     }
-    absl::StrAppendFormat(&table, " %6.3f %9.1f %9.1f %9.1f\n", s.hit_ratio, s.rows_per_step, s.bytes_per_step / 1024,
-                          s.key_bytes_per_step / 1024);
+    absl::StrAppendFormat(&table, " %6.3f %9.1f %9.1f %9.1f %9.2f\n", s.hit_ratio, s.rows_per_step,
+                          s.bytes_per_step / 1024, s.key_bytes_per_step / 1024, s.corrections_per_step);
   }
   return table;
 }

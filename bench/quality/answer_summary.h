@@ -27,12 +27,15 @@ struct AnswerSummary {
 
   bool has_mass = false;
   double mass_mean = 0;
-  double mass_p5 = 0;    // 5th percentile over steps, layers and kv heads
-  double hit_ratio = 1;  // of selected rows, resident already; 1 where nothing is selected
+  double mass_p5 = 0;           // 5th percentile over steps, layers and kv heads
+  double mass_before_mean = 0;  // without the guard's corrections; 0 where there is no guard
+  double hit_ratio = 1;         // of selected rows, resident already; 1 where nothing is selected
   // Per decode step, over all layers and kv heads.
   double rows_per_step = 0;
   double bytes_per_step = 0;
   double key_bytes_per_step = 0;
+  double corrections_per_step = 0;  // heads corrected by the guard, and rows that this took
+  double correction_rows_per_step = 0;
 
   double exact_share() const { return prompts == 0 ? 0 : static_cast<double>(exact) / prompts; }
 };

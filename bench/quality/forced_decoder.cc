@@ -37,6 +37,9 @@ AnswerRecord Record(const SpecChoice& choice, const Sequence& sequence, uint32_t
   for (int bin = 0; bin <= MassSummary::kBins; ++bin) {
     if (sequence.mass.in_bin(bin) > 0) record.mass_bins[bin] = sequence.mass.in_bin(bin);
   }
+  record.mass_before_mean = sequence.mass_before.mean();
+  record.corrections = sequence.missed_top_k_corrections + sequence.complement_corrections;
+  record.correction_rows = sequence.correction_rows;
   record.selection_lookups = sequence.selection_lookups;
   record.selection_hits = sequence.selection_hits;
   record.streamed_rows = sequence.streamed_rows;
@@ -69,6 +72,7 @@ absl::StatusOr<std::unique_ptr<ForcedDecoder>> ForcedDecoder::Create(const Quali
                        decoder->layout_.num_kv_heads;
   cache.threads = options.threads;
   cache.waits = kWaits;
+  cache.projection = model.projection();
   const v1::Fingerprint fingerprint =
       InferenceFingerprint(model.digest(), decoder->layout_, decoder->transformer_, std::string(model.kernels().name));
   WINNOW_ASSIGN_OR_RETURN(decoder->cache_,
@@ -81,6 +85,8 @@ void ForcedDecoder::OnFrame(const ReceivedFrame& frame) {
   absl::Status failure;
   if (header.type == wire::FrameType::kDelta) {
     failure = decode_step_.OnDelta(*cache_->link(), frame);
+  } else if (header.type == wire::FrameType::kPartial) {
+    failure = decode_step_.OnPartial(*cache_->link(), frame);
   } else if (header.type == wire::FrameType::kWatermark) {
     const auto* entries = reinterpret_cast<const wire::WatermarkEntry*>(frame.payload().data());
     for (uint32_t i = 0; i < header.row_count; ++i) {

@@ -13,6 +13,7 @@ absl::StatusOr<std::unique_ptr<HostedCacheRank>> HostedCacheRank::Create(const O
   CacheRank::Options rank;
   rank.identity = MakeIdentity("bench", v1::ROLE_CACHE_RANK, "hosted");
   rank.num_threads = options.threads;
+  rank.projection = options.projection;
   rank.spin = options.waits.spin;
   rank.data_plane.memory_bytes = options.memory_bytes;
   rank.data_plane.selector.mass_interval = 1;

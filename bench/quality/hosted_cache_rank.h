@@ -18,6 +18,7 @@ class HostedCacheRank {
   struct Options {
     size_t memory_bytes = 0;
     int threads = 1;
+    std::shared_ptr<const QueryProjection> projection = nullptr;  // for specifications that project there
     DataPlaneWaits waits;
   };
 

@@ -6,7 +6,8 @@
 
 namespace winnow {
 
-absl::StatusOr<std::unique_ptr<QualityModel>> QualityModel::Load(const std::string& model_dir, int threads) {
+absl::StatusOr<std::unique_ptr<QualityModel>> QualityModel::Load(const std::string& model_dir, int threads,
+                                                                 bool with_projection) {
   std::unique_ptr<QualityModel> model(new QualityModel);
   WINNOW_ASSIGN_OR_RETURN(model->config_, LoadModelConfig(model_dir));
   if (model->config_.eos_token_ids.empty()) {
@@ -19,6 +20,10 @@ absl::StatusOr<std::unique_ptr<QualityModel>> QualityModel::Load(const std::stri
   model->digest_ = checkpoint->Digest();
   WINNOW_ASSIGN_OR_RETURN(model->weights_,
                           ModelWeights::Load(checkpoint, model->config_, *model->kernels_, {.num_threads = threads}));
+  if (with_projection) {
+    WINNOW_ASSIGN_OR_RETURN(model->projection_,
+                            QueryProjection::Load(model_dir, *model->kernels_, Dtype::kBf16, threads));
+  }
   return model;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/tasks/task_prompt.h"
+#include "cache_rank/predictor/query_projection.h"
 #include "common/base/status.h"
 #include "common/model/model_config.h"
 #include "inference_rank/model/weights.h"
@@ -21,12 +22,15 @@ struct TokenPrompt {
 // What all workers share of a model: weights, tokenizer, kernels. Const and thread-safe.
 class QualityModel {
  public:
-  static absl::StatusOr<std::unique_ptr<QualityModel>> Load(const std::string& model_dir, int threads);
+  // `with_projection`: also what a cache rank needs to project queries itself.
+  static absl::StatusOr<std::unique_ptr<QualityModel>> Load(const std::string& model_dir, int threads,
+                                                            bool with_projection);
 
   const ModelConfig& config() const { return config_; }
   KvLayout layout() const { return config_.kv_layout(Dtype::kBf16); }
   const KernelTable& kernels() const { return *kernels_; }
   const ModelWeights& weights() const { return *weights_; }
+  const std::shared_ptr<const QueryProjection>& projection() const { return projection_; }  // may be null
   const std::string& digest() const { return digest_; }
 
   // At most `max_answer_tokens` of the answer, 0 = all of it. INVALID_ARGUMENT when prompt and answer exceed the
@@ -39,6 +43,7 @@ class QualityModel {
   ModelConfig config_;
   const KernelTable* kernels_ = nullptr;
   std::unique_ptr<ModelWeights> weights_;
+  std::shared_ptr<const QueryProjection> projection_;
   std::unique_ptr<ModelText> text_;
   std::string digest_;
 };

@@ -24,8 +24,10 @@ absl::StatusOr<uint32_t> SplitBudget(std::string_view text, std::string_view* na
 }
 
 bool OneStep(const SelectionSpec& a, const SelectionSpec& b) {
-  const bool both_predict = a.predictor == Predictor::kDepth && b.predictor == Predictor::kDepth;
-  return !both_predict || a.lookahead == b.lookahead;
+  const auto predicts_here = [](const SelectionSpec& spec) {
+    return spec.predictor == Predictor::kDepth && spec.projection == Projection::kInferenceRank;
+  };
+  return !predicts_here(a) || !predicts_here(b) || a.lookahead == b.lookahead;
 }
 
 }  // namespace

@@ -27,6 +27,9 @@ AnswerRecord Sample(const std::string& id, const std::string& spec, uint32_t bud
   r.mass_count = 3;
   r.mass_mean = 0.9375;
   r.mass_bins = {{873, 1}, {969, 2}};
+  r.mass_before_mean = 0.5;
+  r.corrections = 7;
+  r.correction_rows = 900;
   r.selection_lookups = 4096;
   r.selection_hits = 4000;
   r.streamed_rows = 96;
@@ -59,7 +62,7 @@ TEST(AnswerRecordTest, ErrorsNameFileAndLine) {
     return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };
   EXPECT_THAT(Parse(""), fails("answers.csv: is empty"));
-  EXPECT_THAT(Parse(good + "a,b\n"), fails("answers.csv:3: has 2 fields, the header has 19"));
+  EXPECT_THAT(Parse(good + "a,b\n"), fails("answers.csv:3: has 2 fields, the header has 22"));
   EXPECT_THAT(Parse(good + "\"a\n"), fails("answers.csv:3: a quote is not closed"));
   EXPECT_THAT(Parse("id,spec\na,b\n"), fails("answers.csv: column \"mode\" is missing"));
   std::string bad = AnswerLine(Sample("a", "dense", 0));

@@ -12,7 +12,7 @@ namespace {
 class ForcedDecoderTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    model_ = QualityModel::Load(WINNOW_SOURCE_DIR "/deploy/models/demo", 1).value().release();
+    model_ = QualityModel::Load(WINNOW_SOURCE_DIR "/deploy/models/demo", 1, /*with_projection=*/true).value().release();
   }
   static void TearDownTestSuite() { delete model_; }
 
@@ -96,11 +96,21 @@ TEST_F(ForcedDecoderTest, ASpecificationAnswersAloneAsItDoesBesideOthers) {
   specs.push_back(specs[1]);  // predicts two layers ahead: a batch of its own
   specs.back().name = "further ahead";
   specs.back().spec.lookahead = 2;
+  specs.push_back(specs[1]);
+  specs.back().name = "guarded";
+  specs.back().spec.min_captured_mass = 0.9f;
+  specs.push_back(specs[1]);
+  specs.back().name = "projected there";
+  specs.back().spec.projection = Projection::kCacheRank;
   const std::vector<AnswerRecord> together = Run(prompt, specs);
   ASSERT_EQ(together.size(), specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(Run(prompt, {specs[i]}).front(), together[i]) << specs[i].name << ":" << specs[i].budget();
   }
+  const AnswerRecord& guarded = together[specs.size() - 2];
+  EXPECT_GT(guarded.corrections, 0u);
+  EXPECT_GT(guarded.mass_mean, guarded.mass_before_mean);
+  EXPECT_GE(guarded.mass_bins.begin()->first, 900);
 }
 
 }  // namespace
