@@ -1,6 +1,7 @@
 // Speed of the CPU kernels beside what the machine can do, measured in the same run.
 //
 //   kernel_bench [isa] [threads]     (auto, 1 and 2)
+//   kernel_bench [isa] select        selection of a layer, on one thread
 //
 // Times are the best of several runs, as other processes share the machine.
 
@@ -16,6 +17,7 @@
 #include "bench/best_seconds.h"
 #include "bench/huge_page_memory.h"
 #include "bench/kernel_bench_onednn.h"
+#include "bench/kernel_bench_select.h"
 #include "bench/machine_read.h"
 #include "kernels/kernel_table.h"
 
@@ -472,6 +474,10 @@ int main(int argc, char** argv) {
   if (!kernels.ok()) {
     std::fprintf(stderr, "%s\n", std::string(kernels.status().message()).c_str());
     return 1;
+  }
+  if (argc > 2 && std::strcmp(argv[2], "select") == 0) {
+    winnow::RunSelectBench(**kernels, *(*kernels)->new_executor(1));
+    return 0;
   }
   if (argc > 2) {
     winnow::Bench(**kernels, std::atoi(argv[2])).RunAll();

@@ -123,15 +123,29 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_attached), with("event", "attached"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_expired), with("event", "expired"));
 
+  const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";
+  writer.Counter("winnow_selection_escalations_total", escalations, number(s.missed_top_k),
+                 with("action", "missed_top_k"));
+  writer.Counter("winnow_selection_escalations_total", escalations, number(s.complements),
+                 with("action", "complement"));
+  writer.Counter("winnow_selection_escalations_total", escalations, number(s.budget_growths),
+                 with("action", "budget_growth"));
+  counter("winnow_selection_verdicts_total", "Heads judged by their real query.", number(s.verdicts));
+  counter("winnow_correction_rows_total", "KV rows read here to correct attention.", number(s.correction_rows));
+
   const std::vector<double> bounds(kCapturedMassBounds.begin(), kCapturedMassBounds.end());
-  for (size_t layer = 0; layer < s.captured_mass.size(); ++layer) {
-    const CapturedMassSnapshot& mass = s.captured_mass[layer];
-    std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
-    counts.push_back(0);  // no share exceeds 1
-    writer.Histogram("winnow_captured_attention_mass",
-                     "Share of the softmax that the attended rows hold, per position and head.", bounds, counts,
-                     mass.sum, with("layer", std::to_string(layer)));
-  }
+  const auto histograms = [&](const char* name, const char* help, const std::vector<CapturedMassSnapshot>& masses) {
+    for (size_t layer = 0; layer < masses.size(); ++layer) {
+      std::vector<uint64_t> counts(masses[layer].buckets.begin(), masses[layer].buckets.end());
+      counts.push_back(0);  // no share exceeds 1
+      writer.Histogram(name, help, bounds, counts, masses[layer].sum, with("layer", std::to_string(layer)));
+    }
+  };
+  histograms("winnow_captured_attention_mass",
+             "Share of the softmax that the attended rows hold, per position and head, before correction.",
+             s.captured_mass);
+  histograms("winnow_corrected_attention_mass",
+             "The same with what correction added, of sequences that wait for verdicts.", s.corrected_mass);
 }
 
 }  // namespace winnow

@@ -108,6 +108,13 @@ std::string DescribeStats(const GenerationResult& result) {
     absl::StrAppendFormat(&text, "  captured mass          %.4f of the softmax (5th percentile %.4f)\n",
                           selection.captured_mass_mean(), selection.captured_mass_p5());
   }
+  if (selection.has_captured_mass_before_mean()) {
+    absl::StrAppendFormat(&text, "  before correction      %.4f of the softmax (5th percentile %.4f)\n",
+                          selection.captured_mass_before_mean(), selection.captured_mass_before_p5());
+    absl::StrAppendFormat(&text, "  corrected heads        %d by missed top-k, %d by everything, %d rows read\n",
+                          selection.missed_top_k_corrections(), selection.complement_corrections(),
+                          selection.correction_rows());
+  }
   absl::StrAppendFormat(&text, "  streamed               %.2f MiB in %d rows over %d steps\n",
                         selection.streamed_bytes() / 1048576.0, selection.streamed_rows(), selection.decode_steps());
   if (selection.reattach_count() > 0) {

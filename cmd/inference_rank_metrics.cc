@@ -34,6 +34,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                  metrics.kv_received_bytes, with("direction", "received"));
   counter("winnow_delta_wait_seconds_total", "Time that decode steps have waited for selected rows.",
           1e-6 * static_cast<double>(metrics.delta_wait_us));
+  counter("winnow_verdict_wait_seconds_total", "Time that decode steps have waited for verdicts, after attention.",
+          1e-6 * static_cast<double>(metrics.partial_wait_us));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.reattached_sequences,
                  with("outcome", "reattached"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
@@ -50,7 +52,7 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
     const InferenceRankMetrics::MassHistogram& mass = metrics.captured_mass[layer];
     const std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
     writer.Histogram("winnow_captured_attention_mass",
-                     "Share of the softmax that the attended rows hold, per position and head.",
+                     "Share of the softmax that the attended rows hold, per position and head, before correction.",
                      InferenceRankMetrics::kMassBounds, counts, mass.sum, with("layer", std::to_string(layer)));
   }
 }

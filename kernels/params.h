@@ -213,7 +213,7 @@ inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a t
 // and queries that count as zero err by less than 2^-100 |scale| (|q|_1 + |k|_1) more. A query that is not finite has
 // NaN scores.
 struct KeyScoreParams {
-  const void* const* tiles = nullptr;  // [ceil((num_keys + more_keys) / 32)] index tiles
+  const void* const* tiles = nullptr;  // [ceil(num_keys / 32)] index tiles; with groups, all that these name
   int num_keys = 0;
   int head_dim = 0;                // even, at most kMaxScoredHeadDim
   Dtype dtype = Dtype::kBf16;      // of the tiles; with bf16 the queries are rounded to bf16
@@ -222,10 +222,9 @@ struct KeyScoreParams {
   float scale = 0;
   float* scores = nullptr;    // [num_queries, scores_stride]
   int64_t scores_stride = 0;  // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
-  int more_keys = 0;          // keys that the next call scores: may be prefetched
 
-  // Null: keys 0, 1, ... Otherwise keys [16 g, 16 g + 16) for each g of groups [(num_keys + more_keys) / 16], in that
-  // order, and scores lie in the order of the list; num_keys and more_keys are multiples of 16.
+  // Null: keys 0, 1, ... Otherwise keys [16 g, 16 g + 16) for each g of groups [num_keys / 16], in that order, and
+  // scores lie in the order of the list; num_keys is a multiple of 16.
   const uint32_t* groups = nullptr;
 };
 inline constexpr int kMaxScoredHeadDim = 1024;  // integer dot products stay below 2^24, exact in f32
@@ -242,7 +241,7 @@ constexpr size_t SoftmaxRuns(size_t num_keys) {
 
 // Scores keys and takes their softmaxes over the num_keys that are scored.
 struct KeySoftmaxParams {
-  KeyScoreParams score;         // `scores` receives the weights; more_keys is 0
+  KeyScoreParams score;         // `scores` receives the weights
   float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]
   float* lse = nullptr;         // [num_queries] natural log of sum exp(scores)
   float* scratch = nullptr;     // [num_queries, SoftmaxRuns(num_keys)]

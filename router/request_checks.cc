@@ -95,9 +95,9 @@ absl::StatusOr<SelectionSpec> ResolveSelection(const v1::SelectionOptions& optio
     return FieldError("selection.budget_tokens",
                       absl::StrCat("must be at most ", model.max_budget_tokens, ", got ", spec.budget_tokens));
   }
-  if (options.has_min_captured_mass() && options.min_captured_mass() != 0) {
+  if (options.has_min_captured_mass()) {
     WINNOW_RETURN_IF_ERROR(CheckRange("selection.min_captured_mass", options.min_captured_mass(), 0, 1));
-    return FieldError("selection.min_captured_mass", "this server has no quality guard");
+    spec.min_captured_mass = options.min_captured_mass();
   }
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;

@@ -26,15 +26,12 @@ inline int TileSteps(const KeyScoreParams& params) {
 class KeyGroups {
  public:
   explicit KeyGroups(const KeyScoreParams& params)
-      : tiles_(params.tiles),
-        groups_(params.groups),
-        count_((params.num_keys + kKeyGroup - 1) / kKeyGroup),
-        last_((params.num_keys + params.more_keys + kKeyGroup - 1) / kKeyGroup - 1) {}
+      : tiles_(params.tiles), groups_(params.groups), count_((params.num_keys + kKeyGroup - 1) / kKeyGroup) {}
 
   int count() const { return count_; }
-  // The first line of the i-th group, or of the last that may be prefetched.
+  // The first line of the i-th group; behind the last, that one's. There must be one.
   const char* Lines(int i) const {
-    i = std::min(i, last_);
+    i = std::min(i, count_ - 1);
     const uint32_t group = groups_ == nullptr ? static_cast<uint32_t>(i) : groups_[i];
     return static_cast<const char*>(tiles_[group / 2]) + group % 2 * kHalfStepBytes;
   }
@@ -43,7 +40,6 @@ class KeyGroups {
   const void* const* tiles_;
   const uint32_t* groups_;  // may be null
   int count_;
-  int last_;  // >= count_ - 1
 };
 
 }  // namespace

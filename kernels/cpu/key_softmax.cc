@@ -12,11 +12,13 @@ namespace {
 constexpr float kEmpty = -std::numeric_limits<float>::infinity();
 static_assert(kSoftmaxRun % kBlockTokens == 0);
 
-// Maxima of runs to their scales; returns the log of the whole sum.
-float Normalise(float* run_scales, const float* run_sums, int num_runs) {
-  const float max = *std::max_element(run_scales, run_scales + num_runs);
+}  // namespace
+
+float NormaliseRuns(float* run_scales, const float* run_sums, int num_runs) {
+  float max = kEmpty;
+  for (int r = 0; r < num_runs; ++r) max = std::max(max, run_scales[r]);
   if (max == kEmpty) {
-    std::fill(run_scales, run_scales + num_runs, 0.0f);
+    std::fill_n(run_scales, num_runs, 0.0f);
     return kEmpty;
   }
   float total = 0;
@@ -27,8 +29,6 @@ float Normalise(float* run_scales, const float* run_sums, int num_runs) {
   for (int r = 0; r < num_runs; ++r) run_scales[r] /= total;
   return max + std::log(total);
 }
-
-}  // namespace
 
 void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeyScoreParams&), ExpRunFn exp_run) {
   const KeyScoreParams& all = params.score;
@@ -44,7 +44,6 @@ void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeySc
     }
     run.num_keys = end - first;
     run.scores = all.scores + first;
-    run.more_keys = all.num_keys - end;
     key_score(run);
     for (int i = 0; i < all.num_queries; ++i) {
       exp_run(run.scores + i * all.scores_stride, run.num_keys, &params.run_scales[i * num_runs + r],
@@ -52,8 +51,8 @@ void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeySc
     }
   }
   for (int i = 0; i < all.num_queries; ++i) {
-    params.lse[i] =
-        num_runs == 0 ? kEmpty : Normalise(&params.run_scales[i * num_runs], &params.scratch[i * num_runs], num_runs);
+    params.lse[i] = NormaliseRuns(params.run_scales + static_cast<int64_t>(i) * num_runs,
+                                  params.scratch + static_cast<int64_t>(i) * num_runs, num_runs);
   }
 }
 

@@ -11,5 +11,10 @@ inline uint32_t OrderedKey(float value) {
   return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
 
+// The value of a key; NaN where no value has it.
+inline float FromOrderedKey(uint32_t key) {
+  return std::bit_cast<float>((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
+}
+
 }  // namespace
 }  // namespace winnow

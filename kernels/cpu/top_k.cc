@@ -1,9 +1,6 @@
 #include "kernels/cpu/top_k.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <limits>
 
 #include "kernels/cpu/ordered_key.h"
@@ -18,34 +15,15 @@ namespace {
 constexpr uint32_t kSamples = 256;
 constexpr uint32_t kLeastToSample = 4 * kSamples;
 
-// A value that, by a sample of every (n / kSamples)-th, has at least k values at or above it, with three standard
-// deviations to spare.
-float SamplePivot(const float* values, uint32_t n, uint32_t k) {
-  constexpr float kAll = -std::numeric_limits<float>::infinity();
-  if (n < kLeastToSample) return kAll;
-  const float expected = static_cast<float>(k) / static_cast<float>(n) * kSamples;
-  const uint32_t rank = static_cast<uint32_t>(expected + 3 * std::sqrt(expected) + 3);
-  if (rank >= kSamples) return kAll;
-  float samples[kSamples];
-  const uint32_t step = n / kSamples;
-  for (uint32_t i = 0; i < kSamples; ++i) samples[i] = values[i * step];
-  std::nth_element(samples, samples + rank, samples + kSamples, std::greater<float>());
-  return samples[rank];
-}
-
-// The k-th largest key and how many keys equal to it belong to the k largest.
-struct Threshold {
-  uint32_t key = 0;
-  uint32_t ties = 0;
-};
-
-// Bit by bit from the highest: keys are few and lie in the first-level cache, and counting is all that vectors do.
-Threshold SelectThreshold(const uint32_t* keys, uint32_t n, uint32_t k, TopKCount count_at_least) {
+// Bit by bit from the highest: keys are few and lie in the first-level cache, and counting is all that vectors do. Ends
+// as soon as a bound parts exactly k keys from the rest.
+TopKThreshold SelectThreshold(const uint32_t* keys, uint32_t n, uint32_t k, const TopKPasses& passes) {
   uint32_t key = 0;
   uint32_t above = 0;  // keys known to lie above every key with the prefix so far
   for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
-    const uint32_t count = count_at_least(keys, n, key | bit);
-    if (count >= k) {
+    const uint32_t count = passes.count(keys, n, key | bit);
+    if (count == k) return {(key | bit) - 1, 0};
+    if (count > k) {
       key |= bit;
     } else {
       above = count;
@@ -54,9 +32,23 @@ Threshold SelectThreshold(const uint32_t* keys, uint32_t n, uint32_t k, TopKCoun
   return {key, k - above};
 }
 
+// A value that, by a sample of every (n / kSamples)-th, has at least k values at or above it, with three standard
+// deviations to spare.
+float SamplePivot(const float* values, uint32_t n, uint32_t k, const TopKPasses& passes) {
+  constexpr float kAll = -std::numeric_limits<float>::infinity();
+  if (n < kLeastToSample) return kAll;
+  const float expected = static_cast<float>(k) / static_cast<float>(n) * kSamples;
+  const uint32_t rank = static_cast<uint32_t>(expected + 3 * std::sqrt(expected) + 3);
+  if (rank >= kSamples) return kAll;
+  uint32_t samples[kSamples];
+  const uint32_t step = n / kSamples;
+  for (uint32_t i = 0; i < kSamples; ++i) samples[i] = OrderedKey(values[i * step]);
+  return FromOrderedKey(SelectThreshold(samples, kSamples, rank + 1, passes).key);
+}
+
 }  // namespace
 
-void RunTopK(const TopKParams& params, TopKFilter filter, TopKCount count_at_least) {
+void RunTopK(const TopKParams& params, const TopKPasses& passes) {
   if (params.last <= params.first || params.k == 0) return;
   const uint32_t n = params.last - params.first;
   if (params.k >= n) {
@@ -66,18 +58,11 @@ void RunTopK(const TopKParams& params, TopKFilter filter, TopKCount count_at_lea
   const float* values = params.values + params.first;
   uint32_t* keys = params.scratch;
   uint32_t* candidates = keys + n;
-  uint32_t count = filter(values, n, params.first, SamplePivot(values, n, params.k), keys, candidates);
+  uint32_t count = passes.filter(values, n, params.first, SamplePivot(values, n, params.k, passes), keys, candidates);
   if (count < params.k) {
-    count = filter(values, n, params.first, -std::numeric_limits<float>::infinity(), keys, candidates);
+    count = passes.filter(values, n, params.first, -std::numeric_limits<float>::infinity(), keys, candidates);
   }
-  Threshold threshold = SelectThreshold(keys, count, params.k, count_at_least);
-  uint32_t taken = 0;
-  for (uint32_t i = 0; taken < params.k; ++i) {
-    const bool tie = keys[i] == threshold.key && threshold.ties > 0;
-    threshold.ties -= tie ? 1 : 0;
-    params.indices[taken] = candidates[i];
-    taken += tie || keys[i] > threshold.key ? 1 : 0;
-  }
+  passes.collect(keys, candidates, count, SelectThreshold(keys, count, params.k, passes), params.k, params.indices);
 }
 
 }  // namespace winnow

@@ -50,8 +50,8 @@ absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const Serve
     }
     spec.budget_tokens = static_cast<uint32_t>(*budget);
   }
-  if (const std::optional<double> mass = reader.Number("min_captured_mass", 0, 1); mass && *mass > 0) {
-    reader.Fail("min_captured_mass", "must be 0: this server has no quality guard yet.", "unsupported_parameter");
+  if (const std::optional<double> mass = reader.Number("min_captured_mass", 0, 1)) {
+    spec.min_captured_mass = static_cast<float>(*mass);
   }
   WINNOW_RETURN_IF_ERROR(reader.status());
   if (absl::Status valid = ValidateSelection(spec); !valid.ok()) return InvalidField("winnow", StdSv(valid.message()));

@@ -4,20 +4,28 @@
 
 namespace winnow {
 
+void UsageTotals::Mass::Add(double weight_of_mean, float mean, float fifth_percentile) {
+  sum += weight_of_mean * mean;
+  weight += weight_of_mean;
+  p5 = std::min(p5.value_or(fifth_percentile), fifth_percentile);
+}
+
 void UsageTotals::Add(const GenerationUsage& usage) {
   prompt_tokens_ += usage.prompt_tokens;
   completion_tokens_ += usage.completion_tokens;
 }
 
 void UsageTotals::Add(const v1::SelectionStats& stats) {
-  if (stats.has_captured_mass_mean()) {
-    // A measured output without steps still counts.
-    const double weight = std::max<uint32_t>(1, stats.decode_steps());
-    mass_sum_ += weight * stats.captured_mass_mean();
-    mass_weight_ += weight;
+  // A measured output without steps still counts.
+  const double weight = std::max<uint32_t>(1, stats.decode_steps());
+  if (stats.has_captured_mass_mean()) mass_.Add(weight, stats.captured_mass_mean(), stats.captured_mass_p5());
+  if (stats.has_captured_mass_before_mean()) {
+    mass_before_.Add(weight, stats.captured_mass_before_mean(), stats.captured_mass_before_p5());
   }
-  if (stats.has_captured_mass_p5())
-    mass_p5_ = std::min(mass_p5_.value_or(stats.captured_mass_p5()), stats.captured_mass_p5());
+  mass_is_bound_ = mass_is_bound_ || stats.captured_mass_is_bound();
+  missed_top_k_ += stats.missed_top_k_corrections();
+  complement_ += stats.complement_corrections();
+  correction_rows_ += stats.correction_rows();
   lookups_ += stats.selection_lookups();
   hits_ += stats.selection_hits();
   streamed_rows_ += stats.streamed_rows();
@@ -41,8 +49,16 @@ void UsageTotals::Write(JsonWriter* json) const {
   json->Key("total_tokens").Int(uint64_t{prompt_tokens_} + completion_tokens_);
   json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(0).EndObject();
   json->Key("winnow").BeginObject();
-  ratio("captured_mass_mean", mass_weight_ > 0, mass_weight_ > 0 ? mass_sum_ / mass_weight_ : 0);
-  ratio("captured_mass_p5", mass_p5_.has_value(), mass_p5_.value_or(0));
+  const auto mass = [&](const char* mean, const char* p5, const Mass& of) {
+    ratio(mean, of.weight > 0, of.weight > 0 ? of.sum / of.weight : 0);
+    ratio(p5, of.p5.has_value(), of.p5.value_or(0));
+  };
+  mass("captured_mass_mean", "captured_mass_p5", mass_);
+  mass("captured_mass_before_mean", "captured_mass_before_p5", mass_before_);
+  json->Key("captured_mass_is_bound").Bool(mass_is_bound_);
+  json->Key("corrections").BeginObject();
+  json->Key("missed_top_k").Int(missed_top_k_).Key("complement").Int(complement_).EndObject();
+  json->Key("correction_rows").Int(correction_rows_);
   ratio("hit_ratio", lookups_ > 0, lookups_ > 0 ? static_cast<double>(hits_) / static_cast<double>(lookups_) : 0);
   json->Key("streamed_rows").Int(streamed_rows_);
   json->Key("streamed_bytes").Int(streamed_bytes_);

@@ -18,17 +18,29 @@ class UsageTotals {
 
   // The "usage" object. In its "winnow" part: captured_mass_mean is the mean of the outputs' means, weighted by their
   // decode steps; captured_mass_p5 their lowest; hit_ratio all hits over all lookups; streamed_* and reattach_count are
-  // sums; context_tokens and resident_rows are those of the output with the longest context. What was not measured is
-  // null.
+  // sums, and so are corrections and correction_rows; captured_mass_before_* are those of corrected
+  // outputs; context_tokens and resident_rows are those of the output with the longest context. What was not measured
+  // is null.
   void Write(JsonWriter* json) const;
 
  private:
   uint32_t prompt_tokens_ = 0;
   uint32_t completion_tokens_ = 0;
 
-  double mass_sum_ = 0;
-  double mass_weight_ = 0;
-  std::optional<float> mass_p5_;
+  // Means weighted by decode steps, and the lowest of the 5th percentiles.
+  struct Mass {
+    double sum = 0;
+    double weight = 0;
+    std::optional<float> p5;
+    void Add(double weight_of_mean, float mean, float fifth_percentile);
+  };
+
+  Mass mass_;
+  Mass mass_before_;
+  bool mass_is_bound_ = false;
+  uint64_t missed_top_k_ = 0;
+  uint64_t complement_ = 0;
+  uint64_t correction_rows_ = 0;
   uint64_t lookups_ = 0;
   uint64_t hits_ = 0;
   uint64_t streamed_rows_ = 0;

@@ -62,9 +62,7 @@ TEST(BudgetGrowth, HalvesAfterAQuietTimeThatDoublesWhenItWasTooShort) {
 
 TEST(BudgetGrowth, TruncatedItIsAsItWas) {
   constexpr uint32_t kFirst = 37, kEnd = 600;
-  const auto rows = [](uint32_t p) {
-    return Noise(3, p) > 0.9f ? static_cast<uint32_t>(3000 * (1 + Noise(4, p))) : 0;
-  };
+  const auto rows = [](uint32_t p) { return Noise(3, p) > 0.9f ? static_cast<uint32_t>(3000 * (1 + Noise(4, p))) : 0; };
   for (const uint32_t cut : {kFirst, kFirst + 1, 300u, 301u, kEnd - 1, kEnd}) {
     BudgetGrowth expected(kBudget, 8), growth(kBudget, 8);
     for (uint32_t p = kFirst; p < cut; ++p) expected.Record(p, rows(p));
@@ -99,8 +97,8 @@ Spent Simulate(const SimulatedHead& head, uint32_t budget, uint32_t ceiling, dou
     const double exponent = head.exponent + head.wander * Noise(9, p);
     std::vector<double> mass(kContext + 1);
     for (uint32_t rank = 1; rank <= kContext; ++rank) mass[rank] = mass[rank - 1] + std::pow(rank, -exponent);
-    const auto needed = static_cast<uint32_t>(
-        std::lower_bound(mass.begin(), mass.end(), wanted * mass.back()) - mass.begin());
+    const auto needed =
+        static_cast<uint32_t>(std::lower_bound(mass.begin(), mass.end(), wanted * mass.back()) - mass.begin());
     const uint32_t selected = growth.BudgetAt(p);
     const uint32_t read = selected < needed ? kContext - selected : 0;  // the top-k is attended already
     growth.Record(p, read);

@@ -262,6 +262,7 @@ FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   for (FakeSequence::List& list : owned->lists) list.pool.clear();
   owned->selections.clear();
   owned->masses.clear();
+  owned->verdicts.clear();
   return (sequences_[id] = std::move(owned)).get();
 }
 
@@ -308,7 +309,7 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
   Send(header, payload);
 }
 
-void FakeRank::SendLayer(int layer) {
+void FakeRank::SendLayer(int layer, bool with_queries) {
   const KvLayout& layout = cluster_->shape.layout;
   std::vector<std::byte> payload;
   for (FakeSequence* sequence : rows_) {
@@ -323,11 +324,11 @@ void FakeRank::SendLayer(int layer) {
   }
   payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
   for (FakeSequence* sequence : rows_) {
-    AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
+    if (with_queries) AppendBytes(payload, cluster_->TruthQuery(sequence->seed, layer, sequence->next_position));
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kLayer;
-  header.flags = wire::kSectionAppend | wire::kSectionQuery;
+  header.flags = wire::kSectionAppend | (with_queries ? wire::kSectionQuery : 0);
   const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
   if (target < layout.num_layers && rows_[0]->spec.projection == Projection::kCacheRank) {
     header.flags |= wire::kSectionHidden;

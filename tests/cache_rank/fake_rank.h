@@ -74,7 +74,7 @@ class FakeRank {
   bool Decode(const std::vector<FakeSequence*>& rows, int layers = -1);
   // The parts of it.
   void SendPlan(const std::vector<FakeSequence*>& rows);
-  void SendLayer(int layer);
+  void SendLayer(int layer, bool with_queries = true);
   bool DeltasComplete(int layer) const;
   bool VerdictsComplete(int layer) const;
   void FinishPlan();

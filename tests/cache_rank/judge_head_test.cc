@@ -18,19 +18,16 @@ TEST(DecideCorrection, DecisionTable) {
     float wanted, mass, with_top_k;
     CorrectionAction action;
   };
-  for (const Row& row : {Row{Correction::kNone, 0.0f, 0.1f, 0.2f, kNone},
-                         Row{Correction::kNone, 0.0f, kNan, kNan, kNone},
-                         Row{Correction::kRemote, 0.0f, 0.1f, 0.2f, kMissedTopK},
-                         Row{Correction::kRemote, 0.0f, 1.0f, 1.0f, kMissedTopK},
-                         Row{Correction::kNone, 0.9f, 0.9f, 0.95f, kNone},
-                         Row{Correction::kNone, 0.9f, 0.89f, 0.9f, kMissedTopK},
-                         Row{Correction::kNone, 0.9f, 0.5f, 0.89f, kComplement},
-                         Row{Correction::kNone, 0.9f, kNan, kNan, kComplement},
-                         Row{Correction::kRemote, 0.9f, 0.95f, 0.97f, kMissedTopK},
-                         Row{Correction::kRemote, 0.9f, 0.5f, 0.92f, kMissedTopK},
-                         Row{Correction::kRemote, 0.9f, 0.5f, 0.6f, kComplement},
-                         Row{Correction::kNone, 1.0f, 0.999f, 0.9999f, kComplement},
-                         Row{Correction::kNone, 1.0f, 1.0f, 1.0f, kNone}}) {
+  for (const Row& row :
+       {Row{Correction::kNone, 0.0f, 0.1f, 0.2f, kNone}, Row{Correction::kNone, 0.0f, kNan, kNan, kNone},
+        Row{Correction::kRemote, 0.0f, 0.1f, 0.2f, kMissedTopK},
+        Row{Correction::kRemote, 0.0f, 1.0f, 1.0f, kMissedTopK}, Row{Correction::kNone, 0.9f, 0.9f, 0.95f, kNone},
+        Row{Correction::kNone, 0.9f, 0.89f, 0.9f, kMissedTopK}, Row{Correction::kNone, 0.9f, 0.5f, 0.89f, kComplement},
+        Row{Correction::kNone, 0.9f, kNan, kNan, kComplement},
+        Row{Correction::kRemote, 0.9f, 0.95f, 0.97f, kMissedTopK},
+        Row{Correction::kRemote, 0.9f, 0.5f, 0.92f, kMissedTopK},
+        Row{Correction::kRemote, 0.9f, 0.5f, 0.6f, kComplement},
+        Row{Correction::kNone, 1.0f, 0.999f, 0.9999f, kComplement}, Row{Correction::kNone, 1.0f, 1.0f, 1.0f, kNone}}) {
     SelectionSpec spec = SmallSpec(Predictor::kDepth);
     spec.correction = row.correction;
     spec.min_captured_mass = row.wanted;

@@ -49,10 +49,13 @@ TEST_P(SelectHeadAggregationTest, TakesTheMostImportantRowsBetweenSinksAndRecent
     for (int head = 0; head < 2; ++head) {
       const Queries q = RandomQueries(position + head, 2, shape_.layout.head_dim);
       std::vector<uint32_t> selected{1, 2, 3};  // of an earlier use
-      const float mass = SelectHead(
-          kernels_, shape_.model,
-          {.spec = &spec, .position = position, .budget_tokens = spec.budget_tokens, .tiles = stored.kv.tiles(0, head), .target = q.values.data()}, scratch_,
-          &selected);
+      const float mass = SelectHead(kernels_, shape_.model,
+                                    {.spec = &spec,
+                                     .position = position,
+                                     .budget_tokens = spec.budget_tokens,
+                                     .tiles = stored.kv.tiles(0, head),
+                                     .target = q.values.data()},
+                                    scratch_, &selected);
       EXPECT_TRUE(std::isnan(mass));
       const Vector importance =
           test::ImportanceReference(GetParam(), q.vectors, stored.Keys(head, position), shape_.model.attention_scale);
@@ -120,7 +123,12 @@ TEST_F(SelectHeadTest, StaysDefinedWhenQueriesAreNotFinite) {
   std::vector<float> q(2 * shape_.layout.head_dim, NAN);
   std::vector<uint32_t> selected;
   SelectHead(kernels_, shape_.model,
-             {.spec = &spec, .position = 300, .budget_tokens = spec.budget_tokens, .tiles = stored.kv.tiles(0, 0), .target = q.data()}, scratch_, &selected);
+             {.spec = &spec,
+              .position = 300,
+              .budget_tokens = spec.budget_tokens,
+              .tiles = stored.kv.tiles(0, 0),
+              .target = q.data()},
+             scratch_, &selected);
   std::vector<uint32_t> lowest;
   for (uint32_t p = 4; p < 4 + 48; ++p) lowest.push_back(p);
   EXPECT_EQ(selected, lowest);

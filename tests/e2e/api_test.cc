@@ -50,7 +50,7 @@ TEST_F(Api, RefusesBadRequestsAndNamesTheField) {
       {"/v1/completions", {{"prompt", ids}, {"echo", true}}, 400, "echo"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"selection", "best"}}}}, 400, "winnow.selection"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"budget", 257}}}}, 400, "winnow.budget"},
-      {"/v1/completions", {{"prompt", ids}, {"winnow", {{"min_captured_mass", 0.9}}}}, 400, "winnow.min_captured_mass"},
+      {"/v1/completions", {{"prompt", ids}, {"winnow", {{"min_captured_mass", 1.1}}}}, 400, "winnow.min_captured_mass"},
       {"/v1/completions", {{"prompt", ids}, {"model", "gpt-4"}}, 404, "model"},
       {"/v1/chat/completions", {{"messages", Json::array()}}, 400, "messages"},
       {"/v1/chat/completions", {{"messages", {{{"role", "wizard"}, {"content", "x"}}}}}, 400, "messages[0].role"},

@@ -12,10 +12,13 @@ extern const MatmulMicro kMatmul;
 void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
 void KeyScore(const KeyScoreParams& params);
-void KeyScoreInt8(const KeyScoreParams& params);      // on any machine
-void KeyScoreInt8Vnni(const KeyScoreParams& params);  // on machines with VNNI: the same bits, a quarter of the work
-void ExpRun(float* values, int n, float* max, float* sum);  // see key_softmax.h
+void KeySoftmax(const KeySoftmaxParams& params);
 void SoftmaxSum(const SoftmaxSumParams& params);
 void TopK(const TopKParams& params);
+
+// int8 tiles on any machine, and on those with VNNI: the same bits, a quarter of the work.
+void KeyScoreInt8(const KeyScoreParams& params);
+void KeyScoreInt8Vnni(const KeyScoreParams& params);
+void KeySoftmaxInt8Vnni(const KeySoftmaxParams& params);
 
 }  // namespace winnow::avx512

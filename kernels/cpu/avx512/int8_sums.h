@@ -13,6 +13,7 @@ namespace {
 struct Int8Sums {
   using Word = int32_t;
   using Sum = __m512i;
+  static constexpr int kLinesBehind = 1;  // scales
 
   static void SetTail(int32_t* words, float scale, int32_t start) {
     std::memcpy(words + kMaxScoredHeadDim, &scale, sizeof scale);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/base/check.h"
+#include "kernels/cpu/avx512/unrolled.h"
 #include "kernels/cpu/key_groups.h"
 #include "kernels/params.h"
 
@@ -16,10 +17,11 @@
 // A Step says how a step of the tile format (one vector of each group) meets the queries:
 //   Word, kWords   what stands for a query in one step
 //   Sum            of 16 keys
+//   kLinesBehind   lines of a group behind its steps
 //   LayOut         a query's words, and behind kMaxScoredHeadDim of them up to kQueryTail more
 //   Start          sum[i] to begin with
-//   Add            sum[i] += what `lines` hold, for each query q + i * kQueryStride
-//   Finish         a sum to scores; `behind` is what follows the group's last line
+//   Add            sum[i] += what the lines a and b hold, for each query q + i * kQueryStride
+//   Finish         a sum to scores; `behind` is what follows the group's last step
 
 namespace winnow::avx512 {
 namespace {
@@ -28,38 +30,89 @@ inline constexpr int kQueryBlock = 8;
 inline constexpr int kQueryTail = 16;
 // Words; a constant, to be part of addresses; no power of two.
 inline constexpr int kQueryStride = kMaxScoredHeadDim + kQueryTail;
-inline constexpr int kGroupsAhead = 4;
+inline constexpr int kMaxQueriesOfPass = 32;
 
-using GroupPair = const char* [2];
+inline constexpr int kPairsAhead = 6;
 
-template <typename Step, int kQueries>
-inline void ScorePair(const typename Step::Word* q, const GroupPair& groups, const GroupPair& later, int steps,
-                      float scale, float* out, int64_t stride) {
-  typename Step::Sum sum[kQueries][2];
-  for (int i = 0; i < kQueries; ++i) sum[i][0] = sum[i][1] = Step::Start(q + i * kQueryStride);
-  const char* lines[2] = {groups[0], groups[1]};
-  const char* ahead[2] = {later[0], later[1]};
-  const typename Step::Word* words = q;
-  for (int s = 0; s < steps; ++s, words += Step::kWords) {
-    for (int v = 0; v < 2; ++v) _mm_prefetch(ahead[v], _MM_HINT_T0);
-    Step::template Add<kQueries>(words, lines[0], lines[1], sum);
-    for (int v = 0; v < 2; ++v) {
-      lines[v] += kStepBytes;
-      ahead[v] += kStepBytes;
-    }
-  }
-  for (int i = 0; i < kQueries; ++i) {
-    for (int v = 0; v < 2; ++v) {
-      _mm512_storeu_ps(out + i * stride + kKeyGroup * v,
-                       Step::Finish(sum[i][v], q + i * kQueryStride, scale, lines[v]));
-    }
-  }
+// Two groups, and the two that lie kPairsAhead pairs behind them.
+struct GroupPair {
+  const char* a;
+  const char* b;
+  const char* later_a;
+  const char* later_b;
+};
+
+inline __attribute__((always_inline)) void PrefetchLine(const char* a, const char* b, int line) {
+  _mm_prefetch(a + line * kStepBytes, _MM_HINT_T0);
+  _mm_prefetch(b + line * kStepBytes, _MM_HINT_T0);
 }
 
+// Prefetches the first `fetched` lines of the later groups on the way.
+template <typename Step, int kQueries>
+inline void ScorePair(const typename Step::Word* q, const GroupPair& pair, int steps, int fetched, float scale,
+                      float* out, int64_t stride) {
+  typename Step::Sum sum[kQueries][2];
+  Unrolled<kQueries>([&](int i)
+                         __attribute__((always_inline)) { sum[i][0] = sum[i][1] = Step::Start(q + i * kQueryStride); });
+  const typename Step::Word* words = q;
+  const char* a = pair.a;
+  const char* b = pair.b;
+  const char* later_a = pair.later_a;
+  const char* later_b = pair.later_b;
+  int s = 0;
+  for (; s < std::min(steps, fetched); ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
+    PrefetchLine(later_a, later_b, 0);
+    later_a += kStepBytes;
+    later_b += kStepBytes;
+    Step::template Add<kQueries>(words, a, b, sum);
+  }
+  for (; s < steps; ++s, words += Step::kWords, a += kStepBytes, b += kStepBytes) {
+    Step::template Add<kQueries>(words, a, b, sum);
+  }
+  if (fetched > steps) PrefetchLine(later_a, later_b, 0);
+  Unrolled<kQueries>([&](int i) __attribute__((always_inline)) {
+    const typename Step::Word* query = q + i * kQueryStride;
+    _mm512_storeu_ps(out + i * stride, Step::Finish(sum[i][0], query, scale, a));
+    _mm512_storeu_ps(out + i * stride + kKeyGroup, Step::Finish(sum[i][1], query, scale, b));
+  });
+}
+
+// Up to kMaxQueriesOfPass queries, laid out once for all keys.
 template <typename Step>
-void ScoreTiles(const KeyScoreParams& p) {
+class TileScorer {
+ public:
+  // Prefetches the first `fetched` of a group's lines(); the caller sees to the rest.
+  TileScorer(const KeyScoreParams& params, const KeyGroups& groups, int fetched)
+      : params_(params), groups_(groups), steps_(TileSteps(params)), fetched_(fetched) {
+    WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxScoredHeadDim);
+    WINNOW_CHECK(params.num_queries <= kMaxQueriesOfPass);
+    for (int g = 0; g < 2 * kPairsAhead && g < groups.count(); g += 2) {
+      for (int line = 0; line < fetched; ++line) PrefetchLine(groups.Lines(g), groups.Lines(g + 1), line);
+    }
+    for (int i = 0; i < params.num_queries; ++i) {
+      Step::LayOut(params.queries + static_cast<int64_t>(i) * params.head_dim, params.head_dim, q_ + i * kQueryStride);
+    }
+  }
+
+  static int Lines(const KeyScoreParams& params) { return TileSteps(params) + Step::kLinesBehind; }
+
+  // Groups [begin, end); begin is even, and so is end but for the last.
+  void Score(int begin, int end) const {
+    for (int g = begin; g < end; g += 2) {
+      const GroupPair pair = {groups_.Lines(g), groups_.Lines(g + 1), groups_.Lines(g + 2 * kPairsAhead),
+                              groups_.Lines(g + 2 * kPairsAhead + 1)};
+      float* out = params_.scores + static_cast<int64_t>(g) * kKeyGroup;
+      for (int i = 0; i < params_.num_queries; i += kQueryBlock) {
+        kOfQueries[std::min(params_.num_queries - i, kQueryBlock)](
+            q_ + i * kQueryStride, pair, steps_, i == 0 ? fetched_ : 0, params_.scale, out + i * params_.scores_stride,
+            params_.scores_stride);
+      }
+    }
+  }
+
+ private:
   using Word = typename Step::Word;
-  using PairFn = void (*)(const Word*, const GroupPair&, const GroupPair&, int, float, float*, int64_t);
+  using PairFn = void (*)(const Word*, const GroupPair&, int, int, float, float*, int64_t);
   static constexpr PairFn kOfQueries[] = {nullptr,
                                           ScorePair<Step, 1>,
                                           ScorePair<Step, 2>,
@@ -69,31 +122,31 @@ void ScoreTiles(const KeyScoreParams& p) {
                                           ScorePair<Step, 6>,
                                           ScorePair<Step, 7>,
                                           ScorePair<Step, 8>};
-  constexpr int kMaxBlocks = 4;  // of queries per pass over the keys
-  WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxScoredHeadDim);
-  alignas(64) Word q[kMaxBlocks * kQueryBlock * kQueryStride];
-  const KeyGroups groups(p);
-  const int steps = TileSteps(p);
-  for (int first = 0; first < p.num_queries; first += kMaxBlocks * kQueryBlock) {
-    const int count = std::min(p.num_queries - first, kMaxBlocks * kQueryBlock);
-    for (int i = 0; i < count; ++i) {
-      Step::LayOut(p.queries + static_cast<int64_t>(first + i) * p.head_dim, p.head_dim, q + i * kQueryStride);
-    }
-    for (int g = 0; g < groups.count(); g += 2) {
-      const GroupPair pair = {groups.Lines(g), groups.Lines(g + 1)};
-      const GroupPair ahead = {groups.Lines(g + kGroupsAhead), groups.Lines(g + kGroupsAhead + 1)};
-      float* out = p.scores + first * p.scores_stride + static_cast<int64_t>(g) * kKeyGroup;
-      for (int i = 0; i < count; i += kQueryBlock) {
-        kOfQueries[std::min(count - i, kQueryBlock)](q + i * kQueryStride, pair, ahead, steps, p.scale,
-                                                     out + i * p.scores_stride, p.scores_stride);
-      }
-    }
+
+  const KeyScoreParams& params_;
+  const KeyGroups& groups_;
+  const int steps_;
+  const int fetched_;
+  alignas(64) Word q_[kMaxQueriesOfPass * kQueryStride];
+};
+
+template <typename Step>
+void ScoreTiles(const KeyScoreParams& params) {
+  if (params.num_keys == 0) return;
+  for (int first = 0; first < params.num_queries; first += kMaxQueriesOfPass) {
+    KeyScoreParams pass = params;
+    pass.queries += static_cast<int64_t>(first) * params.head_dim;
+    pass.num_queries = std::min(params.num_queries - first, kMaxQueriesOfPass);
+    pass.scores += first * params.scores_stride;
+    const KeyGroups groups(pass);
+    TileScorer<Step>(pass, groups, TileScorer<Step>::Lines(pass)).Score(0, groups.count());
   }
 }
 
 // Steps whose sums are f32 dot products.
 struct FloatSums {
   using Sum = __m512;
+  static constexpr int kLinesBehind = 0;
   template <typename Word>
   static __m512 Start(const Word*) {
     return _mm512_setzero_ps();

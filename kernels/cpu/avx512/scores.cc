@@ -1,12 +1,11 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/int8_sums.h"
 #include "kernels/cpu/avx512/score_tiles.h"
+#include "kernels/cpu/avx512/softmax_tiles.h"
 #include "kernels/cpu/avx512/vector.h"
 
 namespace winnow::avx512 {
 namespace {
-
-constexpr float kEmpty = -__builtin_inff();
 
 struct F32Step : FloatSums {
   using Word = float;
@@ -85,16 +84,9 @@ struct WideInt8Step : Int8Sums {
   }
 };
 
-float MaxOf(const float* x, int n) {
-  const __m512 lowest = _mm512_set1_ps(kEmpty);
-  __m512 max[4] = {lowest, lowest, lowest, lowest};
-  for (int j = 0; j < n; j += 64) {
-    for (int v = 0; v < 4; ++v) {
-      // Of a NaN and a number, the instruction takes its second operand.
-      max[v] = _mm512_max_ps(_mm512_mask_loadu_ps(lowest, FirstLanes(n - j - 16 * v), x + j + 16 * v), max[v]);
-    }
-  }
-  return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(max[0], max[1]), _mm512_max_ps(max[2], max[3])));
+bool HasVnni() {
+  static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
+  return has_vnni;
 }
 
 }  // namespace
@@ -109,33 +101,26 @@ void KeyScore(const KeyScoreParams& params) {
       return ScoreTiles<F32Step>(params);
     case Dtype::kBf16:
       return ScoreTiles<Bf16Step>(params);
-    case Dtype::kI8: {
-      static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
-      return has_vnni ? KeyScoreInt8Vnni(params) : KeyScoreInt8(params);
-    }
+    case Dtype::kI8:
+      return HasVnni() ? KeyScoreInt8Vnni(params) : KeyScoreInt8(params);
     case Dtype::kF16:
       break;
   }
   WINNOW_CHECK(false);
 }
 
-void ExpRun(float* values, int n, float* max, float* sum) {
-  *max = MaxOf(values, n);
-  const bool empty = *max == kEmpty;
-  const __m512 log2e = _mm512_set1_ps(1.44269504f);
-  const __m512 offset = _mm512_set1_ps(*max);
-  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-  for (int j = 0; j < n; j += 32) {
-    for (int v = 0; v < 2; ++v) {
-      const __mmask16 mask = empty ? 0 : FirstLanes(n - j - 16 * v);
-      float* at = values + j + 16 * v;
-      const __m512 difference = _mm512_sub_ps(_mm512_loadu_ps(at), offset);
-      const __m512 exp = _mm512_maskz_mov_ps(mask, Exp2(_mm512_mul_ps(difference, log2e)));
-      _mm512_storeu_ps(at, exp);
-      sums[v] = _mm512_add_ps(sums[v], exp);
-    }
+void KeySoftmax(const KeySoftmaxParams& params) {
+  switch (params.score.dtype) {
+    case Dtype::kF32:
+      return SoftmaxTiles<F32Step>(params);
+    case Dtype::kBf16:
+      return SoftmaxTiles<Bf16Step>(params);
+    case Dtype::kI8:
+      return HasVnni() ? KeySoftmaxInt8Vnni(params) : SoftmaxTiles<WideInt8Step>(params);
+    case Dtype::kF16:
+      break;
   }
-  *sum = _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
+  WINNOW_CHECK(false);
 }
 
 void SoftmaxSum(const SoftmaxSumParams& p) {

@@ -1,11 +1,17 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/int8_sums.h"
+#include "kernels/cpu/avx512/softmax_tiles.h"
 
 namespace winnow::avx512 {
 namespace {
 
 // vpdpbusd multiplies unsigned by signed: keys are taken as k + 128, and sums start from -128 times the sum of the
 // query.
+inline __attribute__((always_inline)) __m512i AddDots(__m512i sum, __m512i a, __m512i b) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+
 struct VnniStep : Int8Sums {
   static constexpr int kWords = 1;
 
@@ -24,10 +30,11 @@ struct VnniStep : Int8Sums {
     const __m512i offset = _mm512_set1_epi8(-128);
     const __m512i keys[2] = {_mm512_xor_si512(_mm512_loadu_si512(a), offset),
                              _mm512_xor_si512(_mm512_loadu_si512(b), offset)};
-    for (int i = 0; i < kQueries; ++i) {
+    Unrolled<kQueries>([&](int i) __attribute__((always_inline)) {
       const __m512i four = _mm512_set1_epi32(q[i * kQueryStride]);
-      for (int v = 0; v < 2; ++v) sum[i][v] = _mm512_dpbusd_epi32(sum[i][v], keys[v], four);
-    }
+      sum[i][0] = AddDots(sum[i][0], keys[0], four);
+      sum[i][1] = AddDots(sum[i][1], keys[1], four);
+    });
   }
 };
 
@@ -35,6 +42,10 @@ struct VnniStep : Int8Sums {
 
 void KeyScoreInt8Vnni(const KeyScoreParams& params) {
   ScoreTiles<VnniStep>(params);
+}
+
+void KeySoftmaxInt8Vnni(const KeySoftmaxParams& params) {
+  SoftmaxTiles<VnniStep>(params);
 }
 
 }  // namespace winnow::avx512

@@ -55,10 +55,29 @@ uint32_t CountAtLeast(const uint32_t* keys, uint32_t n, uint32_t least) {
   return count[0] + count[1] + count[2] + count[3];
 }
 
+void Collect(const uint32_t* keys, const uint32_t* indices, uint32_t n, TopKThreshold threshold, uint32_t k,
+             uint32_t* out) {
+  const __m512i bounds = _mm512_set1_epi32(static_cast<int>(threshold.key));
+  uint32_t taken = 0;
+  for (uint32_t i = 0; taken < k; i += 16) {
+    const __mmask16 lanes = FirstLanes(static_cast<int>(n - i));
+    const __m512i v = _mm512_maskz_loadu_epi32(lanes, keys + i);
+    __mmask16 ties = _mm512_mask_cmpeq_epu32_mask(lanes, v, bounds);
+    while (static_cast<uint32_t>(__builtin_popcount(ties)) > threshold.ties) {
+      ties = static_cast<__mmask16>(ties & ~(0x8000u >> (__builtin_clz(ties) - 16)));  // the highest goes
+    }
+    threshold.ties -= static_cast<uint32_t>(__builtin_popcount(ties));
+    const __mmask16 keep = _mm512_mask_cmpgt_epu32_mask(lanes, v, bounds) | ties;
+    const __m512i packed = _mm512_maskz_compress_epi32(keep, _mm512_maskz_loadu_epi32(lanes, indices + i));
+    _mm512_mask_storeu_epi32(out + taken, FirstLanes(static_cast<int>(k - taken)), packed);
+    taken += static_cast<uint32_t>(__builtin_popcount(keep));
+  }
+}
+
 }  // namespace
 
 void TopK(const TopKParams& params) {
-  RunTopK(params, Filter, CountAtLeast);
+  RunTopK(params, {Filter, CountAtLeast, Collect});
 }
 
 }  // namespace winnow::avx512

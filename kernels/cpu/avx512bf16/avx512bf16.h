@@ -8,5 +8,6 @@ namespace winnow::avx512bf16 {
 
 extern const MatmulMicro kMatmul;
 void KeyScore(const KeyScoreParams& params);
+void KeySoftmax(const KeySoftmaxParams& params);
 
 }  // namespace winnow::avx512bf16

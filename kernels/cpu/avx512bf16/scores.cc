@@ -1,5 +1,6 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/score_tiles.h"
+#include "kernels/cpu/avx512/softmax_tiles.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 
@@ -23,10 +24,11 @@ struct DotStep : avx512::FloatSums {
   static inline __attribute__((always_inline)) void Add(const uint32_t* q, const char* a, const char* b,
                                                         __m512 (&sum)[kQueries][2]) {
     const __m512bh keys[2] = {(__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_loadu_si512(b)};
-    for (int i = 0; i < kQueries; ++i) {
+    avx512::Unrolled<kQueries>([&](int i) __attribute__((always_inline)) {
       const __m512bh pair = (__m512bh)_mm512_set1_epi32(static_cast<int>(q[i * avx512::kQueryStride]));
-      for (int v = 0; v < 2; ++v) sum[i][v] = _mm512_dpbf16_ps(sum[i][v], keys[v], pair);
-    }
+      sum[i][0] = _mm512_dpbf16_ps(sum[i][0], keys[0], pair);
+      sum[i][1] = _mm512_dpbf16_ps(sum[i][1], keys[1], pair);
+    });
   }
 };
 
@@ -35,6 +37,11 @@ struct DotStep : avx512::FloatSums {
 void KeyScore(const KeyScoreParams& params) {
   if (params.dtype != Dtype::kBf16) return avx512::KeyScore(params);
   avx512::ScoreTiles<DotStep>(params);
+}
+
+void KeySoftmax(const KeySoftmaxParams& params) {
+  if (params.score.dtype != Dtype::kBf16) return avx512::KeySoftmax(params);
+  avx512::SoftmaxTiles<DotStep>(params);
 }
 
 }  // namespace winnow::avx512bf16

@@ -3,7 +3,6 @@
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/index_keys.h"
-#include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
@@ -28,9 +27,6 @@ void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) 
 void AttendBlocks(const AttendBlocksParams& params) {
   RunAttendBlocks(params, avx512::DecodeAttentionTile);
 }
-void KeySoftmax(const KeySoftmaxParams& params) {
-  RunKeySoftmax(params, avx512bf16::KeyScore, avx512::ExpRun);
-}
 
 }  // namespace
 
@@ -47,7 +43,7 @@ const KernelTable kAvx512Bf16Table = {
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx512bf16::KeyScore,
-    .key_softmax = KeySoftmax,
+    .key_softmax = avx512bf16::KeySoftmax,
     .softmax_sum = avx512::SoftmaxSum,
     .top_k = avx512::TopK,
     .gather_rows = GatherRows,

@@ -117,16 +117,16 @@ TEST(RequestChecksTest, DenseHasNoBudget) {
   EXPECT_EQ(ResolveSelection(options, Model()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(RequestChecksTest, UnknownPresetsAndTheMissingGuardAreErrors) {
+TEST(RequestChecksTest, UnknownPresetsAndMassesOutsideOfZeroToOneAreErrors) {
   v1::SelectionOptions options;
   options.set_preset("nope");
   EXPECT_THAT(std::string(ResolveSelection(options, Model()).status().message()), StartsWith("selection.preset: "));
   options.clear_preset();
-  options.set_min_captured_mass(0.9f);
+  options.set_min_captured_mass(1.1f);
   EXPECT_THAT(std::string(ResolveSelection(options, Model()).status().message()),
               StartsWith("selection.min_captured_mass: "));
-  options.set_min_captured_mass(0);
-  EXPECT_TRUE(ResolveSelection(options, Model()).ok());
+  options.set_min_captured_mass(0.9f);
+  EXPECT_EQ(ResolveSelection(options, Model())->min_captured_mass, 0.9f);
 }
 
 }  // namespace

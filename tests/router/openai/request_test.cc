@@ -60,7 +60,7 @@ TEST(CompletionRequest, ReadsEveryField) {
       "stop": ["\n", "end"], "n": 3, "best_of": 3, "logprobs": 5, "stream": true, "stream_options": {"include_usage": true, "other": 1},
       "ignore_eos": true, "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "logit_bias": {"5": -100, "299": 1.5},
       "stop_token_ids": [1, 2], "echo": false, "user": "u", "metadata": {"a": 1}, "unheard_of": [1], "return_token_ids": true,
-      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0})"));
+      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0.95})"));
   const CommonFields& fields = request.fields;
   EXPECT_THAT(request.prompts[0].token_ids, ElementsAre('h', 'i'));
   EXPECT_EQ(request.prompts[0].max_tokens, 7u);
@@ -207,7 +207,7 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("winnow": {"budget": 4097})", "winnow.budget"},
       {R"("winnow": {"budget": 64.5})", "winnow.budget"},
       {R"("winnow": {"selection": "dense", "budget": 64})", "winnow.budget"},
-      {R"("winnow": {"min_captured_mass": 0.9})", "winnow.min_captured_mass"},
+      {R"("winnow": {"min_captured_mass": -0.1})", "winnow.min_captured_mass"},
       {R"("winnow": {"min_captured_mass": 1.1})", "winnow.min_captured_mass"},
   };
   for (const auto& c : cases) {

@@ -1,0 +1,313 @@
+// Verdicts and corrections of whole sequences, as an inference rank receives them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/cache_rank/fake_rank.h"
+
+namespace winnow::test {
+namespace {
+
+struct Case {
+  std::string name;
+  SelectionSpec spec;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+// Budgets that may grow to 96 rows, which is what a FakeSequence grants.
+SelectionSpec Guarded(Predictor predictor, float min_captured_mass, Correction correction) {
+  SelectionSpec spec = SmallSpec(predictor);
+  spec.min_captured_mass = min_captured_mass;
+  spec.correction = correction;
+  spec.budget_growth = 2;
+  return spec;
+}
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const auto& [name, predictor] : {std::pair<std::string, Predictor>{"exact", Predictor::kExact},
+                                        {"last", Predictor::kLast},
+                                        {"temporal", Predictor::kTemporal},
+                                        {"depth", Predictor::kDepth}}) {
+    cases.push_back({name + "_remote", Guarded(predictor, 0, Correction::kRemote)});
+    cases.push_back({name + "_guarded", Guarded(predictor, 0.95f, Correction::kNone)});
+    cases.push_back({name + "_both", Guarded(predictor, 0.93f, Correction::kRemote)});
+  }
+  SelectionSpec mean = Guarded(Predictor::kDepth, 0.93f, Correction::kRemote);
+  mean.group_aggregation = GroupAggregation::kMean;
+  cases.push_back({"depth_mean", mean});
+  return cases;
+}
+
+std::string Errors(const FakeRank& rank) {
+  std::string all;
+  for (const std::string& error : rank.errors) all += error + "; ";
+  return all;
+}
+
+class GuardTest : public testing::TestWithParam<Case> {
+ protected:
+  const SelectionSpec spec_ = GetParam().spec;
+  // Angles of up to 400 rad in f32 move scores by about 1e-4, and a state by as much.
+  static constexpr double kTolerance = 2e-3;
+
+  struct Served {
+    std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
+    std::map<uint32_t, std::map<size_t, FakeSequence::Verdict>> verdicts;
+  };
+  static Served Of(const FakeSequence& sequence) { return {sequence.selections, sequence.verdicts}; }
+  Served Baseline(uint64_t seed, uint32_t prompt, int steps) const {
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    FakeSequence* sequence = rank->Prefill(1, seed, spec_, prompt);
+    for (int i = 0; i < steps; ++i) EXPECT_TRUE(rank->Decode({sequence}));
+    EXPECT_EQ(Errors(*rank), "");
+    EXPECT_EQ(sequence->verdicts.size(), static_cast<size_t>(steps));
+    return Of(*sequence);
+  }
+  static void ExpectServedAlike(const FakeSequence& sequence, const Served& expected) {
+    for (const auto& [position, lists] : sequence.selections) {
+      ASSERT_EQ(lists, expected.selections.at(position)) << position;
+      ASSERT_TRUE(sequence.verdicts.at(position) == expected.verdicts.at(position)) << position;
+    }
+  }
+};
+
+// State of the real queries over rows, and the attention over them, in double.
+struct State {
+  std::vector<Vector> o;
+  Vector lse;
+};
+State AttendReference(const TestCluster& cluster, const FakeSequence& sequence, uint32_t position, int layer, int head,
+                      const std::vector<uint32_t>& rows) {
+  const int dim = cluster.shape.layout.head_dim;
+  State state;
+  for (const Vector& q : cluster.RealQueries(sequence, position, layer, head)) {
+    Vector o(dim);
+    double sum = 0;
+    for (const uint32_t row : rows) {
+      const std::vector<float> kv = cluster.TruthRow(sequence.seed, layer, head, row);
+      double score = 0;
+      for (int d = 0; d < dim; ++d) score += q[d] * kv[d];
+      const double weight = std::exp(cluster.shape.model.attention_scale * score);
+      sum += weight;
+      for (int d = 0; d < dim; ++d) o[d] += weight * kv[dim + d];
+    }
+    for (double& x : o) x /= sum;
+    state.o.push_back(o);
+    state.lse.push_back(std::log(sum));
+  }
+  return state;
+}
+
+TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 11, spec_, 300);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
+  ASSERT_EQ(Errors(*rank), "");
+  const int heads = cluster.shape.layout.num_kv_heads, dim = cluster.shape.layout.head_dim;
+  const float wanted = spec_.min_captured_mass;
+  std::map<uint16_t, int> actions;
+  uint64_t rows_read = 0;
+  bool grew = false;
+  for (const auto& [position, lists] : sequence->selections) {
+    for (size_t list = 0; list < lists.size(); ++list) {
+      SCOPED_TRACE(testing::Message() << "position " << position << " list " << list);
+      const int layer = static_cast<int>(list) / heads, head = static_cast<int>(list) % heads;
+      const std::vector<uint32_t>& selected = lists[list];
+      const FakeSequence::Verdict& verdict = sequence->verdicts.at(position).at(list);
+      const uint32_t recent = RecentStart(position, spec_.recent_tokens, spec_.sink_tokens, kBlockTokens);
+      const uint32_t budget = static_cast<uint32_t>(selected.size());
+      ASSERT_TRUE(budget == 48 || (wanted > 0 && budget == std::min(96u, recent - 4)));
+      grew |= budget > 48;
+      // The true top-k, up to ties within rounding.
+      const Vector importance = cluster.RealImportance(*sequence, position, layer, head);
+      std::vector<uint32_t> top_k;
+      for (uint32_t j = spec_.sink_tokens; j < recent; ++j) top_k.push_back(j);
+      std::vector<uint32_t> everything = top_k;
+      std::stable_sort(top_k.begin(), top_k.end(),
+                       [&](uint32_t a, uint32_t b) { return importance[a] > importance[b]; });
+      top_k.resize(budget);
+      std::vector<uint32_t> with_top_k = selected;
+      for (const uint32_t row : top_k) {
+        if (!std::binary_search(selected.begin(), selected.end(), row)) with_top_k.push_back(row);
+      }
+      const double before = cluster.Mass(*sequence, position, layer, head, selected);
+      const double after_top_k = cluster.Mass(*sequence, position, layer, head, with_top_k);
+      EXPECT_NEAR(verdict.entry.mass_before, before, kTolerance);
+      const double oracle = cluster.Mass(*sequence, position, layer, head, top_k);
+      if (spec_.correction == Correction::kRemote) {
+        EXPECT_GE(verdict.entry.mass_after, oracle - kTolerance);
+      }
+      if (wanted > 0) {
+        EXPECT_GE(verdict.entry.mass_after, wanted);
+      }
+      if (wanted > 0 && (std::abs(before - wanted) < kTolerance || std::abs(after_top_k - wanted) < kTolerance)) {
+        continue;  // which side it falls on is a matter of rounding
+      }
+      ++actions[verdict.entry.flags];
+      rows_read += verdict.entry.rows_read;
+      std::vector<uint32_t> attended = selected;
+      if (wanted > 0 && before < wanted && after_top_k < wanted) {
+        EXPECT_EQ(verdict.entry.flags, wire::kPartialComplement);
+        EXPECT_EQ(verdict.entry.mass_after, 1);
+        attended = everything;
+      } else if (spec_.correction == Correction::kRemote || before < wanted) {
+        EXPECT_EQ(verdict.entry.flags, with_top_k.size() > budget ? wire::kPartialMissedTopK : 0);
+        EXPECT_NEAR(verdict.entry.mass_after, after_top_k, kTolerance);
+        attended = with_top_k;
+      } else {
+        EXPECT_EQ(verdict.entry.flags, 0);
+        EXPECT_EQ(verdict.entry.mass_after, verdict.entry.mass_before);
+      }
+      EXPECT_EQ(verdict.entry.rows_read, attended.size() - budget);
+      // What the inference rank will have merged: attention over A and the state is attention over both.
+      for (uint32_t j = 0; j < spec_.sink_tokens; ++j) attended.push_back(j);
+      for (uint32_t j = recent; j <= position; ++j) attended.push_back(j);
+      std::vector<uint32_t> own = selected;
+      for (uint32_t j = 0; j < spec_.sink_tokens; ++j) own.push_back(j);
+      for (uint32_t j = recent; j <= position; ++j) own.push_back(j);
+      const State expected = AttendReference(cluster, *sequence, position, layer, head, attended);
+      const State resident = AttendReference(cluster, *sequence, position, layer, head, own);
+      for (int g = 0; g < cluster.shape.layout.group_size(); ++g) {
+        const double weight = verdict.lse.empty() ? 0 : std::exp(verdict.lse[g] - expected.lse[g]);
+        const double rest = std::exp(resident.lse[g] - expected.lse[g]);
+        for (int d = 0; d < dim; ++d) {
+          const double merged = rest * resident.o[g][d] + (verdict.o.empty() ? 0 : weight * verdict.o[g * dim + d]);
+          EXPECT_NEAR(merged, expected.o[g][d], kTolerance);
+        }
+      }
+      EXPECT_TRUE(std::isnan(sequence->masses[position][list])) << "masses go with the verdicts";
+    }
+  }
+  if (spec_.predictor != Predictor::kExact && spec_.correction == Correction::kRemote) {
+    EXPECT_GT(actions[wire::kPartialMissedTopK], 0);
+  }
+  if (wanted > 0) {
+    EXPECT_GT(actions[wire::kPartialComplement], 0);
+  }
+  if (wanted > 0) {
+    EXPECT_TRUE(grew) << "the case must exercise growth";
+  }
+  const CacheRankSnapshot metrics = cluster.metrics.Snapshot();
+  EXPECT_EQ(metrics.verdicts, 20u * 6);
+  EXPECT_EQ(metrics.captured_mass[1].count, 20u * heads);
+  EXPECT_EQ(metrics.corrected_mass[1].count, 20u * heads);
+  EXPECT_GE(metrics.correction_rows, rows_read);
+  EXPECT_EQ(metrics.budget_growths > 0, grew);
+}
+
+TEST_P(GuardTest, DependsOnNothingButTheSequence) {
+  const Served expected = Baseline(13, 250, 20);
+  struct Variation {
+    const char* name;
+    uint32_t pool_slots;
+    int neighbours;
+    TestCluster::Options options;
+  };
+  std::vector<Variation> variations = {
+      {"large pool", 300, 0, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"batched", 96, 3, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"two threads, slow", 128, 2, {.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 7}},
+      {"one row at a time, tiny frames", 96, 2, {.data_plane = TestCluster::SmallDataPlane()}},
+      {"nothing measured", 96, 1, {.data_plane = TestCluster::SmallDataPlane()}}};
+  variations[3].options.data_plane.selector.batch_rows = 1;
+  variations[3].options.data_plane.streamer.frame_bytes = 600;
+  variations[4].options.data_plane.selector.measure_captured_mass = false;
+  for (const Variation& variation : variations) {
+    SCOPED_TRACE(variation.name);
+    TestCluster cluster(variation.options);
+    auto rank = cluster.NewRank();
+    std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec_, 250, variation.pool_slots)};
+    for (int i = 0; i < variation.neighbours; ++i) {
+      SelectionSpec other = spec_;
+      if (i == 1) other.min_captured_mass = 0, other.correction = Correction::kNone;
+      rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, other, 40 + 70 * i, 96));
+    }
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode(rows)) << Errors(*rank);
+    EXPECT_EQ(Errors(*rank), "");
+    ExpectServedAlike(*rows.back(), expected);
+  }
+}
+
+TEST_P(GuardTest, AReattachKeepsTheStateOfGrowth) {
+  const Served expected = Baseline(14, 250, 25);
+  for (const int layers_of_last_step : {0, 1, 2, 3}) {
+    for (const uint32_t max_restart : {UINT32_MAX, 258u}) {
+      SCOPED_TRACE(testing::Message() << layers_of_last_step << " layers, restart at most " << max_restart);
+      TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+      auto rank = cluster.NewRank();
+      FakeSequence* before = rank->Prefill(1, 14, spec_, 250);
+      for (int i = 0; i < 10; ++i) ASSERT_TRUE(rank->Decode({before}));
+      ASSERT_TRUE(rank->Decode({before}, layers_of_last_step));
+      cluster.PumpCacheRank();
+      cluster.data_plane->CloseLink(rank->link(), absl::UnavailableError("killed"));
+      auto successor = cluster.NewRank();
+      FakeSequence* after = successor->Attach(*before, max_restart);
+      EXPECT_EQ(after->next_position, std::min(max_restart, layers_of_last_step == 3 ? 261u : 260u));
+      while (after->next_position < 275) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
+      EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
+      ExpectServedAlike(*after, expected);
+    }
+  }
+}
+
+// The rows of the last position have come in every layer, but the rank died before its verdicts: they decide later
+// budgets, so the position is served again.
+TEST_P(GuardTest, APositionWithoutVerdictIsServedAgain) {
+  const Served expected = Baseline(16, 250, 15);
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* before = rank->Prefill(1, 16, spec_, 250);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(rank->Decode({before}));
+  rank->SendPlan({before});
+  for (int layer = 0; layer < 3; ++layer) rank->SendLayer(layer);
+  cluster.transport->Progress();  // takes the frames, scores nothing
+  ASSERT_EQ(cluster.data_plane->store().Find(1)->kv.watermark(), 257u);
+  auto successor = cluster.NewRank();
+  FakeSequence* after = successor->Attach(*before);
+  EXPECT_EQ(after->next_position, GrowsBudgets(spec_) ? 256u : 257u);
+  while (after->next_position < 265) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
+  EXPECT_EQ(Errors(*successor), "");
+  ExpectServedAlike(*after, expected);
+}
+
+TEST_P(GuardTest, AForkContinuesAsItsSourceWould) {
+  const Served expected = Baseline(15, 250, 16);
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* source = rank->Prefill(1, 15, spec_, 250);
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({source}));
+  FakeSequence* fork = rank->Fork(*source, 2);
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({fork, source})) << Errors(*rank);
+  EXPECT_EQ(Errors(*rank), "");
+  ExpectServedAlike(*fork, expected);
+  ExpectServedAlike(*source, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specifications, GuardTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Guard, RefusesAGrantBelowTheCeiling) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 19, Guarded(Predictor::kDepth, 0.9f, Correction::kNone), 180, 95);
+  rank->SendPlan({sequence});
+  EXPECT_TRUE(cluster.PumpUntil(*rank, [&] { return !rank->failed.empty(); }));
+}
+
+TEST(Guard, RefusesALayerWithoutTheQueryThatItIsToJudgeBy) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 19, Guarded(Predictor::kLast, 0.9f, Correction::kNone), 180);
+  rank->SendPlan({sequence});
+  rank->SendLayer(0, /*with_queries=*/false);
+  EXPECT_TRUE(cluster.PumpUntil(*rank, [&] { return !rank->failed.empty(); }));
+  EXPECT_EQ(rank->failed, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 0}}));
+}
+
+}  // namespace
+}  // namespace winnow::test

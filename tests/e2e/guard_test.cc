@@ -1,0 +1,51 @@
+// The quality guard, from a request's field to what comes back.
+#include <gtest/gtest.h>
+
+#include "tests/e2e/golden.h"
+#include "tests/e2e/shared_cluster.h"
+
+namespace winnow::e2e {
+namespace {
+
+struct SmallBudget {
+  static Cluster::Options Options() { return {.flags = {"--budget=64"}}; }
+};
+
+class Guard : public SharedCluster<SmallBudget> {
+ protected:
+  static Completion Ask(const Json& selection) {
+    Json request = GreedyRequest(DemoCaseOfAtLeast(2000).prompt, 24);
+    request["winnow"] = selection;
+    return Complete(cluster_->http(), request);
+  }
+};
+
+TEST_F(Guard, KeepsTheMassAboveTheThresholdAndSaysWhatItDid) {
+  const Completion plain = Ask({{"selection", "winnow"}});
+  ASSERT_TRUE(plain.ok()) << plain.error;
+  ASSERT_LT(plain.Stat("captured_mass_p5"), 0.9) << "the case must need a guard";
+  EXPECT_EQ(plain.Stat("correction_rows"), 0);
+  for (const char* preset : {"winnow", "async-token", "exact-token"}) {
+    const Completion guarded = Ask({{"selection", preset}, {"min_captured_mass", 0.9}});
+    ASSERT_TRUE(guarded.ok()) << guarded.error;
+    EXPECT_GE(guarded.Stat("captured_mass_p5"), 0.9) << preset;
+    EXPECT_LT(guarded.Stat("captured_mass_before_mean"), guarded.Stat("captured_mass_mean")) << preset;
+    EXPECT_GT(guarded.Stat("correction_rows"), 0) << preset;
+  }
+  const Metrics cache = cluster_->MetricsOf("cache-0");
+  for (const char* action : {"missed_top_k", "complement", "budget_growth"}) {
+    EXPECT_GT(cache.Value("winnow_selection_escalations_total", {{"action", action}}), 0) << action;
+  }
+  EXPECT_GT(cache.Value("winnow_corrected_attention_mass_count"), 0);
+}
+
+TEST_F(Guard, AThresholdOfOneAnswersAsDenseDoes) {
+  const Completion dense = Ask({{"selection", "dense"}});
+  const Completion guarded = Ask({{"selection", "async-token"}, {"min_captured_mass", 1}});
+  ASSERT_TRUE(dense.ok() && guarded.ok()) << dense.error << guarded.error;
+  EXPECT_EQ(guarded.ids, dense.ids);
+  EXPECT_EQ(guarded.Stat("captured_mass_mean"), 1);
+}
+
+}  // namespace
+}  // namespace winnow::e2e

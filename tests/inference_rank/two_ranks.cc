@@ -1,0 +1,159 @@
+#include "tests/inference_rank/two_ranks.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace winnow::test {
+namespace {
+
+ModelConfig WriteAndLoad(const TinyModel& model, const std::string& directory) {
+  WriteTinyCheckpoint(model, directory);
+  return LoadModelConfig(directory).value();
+}
+
+uint32_t TokenAt(uint32_t seed, uint32_t position, uint32_t vocab) {
+  return (position * 7919 + seed * 104729 + position * position % 31) % vocab;
+}
+
+}  // namespace
+
+// Lets the cache rank work when the inference rank waits.
+class TwoRanks::PumpedTransport final : public Transport {
+ public:
+  PumpedTransport(std::unique_ptr<Transport> inner, std::function<void()> pump)
+      : inner_(std::move(inner)), pump_(std::move(pump)) {}
+  TransportCapabilities capabilities() const override { return inner_->capabilities(); }
+  void SetHandler(FrameHandler handler) override { inner_->SetHandler(std::move(handler)); }
+  absl::StatusOr<std::unique_ptr<Channel>> NewChannel() override { return inner_->NewChannel(); }
+  int Progress() override { return inner_->Progress(); }
+  int Wait(std::chrono::microseconds, std::chrono::microseconds) override {
+    pump_();
+    return inner_->Progress();
+  }
+  void Wake() override { inner_->Wake(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  const std::function<void()> pump_;
+};
+
+TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeout)
+    : config_(WriteAndLoad(model, directory_.path())),
+      layout_(config_.kv_layout(Dtype::kF32)),
+      kernels_(*CpuKernels("portable").value()),
+      executor_(kernels_.new_executor(1)),
+      cache_executor_(kernels_.new_executor(1)),
+      weights_(ModelWeights::Load(Checkpoint::Open(directory_.path()).value(), config_, kernels_,
+                                  {.compute_dtype = Dtype::kF32})
+                   .value()),
+      transformer_(config_, *weights_, kernels_, *executor_, Dtype::kF32, 512, 1024),
+      metrics_(config_.num_layers),
+      slots_(SlotPool::Create(layout_.row_bytes(), 1024).value()),
+      cache_transport_(NewInprocTransport({.incarnation = 1})),
+      data_plane_(DataPlane::Create({.memory_bytes = size_t{64} << 20}, MakeShape(), &kernels_, cache_executor_.get(),
+                                    &cache_metrics_)
+                      .value()),
+      transport_(std::make_unique<PumpedTransport>(NewInprocTransport({.incarnation = 2}),
+                                                   [this] {
+                                                     cache_transport_->Progress();
+                                                     data_plane_->RunOnce();
+                                                   })),
+      link_(std::make_shared<CacheLink>("nowhere",
+                                        grpc::CreateChannel("localhost:1", grpc::InsecureChannelCredentials()), [] {})),
+      decode_step_(*transport_, layout_, metrics_, {.timeout = wait_timeout}),
+      prefill_step_(*transport_, layout_, {}) {
+  transformer_.set_slot_pool(slots_.rows());
+  cache_transport_->SetHandler(
+      [this](Channel& channel, ReceivedFrame frame) { data_plane_->HandleFrame(channel, frame); });
+  transport_->SetHandler([this](Channel&, ReceivedFrame frame) { OnFrame(frame); });
+  std::unique_ptr<Channel> ours = transport_->NewChannel().value(), theirs = cache_transport_->NewChannel().value();
+  WINNOW_CHECK(ours->Connect(theirs->LocalAddress()).ok());
+  WINNOW_CHECK(theirs->Connect(ours->LocalAddress()).ok());
+  link_->set_channel(std::move(ours));
+  link_id_ = data_plane_->OpenLink("inference-0", std::move(theirs), nullptr);
+}
+
+TwoRanks::~TwoRanks() {
+  sequences_.clear();
+  link_->channel()->Close();
+  link_.reset();
+  data_plane_.reset();
+}
+
+ServedShape TwoRanks::MakeShape() const {
+  v1::KvShape shape;
+  shape.set_num_layers(layout_.num_layers);
+  shape.set_num_query_heads(layout_.num_query_heads);
+  shape.set_num_kv_heads(layout_.num_kv_heads);
+  shape.set_head_dim(layout_.head_dim);
+  shape.set_kv_dtype(v1::KV_DTYPE_F32);
+  for (const float frequency : transformer_.rope().inv_freq) shape.add_rope_inv_freq(frequency);
+  shape.set_rope_attention_factor(transformer_.rope().attention_factor);
+  shape.set_attention_scale(transformer_.attention_scale());
+  return ParseKvShape(shape).value();
+}
+
+void TwoRanks::OnFrame(const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  absl::Status status;
+  if (header.type == wire::FrameType::kDelta) status = decode_step_.OnDelta(*link_, frame);
+  if (header.type == wire::FrameType::kPartial && !drop_partials) status = decode_step_.OnPartial(*link_, frame);
+  if (header.type == wire::FrameType::kTransferFailed) {
+    sequences_.at(header.sequence_id)->Fail(absl::UnavailableError("refused"), true);
+  }
+  if (!status.ok()) malformed.push_back(status);
+}
+
+Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                            uint32_t decodes) {
+  auto owned = std::make_unique<Sequence>();
+  Sequence& sequence = *owned;
+  sequence.sequence_id = id;
+  sequence.spec = spec;
+  sequence.max_positions = prompt_tokens + decodes;
+  for (uint32_t p = 0; p < prompt_tokens + decodes; ++p) {
+    (p < prompt_tokens ? sequence.prompt : sequence.generated).push_back(TokenAt(seed, p, config_.vocab_size));
+  }
+  sequence.link = link_;
+  sequence.attach_epoch = data_plane_
+                              ->OpenSequence(link_id_, {.sequence_id = id,
+                                                        .spec = spec,
+                                                        .max_positions = sequence.max_positions,
+                                                        .prompt_tokens = prompt_tokens,
+                                                        .sampling = {}})
+                              .value();
+  sequence.working_set.emplace(WorkingSet::Create(slots_, layout_, spec, sequence.max_positions).value());
+  sequence.arena.emplace(PrefillArena::Create(layout_, prompt_tokens).value());
+  for (const uint32_t count : {prompt_tokens - 1, 1u}) {
+    const uint32_t first = sequence.next_position;
+    prefill_step_.Begin(sequence, count);
+    transformer_.Prefill({sequence.prompt.data() + first, count}, first, count == 1, prefill_step_);
+    prefill_step_.Finish();
+  }
+  PrefillStep::HandOver(layout_, sequence);
+  return (sequences_[id] = std::move(owned)).get();
+}
+
+std::vector<std::vector<float>> TwoRanks::Decode(const std::vector<Sequence*>& sequences, DecodeKv* kv) {
+  decode_step_.Begin(next_plan_++, sequences);
+  const std::span<float> logits =
+      transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), kv == nullptr ? decode_step_ : *kv);
+  decode_step_.Finish();
+  for (int i = 0; i < 50; ++i) transport_->Wait({}, {});  // the rows are stored before the next plan
+  std::vector<std::vector<float>> rows;
+  const size_t vocab = logits.size() / sequences.size();
+  for (size_t row = 0; row < sequences.size(); ++row) {
+    rows.emplace_back(logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab);
+  }
+  return rows;
+}
+
+const float* TwoRanks::StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const {
+  const CachedSequence* cached = data_plane_->store().Find(sequence.sequence_id);
+  WINNOW_CHECK(cached != nullptr && position < cached->kv.rows(layer));
+  const auto* block = static_cast<const float*>(cached->kv.row_blocks(layer, kv_head)[position / kBlockTokens]);
+  return block + static_cast<size_t>(position % kBlockTokens) * 2 * layout_.head_dim;
+}
+
+}  // namespace winnow::test

@@ -1,0 +1,66 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cache_rank/data_plane.h"
+#include "inference_rank/decode_step.h"
+#include "inference_rank/prefill_step.h"
+#include "inference_rank/slot_pool.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace winnow::test {
+
+// The real transformer, prefill and decode steps against the real data plane of a cache rank, in one thread: the cache
+// rank works whenever the inference rank waits. Rows and weights are f32.
+class TwoRanks {
+ public:
+  explicit TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeout = std::chrono::seconds(20));
+  ~TwoRanks();
+
+  // A sequence whose prompt was prefilled; its tokens are functions of `seed` and position.
+  Sequence* Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens, uint32_t decodes);
+  // One decode step; returns each row's logits. `kv` stands between transformer and decode step where it is given.
+  std::vector<std::vector<float>> Decode(const std::vector<Sequence*>& sequences, DecodeKv* kv = nullptr);
+
+  DecodeStep& decode_step() { return decode_step_; }
+  const KvLayout& layout() const { return layout_; }
+  const ModelConfig& config() const { return config_; }
+  const RopeTable& rope() const { return transformer_.rope(); }
+  float attention_scale() const { return transformer_.attention_scale(); }
+  const SlotPool& slots() const { return slots_; }
+  const CacheLink& link() const { return *link_; }
+  // The row at a position, as it was sent to the cache rank: [2 * head_dim].
+  const float* StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const;
+
+  bool drop_partials = false;  // of the cache rank's frames
+  std::vector<absl::Status> malformed;
+
+ private:
+  class PumpedTransport;
+  void OnFrame(const ReceivedFrame& frame);
+  ServedShape MakeShape() const;
+
+  const TempDir directory_;
+  const ModelConfig config_;
+  const KvLayout layout_;
+  const KernelTable& kernels_;
+  const std::unique_ptr<Executor> executor_, cache_executor_;
+  const std::unique_ptr<ModelWeights> weights_;
+  Transformer transformer_;
+  InferenceRankMetrics metrics_;
+  CacheRankMetrics cache_metrics_;
+  SlotPool slots_;
+  const std::unique_ptr<Transport> cache_transport_;
+  std::unique_ptr<DataPlane> data_plane_;
+  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<CacheLink> link_;
+  uint32_t link_id_ = 0;
+  DecodeStep decode_step_;
+  PrefillStep prefill_step_;
+  std::map<uint64_t, std::unique_ptr<Sequence>> sequences_;
+  uint64_t next_plan_ = 1;
+};
+
+}  // namespace winnow::test
