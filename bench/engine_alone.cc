@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "common/base/check.h"
 
@@ -21,21 +20,14 @@ uint32_t MadeUpToken(const ModelConfig& config, uint32_t position) {
 
 class ArenaKv final : public PrefillKv {
  public:
-  ArenaKv(const KvLayout& layout, PrefillArena& arena) : layout_(layout), arena_(arena) {}
+  explicit ArenaKv(PrefillArena& arena) : arena_(arena) {}
   void Begin(uint32_t first, uint32_t count) { first_ = first, count_ = count; }
   Rows Publish(int layer, const std::byte* kv_rows, const float*) override {
-    const size_t row_bytes = layout_.row_bytes();
-    for (int head = 0; head < layout_.num_kv_heads; ++head) {
-      for (uint32_t i = 0; i < count_; ++i) {
-        std::memcpy(arena_.row(layer, head, first_ + i), kv_rows + (i * layout_.num_kv_heads + head) * row_bytes,
-                    row_bytes);
-      }
-    }
+    arena_.Store(layer, first_, count_, kv_rows);
     return {.kv = arena_.row(layer, 0, 0), .head_stride = arena_.prompt_tokens()};
   }
 
  private:
-  const KvLayout layout_;
   PrefillArena& arena_;
   uint32_t first_ = 0, count_ = 0;
 };
@@ -100,7 +92,7 @@ double EngineAlone::PrefillSeconds(uint32_t context, int repeats) {
   WINNOW_CHECK(arena.ok());
   arena_ = std::make_unique<PrefillArena>(*std::move(arena));
   context_tokens_ = context;
-  ArenaKv kv(layout_, *arena_);
+  ArenaKv kv(*arena_);
   double best = 1e30;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     const auto start = Clock::now();

@@ -42,6 +42,14 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
   }
 }
 
+uint64_t CachedSequence::ScoredKeyBytes() const {
+  uint64_t bytes = 0;
+  for (const LayerSelection& layer : layers) {
+    for (const HeadSelection& head : layer.heads) bytes += head.scored_key_bytes;
+  }
+  return bytes;
+}
+
 uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   uint32_t position = std::min(kv.watermark(), max_restart);
   if (!IsDense(spec) && PredictsFromPast(spec.predictor)) {

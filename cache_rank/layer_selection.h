@@ -20,6 +20,7 @@ struct HeadSelection {
   float mass = std::numeric_limits<float>::quiet_NaN();  // captured mass of mass_position
   bool mass_is_lower_bound = false;
   uint32_t mass_position = kNoPosition;
+  uint64_t scored_key_bytes = 0;  // read for all selections and verdicts so far
   HeadResidency residency;
   BudgetGrowth growth;  // survives a re-attach
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "cache_rank/policy/top_k.h"
 #include "cache_rank/policy/top_pages.h"
@@ -325,6 +326,7 @@ class MeanMass {
 };
 
 CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uint32_t>> lists) {
+  const uint64_t scored_before = scratch_.scored_key_bytes;
   const uint32_t previous = question_.measured_position;
   const uint32_t recent_start = WindowStart(spec_, previous, question_.prompt_tokens);
   MeanMass mean;
@@ -359,10 +361,12 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
                                       model_.attention_scale, scratch_.tail);
     mean.Add(CapturedMassBound(scored, groups, tail, bounds, fixed, lists[l]), heads.count);
   }
+  scratch_.measured_key_bytes += std::exchange(scratch_.scored_key_bytes, scored_before) - scored_before;
   return mean.figure();
 }
 
 CapturedMassFigure HeadPipeline::MeasureItself(std::span<const std::vector<uint32_t>> lists) {
+  const uint64_t scored_before = scratch_.scored_key_bytes;
   MeanMass mean;
   for (size_t l = 0; l < lists.size(); ++l) {
     const Heads heads = HeadsOf(l);
@@ -386,6 +390,7 @@ CapturedMassFigure HeadPipeline::MeasureItself(std::span<const std::vector<uint3
     mean.Add(CapturedMassBound(candidates_, groups, tail, bounds_.Slice(heads.first, heads.count), fixed, lists[l]),
              heads.count);
   }
+  scratch_.measured_key_bytes += std::exchange(scratch_.scored_key_bytes, scored_before) - scored_before;
   return mean.figure();
 }
 

@@ -53,7 +53,9 @@ struct SelectScratch {
   RowGroups groups, candidates;
   std::vector<double> held, unread;
   PageMassScratch mass;
-  uint64_t scored_key_bytes = 0;  // of keys and pseudo-keys that kernels read; only grows
+  // Of keys and pseudo-keys that kernels read; they only grow. Measured are those that captured mass alone wants: a rank
+  // that measures nothing would not read them.
+  uint64_t scored_key_bytes = 0, measured_key_bytes = 0;
 };
 
 // Lists that a head has: one, or one for each query head of its group.

@@ -219,8 +219,10 @@ void Selector::RunHead(int item, int worker, bool score) {
   Row& row = rows_[item / num_kv_heads_];
   const int head = item % num_kv_heads_;
   if (!row.sequence->IsSparse(static_cast<size_t>(layer_) * num_kv_heads_ + head, row.position)) return;
+  const uint64_t read_before = scratch_[worker].scored_key_bytes;
   if (!judges_only_) SelectRow(row, head, worker, score);
   if (row.judges) JudgeRow(row, head, worker);
+  row.layer->heads[head].scored_key_bytes += scratch_[worker].scored_key_bytes - read_before;
 }
 
 void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
@@ -300,7 +302,7 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     uint64_t scored_key_bytes = 0;
-    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes;
+    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
     metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);

@@ -255,17 +255,11 @@ bool Engine::RunPrefillChunk() {
   return true;
 }
 
-// A position leaves the recent window only below the watermark.
-bool Engine::ReadyToDecode(const Sequence& sequence) const {
-  const uint32_t recent_start = WindowStart(sequence.spec, sequence.next_position, sequence.prompt_tokens());
-  return recent_start <= sequence.spec.sink_tokens || recent_start <= sequence.watermark;
-}
-
 bool Engine::RunDecodeStep() {
   const std::span<Sequence* const> decoding = scheduler_.Decoding();
   batch_.clear();
   for (Sequence* sequence : decoding) {
-    if (ReadyToDecode(*sequence)) batch_.push_back(sequence);
+    if (sequence->ready_to_decode()) batch_.push_back(sequence);
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     const std::span<Sequence* const> rows(batch_.data() + first,

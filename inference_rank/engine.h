@@ -64,7 +64,6 @@ class Engine {
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
   bool RunPrefillChunk();
   bool RunDecodeStep();
-  bool ReadyToDecode(const Sequence& sequence) const;
   void TakeToken(Sequence& sequence, std::span<float> logits);
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   void ReapSequences();

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "common/selection/head_profile.h"
+#include "inference_rank/fingerprint.h"
 
 namespace winnow {
 namespace {
@@ -13,27 +14,6 @@ uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_token
   const uint64_t row_floats = config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
                               2ull * config.intermediate_size + 2ull * config.kv_features();
   return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float);
-}
-
-v1::Fingerprint MakeFingerprint(const Checkpoint& checkpoint, const KvLayout& layout, const Transformer& transformer,
-                                const std::string& numerics) {
-  v1::Fingerprint fingerprint;
-  fingerprint.set_model_digest(checkpoint.Digest());
-  v1::KvShape* shape = fingerprint.mutable_kv_shape();
-  shape->set_num_layers(layout.num_layers);
-  shape->set_num_query_heads(layout.num_query_heads);
-  shape->set_num_kv_heads(layout.num_kv_heads);
-  shape->set_head_dim(layout.head_dim);
-  shape->set_kv_dtype(layout.dtype == Dtype::kF32 ? v1::KV_DTYPE_F32 : v1::KV_DTYPE_BF16);
-  for (float frequency : transformer.rope().inv_freq) shape->add_rope_inv_freq(frequency);
-  shape->set_rope_attention_factor(transformer.rope().attention_factor);
-  shape->set_attention_scale(transformer.attention_scale());
-  fingerprint.set_block_tokens(kBlockTokens);
-  fingerprint.set_row_layout(1);
-  fingerprint.set_selector_version(1);
-  fingerprint.set_wire_version(wire::kVersion);
-  fingerprint.set_numerics(numerics);
-  return fingerprint;
 }
 
 }  // namespace
@@ -90,7 +70,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                      std::min<uint32_t>(longest_list, 16384));
   const std::string numerics = absl::StrCat(AbslSv(rank->kernels_->name), "/", DtypeName(options.compute_dtype), "/",
                                             DtypeName(options.kv_dtype));
-  rank->fingerprint_ = MakeFingerprint(*checkpoint, rank->layout_, *rank->transformer_, numerics);
+  rank->fingerprint_ = InferenceFingerprint(checkpoint->Digest(), rank->layout_, *rank->transformer_, numerics);
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, SlotPool::Create(rank->layout_.row_bytes(), rank->memory_plan_.slot_pages));
   Engine::Options engine_options;

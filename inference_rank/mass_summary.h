@@ -8,6 +8,8 @@ namespace winnow {
 // output is.
 class MassSummary {
  public:
+  static constexpr int kBins = 1000;
+
   void Add(double mass, uint64_t times = 1) {
     const double clamped = mass < 0 ? 0 : mass > 1 ? 1 : mass;
     bins_[static_cast<size_t>(clamped * kBins)] += times;
@@ -26,9 +28,10 @@ class MassSummary {
     }
     return 1;
   }
+  // Masses in [bin / 1000, (bin + 1) / 1000).
+  uint64_t in_bin(int bin) const { return bins_[static_cast<size_t>(bin)]; }
 
  private:
-  static constexpr int kBins = 1000;
   std::array<uint64_t, kBins + 1> bins_{};
   double sum_ = 0;
   uint64_t count_ = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "common/base/kv_layout.h"
@@ -47,6 +48,17 @@ class PrefillArena {
   std::byte* row(int layer, int kv_head, uint32_t position) const {
     return memory_ + ((static_cast<size_t>(layer) * layout_.num_kv_heads + kv_head) * prompt_tokens_ + position) *
                          layout_.row_bytes();
+  }
+  // Copies what a chunk computed: kv_rows [count, num_kv_heads, 2 * head_dim] of positions from `first` on.
+  void Store(int layer, uint32_t first, uint32_t count, const std::byte* kv_rows) {
+    const size_t row_bytes = layout_.row_bytes();
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      std::byte* out = row(layer, head, first);
+      for (uint32_t i = 0; i < count; ++i) {
+        std::memcpy(out + i * row_bytes, kv_rows + (static_cast<size_t>(i) * layout_.num_kv_heads + head) * row_bytes,
+                    row_bytes);
+      }
+    }
   }
 
  private:

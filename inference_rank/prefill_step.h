@@ -2,8 +2,8 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
-#include "inference_rank/frame_writer.h"
 #include "inference_rank/model/transformer.h"
+#include "inference_rank/prompt_sender.h"
 #include "inference_rank/sequence.h"
 
 namespace winnow {
@@ -13,7 +13,7 @@ namespace winnow {
 class PrefillStep final : public PrefillKv {
  public:
   PrefillStep(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
-      : transport_(transport), layout_(layout), waits_(waits) {}
+      : sender_(transport, layout, waits) {}
 
   // Starts a chunk of `count` tokens at sequence.next_position.
   void Begin(Sequence& sequence, uint32_t count);
@@ -25,12 +25,7 @@ class PrefillStep final : public PrefillKv {
   static void HandOver(const KvLayout& layout, Sequence& sequence);
 
  private:
-  absl::Status PostRows(int layer);
-  absl::Status PostQueries(int layer, const float* q_pre_rope);
-
-  Transport& transport_;
-  const KvLayout layout_;
-  const DataPlaneWaits waits_;
+  PromptSender sender_;
   Sequence* sequence_ = nullptr;
   uint32_t first_ = 0;
   uint32_t count_ = 0;

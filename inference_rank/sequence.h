@@ -75,6 +75,11 @@ struct Sequence {
   uint32_t token_at(uint32_t position) const {
     return position < prompt.size() ? prompt[position] : generated[position - prompt.size()];
   }
+  // A position leaves the recent window only below the watermark.
+  bool ready_to_decode() const {
+    const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+    return recent_start <= spec.sink_tokens || recent_start <= watermark;
+  }
   void Fail(absl::Status status, bool can_retry, bool lost = false) {
     if (!failure.ok()) return;
     failure = std::move(status);

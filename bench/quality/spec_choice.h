@@ -1,0 +1,32 @@
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// A specification under test and what reports call it.
+struct SpecChoice {
+  std::string name;  // as written, without its budget
+  SelectionSpec spec;
+
+  uint32_t budget() const { return IsDense(spec) ? 0 : spec.budget_tokens; }  // 0: unlimited
+};
+
+// "NAME" or "NAME:BUDGET". INVALID_ARGUMENT names the text and what is wrong with it, also when this build does not
+// serve the specification.
+absl::StatusOr<SpecChoice> ParseSpecChoice(std::string_view text);
+
+// Dense, then each text, at every budget unless it names its own; specifications that come twice are left out.
+absl::StatusOr<std::vector<SpecChoice>> SpecGrid(const std::vector<std::string>& texts,
+                                                 const std::vector<uint32_t>& budgets);
+
+// Splits specifications, by their indices, into batches of at most `most` that one decode step can run: all its
+// predictions go the same number of layers ahead.
+std::vector<std::vector<size_t>> SpecBatches(std::span<const SpecChoice> specs, size_t most);
+
+}  // namespace winnow

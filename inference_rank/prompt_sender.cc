@@ -1,0 +1,76 @@
+#include "inference_rank/prompt_sender.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace winnow {
+
+uint32_t PromptQueries(const SelectionSpec& spec) {
+  if (IsDense(spec)) return 0;
+  if (spec.predictor == Predictor::kTemporal || spec.prefetch == Prefetch::kTemporal) return spec.window + 1;
+  return spec.predictor == Predictor::kLast ? 1 : 0;
+}
+
+absl::Status PromptSender::SendRows(const Sequence& sequence, const PrefillArena& arena, int layer, uint32_t first,
+                                    uint32_t count) {
+  const size_t row_bytes = layout_.row_bytes();
+  const uint32_t most = static_cast<uint32_t>(wire::kMaxPayloadBytes / (layout_.num_kv_heads * row_bytes));
+  for (uint32_t done = 0; done < count;) {
+    const uint32_t rows = std::min(most, count - done);
+    const size_t head_bytes = rows * row_bytes;
+    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
+                            AwaitSendBuffer(transport_, *sequence.link, layout_.num_kv_heads * head_bytes, waits_));
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      std::memcpy(buffer.payload().data() + head * head_bytes, arena.row(layer, head, first + done), head_bytes);
+    }
+    wire::FrameHeader header{};
+    header.type = wire::FrameType::kAppendRange;
+    header.sequence_id = sequence.sequence_id;
+    header.attach_epoch = sequence.attach_epoch;
+    header.apply_position = first + done;
+    header.layer_first = static_cast<uint16_t>(layer);
+    header.row_count = rows;
+    WINNOW_RETURN_IF_ERROR(sequence.link->channel()->Post(header, std::move(buffer)));
+    done += rows;
+  }
+  transport_.Progress();
+  return absl::OkStatus();
+}
+
+absl::Status PromptSender::SendQueries(const Sequence& sequence, int layer, uint32_t first, uint32_t count,
+                                       const float* q_pre_rope) {
+  const uint32_t wanted = std::min(PromptQueries(sequence.spec), sequence.prompt_tokens());
+  const uint32_t from = std::max(sequence.prompt_tokens() - wanted, first);
+  const uint32_t end = first + count;
+  if (wanted == 0 || from >= end) return absl::OkStatus();
+  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
+  const size_t bytes = (end - from) * query_floats * sizeof(float);
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *sequence.link, bytes, waits_));
+  std::memcpy(buffer.payload().data(), q_pre_rope + (from - first) * query_floats, bytes);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kPromptQueries;
+  header.sequence_id = sequence.sequence_id;
+  header.attach_epoch = sequence.attach_epoch;
+  header.apply_position = from;
+  header.layer_first = static_cast<uint16_t>(layer);
+  header.row_count = end - from;
+  return sequence.link->channel()->Post(header, std::move(buffer));
+}
+
+void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& sequence) {
+  const uint32_t prompt = sequence.prompt_tokens();
+  WorkingSet& set = *sequence.working_set;
+  const uint32_t sinks = std::min(sequence.spec.sink_tokens, prompt);
+  const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const bool dense = set.AttendsEverything(static_cast<size_t>(layer) * layout.num_kv_heads + head, prompt - 1);
+      const uint32_t tail = dense ? sinks : ring;
+      set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt);
+      set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt);
+    }
+  }
+  set.FinishLoad(prompt);
+}
+
+}  // namespace winnow

@@ -1,0 +1,37 @@
+#pragma once
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/transport/transport.h"
+#include "inference_rank/frame_writer.h"
+#include "inference_rank/prefill_arena.h"
+#include "inference_rank/sequence.h"
+
+namespace winnow {
+
+// Queries of the prompt's last positions that the predictor of `spec` needs for its first selections.
+uint32_t PromptQueries(const SelectionSpec& spec);
+
+// Sends what prefill computed of a prompt to the sequence's cache rank: rows, and the last queries where the
+// specification's predictor looks back. Waits while the link's window is used up. Engine thread.
+class PromptSender {
+ public:
+  PromptSender(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
+      : transport_(transport), layout_(layout), waits_(waits) {}
+
+  // Rows [first, first + count) of a layer, all kv heads.
+  absl::Status SendRows(const Sequence& sequence, const PrefillArena& arena, int layer, uint32_t first, uint32_t count);
+  // Of the queries [first, first + count) those that PromptQueries asks for, if any. `q_pre_rope` [count,
+  // num_query_heads, head_dim], unrotated, begins with position `first`.
+  absl::Status SendQueries(const Sequence& sequence, int layer, uint32_t first, uint32_t count,
+                           const float* q_pre_rope);
+
+ private:
+  Transport& transport_;
+  const KvLayout layout_;
+  const DataPlaneWaits waits_;
+};
+
+// Fills the sequence's working set, as it must be for the first position after the prompt, from the prompt's rows.
+void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& sequence);
+
+}  // namespace winnow

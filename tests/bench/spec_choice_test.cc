@@ -1,0 +1,57 @@
+#include "bench/quality/spec_choice.h"
+
+#include "common/selection/presets.h"
+#include "tests/support/status_matchers.h"
+
+namespace winnow {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> Labels(const std::vector<SpecChoice>& specs) {
+  std::vector<std::string> labels;
+  for (const SpecChoice& choice : specs) labels.push_back(absl::StrCat(choice.name, ":", choice.budget()));
+  return labels;
+}
+
+TEST(SpecChoiceTest, ABudgetReplacesThePresets) {
+  const SpecChoice choice = ParseSpecChoice("exact-token:256").value();
+  SelectionSpec want = FindPreset("exact-token").value();
+  EXPECT_EQ(ParseSpecChoice("exact-token").value().spec, want);
+  want.budget_tokens = 256;
+  EXPECT_EQ(choice.spec, want);
+  EXPECT_EQ(choice.name, "exact-token");
+}
+
+TEST(SpecChoiceTest, DenseHasNoBudget) {
+  EXPECT_EQ(ParseSpecChoice("dense:256").value().spec, FindPreset("dense").value());
+  EXPECT_EQ(ParseSpecChoice("dense").value().budget(), 0u);
+}
+
+TEST(SpecChoiceTest, ErrorsNameTheText) {
+  const auto fails = [](const std::string& what) {
+    return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+  };
+  EXPECT_THAT(ParseSpecChoice("winow:256"), fails("\"winow\""));
+  EXPECT_THAT(ParseSpecChoice("winnow:many"), fails("\"winnow:many\""));
+  EXPECT_THAT(ParseSpecChoice("winnow:0"), fails("\"winnow:0\""));
+}
+
+TEST(SpecChoiceTest, TheGridIsDenseAndEachTextAtEachBudget) {
+  EXPECT_THAT(Labels(SpecGrid({"winnow", "exact-token:64", "dense", "winnow:128"}, {128, 256}).value()),
+              ElementsAre("dense:0", "winnow:128", "winnow:256", "exact-token:64"));
+}
+
+TEST(SpecChoiceTest, BatchesAreSmallEnoughAndPredictEquallyFarAhead) {
+  std::vector<SpecChoice> specs = SpecGrid({"winnow", "async-token"}, {1, 2, 3}).value();
+  for (SpecChoice& choice : specs) {
+    if (choice.name == "winnow" && choice.budget() == 2) choice.spec.lookahead = 2;
+  }
+  // dense, winnow 1 2 3, async 1 2 3
+  EXPECT_THAT(SpecBatches(specs, 3), ElementsAre(ElementsAre(0, 1, 3), ElementsAre(2, 4, 5), ElementsAre(6)));
+  EXPECT_THAT(SpecBatches(specs, 100), ElementsAre(ElementsAre(0, 1, 3, 4, 5, 6), ElementsAre(2)));
+}
+
+}  // namespace
+}  // namespace winnow
