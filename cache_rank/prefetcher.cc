@@ -66,16 +66,21 @@ void Prefetcher::RunHead(int head_index, int worker) {
   const HeadSelection& selection = layer.heads[head_index];
   Head& head = heads_[head_index];
   Scratch& scratch = scratch_[worker];
+  head.delta.streamed.clear();
+  head.delta.streamed_positions.clear();
+  const size_t list = static_cast<size_t>(layer_) * heads_.size() + head_index;
+  if (!NeedsSelection(sequence_->spec, list, position_ + 1, sequence_->prompt_tokens)) return;
   if (PredictsFromPast(sequence_->spec.predictor)) {
     head.wanted = selection.selected;  // made for the next position already
   } else {
     const HeadQuestion question{.spec = &sequence_->prefetch_spec,
                                 .position = position_ + 1,
                                 .budget_tokens = selection.growth.BudgetAt(position_ + 1),
-                                .tiles = sequence_->kv.tiles(layer_, head_index),
+                                .index = sequence_->kv.index(layer_, head_index),
                                 .first_query_head = head_index * model_.group_size,
-                                .ring = &layer.queries};
-    (void)SelectHead(*kernels_, model_, question, scratch.select, &head.wanted);
+                                .ring = &layer.queries,
+                                .prompt_tokens = sequence_->prompt_tokens};
+    (void)SelectHead(*kernels_, model_, question, scratch.select, std::span(&head.wanted, 1));
   }
   const uint32_t ring = wire::RingTokens(sequence_->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   selection.residency.PlanPrefetch(*kernels_, head.wanted, position_, ring, scratch.prefetch, &head.delta);

@@ -57,7 +57,6 @@ class DecodeStep final : public DecodeKv {
   };
   struct Row {
     Sequence* sequence;
-    Sequence* sequence;
     uint32_t dense_lists;  // those that attend everything
     bool judged;           // waits for verdicts on its sparse lists
     bool poisoned;         // its result is discarded

@@ -118,7 +118,8 @@ absl::StatusOr<std::vector<AnswerRecord>> ForcedDecoder::Run(const TokenPrompt& 
 }
 
 absl::Status ForcedDecoder::Start(Sequence& sequence, const SavedPrompt& saved, SlotPool& slots) {
-  WINNOW_ASSIGN_OR_RETURN(WorkingSet set, WorkingSet::Create(slots, layout_, sequence.spec, sequence.max_positions));
+  WINNOW_ASSIGN_OR_RETURN(WorkingSet set, WorkingSet::Create(slots, layout_, sequence.spec, sequence.max_positions,
+                                                                     sequence.prompt_tokens()));
   sequence.working_set.emplace(std::move(set));
   WINNOW_RETURN_IF_ERROR(cache_->Open(sequence));
   return saved.HandTo(sequence, layout_, sender_);

@@ -379,10 +379,10 @@ bool FakeRank::DeltasComplete(int layer) const {
 bool FakeRank::VerdictsComplete(int layer) const {
   const int heads = cluster_->shape.layout.num_kv_heads;
   for (const FakeSequence* sequence : rows_) {
-    const bool sparse = !AttendsEverything(sequence->next_position, sequence->spec, kBlockTokens);
-    if (!sparse || !WaitsForVerdict(sequence->spec)) continue;
+    if (!WaitsForVerdict(sequence->spec)) continue;
     const auto verdicts = sequence->verdicts.find(sequence->next_position);
     for (int head = 0; head < heads; ++head) {
+      if (!IsSparse(sequence->spec, layer * heads + head, sequence->next_position, sequence->prompt_tokens)) continue;
       if (verdicts == sequence->verdicts.end() || verdicts->second.count(layer * heads + head) == 0) return false;
     }
   }
@@ -522,7 +522,9 @@ void FakeRank::OnPrefetch(const ReceivedFrame& frame) {
   wire::DeltaEntry entry;
   std::memcpy(&entry, frame.payload().data(), sizeof entry);
   Expect(entry.num_selected == 0 && entry.num_local == 0 && entry.num_streamed > 0, "a prefetch carries rows alone");
-  FakeSequence::List& list = sequence.lists[header.layer_first * layout.num_kv_heads + entry.kv_head];
+  const size_t list_index = header.layer_first * layout.num_kv_heads + entry.kv_head;
+  const uint32_t pool_slots = sequence.Pool(list_index);
+  FakeSequence::List& list = sequence.lists[list_index];
   Expect(!list.attended.empty(), "prefetch before the first selection");
   size_t offset = sizeof entry + entry.num_streamed * sizeof(uint32_t);
   offset = wire::AlignUp(offset, wire::kRowAlignment);
@@ -535,10 +537,10 @@ void FakeRank::OnPrefetch(const ReceivedFrame& frame) {
     if (known == list.position_of.end()) return Expect(false, "prefetched bytes are no row of this list");
     Expect(row == cluster_->TruthRow(sequence.seed, header.layer_first, entry.kv_head, known->second),
            "prefetched bytes differ");
-    Expect(index < sequence.pool_slots, "prefetch outside the grant");
+    Expect(index < pool_slots, "prefetch outside the grant");
     Expect(list.attended.count(index) == 0, "prefetch into a slot that attention may be reading");
     for (const auto& [other, held] : list.pool)
-      Expect(other >= sequence.pool_slots || held != row, "prefetched row was resident already");
+      Expect(other >= pool_slots || held != row, "prefetched row was resident already");
     list.pool[index] = row;
     ++sequence.prefetched_rows;
   }

@@ -16,14 +16,15 @@ struct Served {
 };
 
 // Serves `steps` positions of one sequence; between steps the cache rank has time for what is not urgent.
-Served Serve(const SelectionSpec& spec, uint32_t pool_slots, int steps, size_t window_bytes = size_t{16} << 20,
+Served Serve(SelectionSpec spec, float pool_factor, int steps, size_t window_bytes = size_t{16} << 20,
              bool idle = true, uint32_t prompt = 200) {
+  spec.pool_factor = pool_factor;
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   cluster.transport = NewInprocTransport({.incarnation = 4, .window_bytes = window_bytes, .ucx_tls = ""});
   cluster.transport->SetHandler(
       [&](Channel& channel, ReceivedFrame frame) { cluster.data_plane->HandleFrame(channel, frame); });
   auto rank = cluster.NewRank();
-  FakeSequence* sequence = rank->Prefill(1, 61, spec, prompt, pool_slots);
+  FakeSequence* sequence = rank->Prefill(1, 61, spec, prompt);
   for (int i = 0; i < steps; ++i) {
     EXPECT_TRUE(rank->Decode({sequence})) << i;
     if (idle) cluster.PumpUntil(*rank, [] { return false; });
@@ -47,7 +48,7 @@ class PrefetcherTest : public testing::TestWithParam<Predictor> {
 };
 
 TEST_P(PrefetcherTest, MovesRowsOutOfTheStepAndChangesNoSelection) {
-  const Served plain = Serve(without_, 96, 30), ahead = Serve(with_, 96, 30);
+  const Served plain = Serve(without_, 2, 30), ahead = Serve(with_, 2, 30);
   EXPECT_EQ(ahead.selections, plain.selections);
   EXPECT_EQ(plain.prefetched_rows, 0u);
   EXPECT_GT(ahead.prefetched_rows, 0u);
@@ -64,23 +65,23 @@ TEST_P(PrefetcherTest, MovesRowsOutOfTheStepAndChangesNoSelection) {
 }
 
 TEST_P(PrefetcherTest, SelectsTheSameWithAnyPool) {
-  const Selections expected = Serve(without_, 96, 15).selections;
-  EXPECT_EQ(Serve(with_, 300, 15).selections, expected);
-  const Served smallest = Serve(with_, 48, 15);
+  const Selections expected = Serve(without_, 2, 15).selections;
+  EXPECT_EQ(Serve(with_, 6, 15).selections, expected);
+  const Served smallest = Serve(with_, 1, 15);
   EXPECT_EQ(smallest.selections, expected);
   EXPECT_EQ(smallest.prefetched_rows, 0u) << "a pool of the selection's size has room for nothing else";
-  EXPECT_EQ(Serve(with_, 96, 15, size_t{16} << 20, /*idle=*/false).selections, expected);
+  EXPECT_EQ(Serve(with_, 2, 15, size_t{16} << 20, /*idle=*/false).selections, expected);
 }
 
 TEST_P(PrefetcherTest, DropsWhatDoesNotFitTheSpareWindowWithoutATrace) {
-  const Served plain = Serve(without_, 96, 15, /*window_bytes=*/1600);
+  const Served plain = Serve(without_, 2, 15, /*window_bytes=*/1600);
   // Half of the window takes 5 rows of 128 bytes: some frames pass, others are dropped.
-  const Served some = Serve(with_, 96, 15, /*window_bytes=*/1600);
+  const Served some = Serve(with_, 2, 15, /*window_bytes=*/1600);
   EXPECT_EQ(some.selections, plain.selections);
   EXPECT_GT(some.prefetched_rows, 0u);
-  EXPECT_LT(some.prefetched_rows, Serve(with_, 96, 15).prefetched_rows);
+  EXPECT_LT(some.prefetched_rows, Serve(with_, 2, 15).prefetched_rows);
   // No row of 128 bytes passes.
-  const Served none = Serve(with_, 96, 15, /*window_bytes=*/250);
+  const Served none = Serve(with_, 2, 15, /*window_bytes=*/250);
   EXPECT_EQ(none.selections, plain.selections);
   EXPECT_GT(none.metrics.prefetches, 0u);
   EXPECT_EQ(none.prefetched_rows, 0u);
@@ -89,15 +90,15 @@ TEST_P(PrefetcherTest, DropsWhatDoesNotFitTheSpareWindowWithoutATrace) {
 
 TEST_P(PrefetcherTest, WaitsUntilThereIsASelectionToKeep) {
   // Everything is attended at first: the pool is the identity of the dense phase, and nothing may be moved.
-  const Served plain = Serve(without_, 96, 80, size_t{16} << 20, true, 40);
-  const Served ahead = Serve(with_, 96, 80, size_t{16} << 20, true, 40);
+  const Served plain = Serve(without_, 2, 80, size_t{16} << 20, true, 40);
+  const Served ahead = Serve(with_, 2, 80, size_t{16} << 20, true, 40);
   EXPECT_EQ(ahead.selections, plain.selections);
   EXPECT_LT(ahead.selections.begin()->first, 120u) << "the sparse phase is part of this";
   EXPECT_GT(ahead.selections.begin()->first, 60u) << "and the dense one";
 }
 
 TEST_P(PrefetcherTest, ServesTheSameAfterItsInferenceRankDied) {
-  const Selections expected = Serve(without_, 96, 20).selections;
+  const Selections expected = Serve(without_, 2, 20).selections;
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* before = rank->Prefill(1, 61, with_, 200);
@@ -119,7 +120,7 @@ TEST_P(PrefetcherTest, ServesTheSameAfterItsInferenceRankDied) {
 
 // Several sequences, whose scoring is urgent, and a slow cache rank.
 TEST_P(PrefetcherTest, SelectsTheSameInABusyBatch) {
-  const Selections expected = Serve(without_, 96, 12).selections;
+  const Selections expected = Serve(without_, 2, 12).selections;
   TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane(), .num_threads = 2, .lag = 5};
   TestCluster cluster(options);
   auto rank = cluster.NewRank();

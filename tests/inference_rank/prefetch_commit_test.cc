@@ -12,7 +12,7 @@ namespace {
 class PrefetchCommitTest : public testing::Test {
  protected:
   PrefetchCommitTest() : slots_(*SlotPool::Create(layout_.row_bytes(), 100)) {
-    set_.emplace(*WorkingSet::Create(slots_, layout_, spec_, 5000));
+    set_.emplace(*WorkingSet::Create(slots_, layout_, spec_, 5000, /*prompt_tokens=*/990));
     for (uint32_t index = 0; index < 8; ++index) {
       const std::vector<float> row = Row(static_cast<float>(index));
       EXPECT_TRUE(
