@@ -11,8 +11,7 @@ namespace {
 // Fields that a preset does not name have the defaults of SelectionSpec.
 const std::array<SelectionPreset, 10>& AllPresets() {
   static const std::array<SelectionPreset, 10> presets = {{
-      {.spec =
-           {.preset = "winnow", .predictor = Predictor::kDepth, .lookahead = 1, .profile_use = ProfileUse::kBudgets},
+      {.spec = {.preset = "winnow", .predictor = Predictor::kDepth, .lookahead = 1},
        .description = "queries predicted one layer ahead from the residual stream, every key scored, top-k (default)"},
       {.spec = {.preset = "async-token",
                 .predictor = Predictor::kTemporal,

@@ -136,7 +136,7 @@ TEST(WithHeadProfile, DoesWhatTheSpecificationAsks) {
   EXPECT_EQ(WithHeadProfile(given, profile), given);
   const SelectionSpec dense = *FindPreset("dense");
   EXPECT_EQ(WithHeadProfile(dense, profile), dense);
-  EXPECT_EQ(FindPreset("winnow")->profile_use, ProfileUse::kBudgets);
+  EXPECT_EQ(FindPreset("winnow")->profile_use, ProfileUse::kNone);
   EXPECT_EQ(FindPreset("lserve")->profile_use, ProfileUse::kStreaming);
   EXPECT_EQ(FindPreset("exact-token")->profile_use, ProfileUse::kNone);
 }
