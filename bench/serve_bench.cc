@@ -1,12 +1,13 @@
 // What a client sees: starts whole clusters on this machine and talks to them through HTTP. Every figure stands beside
 // what it could be at best.
 //
-//   serve_bench [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [hidden] [context] [prefill] [parallel]
+//   serve_bench [MODEL_DIR] [--quick] [--patience S] [--selections "SPEC; SPEC"]
+//               [decode] [selection] [hidden] [context] [prefill] [parallel]
 //
 // MODEL_DIR: else WINNOW_BENCH_MODEL, else the demo model. Without section names all sections run. --quick: fewer
 // repeats and no context length that takes minutes. --patience: seconds to wait, in each section, for other processes
 // to leave the machine alone, and to repeat what they disturbed (default 30); "others" in the tables is the share of
-// one core that they took all the same.
+// one core that they took all the same. --selections: specifications that the section "hidden" compares.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_split.h"
 #include "bench/machine_read.h"
 #include "bench/serve_sections.h"
 
@@ -47,6 +50,7 @@ int Run(int argc, char** argv) {
   std::string model = environment != nullptr ? environment : e2e::DemoModel();
   bool quick = false;
   double patience_s = 30;
+  std::vector<std::string> selections;
   std::vector<Section> sections;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -60,12 +64,16 @@ int Run(int argc, char** argv) {
       quick = true;
     } else if (argument == "--patience" && i + 1 < argc) {
       patience_s = std::stod(argv[++i]);
+    } else if (argument == "--selections" && i + 1 < argc) {
+      for (const auto part : absl::StrSplit(argv[++i], ';', absl::SkipWhitespace())) {
+        selections.emplace_back(absl::StripAsciiWhitespace(part));
+      }
     } else if (std::filesystem::is_directory(argument)) {
       model = argument;
     } else {
       std::fprintf(stderr,
-                   "usage: %s [MODEL_DIR] [--quick] [--patience S] [decode] [selection] [hidden] [context] [prefill] "
-                   "[parallel]\n",
+                   "usage: %s [MODEL_DIR] [--quick] [--patience S] [--selections \"SPEC; SPEC\"] [decode] [selection] "
+                   "[hidden] [context] [prefill] [parallel]\n",
                    argv[0]);
       return 2;
     }
@@ -77,7 +85,7 @@ int Run(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<EngineAlone>> engine = EngineAlone::Load(model, options);
   if (!engine.ok()) return std::fprintf(stderr, "%s\n", engine.status().ToString().c_str()), 1;
   PrintMachine(**engine, model);
-  ServeBench bench(model, quick, patience_s, *std::move(engine));
+  ServeBench bench(model, quick, patience_s, std::move(selections), *std::move(engine));
   for (const Section& section : sections) {
     bench.BeginSection();
     const absl::Status status = section.run(bench);

@@ -22,7 +22,9 @@ struct Steps {
   double await_us = 0;   // of it, waiting for selections
   double first_us = 0;   // of that, in layer 0, whose own query nothing can foresee
   double select_us = 0;  // the cache rank's work per step, off the medians of its layers
-  double others = 0;     // share of one core that other processes took
+  double hit_ratio = 0, captured_mass = 0;
+  double streamed_bytes_per_token = 0;
+  double others = 0;  // share of one core that other processes took
 };
 
 double Median(std::vector<double> values) {
@@ -81,6 +83,9 @@ absl::StatusOr<Steps> Measure(e2e::Cluster& cluster, uint32_t context) {
   WINNOW_ASSIGN_OR_RETURN(const std::vector<v1::StopTimelineResponse> recorded, timelines.Stop());
   if (!answer.ok()) return absl::InternalError(absl::StrCat("status ", answer.status, ": ", answer.error));
   Steps steps = Summarize(recorded);
+  steps.hit_ratio = answer.Stat("hit_ratio");
+  steps.captured_mass = answer.Stat("captured_mass_mean");
+  steps.streamed_bytes_per_token = answer.Stat("streamed_bytes") / kTokens;
   steps.others = load.Share();
   return steps;
 }
@@ -89,19 +94,27 @@ absl::StatusOr<Steps> Measure(e2e::Cluster& cluster, uint32_t context) {
 
 absl::Status HiddenSection(ServeBench& bench) {
   constexpr uint32_t kBudget = 2048;
+  std::vector<std::string> selections = {"fixed"};
+  if (bench.selections().empty()) {
+    selections.insert(selections.end(), {"winnow", "async-token", "exact-token"});
+  } else {
+    selections.insert(selections.end(), bench.selections().begin(), bench.selections().end());
+  }
+  int width = 12;
+  for (const std::string& selection : selections) width = std::max(width, static_cast<int>(selection.size()));
   std::printf(
       "\n## hidden: decode step of the engine at budget %u, batch 1, over that of a fixed selection that costs "
       "nothing\n"
       "Inference rank and cache rank have one core each; medians of the ranks' own timelines, in us.\n"
       "await: of the step, waiting for selections (layer 0 of it: its query is its own); select: the cache rank's "
       "work.\n"
-      "%8s %-12s | %9s %7s | %9s %9s | %9s | %7s\n",
-      kBudget, "context", "selection", "step", "/fixed", "await", "layer 0", "select", "others");
+      "%8s %-*s | %9s %7s | %9s %9s | %9s | %6s %6s %9s | %7s\n",
+      kBudget, "context", width, "selection", "step", "/fixed", "await", "layer 0", "select", "mass", "hits",
+      "KB/token", "others");
   std::vector<uint32_t> contexts = {4096, 16384, 32000};
   if (bench.quick()) contexts = {4096, 16384};
-  const std::vector<const char*> selections = {"fixed", "winnow", "async-token", "exact-token"};
   std::vector<std::unique_ptr<e2e::Cluster>> clusters;
-  for (const char* selection : selections) {
+  for (const std::string& selection : selections) {
     WINNOW_ASSIGN_OR_RETURN(auto cluster, StartPinned(bench.model_dir(), selection, kBudget));
     clusters.push_back(std::move(cluster));
   }
@@ -111,8 +124,10 @@ absl::Status HiddenSection(ServeBench& bench) {
       bench.AwaitQuiet(clusters[i]->AllPids());
       WINNOW_ASSIGN_OR_RETURN(const Steps steps, Measure(*clusters[i], context));
       if (i == 0) fixed_us = steps.step_us;
-      std::printf("%8u %-12s | %9.0f %7.2f | %9.0f %9.0f | %9.0f | %7.2f\n", context, selections[i], steps.step_us,
-                  steps.step_us / fixed_us, steps.await_us, steps.first_us, steps.select_us, steps.others);
+      std::printf("%8u %-*s | %9.0f %7.2f | %9.0f %9.0f | %9.0f | %6.3f %6.3f %9.0f | %7.2f\n", context, width,
+                  selections[i].c_str(), steps.step_us, steps.step_us / fixed_us, steps.await_us, steps.first_us,
+                  steps.select_us, steps.captured_mass, steps.hit_ratio, steps.streamed_bytes_per_token / 1024,
+                  steps.others);
       std::fflush(stdout);
     }
   }

@@ -14,13 +14,17 @@ namespace winnow {
 class ServeBench {
  public:
   // `patience_s`: how long to wait, in each section, for other processes to leave the machine alone.
-  ServeBench(std::string model_dir, bool quick, double patience_s, std::unique_ptr<EngineAlone> engine)
+  // `selections`: what the section "hidden" compares; empty: presets of its own choice.
+  ServeBench(std::string model_dir, bool quick, double patience_s, std::vector<std::string> selections,
+             std::unique_ptr<EngineAlone> engine)
       : model_dir_(std::move(model_dir)),
         quick_(quick),
+        selections_(std::move(selections)),
         patience_per_section_s_(patience_s),
         engine_(std::move(engine)) {}
 
   bool quick() const { return quick_; }
+  const std::vector<std::string>& selections() const { return selections_; }
   void BeginSection() { patience_s_ = patience_per_section_s_; }
   EngineAlone& engine() { return *engine_; }
   const std::string& model_dir() const { return model_dir_; }
@@ -61,6 +65,7 @@ class ServeBench {
 
   const std::string model_dir_;
   const bool quick_;
+  const std::vector<std::string> selections_;
   const double patience_per_section_s_;
   double patience_s_ = 0;  // left in this section
   const std::unique_ptr<EngineAlone> engine_;
