@@ -198,13 +198,14 @@ void HeadPipeline::PickRows(Heads heads, std::vector<uint32_t>* selected) {
   SelectMassOfScored(kernels_,
                      {.softmaxes = softmaxes,
                       .importance = importance,
+                      .importance_is_mass = by_softmax_,
                       .first = first_,
                       .last = last_,
                       .held = scratch_.held.data(),
                       .unread = scratch_.unread.data(),
                       .budget = question_.budget_tokens,
                       .epsilon = spec_.epsilon},
-                     scratch_.top_k, selected);
+                     scratch_.scored_mass, selected);
 }
 
 void HeadPipeline::PickPages(Heads heads, std::vector<uint32_t>* selected) {
@@ -274,7 +275,7 @@ void HeadPipeline::PickCandidates(Heads heads, std::vector<uint32_t>* selected) 
                         .unread = scratch_.unread.data(),
                         .budget = question_.budget_tokens,
                         .epsilon = spec_.epsilon},
-                       scratch_.top_k, selected);
+                       scratch_.scored_mass, selected);
   }
   for (uint32_t& column : *selected) column = groups.Row(column);
 }

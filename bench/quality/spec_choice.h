@@ -17,7 +17,7 @@ struct SpecChoice {
   uint32_t budget() const { return IsDense(spec) ? 0 : spec.budget_tokens; }  // 0: unlimited
 };
 
-// "NAME" or "NAME:BUDGET". INVALID_ARGUMENT names the text and what is wrong with it, also when this build does not
+// "SPEC" or "SPEC:BUDGET", where SPEC is a preset and what is changed of it (ParseSpec). INVALID_ARGUMENT names the text and what is wrong with it, also when this build does not
 // serve the specification.
 absl::StatusOr<SpecChoice> ParseSpecChoice(std::string_view text);
 

@@ -19,6 +19,7 @@ namespace winnow {
 struct ScoredMassQuestion {
   Softmaxes softmaxes;
   const float* importance = nullptr;  // [last]
+  bool importance_is_mass = false;    // importance is the sum of the softmaxes, and nothing is unread
   uint32_t first = 0;                 // selectable columns
   uint32_t last = 0;
   const double* held = nullptr;    // [num_queries] share of the scored softmax that sinks and window have
@@ -26,9 +27,15 @@ struct ScoredMassQuestion {
   uint32_t budget = 0;
   float epsilon = 0;
 };
+struct ScoredMassScratch {
+  ScratchBuffer<uint32_t> top_k;
+  std::vector<uint16_t> bucket_of;
+  std::vector<double> bucket_mass;
+  std::vector<uint32_t> contested;
+};
 // Replaces `selected` by the fewest of the most important columns that reach the target, ascending.
-void SelectMassOfScored(const KernelTable& kernels, const ScoredMassQuestion& question,
-                        ScratchBuffer<uint32_t>& scratch, std::vector<uint32_t>* selected);
+void SelectMassOfScored(const KernelTable& kernels, const ScoredMassQuestion& question, ScoredMassScratch& scratch,
+                        std::vector<uint32_t>* selected);
 
 // Units read one after the other: keys are scored batch by batch in the order of the units' importance, and the stop is
 // decided after each unit.
