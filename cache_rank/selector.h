@@ -42,7 +42,7 @@ class Selector {
     // figure, and then at positions p with p % mass_interval == 0: measuring with another query than the selecting one
     // costs as much again as selecting. Depends on the position alone, so that what is reported of a sequence does not
     // depend on how it was served. >= 1.
-    uint32_t mass_interval = 8;
+    uint32_t mass_interval = 16;
     size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
   };
 

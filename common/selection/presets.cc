@@ -9,10 +9,18 @@ namespace winnow {
 namespace {
 
 // Fields that a preset does not name have the defaults of SelectionSpec.
-const std::array<SelectionPreset, 10>& AllPresets() {
-  static const std::array<SelectionPreset, 10> presets = {{
-      {.spec = {.preset = "winnow", .predictor = Predictor::kDepth, .lookahead = 1},
-       .description = "queries predicted one layer ahead from the residual stream, every key scored, top-k (default)"},
+const std::array<SelectionPreset, 11>& AllPresets() {
+  static const std::array<SelectionPreset, 11> presets = {{
+      {.spec = {.preset = "winnow",
+                .predictor = Predictor::kDepth,
+                .lookahead = 1,
+                .key_copy = KeyCopy::kInt8,
+                .policy = Policy::kMass,
+                .epsilon = 0.05f},
+       .description = "queries predicted one layer ahead from the residual stream, every key scored in 8 bits, the "
+                      "fewest rows that hold 95 % of the mass (default)"},
+      {.spec = {.preset = "depth", .predictor = Predictor::kDepth, .lookahead = 1},
+       .description = "queries predicted one layer ahead from the residual stream, every key scored, top-k"},
       {.spec = {.preset = "async-token",
                 .predictor = Predictor::kTemporal,
                 .window = 8,
@@ -76,7 +84,6 @@ std::span<const SelectionPreset> SelectionPresets() {
 
 absl::StatusOr<SelectionSpec> FindPreset(std::string_view name) {
   std::vector<std::string_view> names;
-  if (name == "depth") name = "winnow";
   for (const SelectionPreset& preset : AllPresets()) {
     if (preset.spec.preset == name) return preset.spec;
     names.push_back(preset.spec.preset);

@@ -57,7 +57,7 @@ inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max(
 //   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most HeadBudget rows,
 // where b(p) is the start of the recent window (RecentStart below; attended_set.h has the rules list by list).
 struct SelectionSpec {
-  std::string preset = "winnow";
+  std::string preset = "depth";
 
   Predictor predictor = Predictor::kDepth;
   uint32_t window = 8;  // temporal: past queries blended, 2..32

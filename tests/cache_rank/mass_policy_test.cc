@@ -253,7 +253,7 @@ class PresetReadsTest : public testing::Test {
 
 TEST_F(PresetReadsTest, TwoStageReadsAtMostAQuarterOfTheKeys) {
   std::vector<uint32_t> selected;
-  SelectionSpec spec = FindPreset("winnow").value();
+  SelectionSpec spec = FindPreset("depth").value();
   spec.scorer = Scorer::kTwoStage;
   const uint64_t two_stage = Read(spec, &selected);
   EXPECT_GT(two_stage, 0u);

@@ -32,10 +32,10 @@ TEST(SpecText, PrintsWhatDiffersFromThePreset) {
   EXPECT_EQ(SpecText(*ParseSpec("budget=512,window=16,predictor=temporal")),
             "winnow,predictor=temporal,window=16,budget=512");
   EXPECT_EQ(SpecText(*ParseSpec("winnow,budget=2048,pool_factor=2.0")), "winnow") << "values that are the preset's";
-  EXPECT_EQ(SpecText(*ParseSpec("depth,budget=unlimited,epsilon=0.1")), "winnow,epsilon=0.1,budget=unlimited");
+  EXPECT_EQ(SpecText(*ParseSpec("depth,budget=unlimited,epsilon=0.1")), "depth,epsilon=0.1,budget=unlimited");
   SelectionSpec profiled;
   profiled.head_budgets = {1, 2};
-  EXPECT_EQ(SpecText(profiled), "winnow,head_budgets=from profile");
+  EXPECT_EQ(SpecText(profiled), "depth,head_budgets=from profile");
 }
 
 TEST(SpecText, PresetsSurviveBothForms) {
@@ -63,7 +63,7 @@ TEST(SpecText, FloatsKeepTheirBits) {
 }
 
 TEST(SpecText, ErrorsNameTheMistake) {
-  EXPECT_THAT(ErrorOf("psychic"), HasSubstr("unknown selection preset \"psychic\"; there are: winnow, async-token"));
+  EXPECT_THAT(ErrorOf("psychic"), HasSubstr("unknown selection preset \"psychic\"; there are: winnow, depth, async-token"));
   EXPECT_THAT(ErrorOf("sparseserv"), HasSubstr("did you mean \"sparseserve\"?"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("unknown selection preset \"\""));
   EXPECT_THAT(ErrorOf("winnow,budjet=5"), HasSubstr("did you mean \"budget\"?"));

@@ -379,7 +379,7 @@ TEST_F(GenerationServiceTest, TokenizerAndModel) {
   ASSERT_TRUE(v1::ModelService::NewStub(channel_)->ListModels(&context, {}, &models).ok());
   ASSERT_EQ(models.models_size(), 1);
   EXPECT_EQ(models.models(0).id(), "demo");
-  EXPECT_EQ(models.models(0).selection_preset(), "winnow");
+  EXPECT_EQ(models.models(0).selection_preset(), "depth");
   EXPECT_EQ(models.models(0).max_context_tokens(), 64u);
 }
 

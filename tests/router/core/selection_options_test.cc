@@ -26,7 +26,7 @@ TEST(SelectionOptions, StartsFromTheServersDefault) {
   EXPECT_EQ(*SelectionOf({}, Model()), Model().default_selection);
   v1::SelectionOptions options;
   options.set_budget_tokens(1024);
-  EXPECT_EQ(SpecText(*SelectionOf(options, Model())), "winnow,budget=1024");
+  EXPECT_EQ(SpecText(*SelectionOf(options, Model())), "depth,budget=1024");
   options.set_preset("exact-token");
   EXPECT_EQ(SpecText(*SelectionOf(options, Model())), "exact-token,budget=1024");
 }
@@ -34,7 +34,7 @@ TEST(SelectionOptions, StartsFromTheServersDefault) {
 TEST(SelectionOptions, TakesASpecification) {
   v1::SelectionOptions options;
   options.set_specification("predictor=temporal,window=4,budget=100");
-  EXPECT_EQ(SpecText(*SelectionOf(options, Model())), "winnow,predictor=temporal,window=4,budget=100");
+  EXPECT_EQ(SpecText(*SelectionOf(options, Model())), "depth,predictor=temporal,window=4,budget=100");
   options.set_budget_tokens(200);
   EXPECT_EQ(SelectionOf(options, Model())->budget_tokens, 200u) << "the field wins";
   options.set_specification("exact-token");

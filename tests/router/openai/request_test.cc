@@ -282,15 +282,15 @@ TEST(SelectionFields, TakesAPresetATextOrAnObject) {
     const auto request = ParseCompletion(With(R"("winnow": )" + winnow));
     return request.ok() ? SpecText(request->fields.selection) : std::string(request.status().message());
   };
-  EXPECT_EQ(selection("{}"), "winnow");
+  EXPECT_EQ(selection("{}"), "depth");
   EXPECT_EQ(selection(R"({"selection": "exact-token"})"), "exact-token");
-  const char expected[] = "winnow,predictor=temporal,window=4,budget=64";
-  EXPECT_EQ(selection(R"({"selection": "winnow,predictor=temporal,window=4,budget=64"})"), expected);
-  EXPECT_EQ(selection(R"({"selection": {"preset": "winnow", "predictor": "temporal", "window": 4, "budget": 64}})"),
+  const char expected[] = "depth,predictor=temporal,window=4,budget=64";
+  EXPECT_EQ(selection(R"({"selection": "depth,predictor=temporal,window=4,budget=64"})"), expected);
+  EXPECT_EQ(selection(R"({"selection": {"preset": "depth", "predictor": "temporal", "window": 4, "budget": 64}})"),
             expected);
   EXPECT_EQ(selection(R"({"selection": {"predictor": "temporal", "window": 4, "budget": 9}, "budget": 64})"), expected)
       << "the shorthand wins";
-  EXPECT_EQ(selection(R"({"selection": {"sinks": 4, "recent": null}})"), "winnow") << "fixed fields may be repeated";
+  EXPECT_EQ(selection(R"({"selection": {"sinks": 4, "recent": null}})"), "depth") << "fixed fields may be repeated";
 }
 
 TEST(SelectionFields, SaysThatAFieldIsFixed) {
