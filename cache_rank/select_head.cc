@@ -146,7 +146,7 @@ void HeadPipeline::ScoreSharedKeys() {
     if (!by_softmax_) scores_ = ScoresOf(AllKeys(), queries_, group_);
     return;
   }
-  const bool needs_bounds = measures_itself() || (needs_mass && spec_.stop_rule == StopRule::kBound);
+  const bool needs_bounds = (measures_itself() && !question_.measures_exactly) || (needs_mass && spec_.stop_rule == StopRule::kBound);
   const bool cuboid = spec_.scorer == Scorer::kPageCuboid;
   if (needs_bounds) bounds_ = SoftmaxOfBounds(queries_, scratch_.bound_softmax);
   float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
@@ -332,11 +332,18 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
   const uint32_t recent_start = WindowStart(spec_, previous, question_.prompt_tokens);
   MeanMass mean;
   const float* real = Query(group_);
-  const Softmaxes all_bounds = every_key_ ? Softmaxes{} : SoftmaxOfBounds(real, scratch_.measured_bounds);
+  // Of all keys: scored with the selecting queries, for this alone, or not at all.
+  Softmaxes exact;
+  if (every_key_) {
+    exact = softmaxes_.Slice(group_, group_);
+  } else if (question_.measures_exactly) {
+    exact = SoftmaxOf(AllKeys(), real, group_, scratch_.measured);
+  }
+  const Softmaxes all_bounds = exact.lse != nullptr ? Softmaxes{} : SoftmaxOfBounds(real, scratch_.measured);
   for (size_t l = 0; l < lists.size(); ++l) {
     const Heads heads = HeadsOf(l);
-    if (every_key_) {
-      const Softmaxes softmaxes = softmaxes_.Slice(group_ + heads.first, heads.count);
+    if (exact.lse != nullptr) {
+      const Softmaxes softmaxes = exact.Slice(heads.first, heads.count);
       const float mass =
           CapturedMass(softmaxes, /*own_scores=*/nullptr, {spec_.sink_tokens, lists[l], recent_start, previous});
       mean.Add({.mass = mass}, heads.count);
@@ -369,15 +376,21 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
 CapturedMassFigure HeadPipeline::MeasureItself(std::span<const std::vector<uint32_t>> lists) {
   const uint64_t scored_before = scratch_.scored_key_bytes;
   MeanMass mean;
+  Softmaxes exact;
+  if (every_key_) {
+    exact = softmaxes_;
+  } else if (question_.measures_exactly) {
+    exact = SoftmaxOf(AllKeys(), queries_, group_, scratch_.measured);
+  }
   for (size_t l = 0; l < lists.size(); ++l) {
     const Heads heads = HeadsOf(l);
     const FixedRows fixed{spec_.sink_tokens, last_, page_tokens_, position_};
     const TailScores tail = ScoreTail(kernels_, AllKeys(), fixed.ScoredEnd(), position_ + 1, Query(heads.first),
                                       heads.count, model_.attention_scale, scratch_.tail);
-    if (every_key_) {
+    if (exact.lse != nullptr) {
       float* own_scores = scratch_.importance.Reserve(heads.count);
       for (int i = 0; i < heads.count; ++i) own_scores[i] = tail.scores.row(i)[tail.last - 1];
-      const Softmaxes softmaxes = softmaxes_.Slice(heads.first, heads.count);
+      const Softmaxes softmaxes = exact.Slice(heads.first, heads.count);
       mean.Add({.mass = CapturedMass(softmaxes, own_scores, {spec_.sink_tokens, lists[l], last_, position_})},
                heads.count);
       continue;

@@ -31,6 +31,7 @@ struct HeadQuestion {
   // with the new selection.
   const float* measured = nullptr;
   uint32_t measured_position = 0;
+  bool measures_exactly = false;  // from every key, where the scorer reads fewer and would give a bound
 
   uint32_t prompt_tokens = kNoPrompt;                // of the sequence: where its anchors are (attended_set.h)
   static constexpr uint32_t kNoPrompt = UINT32_MAX;  // every position is its own anchor
@@ -47,7 +48,7 @@ struct SelectionModel {
 // One per worker thread.
 struct SelectScratch {
   ScratchBuffer<float> queries, page_queries, scores, tail, importance, units;
-  SoftmaxScratch softmax, page_softmax, bound_softmax, measured_bounds;
+  SoftmaxScratch softmax, page_softmax, bound_softmax, measured;
   ScratchBuffer<uint32_t> top_k;
   std::vector<uint32_t> chosen, merged;
   RowGroups groups, candidates;

@@ -43,6 +43,8 @@ class Selector {
     // costs as much again as selecting. Depends on the position alone, so that what is reported of a sequence does not
     // depend on how it was served. >= 1.
     uint32_t mass_interval = 16;
+    // From every key, also where the scorer reads fewer and a bound would do.
+    bool measure_exactly = false;
     size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
   };
 

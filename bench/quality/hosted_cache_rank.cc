@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<HostedCacheRank>> HostedCacheRank::Create(const O
   rank.spin = options.waits.spin;
   rank.data_plane.memory_bytes = options.memory_bytes;
   rank.data_plane.selector.mass_interval = 1;
+  rank.data_plane.selector.measure_exactly = true;
   TransportOptions transport_options;
   transport_options.incarnation = rank.identity.incarnation();
   host->rank_ = std::make_unique<CacheRank>(rank, &kernels, NewInprocTransport(transport_options));

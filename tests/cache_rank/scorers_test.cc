@@ -342,6 +342,12 @@ TEST_P(EveryScorerTest, BoundsCapturedMassFromBelow) {
         if (spec_.scorer == Scorer::kToken) {
           EXPECT_FALSE(figure.is_lower_bound);
         }
+        std::vector<std::vector<uint32_t>> exactly{previous};
+        question.measures_exactly = true;
+        const CapturedMassFigure exact_figure = SelectHead(kernels_, shape_.model, question, scratch_, exactly);
+        EXPECT_FALSE(exact_figure.is_lower_bound);
+        EXPECT_NEAR(exact_figure.mass, exact, 1e-4);
+        EXPECT_EQ(exactly, lists);
         std::vector<uint32_t> alone;
         question.measured = nullptr;
         EXPECT_TRUE(std::isnan(SelectHead(kernels_, shape_.model, question, scratch_, {&alone, 1}).mass));
