@@ -274,8 +274,7 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
   if (!judges_only_ && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass;
   HeadPartial& partial = *row.partials[head_index];
   JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
-  const bool below = !(partial.mass_before >= sequence.spec.min_captured_mass);
-  row.grew[head_index] = head.growth.Record(row.position, below ? partial.rows_read : 0);
+  row.grew[head_index] = head.growth.Record(row.position, partial.rows_needed);
 }
 
 void Selector::RunBatch(PeerLink& link, bool score) {

@@ -39,8 +39,8 @@ uint16_t ActionFlag(CorrectionAction action) {
       return 0;
     case CorrectionAction::kMissedTopK:
       return wire::kPartialMissedTopK;
-    case CorrectionAction::kComplement:
-      return wire::kPartialComplement;
+    case CorrectionAction::kWidened:
+      return wire::kPartialWidened;
   }
   return 0;
 }

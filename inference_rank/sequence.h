@@ -61,7 +61,7 @@ struct Sequence {
   MassSummary mass_before;  // the same without corrections; sequences that wait for verdicts only
   bool mass_is_bound = false;
   uint64_t missed_top_k_corrections = 0;  // (position, layer, kv head) corrected so
-  uint64_t complement_corrections = 0;
+  uint64_t widened_corrections = 0;
   uint64_t correction_rows = 0;  // read on the cache rank
   uint64_t selection_lookups = 0;
   uint64_t selection_hits = 0;

@@ -38,7 +38,7 @@ AnswerRecord Record(const SpecChoice& choice, const Sequence& sequence, uint32_t
     if (sequence.mass.in_bin(bin) > 0) record.mass_bins[bin] = sequence.mass.in_bin(bin);
   }
   record.mass_before_mean = sequence.mass_before.mean();
-  record.corrections = sequence.missed_top_k_corrections + sequence.complement_corrections;
+  record.corrections = sequence.missed_top_k_corrections + sequence.widened_corrections;
   record.correction_rows = sequence.correction_rows;
   record.selection_lookups = sequence.selection_lookups;
   record.selection_hits = sequence.selection_hits;

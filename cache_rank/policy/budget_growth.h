@@ -7,10 +7,10 @@ namespace winnow {
 
 // How many times its budget one (layer, kv head) selects under the quality guard: 1, 2, 4 or 8.
 //
-// A head doubles when corrections cost more than doubling would. Each position adds the rows that its correction read
-// to a balance and takes off factor * budget, what doubling costs a position; never below 0. Above kPatience times that
-// cost the head doubles. So a head that predicts badly but is cheap to correct stays small, and one whose complement
-// has to be read grows within a few positions.
+// A head doubles when corrections cost more than doubling would. Each position adds the rows that were needed to bring
+// its mass to the threshold to a balance and takes off factor * budget, what doubling costs a position; never below 0.
+// Above kPatience times that cost the head doubles. So a head that predicts badly but is cheap to correct stays small,
+// and one that needs more than its budget again and again grows within a few positions.
 //
 // It halves after a quiet time without a correction: kQuietPositions at first, twice as long after every growth that
 // follows a halving, so that a head settles at the size that its masses need.
@@ -33,9 +33,9 @@ class BudgetGrowth {
   uint32_t BudgetAt(uint32_t position) const {
     return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{FactorAt(position)} * budget_tokens_, UINT32_MAX));
   }
-  // Rows that were read because the mass of `position` was too small; 0: it was not. Positions are consecutive from the
+  // Rows that the mass of `position` needed to be large enough; 0: it was. Positions are consecutive from the
   // first one on. True when the head grew.
-  bool Record(uint32_t position, uint32_t rows_read);
+  bool Record(uint32_t position, uint32_t rows_needed);
   // As if positions >= `position` had not been recorded.
   void Truncate(uint32_t position);
 
@@ -46,9 +46,9 @@ class BudgetGrowth {
   };
   struct Correction {
     uint32_t position;
-    uint32_t rows_read;
+    uint32_t rows_needed;
   };
-  bool Advance(uint32_t position, uint32_t rows_read);
+  bool Advance(uint32_t position, uint32_t rows_needed);
   void Resize(uint32_t position, uint32_t factor);
 
   uint32_t budget_tokens_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cache_rank/policy/fewest_rows.h"
 #include "cache_rank/policy/top_pages.h"
 
 namespace winnow {
@@ -174,33 +175,13 @@ void SelectMassOfScored(const KernelTable& kernels, const ScoredMassQuestion& q,
     for (int i = 0; i < n; ++i) mass += q.softmaxes.Share(i, column) / (1 + q.unread[i]);
     return mass;
   };
-  const auto more_important = [&](uint32_t a, uint32_t b) {
-    return q.importance[a] != q.importance[b] ? q.importance[a] > q.importance[b] : a < b;
-  };
   double held = 0;
   for (int i = 0; i < n; ++i) held += q.held[i] / (1 + q.unread[i]);
   const double target = (1 - double{q.epsilon}) * n;
   if (held >= target) return selected->clear();
   SelectTopK(kernels, q.importance, q.first, q.last, q.budget, scratch, selected);
 
-  // The fewest are found by halving: columns [0, low) are the most important ones and not enough, those up to and with
-  // `high` are, if there are as many.
-  std::vector<uint32_t>& columns = *selected;
-  size_t low = 0, high = columns.size();
-  while (low < high) {
-    const size_t middle = low + (high - low) / 2;
-    const auto at = [&](size_t i) { return columns.begin() + static_cast<int64_t>(i); };
-    std::nth_element(at(low), at(middle), at(high), more_important);
-    double sum = 0;
-    for (size_t i = low; i <= middle; ++i) sum += mass_of(columns[i]);
-    if (held + sum >= target) {
-      high = middle;
-    } else {
-      held += sum;
-      low = middle + 1;
-    }
-  }
-  const auto count = static_cast<uint32_t>(std::min(low + 1, columns.size()));
+  const auto count = static_cast<uint32_t>(FewestRows(*selected, q.importance, held, target, mass_of));
   SelectTopK(kernels, q.importance, q.first, q.last, count, scratch, selected);
 }
 

@@ -118,12 +118,11 @@ struct LocalRow {
   uint32_t position;
 };
 
-inline constexpr uint16_t kPartialMissedTopK = 1;   // the state is over the top-k rows that A lacks
-inline constexpr uint16_t kPartialComplement = 2;   // it is over all rows that A lacks
-inline constexpr uint16_t kPartialMassIsBound = 4;  // the masses are lower bounds
+inline constexpr uint16_t kPartialMissedTopK = 1;  // the state is over rows of the real query's top-k that A lacks
+inline constexpr uint16_t kPartialWidened = 2;     // it is over more rows than those: the top-k held too little mass
 
 // The verdict of the real query on one plan row and kv head, exactly one per (plan row, layer, kv head). After the
-// entry, in entries with kPartialMissedTopK or kPartialComplement, the attention state to be merged after that of A:
+// entry, in entries with kPartialMissedTopK or kPartialWidened, the attention state to be merged after that of A:
 //   float o[group_size][head_dim]
 //   float lse[group_size]          natural log
 struct PartialEntry {

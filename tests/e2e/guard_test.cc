@@ -33,7 +33,7 @@ TEST_F(Guard, KeepsTheMassAboveTheThresholdAndSaysWhatItDid) {
     EXPECT_GT(guarded.Stat("correction_rows"), 0) << preset;
   }
   const Metrics cache = cluster_->MetricsOf("cache-0");
-  for (const char* action : {"missed_top_k", "complement", "budget_growth"}) {
+  for (const char* action : {"missed_top_k", "widened", "budget_growth"}) {
     EXPECT_GT(cache.Value("winnow_selection_escalations_total", {{"action", action}}), 0) << action;
   }
   EXPECT_GT(cache.Value("winnow_corrected_attention_mass_count"), 0);

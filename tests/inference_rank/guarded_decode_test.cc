@@ -216,7 +216,7 @@ TEST_P(GuardedDecodeTest, RemoteCorrectionIsAttentionOverAAndTheExactTopK) {
     EXPECT_GT(kv.corrected_heads, 20);
     EXPECT_GT(sequence->mass.mean(), sequence->mass_before.mean());
   }
-  EXPECT_EQ(sequence->complement_corrections, 0u);
+  EXPECT_EQ(sequence->widened_corrections, 0u);
 }
 
 TEST_P(GuardedDecodeTest, NobodysBitsDependOnWhoElseIsInTheBatch) {

@@ -1,0 +1,48 @@
+#include "cache_rank/policy/missed_rows.h"
+
+#include <algorithm>
+
+#include "cache_rank/policy/fewest_rows.h"
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kFirstRows = 64;
+
+}  // namespace
+
+void FewestMissedRows(const KernelTable& kernels, const MissedRowsQuestion& q, MissedRowsScratch& scratch,
+                      std::vector<uint32_t>* rows) {
+  std::vector<uint32_t>& missed = scratch.missed;
+  missed.clear();
+  float* importance = scratch.importance.Reserve(q.last > q.first ? q.last - q.first : 0);
+  auto next = q.selected.begin();
+  for (uint32_t row = q.first; row < q.last; ++row) {
+    if (next != q.selected.end() && *next == row) {
+      ++next;
+      continue;
+    }
+    importance[missed.size()] = q.importance[row];
+    missed.push_back(row);
+  }
+  const auto mass_of = [&](uint32_t i) {
+    double mass = 0;
+    for (int query = 0; query < q.softmaxes.num_queries; ++query) {
+      mass += q.softmaxes.Share(query, missed[i]) * q.weights[query];
+    }
+    return mass;
+  };
+  // Below, rows are indices into `missed`.
+  const auto num_missed = static_cast<uint32_t>(missed.size());
+  for (uint32_t count = kFirstRows;; count *= 2) {
+    SelectTopK(kernels, importance, 0, num_missed, count, scratch.top_k, rows);
+    double sum = q.held;
+    for (const uint32_t i : *rows) sum += mass_of(i);
+    if (sum >= q.target || count >= num_missed) break;
+  }
+  rows->resize(FewestRows(*rows, importance, q.held, q.target, mass_of));
+  std::sort(rows->begin(), rows->end());
+  for (uint32_t& row : *rows) row = missed[row];
+}
+
+}  // namespace winnow
