@@ -43,6 +43,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .verdicts = verdicts.get(),
           .missed_top_k = missed_top_k.get(),
           .widened = widened.get(),
+          .mass_bounds = mass_bounds.get(),
           .budget_growths = budget_growths.get(),
           .correction_rows = correction_rows.get(),
           .plans = plans.get(),

@@ -230,17 +230,17 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head_index;
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
-  float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
+  CapturedMassFigure previous;
+  if (head.mass_position + 1 == row.position) previous = head.mass;
   if (score) {
     const HeadQuestion question = Question(row, head_index);
     if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
     const CapturedMassFigure figure =
         SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
     if (question.measured != nullptr) {
-      head.mass = figure.mass;
-      head.mass_is_lower_bound = figure.is_lower_bound;
+      head.mass = figure;
       head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous_mass = figure.mass;
+      if (question.measured_position + 1 == row.position) previous = figure;
     }
   }
   if (row.deltas[head_index] == nullptr) return;
@@ -255,7 +255,9 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   // Masses of judged positions went with their verdicts.
-  delta.captured_mass = WaitsForVerdict(spec) ? std::nanf("") : previous_mass;
+  if (WaitsForVerdict(spec)) previous = {};
+  delta.captured_mass = previous.mass;
+  delta.captured_mass_is_bound = previous.is_lower_bound;
 }
 
 void Selector::JudgeRow(Row& row, int head_index, int worker) {
@@ -271,7 +273,7 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
                   .query = query + offset,
                   .selected = head.selected,
                   .mass_of_top_k = {}};
-  if (!judges_only_ && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass;
+  if (!judges_only_ && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass.mass;
   HeadPartial& partial = *row.partials[head_index];
   JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
   row.grew[head_index] = head.growth.Record(row.position, partial.rows_needed);
@@ -316,8 +318,10 @@ void Selector::SendRow(PeerLink& link, Row& row, bool score) {
   if (row.sends) row.layer->sent_position = row.position;
   for (int head = 0; row.sends && head < num_kv_heads_; ++head) {
     if (row.deltas[head] == nullptr) continue;
-    const float mass = row.deltas[head]->captured_mass;
-    if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
+    const HeadDelta& delta = *row.deltas[head];
+    if (!std::isnan(delta.captured_mass)) {
+      metrics_->ObserveCapturedMass(layer_, delta.captured_mass, delta.captured_mass_is_bound);
+    }
     streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
   }
   if (!row.judges) return;

@@ -153,6 +153,9 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   histograms("winnow_captured_attention_mass",
              "Share of the softmax that the attended rows hold, per position and head, before correction.",
              s.captured_mass);
+  counter("winnow_captured_mass_bounds_total",
+          "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
+          number(s.mass_bounds));
   histograms("winnow_corrected_attention_mass",
              "The same with what correction added, of sequences that wait for verdicts.", s.corrected_mass);
 }

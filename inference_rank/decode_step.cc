@@ -370,6 +370,9 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
     if (!std::isnan(entry.captured_mass)) {
       sequence.mass.Add(entry.captured_mass);
       metrics_.ObserveMass(layer, entry.captured_mass);
+      const bool is_bound = (entry.flags & wire::kDeltaMassIsBound) != 0;
+      sequence.mass_is_bound |= is_bound;
+      metrics_.mass_bounds += is_bound;
     }
   }
   WINNOW_RETURN_IF_ERROR(working_set.CommitLocal(layer, entry.kv_head, positions_[row_index], local));

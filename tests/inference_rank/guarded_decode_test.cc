@@ -251,6 +251,26 @@ INSTANTIATE_TEST_SUITE_P(Predictors, GuardedDecodeTest,
                          testing::Values(Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth),
                          [](const auto& info) { return Name(info.param); });
 
+TEST(GuardedDecode, OnlyMassesOfUnjudgedScorersThatSkipKeysAreBounds) {
+  struct Row {
+    Scorer scorer;
+    float min_captured_mass;
+    bool is_bound;
+  };
+  for (const Row& row : {Row{Scorer::kToken, 0, false}, Row{Scorer::kPageMinmax, 0, true},
+                         Row{Scorer::kTwoStage, 0, true}, Row{Scorer::kTwoStage, 0.5f, false}}) {
+    SelectionSpec spec = Spec(Predictor::kDepth, row.min_captured_mass, Correction::kNone);
+    spec.scorer = row.scorer;
+    spec.candidate_factor = 2;
+    TwoRanks ranks(kModel);
+    Sequence* sequence = ranks.Prefill(1, 5, spec, kPrompt, kDecodes);
+    for (uint32_t i = 0; i < kDecodes; ++i) ranks.Decode({sequence});
+    ASSERT_TRUE(sequence->failure.ok()) << sequence->failure;
+    EXPECT_GT(sequence->mass.count(), 0u);
+    EXPECT_EQ(sequence->mass_is_bound, row.is_bound) << static_cast<int>(row.scorer) << " " << row.min_captured_mass;
+  }
+}
+
 TEST(GuardedDecode, AVerdictThatDoesNotComePoisonsItsRowAlone) {
   TwoRanks ranks(kModel, std::chrono::milliseconds(50));
   const SelectionSpec plain = Spec(Predictor::kDepth, 0, Correction::kNone);
