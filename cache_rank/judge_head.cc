@@ -6,6 +6,7 @@
 #include "cache_rank/policy/top_k.h"
 #include "cache_rank/scorer/captured_mass.h"
 #include "common/base/kv_layout.h"
+#include "common/selection/attended_set.h"
 
 namespace winnow {
 namespace {
@@ -22,7 +23,7 @@ class Judgement {
         scratch_(scratch),
         judge_(judge),
         first_(spec_.sink_tokens),
-        last_(RecentStart(trial.position, spec_.recent_tokens, spec_.sink_tokens, kBlockTokens)) {}
+        last_(WindowStart(spec_, trial.position, trial.prompt_tokens)) {}
 
   // Mass of A with these rows for Sel.
   double Mass(const std::vector<uint32_t>& rows) const { return Mass(std::span<const uint32_t>(rows)); }

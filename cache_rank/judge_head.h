@@ -16,11 +16,12 @@ enum class CorrectionAction : uint8_t { kNone, kMissedTopK, kWidened };
 struct HeadTrial {
   const SelectionSpec* spec = nullptr;
   uint32_t position = 0;
-  uint32_t budget_tokens = 0;               // of Sel(position), and of the top-k that it is compared with
-  HeadIndex index;                          // of rows [0, position], the own one included
-  const void* const* row_blocks = nullptr;  // likewise
-  const float* query = nullptr;             // [group, head_dim] the real one, rotated
-  std::span<const uint32_t> selected;       // Sel(position)
+  uint32_t prompt_tokens = HeadQuestion::kNoPrompt;  // as in HeadQuestion: where the recent window begins
+  uint32_t budget_tokens = 0;                        // of Sel(position), and of the top-k that it is compared with
+  HeadIndex index;                                   // of rows [0, position], the own one included
+  const void* const* row_blocks = nullptr;           // likewise
+  const float* query = nullptr;                      // [group, head_dim] the real one, rotated
+  std::span<const uint32_t> selected;                // Sel(position), that of the position's anchor
   // Set where `selected` is the top-k of all rows by this very query (SelectsTopKOfRows): its captured mass, and no
   // second pass over the keys.
   std::optional<float> mass_of_top_k;

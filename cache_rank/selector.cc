@@ -128,7 +128,8 @@ bool Selector::IsValid(const SelectionTask& task, const CachedSequence& sequence
   const LayerSelection& layer = sequence.layers[task.layer];
   const bool has_seat = sequence.seat.sparse && sequence.seat.position == task.position;
   if (task.judges) {
-    return has_seat && layer.selected_position == task.position && layer.queries.Holds(task.position);
+    const bool selected = layer.selected_position == sequence.Anchor(task.position);
+    return has_seat && selected && layer.queries.Holds(task.position);
   }
   if (!score) return has_seat && layer.selected_position == sequence.Anchor(task.position);
   if (PredictsFromPast(sequence.spec.predictor)) return CanPredict(sequence, task.layer, task.position);
@@ -188,7 +189,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
                         .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .index = sequence.kv.index(layer_, head),
                         .first_query_head = first_head,
-                         .prompt_tokens = sequence.prompt_tokens};
+                        .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
   } else {
@@ -267,6 +268,7 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
   const float* query = judges_only_ ? row.layer->queries.rotated(row.position) : row.layer->target.data();
   HeadTrial trial{.spec = &sequence.spec,
                   .position = row.position,
+                  .prompt_tokens = sequence.prompt_tokens,
                   .budget_tokens = head.growth.BudgetAt(row.position),
                   .index = sequence.kv.index(layer_, head_index),
                   .row_blocks = sequence.kv.row_blocks(layer_, head_index),
@@ -303,7 +305,8 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     uint64_t scored_key_bytes = 0;
-    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
+    for (const SelectScratch& scratch : scratch_)
+      scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
     metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
@@ -311,7 +314,7 @@ void Selector::RunBatch(PeerLink& link, bool score) {
 }
 
 void Selector::SendRow(PeerLink& link, Row& row, bool score) {
-  if (score) {
+  if (score && !judges_only_) {
     if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
     row.layer->selected_position = row.position;
   }

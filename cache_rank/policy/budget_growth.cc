@@ -44,7 +44,8 @@ bool BudgetGrowth::Advance(uint32_t position, uint32_t rows_needed) {
 }
 
 void BudgetGrowth::Resize(uint32_t position, uint32_t factor) {
-  changes_.push_back({position + 2, factor});
+  const uint32_t from = position + 2;
+  changes_.push_back({(from + reuse_interval_ - 1) / reuse_interval_ * reuse_interval_, factor});
   balance_rows_ = 0;
   quiet_positions_ = 0;
 }
@@ -53,7 +54,7 @@ void BudgetGrowth::Truncate(uint32_t position) {
   if (position >= end_) return;
   const std::vector<Correction> corrections = std::move(corrections_);
   const uint32_t first = first_, end = std::max(first_, position);
-  *this = BudgetGrowth(budget_tokens_, ceiling_);
+  *this = BudgetGrowth(budget_tokens_, ceiling_, reuse_interval_);
   auto next = corrections.begin();
   for (uint32_t p = first; p < end; ++p) {
     const bool corrected = next != corrections.end() && next->position == p;

@@ -16,8 +16,9 @@ namespace winnow {
 // follows a halving, so that a head settles at the size that its masses need.
 //
 // A position's record has effect from two positions later on: Sel(p) depends on masses of positions <= p - 2 alone,
-// also where Sel(p) is made before the query of p - 1 has been judged. The records are kept, so that the state at any
-// earlier position can be had again.
+// also where Sel(p) is made before the query of p - 1 has been judged. Where positions share a selection, it has effect
+// from the next multiple of the reuse interval on, an anchor, so that a position's factor is always that of its
+// selection. The records are kept, so that the state at any earlier position can be had again.
 class BudgetGrowth {
  public:
   static constexpr uint32_t kPatience = 4;
@@ -25,7 +26,8 @@ class BudgetGrowth {
   static constexpr uint32_t kMaxQuietPositions = 4096;
 
   // `ceiling`: 1, 2, 4 or 8.
-  BudgetGrowth(uint32_t budget_tokens, uint32_t ceiling) : budget_tokens_(budget_tokens), ceiling_(ceiling) {}
+  BudgetGrowth(uint32_t budget_tokens, uint32_t ceiling, uint32_t reuse_interval = 1)
+      : budget_tokens_(budget_tokens), ceiling_(ceiling), reuse_interval_(reuse_interval) {}
 
   // Of Sel(position).
   uint32_t FactorAt(uint32_t position) const;
@@ -53,6 +55,7 @@ class BudgetGrowth {
 
   uint32_t budget_tokens_;
   uint32_t ceiling_;
+  uint32_t reuse_interval_;
   // The log: positions [first_, end_) were recorded, these of them with rows read.
   uint32_t first_ = 0, end_ = 0;
   std::vector<Correction> corrections_;

@@ -35,6 +35,15 @@ std::vector<Case> Cases() {
     cases.push_back({name + "_guarded", Guarded(predictor, 0.985f, Correction::kNone)});
     cases.push_back({name + "_both", Guarded(predictor, 0.98f, Correction::kRemote)});
   }
+  // Selections that are reused: of the two anchors that follow the prompt one is no multiple of the interval.
+  for (const auto& [name, predictor] : {std::pair<std::string, Predictor>{"exact", Predictor::kExact},
+                                        {"temporal", Predictor::kTemporal},
+                                        {"depth", Predictor::kDepth}}) {
+    cases.push_back({name + "_reuse_guarded", Guarded(predictor, 0.985f, Correction::kNone)});
+    cases.back().spec.reuse_interval = 4;
+    cases.push_back({name + "_reuse_remote", Guarded(predictor, 0, Correction::kRemote)});
+    cases.back().spec.reuse_interval = 4;
+  }
   SelectionSpec mean = Guarded(Predictor::kDepth, 0.98f, Correction::kRemote);
   mean.group_aggregation = GroupAggregation::kMean;
   cases.push_back({"depth_mean", mean});
@@ -119,7 +128,7 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
       const int layer = static_cast<int>(list) / heads, head = static_cast<int>(list) % heads;
       const std::vector<uint32_t>& selected = lists[list];
       const FakeSequence::Verdict& verdict = sequence->verdicts.at(position).at(list);
-      const uint32_t recent = RecentStart(position, spec_.recent_tokens, spec_.sink_tokens, kBlockTokens);
+      const uint32_t recent = sequence->Window(position);
       const uint32_t budget = static_cast<uint32_t>(selected.size());
       ASSERT_TRUE(budget == 48 || (wanted > 0 && budget == std::min(96u, recent - 4)));
       grew |= budget > 48;
@@ -194,7 +203,8 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
       EXPECT_TRUE(std::isnan(sequence->masses[position][list])) << "masses go with the verdicts";
     }
   }
-  if (spec_.predictor != Predictor::kExact && spec_.correction == Correction::kRemote) {
+  const bool misses = spec_.predictor != Predictor::kExact || spec_.reuse_interval > 1;
+  if (misses && spec_.correction == Correction::kRemote) {
     EXPECT_GT(actions[wire::kPartialMissedTopK], 0);
   }
   if (wanted > 0) {
@@ -209,6 +219,24 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
   EXPECT_EQ(metrics.corrected_mass[1].count, 20u * heads);
   EXPECT_GE(metrics.correction_rows, rows_read);
   EXPECT_EQ(metrics.budget_growths > 0, grew);
+}
+
+TEST_P(GuardTest, SelectionsAreWhatTheySayWithTheBudgetsThatHaveGrown) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 11, spec_, 301);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
+  for (const auto& [position, lists] : sequence->selections) {
+    const uint32_t anchor = sequence->Anchor(position);
+    for (size_t list = 0; list < lists.size(); ++list) {
+      if (anchor != position) {
+        EXPECT_EQ(lists[list], sequence->selections.at(anchor)[list]) << position;
+      }
+      const int heads = cluster.shape.layout.num_kv_heads, layer = static_cast<int>(list) / heads;
+      if (lists[list].size() > spec_.budget_tokens) continue;  // CheckSelection knows the first budget only
+      EXPECT_EQ(cluster.CheckSelection(*sequence, position, layer, static_cast<int>(list) % heads, lists[list]), "");
+    }
+  }
 }
 
 TEST_P(GuardTest, DependsOnNothingButTheSequence) {
@@ -282,7 +310,9 @@ TEST_P(GuardTest, APositionWithoutVerdictIsServedAgain) {
   ASSERT_EQ(cluster.data_plane->store().Find(1)->kv.watermark(), 257u);
   auto successor = cluster.NewRank();
   FakeSequence* after = successor->Attach(*before);
-  EXPECT_EQ(after->next_position, GrowsBudgets(spec_) ? 256u : 257u);
+  // The other way of having to serve it: 256 is an anchor, and its selection has not been made.
+  const bool lacks_anchor = spec_.reuse_interval > 1 && !PredictsFromPast(spec_.predictor);
+  EXPECT_EQ(after->next_position, GrowsBudgets(spec_) || lacks_anchor ? 256u : 257u);
   while (after->next_position < 265) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
   EXPECT_EQ(Errors(*successor), "");
   ExpectServedAlike(*after, expected);
