@@ -224,6 +224,7 @@ void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts)
       const std::span<const uint32_t> list = rows_[row].sequence->working_set->Slots(layer, head);
       slots[row * layout_.num_kv_heads + head] = list.data();
       counts[row * layout_.num_kv_heads + head] = static_cast<uint32_t>(list.size());
+      rows_[row].sequence->attended_rows += list.size();
     }
   }
 }
