@@ -4,7 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "common/selection/presets.h"
+#include "common/selection/spec_text.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -36,7 +36,9 @@ absl::StatusOr<SpecChoice> ParseSpecChoice(std::string_view text) {
   std::string_view name;
   WINNOW_ASSIGN_OR_RETURN(const uint32_t budget, SplitBudget(text, &name));
   SpecChoice choice{.name = std::string(name), .spec = {}};
-  WINNOW_ASSIGN_OR_RETURN(choice.spec, FindPreset(name));
+  absl::StatusOr<SelectionSpec> spec = ParseSpec(name);
+  if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("specification \"", AbslSv(text), "\""));
+  choice.spec = *std::move(spec);
   if (budget > 0 && !IsDense(choice.spec)) choice.spec.budget_tokens = budget;
   const absl::Status valid = ValidateSelection(choice.spec);
   if (!valid.ok()) return Annotate(valid, absl::StrCat("specification \"", AbslSv(text), "\""));
