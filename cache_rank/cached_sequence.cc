@@ -25,14 +25,17 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
     : id(id),
       spec(spec),
       prefetch_spec(PrefetchSpec(spec)),
-      kv(std::move(kv)), prompt_tokens(prompt_tokens), attach_position(prompt_tokens) {
+      kv(std::move(kv)),
+      prompt_tokens(prompt_tokens),
+      attach_position(prompt_tokens) {
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
   for (int i = 0; i < layout.num_layers; ++i) {
     layers.emplace_back(RingQueries(spec), query_floats);
     for (int head = 0; head < layout.num_kv_heads; ++head) {
       const uint32_t budget = HeadBudget(spec, static_cast<size_t>(i) * layout.num_kv_heads + head);
-      layers.back().heads.emplace_back(BudgetGrowth(budget, GrowsBudgets(spec) ? spec.budget_growth : 1));
+      const uint32_t ceiling = GrowsBudgets(spec) ? spec.budget_growth : 1;
+      layers.back().heads.emplace_back(BudgetGrowth(budget, ceiling, spec.reuse_interval));
     }
     layers.back().Restart(0, 0, this->kv.max_positions());
   }

@@ -203,12 +203,13 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
     selection.target_position = position;
     selector_->OnTarget(link, sequence, layer, position);
   }
-  if (own && !prefetches) return;
+  // Between anchors the real query judges a selection that it did not make.
+  const bool judges = sequence.seat.sparse && WaitsForVerdict(sequence.spec) && !(own && sequence.seat.selects);
+  if (own && !judges && !prefetches) return;
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
   Rotate(query, position, slot.rotated);
-  if (!own && sequence.seat.sparse && WaitsForVerdict(sequence.spec))
-    selector_->OnVerdictQuery(link, sequence, layer, position);
+  if (judges) selector_->OnVerdictQuery(link, sequence, layer, position);
   if (prefetches && sequence.seat.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
 }
 

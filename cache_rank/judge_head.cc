@@ -6,96 +6,144 @@
 #include "cache_rank/policy/top_k.h"
 #include "cache_rank/scorer/captured_mass.h"
 #include "common/base/kv_layout.h"
+#include "common/selection/attended_set.h"
 
 namespace winnow {
 namespace {
 
-uint32_t WindowStart(const HeadTrial& trial) {
-  return RecentStart(trial.position, trial.spec->recent_tokens, trial.spec->sink_tokens, kBlockTokens);
-}
+// One call of JudgeHead that has to score the keys.
+class Judgement {
+ public:
+  Judgement(const KernelTable& kernels, const SelectionModel& model, const HeadTrial& trial, SelectScratch& scratch,
+            JudgeScratch& judge)
+      : kernels_(kernels),
+        model_(model),
+        trial_(trial),
+        spec_(*trial.spec),
+        scratch_(scratch),
+        judge_(judge),
+        first_(spec_.sink_tokens),
+        last_(WindowStart(spec_, trial.position, trial.prompt_tokens)) {}
 
-struct Masses {
-  float of_attended = 0;
-  float with_top_k = 0;
+  // Mass of A with these rows for Sel.
+  double Mass(const std::vector<uint32_t>& rows) const { return Mass(std::span<const uint32_t>(rows)); }
+  double Mass(std::span<const uint32_t> rows) const {
+    return CapturedMassInDouble(softmaxes_, judge_.own_scores.data(), {first_, rows, last_, trial_.position});
+  }
+  uint32_t num_missed() const { return last_ - first_ - static_cast<uint32_t>(trial_.selected.size()); }
+
+  void ScoreKeys();
+  void RankRows();
+  // What A lacks of the top-k.
+  void ListMissedTopK(std::vector<uint32_t>* rows);
+  // The fewest rows that bring `mass`, that of A, to `wanted`.
+  void ListFewest(double mass, double wanted, std::vector<uint32_t>* rows);
+
+ private:
+  KeyTable KeysBefore() const { return {trial_.index.keys, trial_.position, model_.head_dim, trial_.index.dtype}; }
+
+  const KernelTable& kernels_;
+  const SelectionModel& model_;
+  const HeadTrial& trial_;
+  const SelectionSpec& spec_;
+  SelectScratch& scratch_;
+  JudgeScratch& judge_;
+  const uint32_t first_, last_;  // selectable rows
+  Softmaxes softmaxes_;          // over rows [0, position)
+  const float* importance_ = nullptr;
 };
 
-// Scores every key with the real query: the mass of A, the top-k rows that A misses, and the mass with them.
-Masses MeasureAgainstTopK(const KernelTable& kernels, const SelectionModel& model, const HeadTrial& trial,
-                          SelectScratch& scratch, JudgeScratch& judge) {
-  const SelectionSpec& spec = *trial.spec;
-  const uint32_t position = trial.position, first = spec.sink_tokens, last = WindowStart(trial);
-  const int group = model.group_size;
-  float* own_scores = scratch.queries.Reserve(group);
-  {
-    const KeyTable own{trial.index.keys + position / kBlockTokens, position % kBlockTokens + 1, model.head_dim,
-                       trial.index.dtype};
-    const Scores scores = ScoreKeys(kernels, own, trial.query, group, model.attention_scale, scratch.scores);
-    for (int i = 0; i < group; ++i) own_scores[i] = scores.row(i)[position % kBlockTokens];
+void Judgement::ScoreKeys() {
+  const uint32_t position = trial_.position;
+  const int group = model_.group_size;
+  const KeyTable own{trial_.index.keys + position / kBlockTokens, position % kBlockTokens + 1, model_.head_dim,
+                     trial_.index.dtype};
+  const Scores scores = winnow::ScoreKeys(kernels_, own, trial_.query, group, model_.attention_scale, scratch_.scores);
+  judge_.own_scores.resize(group);
+  for (int i = 0; i < group; ++i) judge_.own_scores[i] = scores.row(i)[position % kBlockTokens];
+  softmaxes_ = SoftmaxKeys(kernels_, KeysBefore(), trial_.query, group, model_.attention_scale, scratch_.softmax);
+  scratch_.scored_key_bytes += KeysBefore().key_bytes();
+}
+
+void Judgement::RankRows() {
+  float* importance = scratch_.importance.Reserve(last_);
+  importance_ = importance;
+  if (spec_.group_aggregation == GroupAggregation::kSoftmaxSum) {
+    return SumSoftmaxes(kernels_, softmaxes_, first_, last_, importance);
   }
-  const KeyTable keys{trial.index.keys, position, model.head_dim, trial.index.dtype};
-  scratch.scored_key_bytes += keys.key_bytes();
-  const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, trial.query, group, model.attention_scale, scratch.softmax);
-  float* importance = scratch.importance.Reserve(last);
-  if (spec.group_aggregation == GroupAggregation::kSoftmaxSum) {
-    SumSoftmaxes(kernels, softmaxes, first, last, importance);
-  } else {
-    const Scores scores = ScoreKeys(kernels, keys, trial.query, group, model.attention_scale, scratch.scores);
-    AggregateScores(spec.group_aggregation, scores, group, first, last, importance);
+  const int group = model_.group_size;
+  const Scores scores =
+      winnow::ScoreKeys(kernels_, KeysBefore(), trial_.query, group, model_.attention_scale, scratch_.scores);
+  scratch_.scored_key_bytes += KeysBefore().key_bytes();
+  AggregateScores(spec_.group_aggregation, scores, group, first_, last_, importance);
+}
+
+void Judgement::ListMissedTopK(std::vector<uint32_t>* rows) {
+  SelectTopK(kernels_, importance_, first_, last_, trial_.budget_tokens, scratch_.top_k, &judge_.top_k);
+  std::set_difference(judge_.top_k.begin(), judge_.top_k.end(), trial_.selected.begin(), trial_.selected.end(),
+                      std::back_inserter(*rows));
+}
+
+void Judgement::ListFewest(double mass, double wanted, std::vector<uint32_t>* rows) {
+  judge_.weights.clear();
+  for (int i = 0; i < model_.group_size; ++i) {
+    judge_.weights.push_back((1 - OwnShare(softmaxes_.lse[i], judge_.own_scores[i])) / model_.group_size);
   }
-  SelectTopK(kernels, importance, first, last, trial.budget_tokens, scratch.top_k, &judge.top_k);
-  std::set_difference(judge.top_k.begin(), judge.top_k.end(), trial.selected.begin(), trial.selected.end(),
-                      std::back_inserter(judge.missed));
-  judge.attended.clear();
-  std::set_union(judge.top_k.begin(), judge.top_k.end(), trial.selected.begin(), trial.selected.end(),
-                 std::back_inserter(judge.attended));
-  Masses masses;
-  masses.of_attended = CapturedMass(softmaxes, own_scores, {spec.sink_tokens, trial.selected, last, position});
-  masses.with_top_k = judge.missed.empty()
-                          ? masses.of_attended
-                          : CapturedMass(softmaxes, own_scores, {spec.sink_tokens, judge.attended, last, position});
-  return masses;
+  FewestMissedRows(kernels_,
+                   {.softmaxes = softmaxes_,
+                    .weights = judge_.weights,
+                    .importance = importance_,
+                    .first = first_,
+                    .last = last_,
+                    .selected = trial_.selected,
+                    .held = mass,
+                    .target = wanted},
+                   judge_.missed_rows, rows);
 }
 
 }  // namespace
 
-CorrectionAction DecideCorrection(const SelectionSpec& spec, float mass, float mass_with_top_k) {
-  const float wanted = spec.min_captured_mass;
-  const bool below = wanted > 0 && !(mass >= wanted);
-  if (below && !(mass_with_top_k >= wanted)) return CorrectionAction::kComplement;
-  if (below || spec.correction == Correction::kRemote) return CorrectionAction::kMissedTopK;
-  return CorrectionAction::kNone;
-}
-
 void JudgeHead(const KernelTable& kernels, const SelectionModel& model, const HeadTrial& trial, SelectScratch& scratch,
                JudgeScratch& judge, HeadPartial* partial) {
-  std::vector<uint32_t>& rows = judge.missed;
-  rows.clear();
-  const Masses masses = trial.mass_of_top_k.has_value() ? Masses{*trial.mass_of_top_k, *trial.mass_of_top_k}
-                                                        : MeasureAgainstTopK(kernels, model, trial, scratch, judge);
-  CorrectionAction action = DecideCorrection(*trial.spec, masses.of_attended, masses.with_top_k);
-  *partial = {.mass_before = masses.of_attended,
-              .mass_after = masses.of_attended,
-              .o = std::move(partial->o),
-              .lse = std::move(partial->lse)};
-  if (action == CorrectionAction::kMissedTopK) partial->mass_after = masses.with_top_k;
-  if (action == CorrectionAction::kComplement) {
-    partial->mass_after = 1;
-    rows.clear();
-    auto next = trial.selected.begin();
-    for (uint32_t j = trial.spec->sink_tokens; j < WindowStart(trial); ++j) {
-      if (next != trial.selected.end() && *next == j) {
-        ++next;
-      } else {
-        rows.push_back(j);
-      }
-    }
-  }
-  if (action == CorrectionAction::kNone) rows.clear();
+  const float wanted = trial.spec->min_captured_mass;
+  const bool corrects = trial.spec->correction == Correction::kRemote;
+  const auto is_below = [&](float mass) { return wanted > 0 && !(mass >= wanted); };
+  *partial = {.o = std::move(partial->o), .lse = std::move(partial->lse)};
   partial->o.clear();
   partial->lse.clear();
-  if (rows.empty()) return;  // nothing is missing
-  partial->action = action;
-  partial->rows_read = static_cast<uint32_t>(rows.size());
+  if (trial.mass_of_top_k.has_value() && !is_below(*trial.mass_of_top_k)) {  // nothing can be missing from the top-k
+    partial->mass_before = partial->mass_after = *trial.mass_of_top_k;
+    return;
+  }
+  Judgement judgement(kernels, model, trial, scratch, judge);
+  judgement.ScoreKeys();
+  const double mass = judgement.Mass(trial.selected);
+  partial->mass_before = partial->mass_after = std::min(static_cast<float>(mass), 1.0f);
+  const bool below = is_below(partial->mass_before);
+  if (!below && !corrects) return;
+
+  judgement.RankRows();
+  std::vector<uint32_t>& missed_top_k = judge.missed_top_k;
+  missed_top_k.clear();
+  judgement.ListMissedTopK(&missed_top_k);
+  // Both lists are the first of the missed rows in the order of their importance: the longer one holds the other.
+  const std::vector<uint32_t>* rows = &missed_top_k;
+  if (below) {
+    judgement.ListFewest(mass, wanted, &judge.fewest);
+    partial->rows_needed = static_cast<uint32_t>(judge.fewest.size());
+    if (!corrects || judge.fewest.size() > missed_top_k.size()) rows = &judge.fewest;
+  }
+  const bool everything = rows->size() == judgement.num_missed();
+  if (everything) partial->mass_after = 1;
+  if (rows->empty()) return;
+  if (!everything) {
+    judge.attended.clear();
+    std::set_union(rows->begin(), rows->end(), trial.selected.begin(), trial.selected.end(),
+                   std::back_inserter(judge.attended));
+    partial->mass_after = std::min(static_cast<float>(judgement.Mass(judge.attended)), 1.0f);
+  }
+  partial->action = rows->size() > missed_top_k.size() ? CorrectionAction::kWidened : CorrectionAction::kMissedTopK;
+  partial->rows_read = static_cast<uint32_t>(rows->size());
   partial->o.resize(static_cast<size_t>(model.group_size) * model.head_dim);
   partial->lse.resize(model.group_size);
   kernels.attend_blocks(
@@ -105,7 +153,7 @@ void JudgeHead(const KernelTable& kernels, const SelectionModel& model, const He
        .scale = model.attention_scale,
        .blocks = trial.row_blocks,
        .kv_dtype = model.dtype,
-       .positions = rows.data(),
+       .positions = rows->data(),
        .num_rows = partial->rows_read,
        .o = partial->o.data(),
        .lse = partial->lse.data(),

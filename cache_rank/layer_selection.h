@@ -1,11 +1,11 @@
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "cache_rank/policy/budget_growth.h"
 #include "cache_rank/predictor/query_ring.h"
 #include "cache_rank/residency.h"
+#include "cache_rank/scorer/captured_mass.h"
 
 namespace winnow {
 
@@ -15,10 +15,9 @@ inline constexpr uint32_t kNoPosition = UINT32_MAX;
 struct HeadSelection {
   explicit HeadSelection(const BudgetGrowth& growth) : growth(growth) {}
 
-  std::vector<uint32_t> selected;                        // Sel(LayerSelection::selected_position), ascending
-  std::vector<uint32_t> previous;                        // Sel(LayerSelection::previous_position), where it is kept
-  float mass = std::numeric_limits<float>::quiet_NaN();  // captured mass of mass_position
-  bool mass_is_lower_bound = false;
+  std::vector<uint32_t> selected;  // Sel(LayerSelection::selected_position), ascending
+  std::vector<uint32_t> previous;  // Sel(LayerSelection::previous_position), where it is kept
+  CapturedMassFigure mass;         // of mass_position
   uint32_t mass_position = kNoPosition;
   uint64_t scored_key_bytes = 0;  // read for all selections and verdicts so far
   HeadResidency residency;

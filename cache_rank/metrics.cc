@@ -17,7 +17,7 @@ void CacheRankMetrics::Observe(std::array<Mass, kMaxLayers>& histograms, size_t 
 void CacheRankMetrics::ObserveVerdict(size_t layer, const HeadPartial& verdict, bool grew) {
   verdicts.Add(1);
   missed_top_k.Add(verdict.action == CorrectionAction::kMissedTopK);
-  complements.Add(verdict.action == CorrectionAction::kComplement);
+  widened.Add(verdict.action == CorrectionAction::kWidened);
   correction_rows.Add(verdict.rows_read);
   budget_growths.Add(grew);
   if (!std::isnan(verdict.mass_before)) Observe(captured_mass, layer, verdict.mass_before);
@@ -42,7 +42,8 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .projections = projections.get(),
           .verdicts = verdicts.get(),
           .missed_top_k = missed_top_k.get(),
-          .complements = complements.get(),
+          .widened = widened.get(),
+          .mass_bounds = mass_bounds.get(),
           .budget_growths = budget_growths.get(),
           .correction_rows = correction_rows.get(),
           .plans = plans.get(),

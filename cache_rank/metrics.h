@@ -41,8 +41,9 @@ struct CacheRankSnapshot {
   uint64_t scored_key_bytes = 0;   // keys, and pseudo-keys of pages, that selections and their measurement read
   uint64_t projections = 0;        // queries computed here from residuals, one per position and layer
   uint64_t verdicts = 0;           // (position, layer, kv head) judged by their real query
-  uint64_t missed_top_k = 0;       // of those, corrected by the missed top-k
-  uint64_t complements = 0;        // of those, corrected by everything that was not attended
+  uint64_t missed_top_k = 0;       // of those, corrected by rows of the top-k
+  uint64_t widened = 0;            // of those, corrected by more than the top-k
+  uint64_t mass_bounds = 0;        // captured masses that are lower bounds: not every key was scored
   uint64_t budget_growths = 0;     // heads whose budget was doubled
   uint64_t correction_rows = 0;    // rows read for corrections
   uint64_t plans = 0;
@@ -83,7 +84,7 @@ class Counter {
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, prefetched_rows,
       prefetched_bytes, prefetch_hits, prefetches, refilled_bytes, appended_rows, selections, scored_key_bytes,
-      projections, verdicts, missed_top_k, complements, budget_growths, correction_rows, plans, frames_received,
+      projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths, correction_rows, plans, frames_received,
       frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened, sequences_attached,
       sequences_expired, admissions_refused, active_sequences, detached_sequences, channels, blocks_used,
       blocks_reserved, blocks_total, block_bytes, queued_frames;
@@ -99,7 +100,10 @@ struct CacheRankMetrics {
   Counter<uint64_t> num_layers;
   Timeline timeline;  // of the data-plane thread
 
-  void ObserveCapturedMass(size_t layer, float mass) { Observe(captured_mass, layer, mass); }
+  void ObserveCapturedMass(size_t layer, float mass, bool is_bound) {
+    Observe(captured_mass, layer, mass);
+    mass_bounds.Add(is_bound);
+  }
   void ObserveVerdict(size_t layer, const HeadPartial& verdict, bool grew);
   CacheRankSnapshot Snapshot() const;
 

@@ -16,6 +16,7 @@ struct HeadDelta {
   std::vector<uint32_t> streamed_positions;  // of the same rows
   std::vector<wire::LocalRow> local;         // rows that the inference rank copies from its ring
   float captured_mass = 0;                   // of the previous position; NaN when not measured
+  bool captured_mass_is_bound = false;       // a lower bound of it
   uint32_t prefetch_hits = 0;                // hits on rows that had been moved ahead of time
 };
 

@@ -128,7 +128,8 @@ bool Selector::IsValid(const SelectionTask& task, const CachedSequence& sequence
   const LayerSelection& layer = sequence.layers[task.layer];
   const bool has_seat = sequence.seat.sparse && sequence.seat.position == task.position;
   if (task.judges) {
-    return has_seat && layer.selected_position == task.position && layer.queries.Holds(task.position);
+    const bool selected = layer.selected_position == sequence.Anchor(task.position);
+    return has_seat && selected && layer.queries.Holds(task.position);
   }
   if (!score) return has_seat && layer.selected_position == sequence.Anchor(task.position);
   if (PredictsFromPast(sequence.spec.predictor)) return CanPredict(sequence, task.layer, task.position);
@@ -231,17 +232,17 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head_index;
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
-  float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
+  CapturedMassFigure previous;
+  if (head.mass_position + 1 == row.position) previous = head.mass;
   if (score) {
     const HeadQuestion question = Question(row, head_index);
     if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
     const CapturedMassFigure figure =
         SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
     if (question.measured != nullptr) {
-      head.mass = figure.mass;
-      head.mass_is_lower_bound = figure.is_lower_bound;
+      head.mass = figure;
       head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous_mass = figure.mass;
+      if (question.measured_position + 1 == row.position) previous = figure;
     }
   }
   if (row.deltas[head_index] == nullptr) return;
@@ -256,7 +257,9 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   // Masses of judged positions went with their verdicts.
-  delta.captured_mass = WaitsForVerdict(spec) ? std::nanf("") : previous_mass;
+  if (WaitsForVerdict(spec)) previous = {};
+  delta.captured_mass = previous.mass;
+  delta.captured_mass_is_bound = previous.is_lower_bound;
 }
 
 void Selector::JudgeRow(Row& row, int head_index, int worker) {
@@ -266,17 +269,17 @@ void Selector::JudgeRow(Row& row, int head_index, int worker) {
   const float* query = judges_only_ ? row.layer->queries.rotated(row.position) : row.layer->target.data();
   HeadTrial trial{.spec = &sequence.spec,
                   .position = row.position,
+                  .prompt_tokens = sequence.prompt_tokens,
                   .budget_tokens = head.growth.BudgetAt(row.position),
                   .index = sequence.kv.index(layer_, head_index),
                   .row_blocks = sequence.kv.row_blocks(layer_, head_index),
                   .query = query + offset,
                   .selected = head.selected,
                   .mass_of_top_k = {}};
-  if (!judges_only_ && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass;
+  if (!judges_only_ && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass.mass;
   HeadPartial& partial = *row.partials[head_index];
   JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
-  const bool below = !(partial.mass_before >= sequence.spec.min_captured_mass);
-  row.grew[head_index] = head.growth.Record(row.position, below ? partial.rows_read : 0);
+  row.grew[head_index] = head.growth.Record(row.position, partial.rows_needed);
 }
 
 void Selector::RunBatch(PeerLink& link, bool score) {
@@ -303,7 +306,8 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     uint64_t scored_key_bytes = 0;
-    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
+    for (const SelectScratch& scratch : scratch_)
+      scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
     metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
@@ -311,15 +315,17 @@ void Selector::RunBatch(PeerLink& link, bool score) {
 }
 
 void Selector::SendRow(PeerLink& link, Row& row, bool score) {
-  if (score) {
+  if (score && !judges_only_) {
     if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
     row.layer->selected_position = row.position;
   }
   if (row.sends) row.layer->sent_position = row.position;
   for (int head = 0; row.sends && head < num_kv_heads_; ++head) {
     if (row.deltas[head] == nullptr) continue;
-    const float mass = row.deltas[head]->captured_mass;
-    if (!std::isnan(mass)) metrics_->ObserveCapturedMass(layer_, mass);
+    const HeadDelta& delta = *row.deltas[head];
+    if (!std::isnan(delta.captured_mass)) {
+      metrics_->ObserveCapturedMass(layer_, delta.captured_mass, delta.captured_mass_is_bound);
+    }
     streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
   }
   if (!row.judges) return;

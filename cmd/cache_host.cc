@@ -135,8 +135,8 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";
   writer.Counter("winnow_selection_escalations_total", escalations, number(s.missed_top_k),
                  with("action", "missed_top_k"));
-  writer.Counter("winnow_selection_escalations_total", escalations, number(s.complements),
-                 with("action", "complement"));
+  writer.Counter("winnow_selection_escalations_total", escalations, number(s.widened),
+                 with("action", "widened"));
   writer.Counter("winnow_selection_escalations_total", escalations, number(s.budget_growths),
                  with("action", "budget_growth"));
   counter("winnow_selection_verdicts_total", "Heads judged by their real query.", number(s.verdicts));
@@ -153,6 +153,9 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   histograms("winnow_captured_attention_mass",
              "Share of the softmax that the attended rows hold, per position and head, before correction.",
              s.captured_mass);
+  counter("winnow_captured_mass_bounds_total",
+          "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
+          number(s.mass_bounds));
   histograms("winnow_corrected_attention_mass",
              "The same with what correction added, of sequences that wait for verdicts.", s.corrected_mass);
 }

@@ -114,8 +114,8 @@ std::string DescribeStats(const GenerationResult& result) {
   if (selection.has_captured_mass_before_mean()) {
     absl::StrAppendFormat(&text, "  before correction      %.4f of the softmax (5th percentile %.4f)\n",
                           selection.captured_mass_before_mean(), selection.captured_mass_before_p5());
-    absl::StrAppendFormat(&text, "  corrected heads        %d by missed top-k, %d by everything, %d rows read\n",
-                          selection.missed_top_k_corrections(), selection.complement_corrections(),
+    absl::StrAppendFormat(&text, "  corrected heads        %d by missed top-k, %d by more than that, %d rows read\n",
+                          selection.missed_top_k_corrections(), selection.widened_corrections(),
                           selection.correction_rows());
   }
   absl::StrAppendFormat(&text, "  streamed               %.2f MiB in %d rows over %d steps\n",

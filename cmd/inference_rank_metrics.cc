@@ -51,6 +51,9 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_progress_total", "Grows while the rank does work.", metrics.progress);
   gauge("winnow_last_progress_timestamp_seconds", "When the rank last did work, seconds since 1970.",
         metrics.last_progress_unix_seconds);
+  counter("winnow_captured_mass_bounds_total",
+          "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
+          metrics.mass_bounds);
   for (size_t layer = 0; layer < metrics.captured_mass.size(); ++layer) {
     const InferenceRankMetrics::MassHistogram& mass = metrics.captured_mass[layer];
     const std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());

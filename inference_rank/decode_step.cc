@@ -224,6 +224,7 @@ void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts)
       const std::span<const uint32_t> list = rows_[row].sequence->working_set->Slots(layer, head);
       slots[row * layout_.num_kv_heads + head] = list.data();
       counts[row * layout_.num_kv_heads + head] = static_cast<uint32_t>(list.size());
+      rows_[row].sequence->attended_rows += list.size();
     }
   }
 }
@@ -267,14 +268,14 @@ absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& f
       return absl::InvalidArgumentError(
           absl::StrCat("verdict on plan row ", entry.plan_row, ", kv head ", entry.kv_head));
     }
-    const uint16_t actions = entry.flags & (wire::kPartialMissedTopK | wire::kPartialComplement);
-    const uint16_t known = wire::kPartialMissedTopK | wire::kPartialComplement | wire::kPartialMassIsBound;
-    const bool both = actions == (wire::kPartialMissedTopK | wire::kPartialComplement);
-    if (both || (entry.flags & ~known) != 0 || (actions != 0) != (entry.rows_read > 0)) {
+    const bool known =
+        entry.flags == 0 || entry.flags == wire::kPartialMissedTopK || entry.flags == wire::kPartialWidened;
+    const bool corrected = entry.flags != 0;
+    if (!known || corrected != (entry.rows_read > 0)) {
       return absl::InvalidArgumentError(
           absl::StrCat("verdict with flags ", entry.flags, " and ", entry.rows_read, " rows"));
     }
-    WINNOW_ASSIGN_OR_RETURN(auto state, reader.Array<float>(actions != 0 ? state_floats : 0, alignof(float)));
+    WINNOW_ASSIGN_OR_RETURN(auto state, reader.Array<float>(corrected ? state_floats : 0, alignof(float)));
     WINNOW_RETURN_IF_ERROR(
         TakeVerdict(group->first + static_cast<int>(entry.plan_row), header.layer_first, entry, state));
   }
@@ -303,9 +304,8 @@ absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const wire::Parti
     metrics_.ObserveMass(layer, entry.mass_before);
   }
   if (!std::isnan(entry.mass_after)) sequence.mass.Add(entry.mass_after);
-  sequence.mass_is_bound |= (entry.flags & wire::kPartialMassIsBound) != 0;
   sequence.missed_top_k_corrections += (entry.flags & wire::kPartialMissedTopK) != 0;
-  sequence.complement_corrections += (entry.flags & wire::kPartialComplement) != 0;
+  sequence.widened_corrections += (entry.flags & wire::kPartialWidened) != 0;
   sequence.correction_rows += entry.rows_read;
   if (state.empty()) return absl::OkStatus();
   float* copy = std::copy(state.begin(), state.end(), partial_states_.data() + head * state.size()) - state.size();
@@ -371,6 +371,9 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
     if (!std::isnan(entry.captured_mass)) {
       sequence.mass.Add(entry.captured_mass);
       metrics_.ObserveMass(layer, entry.captured_mass);
+      const bool is_bound = (entry.flags & wire::kDeltaMassIsBound) != 0;
+      sequence.mass_is_bound |= is_bound;
+      metrics_.mass_bounds += is_bound;
     }
   }
   WINNOW_RETURN_IF_ERROR(working_set.CommitLocal(layer, entry.kv_head, positions_[row_index], local));

@@ -321,7 +321,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
       stats.set_captured_mass_before_p5(static_cast<float>(sequence.mass_before.percentile(0.05)));
     }
     stats.set_missed_top_k_corrections(sequence.missed_top_k_corrections);
-    stats.set_complement_corrections(sequence.complement_corrections);
+    stats.set_widened_corrections(sequence.widened_corrections);
     stats.set_correction_rows(sequence.correction_rows);
   }
   stats.set_captured_mass_is_bound(sequence.mass_is_bound);

@@ -12,7 +12,9 @@ class MassSummary {
 
   void Add(double mass, uint64_t times = 1) {
     const double clamped = mass < 0 ? 0 : mass > 1 ? 1 : mass;
-    bins_[static_cast<size_t>(clamped * kBins)] += times;
+    // Masses come as f32: 0.95f, a little below 0.95, belongs to the bin that begins there.
+    constexpr double kRounding = 1e-4;  // of a bin: above f32's 2^-24 of at most 1000 bins
+    bins_[static_cast<size_t>(clamped * kBins + kRounding)] += times;
     sum_ += clamped * static_cast<double>(times);
     count_ += times;
   }

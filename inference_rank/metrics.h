@@ -46,6 +46,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> progress{0};
   std::atomic<double> last_progress_unix_seconds{0};
   std::vector<MassHistogram> captured_mass;  // [num_layers]
+  std::atomic<uint64_t> mass_bounds{0};      // masses among those that are lower bounds
   Timeline timeline;                         // of the engine thread
 
   void ObserveMass(int layer, double mass) {

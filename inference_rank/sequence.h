@@ -59,10 +59,11 @@ struct Sequence {
   // Statistics.
   MassSummary mass;         // of what was attended, corrections included
   MassSummary mass_before;  // the same without corrections; sequences that wait for verdicts only
-  bool mass_is_bound = false;
+  bool mass_is_bound = false;  // some of `mass` are lower bounds
   uint64_t missed_top_k_corrections = 0;  // (position, layer, kv head) corrected so
-  uint64_t complement_corrections = 0;
+  uint64_t widened_corrections = 0;
   uint64_t correction_rows = 0;  // read on the cache rank
+  uint64_t attended_rows = 0;    // by decode steps here, over all layers and kv heads
   uint64_t selection_lookups = 0;
   uint64_t selection_hits = 0;
   uint64_t streamed_rows = 0;

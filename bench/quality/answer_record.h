@@ -33,6 +33,7 @@ struct AnswerRecord {
   uint64_t corrections = 0;
   uint64_t correction_rows = 0;
   // Over all decode steps, layers and kv heads.
+  uint64_t attended_rows = 0;  // sinks and recent rows included, those of corrections not; 0 where nobody counted
   uint64_t selection_lookups = 0;
   uint64_t selection_hits = 0;
   uint64_t streamed_rows = 0;
@@ -45,7 +46,8 @@ struct AnswerRecord {
 // The file: RFC 4180 with a header line, one record a line.
 std::string AnswerHeader();
 std::string AnswerLine(const AnswerRecord& record);
-// Fields are found by the header's names, so that columns may move. INVALID_ARGUMENT and NOT_FOUND name file and line.
+// Fields are found by the header's names, so that columns may move; attended_rows may be missing, as in older files.
+// INVALID_ARGUMENT and NOT_FOUND name file and line.
 absl::StatusOr<std::vector<AnswerRecord>> ParseAnswers(std::istream& in, std::string_view file);
 absl::StatusOr<std::vector<AnswerRecord>> ReadAnswers(const std::string& file);
 

@@ -31,6 +31,16 @@ double Percentile(const std::map<int, uint64_t>& bins, double share) {
   return 1;
 }
 
+// Share of all masses of at least kMassFloor.
+double FloorShare(const std::map<int, uint64_t>& bins) {
+  uint64_t total = 0, enough = 0;
+  for (const auto& [bin, count] : bins) {
+    total += count;
+    if (bin >= static_cast<int>(1000 * kMassFloor + 0.5)) enough += count;
+  }
+  return total == 0 ? 0 : static_cast<double>(enough) / static_cast<double>(total);
+}
+
 double Share(double part, double whole, double otherwise) {
   return whole > 0 ? part / whole : otherwise;
 }
@@ -39,8 +49,8 @@ using DenseAnswers = std::map<std::pair<std::string, std::string>, bool>;  // by
 
 AnswerSummary SummarizeGroup(const std::vector<const AnswerRecord*>& group, const DenseAnswers& dense) {
   AnswerSummary s;
-  uint64_t tokens = 0, right = 0, prompt_tokens = 0, mass_count = 0, lookups = 0, hits = 0, rows = 0, bytes = 0,
-           key_bytes = 0, steps = 0, corrections = 0, correction_rows = 0;
+  uint64_t tokens = 0, right = 0, prompt_tokens = 0, mass_count = 0, lookups = 0, hits = 0, attended = 0, rows = 0,
+           bytes = 0, key_bytes = 0, steps = 0, corrections = 0, correction_rows = 0;
   double mass = 0, mass_before = 0;
   std::map<int, uint64_t> bins;
   for (const AnswerRecord* r : group) {
@@ -57,6 +67,7 @@ AnswerSummary SummarizeGroup(const std::vector<const AnswerRecord*>& group, cons
     correction_rows += r->correction_rows;
     lookups += r->selection_lookups;
     hits += r->selection_hits;
+    attended += r->attended_rows;
     rows += r->streamed_rows;
     bytes += r->streamed_bytes;
     key_bytes += r->scored_key_bytes;
@@ -74,10 +85,12 @@ AnswerSummary SummarizeGroup(const std::vector<const AnswerRecord*>& group, cons
   s.has_mass = mass_count > 0;
   s.mass_mean = Share(mass, mass_count, 0);
   if (!bins.empty()) s.mass_p5 = Percentile(bins, 0.05);
+  s.floor_share = FloorShare(bins);
   s.mass_before_mean = Share(mass_before, mass_count, 0);
   s.corrections_per_step = Share(corrections, steps, 0);
   s.correction_rows_per_step = Share(correction_rows, steps, 0);
   s.hit_ratio = Share(hits, lookups, 1);
+  s.attended_rows_per_step = Share(attended, steps, 0);
   s.rows_per_step = Share(rows, steps, 0);
   s.bytes_per_step = Share(bytes, steps, 0);
   s.key_bytes_per_step = Share(key_bytes, steps, 0);
@@ -125,7 +138,7 @@ std::string SummaryCsv(const std::vector<AnswerSummary>& summaries) {
   std::string csv =
       "mode,task,chars,prompt_tokens,spec,budget,prompts,exact,exact_share,exact_low,exact_high,token_share,paired,"
       "lost,gained,sign_test,mass_mean,mass_p5,hit_ratio,rows_per_step,bytes_per_step,key_bytes_per_step,"
-      "mass_before_mean,corrections_per_step,correction_rows_per_step\n";
+      "mass_before_mean,corrections_per_step,correction_rows_per_step,mass_floor_share,attended_rows_per_step\n";
   const auto number = [](double value) { return absl::StrFormat("%.6g", value); };
   for (const AnswerSummary& s : summaries) {
     absl::StrAppend(&csv,
@@ -153,7 +166,9 @@ std::string SummaryCsv(const std::vector<AnswerSummary>& summaries) {
                              number(s.key_bytes_per_step),
                              number(s.mass_before_mean),
                              number(s.corrections_per_step),
-                             number(s.correction_rows_per_step)}),
+                             number(s.correction_rows_per_step),
+                             s.has_mass ? number(s.floor_share) : "",
+                             number(s.attended_rows_per_step)}),
                     "\n");
   }
   return csv;
@@ -168,18 +183,21 @@ std::string SummaryTable(const std::vector<AnswerSummary>& summaries) {
     if (previous == nullptr || previous->mode != s.mode || previous->task != s.task || previous->chars != s.chars) {
       absl::StrAppendFormat(&table, "\n%s, %d characters (%.0f tokens), %d prompts, %s\n", s.task, s.chars,
                             s.prompt_tokens, s.prompts, s.mode);
-      absl::StrAppendFormat(&table, "%-*s %6s %13s %7s %5s %6s %6s %6s %6s %9s %9s %9s %9s\n", static_cast<int>(width),
-                            "selection", "exact", "(95 %)", "tokens", "lost", "gained", "mass", "p5", "hits",
-                            "rows/step", "KB/step", "keys KB", "corrected");
+      absl::StrAppendFormat(&table, "%-*s %6s %13s %7s %5s %6s %6s %6s %6s %6s %9s %9s %9s %9s %9s %9s\n",
+                            static_cast<int>(width), "selection", "exact", "(95 %)", "tokens", "lost", "gained", "mass",
+                            "p5", ">=.95", "hits", "attended", "rows/step", "KB/step", "keys KB", "corrected",
+                            "by rows");
     }
     previous = &s;
     absl::StrAppendFormat(&table, "%-*s %6.2f   (%.2f-%.2f) %7.3f %5d %6d ", static_cast<int>(width),
                           SpecLabel(s.spec, s.budget), s.exact_share(), s.exact_interval.low, s.exact_interval.high,
                           s.token_share, s.lost, s.gained);
-    absl::StrAppendFormat(&table, "%6s %6s", s.has_mass ? absl::StrFormat("%.3f", s.mass_mean) : "",
-                          s.mass_p5.has_value() ? absl::StrFormat("%.3f", *s.mass_p5) : "");
-    absl::StrAppendFormat(&table, " %6.3f %9.1f %9.1f %9.1f %9.2f\n", s.hit_ratio, s.rows_per_step,
-                          s.bytes_per_step / 1024, s.key_bytes_per_step / 1024, s.corrections_per_step);
+    absl::StrAppendFormat(&table, "%6s %6s %6s", s.has_mass ? absl::StrFormat("%.3f", s.mass_mean) : "",
+                          s.mass_p5.has_value() ? absl::StrFormat("%.3f", *s.mass_p5) : "",
+                          s.has_mass ? absl::StrFormat("%.4f", s.floor_share) : "");
+    absl::StrAppendFormat(&table, " %6.3f %9.1f %9.1f %9.1f %9.1f %9.2f %9.1f\n", s.hit_ratio, s.attended_rows_per_step,
+                          s.rows_per_step, s.bytes_per_step / 1024, s.key_bytes_per_step / 1024, s.corrections_per_step,
+                          s.correction_rows_per_step);
   }
   return table;
 }

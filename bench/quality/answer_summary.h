@@ -8,6 +8,9 @@
 
 namespace winnow {
 
+// The smallest mass of good quality, as the project's goals have it: a multiple of the records' bins of 1/1000.
+inline constexpr double kMassFloor = 0.95;
+
 // What a specification made of all prompts of one task and length, beside dense attention on the same prompts.
 struct AnswerSummary {
   std::string mode;
@@ -29,10 +32,12 @@ struct AnswerSummary {
   bool has_mass = false;
   double mass_mean = 0;
   std::optional<double> mass_p5;  // 5th percentile over steps, layers and kv heads
-  double mass_before_mean = 0;  // without the guard's corrections; 0 where there is no guard
-  double hit_ratio = 1;         // of selected rows, resident already; 1 where nothing is selected
+  double floor_share = 0;         // share of those masses of at least kMassFloor
+  double mass_before_mean = 0;    // without the guard's corrections; 0 where there is no guard
+  double hit_ratio = 1;           // of selected rows, resident already; 1 where nothing is selected
   // Per decode step, over all layers and kv heads.
-  double rows_per_step = 0;
+  double attended_rows_per_step = 0;  // by attention; corrections apart
+  double rows_per_step = 0;           // that travelled
   double bytes_per_step = 0;
   double key_bytes_per_step = 0;
   double corrections_per_step = 0;  // heads corrected by the guard, and rows that this took

@@ -38,8 +38,9 @@ AnswerRecord Record(const SpecChoice& choice, const Sequence& sequence, uint32_t
     if (sequence.mass.in_bin(bin) > 0) record.mass_bins[bin] = sequence.mass.in_bin(bin);
   }
   record.mass_before_mean = sequence.mass_before.mean();
-  record.corrections = sequence.missed_top_k_corrections + sequence.complement_corrections;
+  record.corrections = sequence.missed_top_k_corrections + sequence.widened_corrections;
   record.correction_rows = sequence.correction_rows;
+  record.attended_rows = sequence.attended_rows;
   record.selection_lookups = sequence.selection_lookups;
   record.selection_hits = sequence.selection_hits;
   record.streamed_rows = sequence.streamed_rows;
@@ -119,7 +120,7 @@ absl::StatusOr<std::vector<AnswerRecord>> ForcedDecoder::Run(const TokenPrompt& 
 
 absl::Status ForcedDecoder::Start(Sequence& sequence, const SavedPrompt& saved, SlotPool& slots) {
   WINNOW_ASSIGN_OR_RETURN(WorkingSet set, WorkingSet::Create(slots, layout_, sequence.spec, sequence.max_positions,
-                                                                     sequence.prompt_tokens()));
+                                                             sequence.prompt_tokens()));
   sequence.working_set.emplace(std::move(set));
   WINNOW_RETURN_IF_ERROR(cache_->Open(sequence));
   return saved.HandTo(sequence, layout_, sender_);

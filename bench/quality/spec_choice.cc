@@ -36,7 +36,9 @@ absl::StatusOr<SpecChoice> ParseSpecChoice(std::string_view text) {
   std::string_view name;
   WINNOW_ASSIGN_OR_RETURN(const uint32_t budget, SplitBudget(text, &name));
   SpecChoice choice{.name = std::string(name), .spec = {}};
-  WINNOW_ASSIGN_OR_RETURN(choice.spec, ParseSpec(name));
+  absl::StatusOr<SelectionSpec> spec = ParseSpec(name);
+  if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("specification \"", AbslSv(text), "\""));
+  choice.spec = *std::move(spec);
   if (budget > 0 && !IsDense(choice.spec)) choice.spec.budget_tokens = budget;
   const absl::Status valid = ValidateSelection(choice.spec);
   if (!valid.ok()) return Annotate(valid, absl::StrCat("specification \"", AbslSv(text), "\""));

@@ -7,17 +7,18 @@ namespace winnow {
 
 // How many times its budget one (layer, kv head) selects under the quality guard: 1, 2, 4 or 8.
 //
-// A head doubles when corrections cost more than doubling would. Each position adds the rows that its correction read
-// to a balance and takes off factor * budget, what doubling costs a position; never below 0. Above kPatience times that
-// cost the head doubles. So a head that predicts badly but is cheap to correct stays small, and one whose complement
-// has to be read grows within a few positions.
+// A head doubles when corrections cost more than doubling would. Each position adds the rows that were needed to bring
+// its mass to the threshold to a balance and takes off factor * budget, what doubling costs a position; never below 0.
+// Above kPatience times that cost the head doubles. So a head that predicts badly but is cheap to correct stays small,
+// and one that needs more than its budget again and again grows within a few positions.
 //
 // It halves after a quiet time without a correction: kQuietPositions at first, twice as long after every growth that
 // follows a halving, so that a head settles at the size that its masses need.
 //
 // A position's record has effect from two positions later on: Sel(p) depends on masses of positions <= p - 2 alone,
-// also where Sel(p) is made before the query of p - 1 has been judged. The records are kept, so that the state at any
-// earlier position can be had again.
+// also where Sel(p) is made before the query of p - 1 has been judged. Where positions share a selection, it has effect
+// from the next multiple of the reuse interval on, an anchor, so that a position's factor is always that of its
+// selection. The records are kept, so that the state at any earlier position can be had again.
 class BudgetGrowth {
  public:
   static constexpr uint32_t kPatience = 4;
@@ -25,7 +26,8 @@ class BudgetGrowth {
   static constexpr uint32_t kMaxQuietPositions = 4096;
 
   // `ceiling`: 1, 2, 4 or 8.
-  BudgetGrowth(uint32_t budget_tokens, uint32_t ceiling) : budget_tokens_(budget_tokens), ceiling_(ceiling) {}
+  BudgetGrowth(uint32_t budget_tokens, uint32_t ceiling, uint32_t reuse_interval = 1)
+      : budget_tokens_(budget_tokens), ceiling_(ceiling), reuse_interval_(reuse_interval) {}
 
   // Of Sel(position).
   uint32_t FactorAt(uint32_t position) const;
@@ -33,9 +35,9 @@ class BudgetGrowth {
   uint32_t BudgetAt(uint32_t position) const {
     return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{FactorAt(position)} * budget_tokens_, UINT32_MAX));
   }
-  // Rows that were read because the mass of `position` was too small; 0: it was not. Positions are consecutive from the
+  // Rows that the mass of `position` needed to be large enough; 0: it was. Positions are consecutive from the
   // first one on. True when the head grew.
-  bool Record(uint32_t position, uint32_t rows_read);
+  bool Record(uint32_t position, uint32_t rows_needed);
   // As if positions >= `position` had not been recorded.
   void Truncate(uint32_t position);
 
@@ -46,13 +48,14 @@ class BudgetGrowth {
   };
   struct Correction {
     uint32_t position;
-    uint32_t rows_read;
+    uint32_t rows_needed;
   };
-  bool Advance(uint32_t position, uint32_t rows_read);
+  bool Advance(uint32_t position, uint32_t rows_needed);
   void Resize(uint32_t position, uint32_t factor);
 
   uint32_t budget_tokens_;
   uint32_t ceiling_;
+  uint32_t reuse_interval_;
   // The log: positions [first_, end_) were recorded, these of them with rows read.
   uint32_t first_ = 0, end_ = 0;
   std::vector<Correction> corrections_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cache_rank/policy/fewest_rows.h"
 #include "cache_rank/policy/top_pages.h"
 
 namespace winnow {
@@ -13,16 +14,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Rows per kernel call: enough to amortise the call, few enough that little is read beyond the stop.
 constexpr uint32_t kBatchRows = 256;
-
-// Of importance: 32 to an octave, where it is positive.
-constexpr uint32_t kBuckets = 1024;
-constexpr int kBucketBits = 18;
-
-// In the order of the numbers; none is NaN.
-uint32_t OrderedBits(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 double LogAdd(double a, double b) {
   if (a < b) std::swap(a, b);
@@ -184,51 +175,13 @@ void SelectMassOfScored(const KernelTable& kernels, const ScoredMassQuestion& q,
   const double target = (1 - double{q.epsilon}) * n;
   if (held >= target) return selected->clear();
   SelectTopK(kernels, q.importance, q.first, q.last, q.budget, scratch.top_k, selected);
-  if (selected->empty()) return;
-
-  // Columns fall into buckets by importance, the most important ones into bucket 0; a bucket's order matters only where
-  // the target is reached in it.
-  std::vector<uint32_t>& columns = *selected;
   const auto mass_of = [&](uint32_t column) -> double {
     if (q.importance_is_mass) return q.importance[column];
     double mass = 0;
     for (int i = 0; i < n; ++i) mass += q.softmaxes.Share(i, column) / (1 + q.unread[i]);
     return mass;
   };
-  uint32_t most = 0;
-  for (const uint32_t column : columns) most = std::max(most, OrderedBits(q.importance[column]));
-  scratch.bucket_of.resize(columns.size());
-  scratch.bucket_mass.assign(kBuckets, 0);
-  for (size_t i = 0; i < columns.size(); ++i) {
-    const uint32_t bucket = std::min((most - OrderedBits(q.importance[columns[i]])) >> kBucketBits, kBuckets - 1);
-    scratch.bucket_of[i] = static_cast<uint16_t>(bucket);
-    scratch.bucket_mass[bucket] += mass_of(columns[i]);
-  }
-  uint32_t last_bucket = 0;
-  while (last_bucket < kBuckets && held + scratch.bucket_mass[last_bucket] < target) {
-    held += scratch.bucket_mass[last_bucket++];
-  }
-  if (last_bucket == kBuckets) return;  // the budget ends it
-
-  const auto more_important = [&](uint32_t a, uint32_t b) {
-    return q.importance[a] != q.importance[b] ? q.importance[a] > q.importance[b] : a < b;
-  };
-  std::vector<uint32_t>& contested = scratch.contested;
-  contested.clear();
-  for (size_t i = 0; i < columns.size(); ++i) {
-    if (scratch.bucket_of[i] == last_bucket) contested.push_back(columns[i]);
-  }
-  std::sort(contested.begin(), contested.end(), more_important);
-  size_t taken = 0;
-  while (taken + 1 < contested.size() && (held += mass_of(contested[taken])) < target) ++taken;
-  const uint32_t least = contested[taken];
-  size_t kept = 0;
-  for (size_t i = 0; i < columns.size(); ++i) {
-    const uint32_t column = columns[i];
-    if (scratch.bucket_of[i] > last_bucket) continue;
-    if (scratch.bucket_of[i] < last_bucket || !more_important(least, column)) columns[kept++] = column;
-  }
-  columns.resize(kept);
+  KeepFewestRows(q.importance, held, target, mass_of, scratch.fewest, selected);
 }
 
 void SelectMassOfPages(const KernelTable& kernels, const PageMassQuestion& q, PageMassScratch& scratch,

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache_rank/policy/fewest_rows.h"
 #include "cache_rank/policy/top_k.h"
 #include "cache_rank/scorer/captured_mass.h"
 #include "cache_rank/scorer/row_groups.h"
@@ -29,9 +30,7 @@ struct ScoredMassQuestion {
 };
 struct ScoredMassScratch {
   ScratchBuffer<uint32_t> top_k;
-  std::vector<uint16_t> bucket_of;
-  std::vector<double> bucket_mass;
-  std::vector<uint32_t> contested;
+  FewestRowsScratch fewest;
 };
 // Replaces `selected` by the fewest of the most important columns that reach the target, ascending.
 void SelectMassOfScored(const KernelTable& kernels, const ScoredMassQuestion& question, ScoredMassScratch& scratch,

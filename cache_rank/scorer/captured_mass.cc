@@ -8,7 +8,11 @@
 
 namespace winnow {
 
-float CapturedMass(const Softmaxes& softmaxes, const float* own_scores, const AttendedSet& attended) {
+double OwnShare(float lse, float own_score) {
+  return 1 / (1 + std::exp(double{lse} - own_score));
+}
+
+double CapturedMassInDouble(const Softmaxes& softmaxes, const float* own_scores, const AttendedSet& attended) {
   double mass = 0;
   for (int i = 0; i < softmaxes.num_queries; ++i) {
     const auto softmax = [&](uint32_t j) { return softmaxes.Share(i, j); };
@@ -17,13 +21,17 @@ float CapturedMass(const Softmaxes& softmaxes, const float* own_scores, const At
     for (uint32_t j : attended.selected) share += softmax(j);
     for (uint32_t j = attended.recent_start; j < softmaxes.num_keys; ++j) share += softmax(j);
     if (own_scores != nullptr) {
-      // exp(own) against exp(lse), the sum of all others.
-      const double own = 1 / (1 + std::exp(double{softmaxes.lse[i]} - own_scores[i]));
+      const double own = OwnShare(softmaxes.lse[i], own_scores[i]);
       share = share * (1 - own) + own;
     }
     mass += share;
   }
-  return std::min(static_cast<float>(mass / softmaxes.num_queries), 1.0f);  // NaN stays NaN: not measured
+  return mass / softmaxes.num_queries;
+}
+
+float CapturedMass(const Softmaxes& softmaxes, const float* own_scores, const AttendedSet& attended) {
+  const double mass = CapturedMassInDouble(softmaxes, own_scores, attended);
+  return std::min(static_cast<float>(mass), 1.0f);  // NaN stays NaN: not measured
 }
 
 TailScores ScoreTail(const KernelTable& kernels, const KeyTable& keys, uint32_t first, uint32_t end,

@@ -20,6 +20,11 @@ struct AttendedSet {
 // rotated queries over rows [0, position], or over [0, position) with `own_scores` [num_queries] those of row
 // `position`, for a selection in which that row had no say.
 float CapturedMass(const Softmaxes& softmaxes, const float* own_scores, const AttendedSet& attended);
+// The same before it is rounded, where it may exceed 1 by what the sums err.
+double CapturedMassInDouble(const Softmaxes& softmaxes, const float* own_scores, const AttendedSet& attended);
+
+// Share of the softmax over rows [0, position] that row `position` has, from its score and the lse of all others.
+double OwnShare(float lse, float own_score);
 
 // What is known of a captured mass.
 struct CapturedMassFigure {

@@ -18,7 +18,6 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
   if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
-  if (WaitsForVerdict(spec) && spec.reuse_interval > 1) return not_built("correction of reused selections");
   return absl::OkStatus();
 }
 

@@ -93,8 +93,9 @@ struct PlanRow {
 };
 static_assert(sizeof(PlanRow) == 32);
 
-inline constexpr uint16_t kDeltaFirst = 1;  // the entry carries the selection
-inline constexpr uint16_t kDeltaLast = 2;   // no more entries of this row and kv head
+inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selection
+inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head
+inline constexpr uint16_t kDeltaMassIsBound = 4;  // captured_mass is a lower bound: not every key was scored
 
 // One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
 // at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
@@ -118,19 +119,18 @@ struct LocalRow {
   uint32_t position;
 };
 
-inline constexpr uint16_t kPartialMissedTopK = 1;   // the state is over the top-k rows that A lacks
-inline constexpr uint16_t kPartialComplement = 2;   // it is over all rows that A lacks
-inline constexpr uint16_t kPartialMassIsBound = 4;  // the masses are lower bounds
+inline constexpr uint16_t kPartialMissedTopK = 1;  // the state is over rows of the real query's top-k that A lacks
+inline constexpr uint16_t kPartialWidened = 2;     // it is over more rows than those: the top-k held too little mass
 
 // The verdict of the real query on one plan row and kv head, exactly one per (plan row, layer, kv head). After the
-// entry, in entries with kPartialMissedTopK or kPartialComplement, the attention state to be merged after that of A:
+// entry, in entries with kPartialMissedTopK or kPartialWidened, the attention state to be merged after that of A:
 //   float o[group_size][head_dim]
 //   float lse[group_size]          natural log
 struct PartialEntry {
   uint32_t plan_row;
   uint16_t kv_head;
   uint16_t flags;
-  float mass_before;   // captured by A
+  float mass_before;   // captured by A; exact, as verdicts score every key
   float mass_after;    // with the rows of the state
   uint32_t rows_read;  // of the state; 0 without one
 };

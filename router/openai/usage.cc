@@ -24,7 +24,7 @@ void UsageTotals::Add(const v1::SelectionStats& stats) {
   }
   mass_is_bound_ = mass_is_bound_ || stats.captured_mass_is_bound();
   missed_top_k_ += stats.missed_top_k_corrections();
-  complement_ += stats.complement_corrections();
+  widened_ += stats.widened_corrections();
   correction_rows_ += stats.correction_rows();
   lookups_ += stats.selection_lookups();
   hits_ += stats.selection_hits();
@@ -58,7 +58,7 @@ void UsageTotals::Write(JsonWriter* json) const {
   mass("captured_mass_before_mean", "captured_mass_before_p5", mass_before_);
   json->Key("captured_mass_is_bound").Bool(mass_is_bound_);
   json->Key("corrections").BeginObject();
-  json->Key("missed_top_k").Int(missed_top_k_).Key("complement").Int(complement_).EndObject();
+  json->Key("missed_top_k").Int(missed_top_k_).Key("widened").Int(widened_).EndObject();
   json->Key("correction_rows").Int(correction_rows_);
   ratio("hit_ratio", lookups_ > 0, lookups_ > 0 ? static_cast<double>(hits_) / static_cast<double>(lookups_) : 0);
   json->Key("streamed_rows").Int(streamed_rows_);

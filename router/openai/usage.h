@@ -43,7 +43,7 @@ class UsageTotals {
   Mass mass_before_;
   bool mass_is_bound_ = false;
   uint64_t missed_top_k_ = 0;
-  uint64_t complement_ = 0;
+  uint64_t widened_ = 0;
   uint64_t correction_rows_ = 0;
   uint64_t lookups_ = 0;
   uint64_t hits_ = 0;

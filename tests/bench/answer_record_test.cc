@@ -30,6 +30,7 @@ AnswerRecord Sample(const std::string& id, const std::string& spec, uint32_t bud
   r.mass_before_mean = 0.5;
   r.corrections = 7;
   r.correction_rows = 900;
+  r.attended_rows = 5000;
   r.selection_lookups = 4096;
   r.selection_hits = 4000;
   r.streamed_rows = 96;
@@ -56,13 +57,21 @@ TEST(AnswerRecordTest, FindsColumnsByName) {
   EXPECT_THAT(Parse(text).value(), ElementsAre(record));
 }
 
+TEST(AnswerRecordTest, ReadsFilesFromBeforeAttendedRowsWereCounted) {
+  AnswerRecord record = Sample("a", "dense", 0);
+  std::string text = AnswerHeader() + "\n" + AnswerLine(record) + "\n";
+  text.replace(text.find("attended_rows"), 13, "of_no_meaning");
+  record.attended_rows = 0;
+  EXPECT_THAT(Parse(text).value(), ElementsAre(record));
+}
+
 TEST(AnswerRecordTest, ErrorsNameFileAndLine) {
   const std::string good = AnswerHeader() + "\n" + AnswerLine(Sample("a", "dense", 0)) + "\n";
   const auto fails = [](const std::string& what) {
     return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };
   EXPECT_THAT(Parse(""), fails("answers.csv: is empty"));
-  EXPECT_THAT(Parse(good + "a,b\n"), fails("answers.csv:3: has 2 fields, the header has 22"));
+  EXPECT_THAT(Parse(good + "a,b\n"), fails("answers.csv:3: has 2 fields, the header has 23"));
   EXPECT_THAT(Parse(good + "\"a\n"), fails("answers.csv:3: a quote is not closed"));
   EXPECT_THAT(Parse("id,spec\na,b\n"), fails("answers.csv: column \"mode\" is missing"));
   std::string bad = AnswerLine(Sample("a", "dense", 0));

@@ -57,6 +57,8 @@ TEST(AnswerSummaryTest, WeighsMassesAndRatesByTheirCounts) {
   a.mass_count = 90;
   a.mass_mean = 0.9;
   a.mass_bins = {{900, 90}};
+  a.attended_rows = 1000;
+  a.correction_rows = 40;
   a.selection_lookups = 100;
   a.selection_hits = 90;
   a.streamed_rows = 10;
@@ -65,7 +67,8 @@ TEST(AnswerSummaryTest, WeighsMassesAndRatesByTheirCounts) {
   b.decode_steps = 30;
   b.mass_count = 10;
   b.mass_mean = 0.5;
-  b.mass_bins = {{499, 6}, {502, 4}};
+  b.mass_bins = {{499, 6}, {949, 1}, {950, 3}};
+  b.attended_rows = 600;
   b.selection_lookups = 300;
   b.selection_hits = 150;
   b.streamed_rows = 150;
@@ -75,6 +78,9 @@ TEST(AnswerSummaryTest, WeighsMassesAndRatesByTheirCounts) {
   EXPECT_TRUE(s.has_mass);
   EXPECT_DOUBLE_EQ(s.mass_mean, 0.86);
   EXPECT_DOUBLE_EQ(s.mass_p5.value(), 0.499);  // the sixth of a hundred, from below
+  EXPECT_DOUBLE_EQ(s.floor_share, 0.03);
+  EXPECT_DOUBLE_EQ(s.attended_rows_per_step, 40);
+  EXPECT_DOUBLE_EQ(s.correction_rows_per_step, 1);
   EXPECT_DOUBLE_EQ(s.hit_ratio, 0.6);
   EXPECT_DOUBLE_EQ(s.rows_per_step, 4);
   EXPECT_DOUBLE_EQ(s.bytes_per_step, 512);

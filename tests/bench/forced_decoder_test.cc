@@ -72,6 +72,13 @@ TEST_F(ForcedDecoderTest, CountsWhatASelectionReadsAndMoves) {
   const KvLayout layout = model_->layout();
   const uint64_t lists = static_cast<uint64_t>(layout.num_layers) * layout.num_kv_heads;
   EXPECT_EQ(record.selection_lookups, 47 * lists * 128);
+  uint64_t attended = 0;
+  const SelectionSpec& spec = specs[1].spec;
+  for (uint32_t position = 1692; position < 1692 + 47; ++position) {
+    attended += spec.sink_tokens + 128 + position + 1 -
+                RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+  }
+  EXPECT_EQ(record.attended_rows, attended * lists);
   EXPECT_EQ(record.mass_count, 46 * lists);  // the last position's mass would come with the next delta
   uint64_t keys = 0;
   for (uint64_t position = 1692; position < 1692 + 47; ++position) keys += position;

@@ -24,6 +24,14 @@ TEST(SpecChoiceTest, ABudgetReplacesThePresets) {
   EXPECT_EQ(choice.name, "exact-token");
 }
 
+TEST(SpecChoiceTest, FieldsMayBeChanged) {
+  const SpecChoice choice = ParseSpecChoice("winnow,predictor=temporal,min_captured_mass=0.95:256").value();
+  EXPECT_EQ(choice.name, "winnow,predictor=temporal,min_captured_mass=0.95");
+  EXPECT_EQ(choice.spec.predictor, Predictor::kTemporal);
+  EXPECT_EQ(choice.spec.min_captured_mass, 0.95f);
+  EXPECT_EQ(choice.spec.budget_tokens, 256u);
+}
+
 TEST(SpecChoiceTest, DenseHasNoBudget) {
   EXPECT_EQ(ParseSpecChoice("dense:256").value().spec, FindPreset("dense").value());
   EXPECT_EQ(ParseSpecChoice("dense").value().budget(), 0u);
@@ -34,6 +42,7 @@ TEST(SpecChoiceTest, ErrorsNameTheText) {
     return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };
   EXPECT_THAT(ParseSpecChoice("winow:256"), fails("\"winow\""));
+  EXPECT_THAT(ParseSpecChoice("winnow,window=99:256"), fails("window=99:256"));
   EXPECT_THAT(ParseSpecChoice("winnow:many"), fails("\"winnow:many\""));
   EXPECT_THAT(ParseSpecChoice("winnow:0"), fails("\"winnow:0\""));
 }

@@ -29,6 +29,24 @@ TEST(BudgetGrowth, DoublesWhenCorrectionsCostMoreThanDoublingAndNoSoonerThanTwoP
   EXPECT_EQ(growth.FactorAt(55), 4u);
 }
 
+TEST(BudgetGrowth, ChangesAtAnchorsOnly) {
+  for (const uint32_t reuse : {2u, 3u, 4u, 16u}) {
+    BudgetGrowth growth(kBudget, 8, reuse);
+    std::vector<uint32_t> growths;  // positions whose record made the head grow
+    for (uint32_t p = 0; p < 200; ++p) {
+      if (growth.Record(p, 350)) growths.push_back(p);
+    }
+    ASSERT_EQ(growths.size(), 2u) << "to 200 and 400 rows a position";
+    for (uint32_t p = 0; p < 250; ++p) {
+      uint32_t expected = 1;
+      for (const uint32_t grew : growths) {
+        if (p - p % reuse >= grew + 2) expected *= 2;  // its anchor comes two positions later at least
+      }
+      EXPECT_EQ(growth.FactorAt(p), expected) << reuse << " " << p;
+    }
+  }
+}
+
 TEST(BudgetGrowth, StaysWhereCorrectionsAreCheap) {
   BudgetGrowth growth(kBudget, 8);
   for (uint32_t p = 0; p < 1000; ++p) growth.Record(p, 90);

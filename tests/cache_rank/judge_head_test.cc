@@ -10,32 +10,6 @@
 namespace winnow::test {
 namespace {
 
-TEST(DecideCorrection, DecisionTable) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  using enum CorrectionAction;
-  struct Row {
-    Correction correction;
-    float wanted, mass, with_top_k;
-    CorrectionAction action;
-  };
-  for (const Row& row :
-       {Row{Correction::kNone, 0.0f, 0.1f, 0.2f, kNone}, Row{Correction::kNone, 0.0f, kNan, kNan, kNone},
-        Row{Correction::kRemote, 0.0f, 0.1f, 0.2f, kMissedTopK},
-        Row{Correction::kRemote, 0.0f, 1.0f, 1.0f, kMissedTopK}, Row{Correction::kNone, 0.9f, 0.9f, 0.95f, kNone},
-        Row{Correction::kNone, 0.9f, 0.89f, 0.9f, kMissedTopK}, Row{Correction::kNone, 0.9f, 0.5f, 0.89f, kComplement},
-        Row{Correction::kNone, 0.9f, kNan, kNan, kComplement},
-        Row{Correction::kRemote, 0.9f, 0.95f, 0.97f, kMissedTopK},
-        Row{Correction::kRemote, 0.9f, 0.5f, 0.92f, kMissedTopK},
-        Row{Correction::kRemote, 0.9f, 0.5f, 0.6f, kComplement},
-        Row{Correction::kNone, 1.0f, 0.999f, 0.9999f, kComplement}, Row{Correction::kNone, 1.0f, 1.0f, 1.0f, kNone}}) {
-    SelectionSpec spec = SmallSpec(Predictor::kDepth);
-    spec.correction = row.correction;
-    spec.min_captured_mass = row.wanted;
-    EXPECT_EQ(DecideCorrection(spec, row.mass, row.with_top_k), row.action)
-        << row.wanted << " " << row.mass << " " << row.with_top_k;
-  }
-}
-
 // One group's queries, keys and values in double.
 class JudgeHeadTest : public testing::Test {
  protected:
@@ -67,18 +41,32 @@ class JudgeHeadTest : public testing::Test {
                .row_blocks = stored_.kv.row_blocks(0, kHead),
                .query = query_.data(),
                .selected = selected_,
-               .mass_of_top_k = {}},
+               .mass_of_top_k = mass_of_top_k_},
               scratch_, judge_, &partial);
     return partial;
   }
 
-  std::vector<uint32_t> TopK() const {
+  // Selectable rows in the order of their importance.
+  std::vector<uint32_t> Order() const {
     std::vector<uint32_t> all(recent_ - spec_.sink_tokens);
     for (uint32_t i = 0; i < all.size(); ++i) all[i] = spec_.sink_tokens + i;
     std::stable_sort(all.begin(), all.end(), [&](uint32_t a, uint32_t b) { return importance_[a] > importance_[b]; });
-    all.resize(spec_.budget_tokens);
-    std::sort(all.begin(), all.end());
     return all;
+  }
+  std::vector<uint32_t> TopK() const {
+    std::vector<uint32_t> top_k = Order();
+    top_k.resize(spec_.budget_tokens);
+    std::sort(top_k.begin(), top_k.end());
+    return top_k;
+  }
+  // The `count` most important rows that A lacks.
+  std::vector<uint32_t> BestMissed(size_t count) const {
+    std::vector<uint32_t> best;
+    for (const uint32_t row : Order()) {
+      if (best.size() < count && !std::binary_search(selected_.begin(), selected_.end(), row)) best.push_back(row);
+    }
+    std::sort(best.begin(), best.end());
+    return best;
   }
   double Mass(const std::vector<uint32_t>& selected) const {
     return MassReference(queries_, stored_.Keys(kHead, kPosition + 1), 1, spec_.sink_tokens, selected, recent_);
@@ -122,6 +110,7 @@ class JudgeHeadTest : public testing::Test {
   Vector importance_;
   uint32_t recent_ = 0;
   std::vector<uint32_t> selected_;
+  std::optional<float> mass_of_top_k_;
   SelectScratch scratch_;
   JudgeScratch judge_;
 };
@@ -136,27 +125,63 @@ TEST_F(JudgeHeadTest, RemoteCorrectionAddsExactlyTheTopKThatAMisses) {
   ExpectStateOver(partial, Without(TopK()));
 }
 
-TEST_F(JudgeHeadTest, AThresholdBetweenTheTwoMassesAddsTheTopKAndOneAboveBothTheRest) {
-  const float before = static_cast<float>(Mass(selected_)), with_top_k = static_cast<float>(Mass(With(TopK())));
-  ASSERT_LT(before + 0.01, with_top_k);
-  ASSERT_LT(with_top_k + 0.01, 1);
-  spec_.min_captured_mass = before - 0.005f;
-  const HeadPartial none = Judge();
-  EXPECT_EQ(none.action, CorrectionAction::kNone);
-  EXPECT_EQ(none.rows_read, 0u);
-  EXPECT_TRUE(none.o.empty() && none.lse.empty());
-  EXPECT_EQ(none.mass_after, none.mass_before);
+TEST_F(JudgeHeadTest, AHeadAboveTheThresholdIsLeftAlone) {
+  spec_.min_captured_mass = static_cast<float>(Mass(selected_)) - 0.005f;
+  const HeadPartial partial = Judge();
+  EXPECT_EQ(partial.action, CorrectionAction::kNone);
+  EXPECT_EQ(partial.rows_read, 0u);
+  EXPECT_EQ(partial.rows_needed, 0u);
+  EXPECT_TRUE(partial.o.empty() && partial.lse.empty());
+  EXPECT_NEAR(partial.mass_before, Mass(selected_), kTolerance);
+  EXPECT_EQ(partial.mass_after, partial.mass_before);
+}
 
-  spec_.min_captured_mass = with_top_k - 0.005f;
-  ExpectStateOver(Judge(), Without(TopK()));
+// With the guard alone, and with remote correction, which reads the missed top-k in any case.
+TEST_F(JudgeHeadTest, AHeadBelowTheThresholdGetsTheFewestRowsThatReachIt) {
+  const size_t missed_top_k = Without(TopK()).size();
+  ASSERT_GT(missed_top_k, 12u);
+  const size_t all = recent_ - spec_.sink_tokens - selected_.size();
+  for (const size_t count : {size_t{1}, missed_top_k / 2, missed_top_k, missed_top_k + 1, 3 * missed_top_k, all - 1}) {
+    SCOPED_TRACE(count);
+    const double less = Mass(With(BestMissed(count - 1))), enough = Mass(With(BestMissed(count)));
+    if (enough - less < 2 * kTolerance) continue;  // which side it falls on is a matter of rounding
+    spec_.min_captured_mass = static_cast<float>((less + enough) / 2);
+    for (const Correction correction : {Correction::kNone, Correction::kRemote}) {
+      spec_.correction = correction;
+      const size_t read = correction == Correction::kRemote ? std::max(count, missed_top_k) : count;
+      const HeadPartial partial = Judge();
+      EXPECT_EQ(partial.rows_needed, count);
+      EXPECT_EQ(partial.action, read > missed_top_k ? CorrectionAction::kWidened : CorrectionAction::kMissedTopK);
+      EXPECT_NEAR(partial.mass_before, Mass(selected_), kTolerance);
+      EXPECT_NEAR(partial.mass_after, Mass(With(BestMissed(read))), kTolerance);
+      EXPECT_GE(partial.mass_after, spec_.min_captured_mass);
+      ExpectStateOver(partial, BestMissed(read));
+    }
+  }
+}
 
-  spec_.min_captured_mass = with_top_k + 0.005f;
-  const HeadPartial whole = Judge();
-  EXPECT_EQ(whole.action, CorrectionAction::kComplement);
-  EXPECT_EQ(whole.mass_after, 1);
-  std::vector<uint32_t> all;
-  for (uint32_t j = spec_.sink_tokens; j < recent_; ++j) all.push_back(j);
-  ExpectStateOver(whole, Without(all));
+TEST_F(JudgeHeadTest, AThresholdThatNothingLessReachesReadsEverything) {
+  spec_.min_captured_mass = 1;
+  const HeadPartial partial = Judge();
+  EXPECT_EQ(partial.action, CorrectionAction::kWidened);
+  EXPECT_EQ(partial.mass_after, 1);
+  const size_t all = recent_ - spec_.sink_tokens - selected_.size();
+  EXPECT_EQ(partial.rows_needed, all);
+  ExpectStateOver(partial, BestMissed(all));
+}
+
+TEST_F(JudgeHeadTest, TheMassOfATopKSavesThePassOverTheKeysUnlessItIsTooSmall) {
+  selected_ = TopK();
+  mass_of_top_k_ = static_cast<float>(Mass(selected_));
+  spec_.correction = Correction::kRemote;
+  spec_.min_captured_mass = *mass_of_top_k_ - 0.01f;
+  EXPECT_EQ(Judge().action, CorrectionAction::kNone);
+  EXPECT_EQ(scratch_.scored_key_bytes, 0u);
+  spec_.min_captured_mass = *mass_of_top_k_ + 0.01f;
+  const HeadPartial partial = Judge();
+  EXPECT_EQ(partial.action, CorrectionAction::kWidened);
+  EXPECT_GE(partial.mass_after, spec_.min_captured_mass);
+  ExpectStateOver(partial, BestMissed(partial.rows_needed));
 }
 
 TEST_F(JudgeHeadTest, NothingIsAddedWhereNothingIsMissed) {
@@ -172,7 +197,7 @@ TEST_F(JudgeHeadTest, OverflowedQueriesAreCorrectedByEverything) {
   spec_.min_captured_mass = 0.5f;
   std::fill(query_.begin(), query_.end(), NAN);
   const HeadPartial partial = Judge();
-  EXPECT_EQ(partial.action, CorrectionAction::kComplement);
+  EXPECT_EQ(partial.action, CorrectionAction::kWidened);
   EXPECT_EQ(partial.rows_read, recent_ - spec_.sink_tokens - selected_.size());
 }
 

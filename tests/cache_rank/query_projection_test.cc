@@ -183,7 +183,11 @@ class ProjectionOnTheCacheRank : public testing::Test {
     spec_ = SmallSpec(Predictor::kDepth);
     spec_.projection = Projection::kCacheRank;
   }
-  using Selections = std::map<uint32_t, std::vector<std::vector<uint32_t>>>;
+  struct Served {
+    std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
+    std::map<uint32_t, std::map<size_t, FakeSequence::Verdict>> verdicts;
+    bool operator==(const Served&) const = default;
+  };
 
   TestCluster::Options Options() const {
     TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
@@ -191,7 +195,7 @@ class ProjectionOnTheCacheRank : public testing::Test {
     return options;
   }
   // With the projection done by the sender.
-  Selections Expected(uint32_t lookahead) const {
+  Served Expected(uint32_t lookahead) const {
     SelectionSpec spec = spec_;
     spec.projection = Projection::kInferenceRank;
     spec.lookahead = lookahead;
@@ -211,7 +215,7 @@ class ProjectionOnTheCacheRank : public testing::Test {
     FakeSequence* sequence = rank->Prefill(1, 13, spec, 150);
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(rank->Decode({sequence}));
     EXPECT_TRUE(rank->errors.empty());
-    return sequence->selections;
+    return {sequence->selections, sequence->verdicts};
   }
 
   const TempDir dir_;
@@ -223,7 +227,7 @@ class ProjectionOnTheCacheRank : public testing::Test {
 TEST_F(ProjectionOnTheCacheRank, SelectsTheSameAloneOrBatched) {
   for (const uint32_t lookahead : {1u, 2u}) {
     spec_.lookahead = lookahead;
-    const Selections expected = Expected(lookahead);
+    const Served expected = Expected(lookahead);
     for (const int neighbours : {0, 3, 20}) {
       TestCluster::Options options = Options();
       options.num_threads = neighbours == 3 ? 2 : 1;
@@ -233,14 +237,15 @@ TEST_F(ProjectionOnTheCacheRank, SelectsTheSameAloneOrBatched) {
       for (int i = 0; i < neighbours; ++i) rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec_, 130 + i));
       for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode(rows)) << neighbours;
       EXPECT_TRUE(rank->errors.empty()) << rank->errors[0];
-      EXPECT_EQ(rows.back()->selections, expected) << "lookahead " << lookahead << ", neighbours " << neighbours;
+      EXPECT_EQ(rows.back()->selections, expected.selections)
+          << "lookahead " << lookahead << ", neighbours " << neighbours;
       EXPECT_EQ(cluster.metrics.Snapshot().projections, 20u * (4 - lookahead) * (1 + neighbours));
     }
   }
 }
 
 TEST_F(ProjectionOnTheCacheRank, ServesTheSameAfterItsInferenceRankDied) {
-  const Selections expected = Expected(1);
+  const Served expected = Expected(1);
   for (const int layers_of_last_step : {1, 3}) {
     TestCluster cluster(Options(), 4);
     auto rank = cluster.NewRank();
@@ -252,7 +257,50 @@ TEST_F(ProjectionOnTheCacheRank, ServesTheSameAfterItsInferenceRankDied) {
     auto successor = cluster.NewRank();
     FakeSequence* after = successor->Attach(*before);
     while (after->next_position < 165) ASSERT_TRUE(successor->Decode({after}));
-    for (const auto& [position, lists] : after->selections) EXPECT_EQ(lists, expected.at(position)) << position;
+    for (const auto& [position, lists] : after->selections)
+      EXPECT_EQ(lists, expected.selections.at(position)) << position;
+  }
+}
+
+// Verdicts and projections of one layer share a queue.
+TEST_F(ProjectionOnTheCacheRank, IsGuardedAndCorrectedAlike) {
+  struct Guard {
+    float min_captured_mass;
+    Correction correction;
+  };
+  for (const Guard& guard :
+       {Guard{0.98f, Correction::kNone}, Guard{0, Correction::kRemote}, Guard{0.98f, Correction::kRemote}}) {
+    SCOPED_TRACE(testing::Message() << guard.min_captured_mass << " " << static_cast<int>(guard.correction));
+    spec_.min_captured_mass = guard.min_captured_mass;
+    spec_.correction = guard.correction;
+    spec_.budget_growth = 2;
+    for (const uint32_t lookahead : {1u, 2u}) {
+      spec_.lookahead = lookahead;
+      const Served expected = Expected(lookahead);
+      ASSERT_EQ(expected.verdicts.size(), 20u);
+      int corrected = 0;
+      for (const auto& [position, verdicts] : expected.verdicts) {
+        ASSERT_EQ(verdicts.size(), 4u * 2) << "one per layer and kv head";
+        for (const auto& [list, verdict] : verdicts) corrected += verdict.entry.rows_read > 0;
+      }
+      ASSERT_GT(corrected, 20) << "the case must need corrections";
+      for (const int neighbours : {0, 3}) {
+        TestCluster::Options options = Options();
+        options.num_threads = neighbours == 3 ? 2 : 1;
+        TestCluster cluster(options, 4);
+        auto rank = cluster.NewRank();
+        std::vector<FakeSequence*> rows{rank->Prefill(1, 13, spec_, 150)};
+        for (int i = 0; i < neighbours; ++i) {
+          SelectionSpec other = spec_;
+          if (i == 1) other.min_captured_mass = 0, other.correction = Correction::kNone;
+          rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, other, 130 + i));
+        }
+        for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode(rows)) << neighbours;
+        EXPECT_TRUE(rank->errors.empty()) << rank->errors[0];
+        EXPECT_TRUE((Served{rows.back()->selections, rows.back()->verdicts} == expected))
+            << "lookahead " << lookahead << ", neighbours " << neighbours;
+      }
+    }
   }
 }
 

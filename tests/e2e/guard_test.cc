@@ -33,7 +33,7 @@ TEST_F(Guard, KeepsTheMassAboveTheThresholdAndSaysWhatItDid) {
     EXPECT_GT(guarded.Stat("correction_rows"), 0) << preset;
   }
   const Metrics cache = cluster_->MetricsOf("cache-0");
-  for (const char* action : {"missed_top_k", "complement", "budget_growth"}) {
+  for (const char* action : {"missed_top_k", "widened", "budget_growth"}) {
     EXPECT_GT(cache.Value("winnow_selection_escalations_total", {{"action", action}}), 0) << action;
   }
   EXPECT_GT(cache.Value("winnow_corrected_attention_mass_count"), 0);
@@ -45,6 +45,33 @@ TEST_F(Guard, AThresholdOfOneAnswersAsDenseDoes) {
   ASSERT_TRUE(dense.ok() && guarded.ok()) << dense.error << guarded.error;
   EXPECT_EQ(guarded.ids, dense.ids);
   EXPECT_EQ(guarded.Stat("captured_mass_mean"), 1);
+}
+
+TEST_F(Guard, SaysWhichMassesAreBounds) {
+  const auto is_bound = [](const Completion& answer) -> bool {
+    return answer.usage.at("winnow").at("captured_mass_is_bound");
+  };
+  const auto bounds = [](const char* rank) {
+    return cluster_->MetricsOf(rank).Value("winnow_captured_mass_bounds_total");
+  };
+  const Completion token = Ask({{"selection", "exact-token"}});
+  ASSERT_TRUE(token.ok()) << token.error;
+  EXPECT_FALSE(is_bound(token));
+  EXPECT_EQ(bounds("cache-0"), 0);
+  EXPECT_EQ(bounds("inference-0"), 0);
+  // A verdict scores every key, whatever the scorer.
+  const Json two_stage = "predictor=exact,scorer=two-stage";
+  const Completion judged = Ask({{"selection", two_stage}, {"min_captured_mass", 0.01}});
+  ASSERT_TRUE(judged.ok()) << judged.error;
+  EXPECT_FALSE(is_bound(judged));
+  EXPECT_EQ(bounds("cache-0"), 0);
+  const Completion bounded = Ask({{"selection", two_stage}});
+  ASSERT_TRUE(bounded.ok()) << bounded.error;
+  EXPECT_TRUE(is_bound(bounded));
+  EXPECT_GT(bounded.Stat("captured_mass_mean"), 0);
+  EXPECT_LT(bounded.Stat("captured_mass_mean"), judged.Stat("captured_mass_mean")) << "of the same selections";
+  EXPECT_GT(bounds("cache-0"), 0);
+  EXPECT_EQ(bounds("cache-0"), bounds("inference-0"));
 }
 
 }  // namespace

@@ -62,14 +62,17 @@ double Difference(const Logits& a, const Logits& b) {
 }
 
 TEST_P(GuardedDecodeTest, ASmallestMassOfOneIsDenseAttention) {
-  MassSummary mass;
-  const Logits guarded = DecodeAlone(Spec(GetParam(), 1, Correction::kNone), &mass);
   const Logits dense = DecodeAlone(DenseSpec());
-  // Three layers of f32 sums over 270 rows in another order, 2^-24 each and growing with the root of their number.
-  EXPECT_LT(Difference(guarded, dense), 1e-5);
   EXPECT_GT(Difference(DecodeAlone(Spec(GetParam(), 0, Correction::kNone)), dense), 1e-3) << "selection must matter";
-  EXPECT_EQ(mass.count(), uint64_t{kDecodes} * 3 * 2);
-  EXPECT_EQ(mass.mean(), 1);
+  for (const uint32_t reuse : {1u, 4u}) {
+    SelectionSpec spec = Spec(GetParam(), 1, Correction::kNone);
+    spec.reuse_interval = reuse;
+    MassSummary mass;
+    // Three layers of f32 sums over 270 rows in another order, 2^-24 each and growing with the root of their number.
+    EXPECT_LT(Difference(DecodeAlone(spec, &mass), dense), 1e-5) << reuse;
+    EXPECT_EQ(mass.count(), uint64_t{kDecodes} * 3 * 2) << reuse;
+    EXPECT_EQ(mass.mean(), 1) << reuse;
+  }
 }
 
 // Stands between transformer and decode step, and recomputes each layer's attention in double from the rows that the
@@ -216,7 +219,7 @@ TEST_P(GuardedDecodeTest, RemoteCorrectionIsAttentionOverAAndTheExactTopK) {
     EXPECT_GT(kv.corrected_heads, 20);
     EXPECT_GT(sequence->mass.mean(), sequence->mass_before.mean());
   }
-  EXPECT_EQ(sequence->complement_corrections, 0u);
+  EXPECT_EQ(sequence->widened_corrections, 0u);
 }
 
 TEST_P(GuardedDecodeTest, NobodysBitsDependOnWhoElseIsInTheBatch) {
@@ -250,6 +253,26 @@ std::string Name(Predictor predictor) {
 INSTANTIATE_TEST_SUITE_P(Predictors, GuardedDecodeTest,
                          testing::Values(Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth),
                          [](const auto& info) { return Name(info.param); });
+
+TEST(GuardedDecode, OnlyMassesOfUnjudgedScorersThatSkipKeysAreBounds) {
+  struct Row {
+    Scorer scorer;
+    float min_captured_mass;
+    bool is_bound;
+  };
+  for (const Row& row : {Row{Scorer::kToken, 0, false}, Row{Scorer::kPageMinmax, 0, true},
+                         Row{Scorer::kTwoStage, 0, true}, Row{Scorer::kTwoStage, 0.5f, false}}) {
+    SelectionSpec spec = Spec(Predictor::kDepth, row.min_captured_mass, Correction::kNone);
+    spec.scorer = row.scorer;
+    spec.candidate_factor = 2;
+    TwoRanks ranks(kModel);
+    Sequence* sequence = ranks.Prefill(1, 5, spec, kPrompt, kDecodes);
+    for (uint32_t i = 0; i < kDecodes; ++i) ranks.Decode({sequence});
+    ASSERT_TRUE(sequence->failure.ok()) << sequence->failure;
+    EXPECT_GT(sequence->mass.count(), 0u);
+    EXPECT_EQ(sequence->mass_is_bound, row.is_bound) << static_cast<int>(row.scorer) << " " << row.min_captured_mass;
+  }
+}
 
 TEST(GuardedDecode, AVerdictThatDoesNotComePoisonsItsRowAlone) {
   TwoRanks ranks(kModel, std::chrono::milliseconds(50));

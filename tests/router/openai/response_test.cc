@@ -43,7 +43,7 @@ constexpr char kUsage[] =
     R"("usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0},)"
     R"("winnow":{"selection":"winnow,budget=512","captured_mass_mean":null,"captured_mass_p5":null,)"
     R"("captured_mass_before_mean":null,"captured_mass_before_p5":null,"captured_mass_is_bound":false,)"
-    R"("corrections":{"missed_top_k":0,"complement":0},"correction_rows":0,"hit_ratio":null,"streamed_rows":0,"streamed_bytes":0,)"
+    R"("corrections":{"missed_top_k":0,"widened":0},"correction_rows":0,"hit_ratio":null,"streamed_rows":0,"streamed_bytes":0,)"
     R"("context_tokens":0,"resident_rows":0,"reattach_count":0,"not_identical":false}}})";
 
 TEST(CompletionFormat, WholeResponse) {
@@ -173,7 +173,7 @@ TEST(UsageTotals, AggregatesOutputs) {
   second.set_captured_mass_before_p5(0.5f);
   second.set_captured_mass_is_bound(true);
   second.set_missed_top_k_corrections(3);
-  second.set_complement_corrections(2);
+  second.set_widened_corrections(2);
   second.set_correction_rows(700);
   v1::SelectionStats unmeasured;
   for (const auto& stats : {first, second, unmeasured}) usage.Add(stats);
@@ -184,7 +184,7 @@ TEST(UsageTotals, AggregatesOutputs) {
       R"({"prompt_tokens":30,"completion_tokens":10,"total_tokens":40,"prompt_tokens_details":{"cached_tokens":0},"winnow":{)"
       R"("selection":"","captured_mass_mean":0.625,"captured_mass_p5":0.25,)"
       R"("captured_mass_before_mean":0.75,"captured_mass_before_p5":0.5,"captured_mass_is_bound":true,)"
-      R"("corrections":{"missed_top_k":3,"complement":2},"correction_rows":700,"hit_ratio":0.75,"streamed_rows":5,"streamed_bytes":2560,)"
+      R"("corrections":{"missed_top_k":3,"widened":2},"correction_rows":700,"hit_ratio":0.75,"streamed_rows":5,"streamed_bytes":2560,)"
       R"("context_tokens":14,"resident_rows":8,"reattach_count":2,"not_identical":true}})");
 }
 

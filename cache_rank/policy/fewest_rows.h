@@ -1,0 +1,67 @@
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace winnow {
+
+struct FewestRowsScratch {
+  std::vector<uint16_t> bucket_of;
+  std::vector<double> bucket_mass;
+  std::vector<uint32_t> contested;
+};
+
+// Keeps of `rows`, in their order, the fewest of the most important ones, ties to the lower row, that bring `held` to
+// `target`. All of them where they do not suffice, or where a sum is not a number. Takes time linear in the number of
+// rows: they fall into buckets by importance, and a bucket's order matters only where the target is reached in it.
+//
+// importance [row] is not NaN; mass_of(row) >= 0 is what a row holds.
+template <class Mass>
+void KeepFewestRows(const float* importance, double held, double target, Mass mass_of, FewestRowsScratch& scratch,
+                    std::vector<uint32_t>* rows) {
+  // Of positive numbers 32 buckets to an octave, the most important rows in the first.
+  constexpr uint32_t kBuckets = 1024;
+  constexpr int kBucketBits = 18;
+  const auto ordered_bits = [](float value) {
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  };
+  const auto more_important = [&](uint32_t a, uint32_t b) {
+    return importance[a] != importance[b] ? importance[a] > importance[b] : a < b;
+  };
+  if (held >= target) return rows->clear();
+
+  uint32_t most = 0;
+  for (const uint32_t row : *rows) most = std::max(most, ordered_bits(importance[row]));
+  scratch.bucket_of.resize(rows->size());
+  scratch.bucket_mass.assign(kBuckets, 0);
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const uint32_t row = (*rows)[i];
+    const uint32_t bucket = std::min((most - ordered_bits(importance[row])) >> kBucketBits, kBuckets - 1);
+    scratch.bucket_of[i] = static_cast<uint16_t>(bucket);
+    scratch.bucket_mass[bucket] += mass_of(row);
+  }
+  uint32_t last_bucket = 0;
+  while (last_bucket < kBuckets && !(held + scratch.bucket_mass[last_bucket] >= target)) {
+    held += scratch.bucket_mass[last_bucket++];
+  }
+  if (last_bucket == kBuckets) return;
+
+  std::vector<uint32_t>& contested = scratch.contested;
+  contested.clear();
+  for (size_t i = 0; i < rows->size(); ++i) {
+    if (scratch.bucket_of[i] == last_bucket) contested.push_back((*rows)[i]);
+  }
+  std::sort(contested.begin(), contested.end(), more_important);
+  size_t last = 0;
+  while (last + 1 < contested.size() && !((held += mass_of(contested[last])) >= target)) ++last;
+  size_t kept = 0;
+  for (size_t i = 0; i < rows->size(); ++i) {
+    const uint32_t row = (*rows)[i], bucket = scratch.bucket_of[i];
+    if (bucket < last_bucket || (bucket == last_bucket && !more_important(contested[last], row))) (*rows)[kept++] = row;
+  }
+  rows->resize(kept);
+}
+
+}  // namespace winnow
