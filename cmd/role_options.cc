@@ -47,9 +47,11 @@ void SelectionOptions::Declare(Fields& fields) {
                 "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
                 "step; never another result. 0 = that of --selection.",
                 0, 64);
-  fields.Text("head-profile", &head_profile,
-              "File of `winnow profile-heads` for this model: how the budget is shared out among the heads, and which "
-              "heads attend to sinks and recent rows only, for presets that use it. Empty = all heads alike.");
+  fields.Text(
+      "head-profile", &head_profile,
+      "File of `winnow profile-heads` for this model. Selections with profile_use=budgets share out their budget "
+      "among the heads by it; with profile_use=streaming its streaming heads keep sinks and recent rows only. "
+      "Empty = all heads alike.");
 }
 
 absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
@@ -58,6 +60,13 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
   if (pool_factor > 0) spec.pool_factor = pool_factor;
+  if (head_profile.empty() && spec.profile_use != ProfileUse::kNone) {
+    WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
+    if (spec.profile_use != preset.profile_use) {
+      return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
+    }
+    spec.profile_use = ProfileUse::kNone;  // a preset that would use one does without
+  }
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;
 }

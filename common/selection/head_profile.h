@@ -51,6 +51,9 @@ struct HeadProfile {
   // FAILED_PRECONDITION when the profile is of a model of another shape; `file` is named.
   absl::Status CheckShape(int model_layers, int model_kv_heads, std::string_view file) const;
 
+  // What speaks against using it for a checkpoint and a specification, as predicates of a sentence.
+  std::vector<std::string> DoubtsAbout(std::string_view checkpoint_digest, const SelectionSpec& spec) const;
+
   friend bool operator==(const HeadProfile&, const HeadProfile&) = default;
 };
 

@@ -126,6 +126,26 @@ TEST(WithHeadProfile, GivesTheLargestRemaindersTheRestAndTiesToTheLowerList) {
             (std::vector<uint32_t>{3, 5, 4}));
 }
 
+TEST(HeadProfile, SaysWhatSpeaksAgainstItsUse) {
+  HeadProfile profile = Profile(1, 2, {0.5, 0.5}, {true, false});
+  profile.model_digest = "measured";
+  profile.sink_tokens = 4;
+  profile.recent_tokens = 64;
+  SelectionSpec spec = Spec(ProfileUse::kStreaming, 100);
+  spec.sink_tokens = 4;
+  spec.recent_tokens = 64;
+  EXPECT_TRUE(profile.DoubtsAbout("measured", spec).empty());
+  ASSERT_EQ(profile.DoubtsAbout("other", spec).size(), 1u);
+  EXPECT_EQ(profile.DoubtsAbout("other", spec)[0], "was measured on another checkpoint of the same shape");
+  spec.recent_tokens = 32;
+  ASSERT_EQ(profile.DoubtsAbout("measured", spec).size(), 1u);
+  EXPECT_EQ(
+      profile.DoubtsAbout("measured", spec)[0],
+      "was measured with 4 sinks and 64 recent rows; with 4 and 32 its streaming heads may miss more than it says");
+  profile.heads[0].streaming = false;
+  EXPECT_TRUE(profile.DoubtsAbout("measured", spec).empty()) << "budgets are only shares";
+}
+
 TEST(WithHeadProfile, DoesWhatTheSpecificationAsks) {
   const HeadProfile profile = Profile(1, 4, {0.1, 0.2, 0.3, 0.4}, {true, false, false, true});
   EXPECT_TRUE(WithHeadProfile(Spec(ProfileUse::kNone, 100), profile).head_budgets.empty());
