@@ -16,7 +16,8 @@ struct HeadDelta {
   std::vector<uint32_t> streamed_positions;  // of the same rows
   std::vector<wire::LocalRow> local;         // rows that the inference rank copies from its ring
   float captured_mass = 0;                   // of the previous position; NaN when not measured
-  uint32_t prefetch_hits = 0;                // hits on rows that had been moved ahead of time
+  bool mass_is_lower_bound = false;
+  uint32_t prefetch_hits = 0;  // hits on rows that had been moved ahead of time
 };
 
 struct PrefetchScratch {

@@ -188,7 +188,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
                         .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .index = sequence.kv.index(layer_, head),
                         .first_query_head = first_head,
-                         .prompt_tokens = sequence.prompt_tokens};
+                        .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
   } else {
@@ -230,7 +230,8 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head_index;
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
-  float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
+  CapturedMassFigure previous{.mass = std::nanf("")};
+  if (head.mass_position + 1 == row.position) previous = {head.mass, head.mass_is_lower_bound};
   if (score) {
     const HeadQuestion question = Question(row, head_index);
     if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
@@ -240,7 +241,7 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
       head.mass = figure.mass;
       head.mass_is_lower_bound = figure.is_lower_bound;
       head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous_mass = figure.mass;
+      if (question.measured_position + 1 == row.position) previous = figure;
     }
   }
   if (row.deltas[head_index] == nullptr) return;
@@ -255,7 +256,9 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   // Masses of judged positions went with their verdicts.
-  delta.captured_mass = WaitsForVerdict(spec) ? std::nanf("") : previous_mass;
+  if (WaitsForVerdict(spec)) previous = {.mass = std::nanf("")};
+  delta.captured_mass = previous.mass;
+  delta.mass_is_lower_bound = previous.is_lower_bound;
 }
 
 void Selector::JudgeRow(Row& row, int head_index, int worker) {
@@ -302,7 +305,8 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     uint64_t scored_key_bytes = 0;
-    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
+    for (const SelectScratch& scratch : scratch_)
+      scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
     metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);

@@ -243,7 +243,8 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
   const wire::DeltaEntry entry{
       .plan_row = item.plan_row,
       .kv_head = item.kv_head,
-      .flags = static_cast<uint16_t>((first ? wire::kDeltaFirst : 0) | (part.last ? wire::kDeltaLast : 0)),
+      .flags = static_cast<uint16_t>((first ? wire::kDeltaFirst : 0) | (part.last ? wire::kDeltaLast : 0) |
+                                     (delta.mass_is_lower_bound ? wire::kDeltaMassIsBound : 0)),
       .num_selected = first ? static_cast<uint32_t>(delta.selected.size()) : 0,
       .num_streamed = part.rows,
       .num_local = first ? static_cast<uint32_t>(delta.local.size()) : 0,

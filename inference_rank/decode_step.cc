@@ -370,6 +370,7 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
     step_lookups_ += entry.num_selected;
     if (!std::isnan(entry.captured_mass)) {
       sequence.mass.Add(entry.captured_mass);
+      sequence.mass_is_bound |= (entry.flags & wire::kDeltaMassIsBound) != 0;
       metrics_.ObserveMass(layer, entry.captured_mass);
     }
   }

@@ -93,8 +93,9 @@ struct PlanRow {
 };
 static_assert(sizeof(PlanRow) == 32);
 
-inline constexpr uint16_t kDeltaFirst = 1;  // the entry carries the selection
-inline constexpr uint16_t kDeltaLast = 2;   // no more entries of this row and kv head
+inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selection
+inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head
+inline constexpr uint16_t kDeltaMassIsBound = 8;  // captured_mass is a lower bound: not every key was scored
 
 // One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
 // at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):

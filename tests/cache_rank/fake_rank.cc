@@ -510,6 +510,7 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     if (entry.flags & wire::kDeltaFirst) {
       whole = selected;
       sequence.masses[position][list_index] = entry.captured_mass;
+      if (entry.flags & wire::kDeltaMassIsBound) sequence.bounded.insert({position, list_index});
     }
     if ((entry.flags & wire::kDeltaLast) == 0) continue;
     Expect(--missing_[{header.layer_first, static_cast<int>(entry.plan_row)}] >= 0, "a delta that is not awaited");

@@ -40,6 +40,7 @@ struct FakeSequence {
   // By position: [layer * num_kv_heads + head].
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
   std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
+  std::set<std::pair<uint32_t, size_t>> bounded;  // (position, list) of those that are said to be lower bounds
   uint64_t streamed_rows = 0, local_rows = 0, prefetched_rows = 0;
   std::set<std::pair<uint32_t, size_t>> deltas;  // (position, list) that an entry came for
 
