@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -16,6 +18,14 @@
 
 namespace winnow {
 namespace {
+
+constexpr char kUsage[] =
+    "--model DIR --out FILE [--option=value ...] TEXT-FILE...\n\n"
+    "Runs texts through a model and measures how much of the context each (layer, kv head) attends to. Servers that\n"
+    "are started with --head-profile FILE can share out their budget by it and keep nothing but sinks and recent\n"
+    "rows of heads that need no more (profile_use=budgets, streaming, budgets-and-streaming). Take texts like those\n"
+    "that will be asked about, with questions: heads that look things up show it only where there is something to\n"
+    "look up. docs/selection.md says more.";
 
 struct ProfileOptions {
   std::string model;
@@ -32,19 +42,25 @@ struct ProfileOptions {
 
   void Declare(Fields& fields) {
     fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
-    fields.Text("text", &text, "Text files to measure on, separated by commas; further ones may follow the options.");
+    fields.Text("text", &text, "Text files to measure on, separated by commas; others may follow the options.");
     fields.Text("prompts", &prompts, "JSONL file, one object with a \"prompt\" a line, each a text of its own.");
     fields.Text("out", &out, "File to write. Required.");
-    fields.Integer("tokens", &tokens,
-                   "Longest piece of a text that is run at once; longer texts are cut into such pieces. Longer pieces "
-                   "show more of what heads look for, and take longer.",
-                   256u, 1u << 20);
+    fields.Integer(
+        "tokens", &tokens,
+        "Longest piece of a text that is run at once; longer texts are cut into pieces of one length. Longer "
+        "pieces show more of what heads look for; time grows a little faster than their length.",
+        256u, 1u << 20);
     fields.Integer("queries", &queries, "Positions measured of each piece, spread over its last half.", 1u, 65536u);
-    fields.Number("mass", &mass, "Captured mass that budget shares are for: 0.9, 0.95 or 0.98.", 0, 1);
-    fields.Number("streaming-below", &streaming_below,
-                  "A head whose mass outside sinks and recent rows is below this share streams.", 0, 1);
-    fields.Integer("sinks", &sinks, "First positions that are always attended.", 0u, 4096u);
-    fields.Integer("recent", &recent, "Newest positions that are always attended.", 1u, 65536u);
+    fields.Number("mass", &mass, "Captured mass that budgets are to reach: 0.9, 0.95 or 0.98.", 0, 1);
+    fields.Number(
+        "streaming-below", &streaming_below,
+        "A head streams when less than this share of its attention, in the mean, lies outside sinks and recent "
+        "rows.",
+        0, 1);
+    fields.Integer("sinks", &sinks, "First positions that are always attended, as the server will have them.", 0u,
+                   4096u);
+    fields.Integer("recent", &recent, "Newest positions that are always attended, as the server will have them.", 1u,
+                   65536u);
     fields.Integer("threads", &threads, "Compute threads; 0 = one per core.", 0, 1024);
   }
 };
@@ -55,6 +71,10 @@ struct Text {
 };
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": it is a folder"));
+  }
   std::ifstream in(path, std::ios::binary);
   if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", path));
   return std::string(std::istreambuf_iterator<char>(in), {});
@@ -92,21 +112,44 @@ absl::StatusOr<std::vector<Text>> ReadTexts(const ProfileOptions& options, const
   return texts;
 }
 
-// By layer: what lies under sinks and recent rows, what the rest takes, and what follows for the budgets.
-void PrintTable(const HeadProfile& profile, size_t budget_mass) {
-  std::printf("layer  kv head  window mass  tokens for %.2f / %.2f / %.2f     budget\n", HeadProfile::kMasses[0],
-              HeadProfile::kMasses[1], HeadProfile::kMasses[2]);
+// Before minutes of measuring: whether the result can be written.
+absl::Status CheckWritable(const std::string& path) {
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(path, ignored);
+  const bool writable = std::ofstream(path, std::ios::binary | std::ios::app).good();
+  if (writable && !existed) std::filesystem::remove(path, ignored);
+  return writable ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat("--out: cannot write ", path));
+}
+
+void PrintTable(const HeadProfile& profile) {
+  const auto& masses = HeadProfile::kMasses;
+  std::printf("layer  kv head  window mass   rows for %.2f  for %.2f  for %.2f   budget\n", masses[0], masses[1],
+              masses[2]);
   int streaming = 0;
   for (size_t list = 0; list < profile.heads.size(); ++list) {
     const HeadProfile::Head& head = profile.heads[list];
     streaming += head.streaming;
-    std::printf("%5zu  %7zu  %11.3f  %9.1f %8.1f %8.1f  %8.2f x%s\n", list / profile.num_kv_heads,
+    std::printf("%5zu  %7zu  %11.3f  %14.1f  %8.1f  %8.1f  %5.2f x%s\n", list / profile.num_kv_heads,
                 list % profile.num_kv_heads, head.window_mass, head.tokens_needed[0], head.tokens_needed[1],
                 head.tokens_needed[2], head.budget_share * static_cast<double>(profile.heads.size()),
                 head.streaming ? "  streams" : "");
   }
-  std::printf("%d of %zu heads stream; budgets are for a mass of %.2f, 1.00 x = the same for all heads\n", streaming,
-              profile.heads.size(), HeadProfile::kMasses[budget_mass]);
+  std::printf(
+      "\nwindow mass: share of the attention under %u sinks and %u recent rows, in the mean over queries.\n"
+      "rows for a mass: how many others, the best ones, it takes besides. budget: what the head gets of the sum for a\n"
+      "mass of %.2f; 1.00 x is as much as every head has without a profile. %d of %zu heads stream.\n",
+      profile.sink_tokens, profile.recent_tokens, profile.budget_mass, streaming, profile.heads.size());
+}
+
+// A text in pieces of one length, at most `longest`.
+std::vector<std::span<const uint32_t>> Pieces(std::span<const uint32_t> tokens, uint32_t longest) {
+  const size_t count = (tokens.size() + longest - 1) / longest;
+  std::vector<std::span<const uint32_t>> pieces;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t begin = tokens.size() * i / count, end = tokens.size() * (i + 1) / count;
+    pieces.push_back(tokens.subspan(begin, end - begin));
+  }
+  return pieces;
 }
 
 absl::Status Profile(const ProfileOptions& options, const std::vector<std::string>& files) {
@@ -117,6 +160,7 @@ absl::Status Profile(const ProfileOptions& options, const std::vector<std::strin
     ++budget_mass;
   if (budget_mass == HeadProfile::kMasses.size()) return absl::InvalidArgumentError("--mass must be 0.9, 0.95 or 0.98");
 
+  WINNOW_RETURN_IF_ERROR(CheckWritable(options.out));
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
   WINNOW_ASSIGN_OR_RETURN(const std::vector<Text> texts, ReadTexts(options, files));
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels("auto"));
@@ -139,19 +183,26 @@ absl::Status Profile(const ProfileOptions& options, const std::vector<std::strin
                       .budget_mass = HeadProfile::kMasses[budget_mass]};
   const auto longest = static_cast<uint32_t>(std::min<int64_t>(options.tokens, config.max_context_tokens));
   for (const Text& text : texts) {
-    profile.texts.push_back(text.name);
-    for (size_t begin = 0; begin < text.tokens.size(); begin += longest) {
-      const auto count = static_cast<uint32_t>(std::min<size_t>(longest, text.tokens.size() - begin));
-      // The rest of a text may be too short to have anything between sinks and recent rows.
-      if (HeadProbe::SampledPositions(probe_options, count).empty()) continue;
+    const uint64_t tokens_before = profile.tokens;
+    for (const std::span<const uint32_t> piece : Pieces(text.tokens, longest)) {
+      const auto count = static_cast<uint32_t>(piece.size());
+      if (HeadProbe::SampledPositions(probe_options, count).empty()) continue;  // nothing outside of sinks and window
       WINNOW_RETURN_IF_ERROR(probe.BeginText(count));
       for (uint32_t first = 0; first < count; first += kChunk) {
         const uint32_t rows = std::min(kChunk, count - first);
         probe.BeginChunk(first, rows);
-        transformer.Prefill({text.tokens.data() + begin + first, rows}, first, /*last=*/false, probe);
+        transformer.Prefill(piece.subspan(first, rows), first, /*last=*/false, probe);
       }
       profile.tokens += count;
     }
+    if (profile.tokens == tokens_before) {
+      std::fprintf(stderr, "winnow profile-heads: %s is left out: %zu tokens are too few\n", text.name.c_str(),
+                   text.tokens.size());
+      continue;
+    }
+    profile.texts.push_back(text.name);
+    std::fprintf(stderr, "%s: %llu tokens\n", text.name.c_str(),
+                 static_cast<unsigned long long>(profile.tokens - tokens_before));
   }
   profile.queries = probe.queries();
   if (profile.queries == 0) {
@@ -159,13 +210,16 @@ absl::Status Profile(const ProfileOptions& options, const std::vector<std::strin
                                                    " sinks and ", options.recent, " recent rows"));
   }
   profile.heads = probe.Heads(budget_mass, options.streaming_below);
-  PrintTable(profile, budget_mass);
+  PrintTable(profile);
   std::ofstream out(options.out, std::ios::binary);
   out << profile.ToJson();
   out.close();
   if (!out) return absl::UnavailableError(absl::StrCat("cannot write ", options.out));
-  std::printf("measured %llu queries in %llu tokens; written to %s\n", static_cast<unsigned long long>(profile.queries),
-              static_cast<unsigned long long>(profile.tokens), options.out.c_str());
+  std::printf(
+      "Measured %llu queries in %llu tokens, written to %s. To use it:\n"
+      "  winnow up --model %s --head-profile %s --selection winnow,profile_use=budgets\n",
+      static_cast<unsigned long long>(profile.queries), static_cast<unsigned long long>(profile.tokens),
+      options.out.c_str(), options.model.c_str(), options.out.c_str());
   return absl::OkStatus();
 }
 
@@ -174,8 +228,7 @@ absl::Status Profile(const ProfileOptions& options, const std::vector<std::strin
 int ProfileHeadsMain(const Arguments& arguments) {
   ProfileOptions options;
   std::vector<std::string> files;
-  if (const auto code = ParseCommandLine("profile-heads", "--model DIR --out FILE [--option=value ...] TEXT-FILE...",
-                                         arguments, options, &files)) {
+  if (const auto code = ParseCommandLine("profile-heads", kUsage, arguments, options, &files)) {
     return *code;
   }
   const absl::Status status = Profile(options, files);

@@ -1,6 +1,7 @@
 #include "cmd/role_options.h"
 
 #include "cmd/machine.h"
+#include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_text.h"
 #include "common/selection/validate.h"
@@ -47,9 +48,11 @@ void SelectionOptions::Declare(Fields& fields) {
                 "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
                 "step; never another result. 0 = that of --selection.",
                 0, 64);
-  fields.Text("head-profile", &head_profile,
-              "File of `winnow profile-heads` for this model: how the budget is shared out among the heads, and which "
-              "heads attend to sinks and recent rows only, for presets that use it. Empty = all heads alike.");
+  fields.Text(
+      "head-profile", &head_profile,
+      "File of `winnow profile-heads` for this model. Selections with profile_use=budgets share out their budget "
+      "among the heads by it; with profile_use=streaming its streaming heads keep sinks and recent rows only. "
+      "Empty = all heads alike.");
 }
 
 absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
@@ -58,6 +61,9 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
   if (pool_factor > 0) spec.pool_factor = pool_factor;
+  if (head_profile.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(spec, WithoutHeadProfile(std::move(spec)));
+  }
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;
 }

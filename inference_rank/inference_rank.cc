@@ -42,11 +42,10 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
-    selection = WithHeadProfile(selection, profile);
-    if (profile.model_digest != checkpoint->Digest()) {
-      rank->profile_warnings_.push_back(
-          absl::StrCat("head profile ", options.head_profile, " was measured on another checkpoint of the same shape"));
+    for (const std::string& doubt : profile.DoubtsAbout(checkpoint->Digest(), selection)) {
+      rank->profile_warnings_.push_back(absl::StrCat("head profile ", options.head_profile, " ", doubt));
     }
+    selection = WithHeadProfile(selection, profile);
   }
   const MemoryNeeds needs{.layout = rank->layout_,
                           .selection = selection,

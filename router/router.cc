@@ -154,6 +154,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
+    model.has_head_profile = true;
     generation.head_profile = std::make_shared<const HeadProfile>(std::move(profile));
   }
   return std::unique_ptr<Router>(new Router(

@@ -54,6 +54,14 @@ absl::Status LimitGrowth(bool asked, const SelectionSpec& server, SelectionSpec&
   return absl::OkStatus();
 }
 
+absl::Status LimitProfileUse(bool asked, const ServedModel& model, SelectionSpec& spec) {
+  if (model.has_head_profile || spec.profile_use == ProfileUse::kNone) return absl::OkStatus();
+  if (asked) return SpecError("profile_use", "needs a head profile, and this server was started without one");
+  // A preset that would use one does without.
+  spec.profile_use = ProfileUse::kNone;
+  return absl::OkStatus();
+}
+
 // Budgets by head keep their proportions when the budget changes; streaming heads stay streaming.
 void ScaleHeadBudgets(const SelectionSpec& server, SelectionSpec& spec) {
   if (IsDense(server) || IsDense(spec) || spec.budget_tokens == server.budget_tokens) return;
@@ -76,6 +84,7 @@ absl::StatusOr<SelectionSpec> ResolveSelection(const SpecChanges& asked, const S
   }
   WINNOW_RETURN_IF_ERROR(LimitBudget(Names(asked, "budget"), model.max_budget_tokens, spec));
   WINNOW_RETURN_IF_ERROR(LimitGrowth(Names(asked, "budget_growth"), server, spec));
+  WINNOW_RETURN_IF_ERROR(LimitProfileUse(Names(asked, "profile_use"), model, spec));
   ScaleHeadBudgets(server, spec);
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;

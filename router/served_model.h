@@ -13,6 +13,7 @@ struct ServedModel {
   uint32_t vocab_size = 0;
   uint32_t max_budget_tokens = 0;  // largest budget per request
   SelectionSpec default_selection;
+  bool has_head_profile = false;  // that profile_use may refer to
 };
 
 }  // namespace winnow

@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "common/selection/head_profile.h"
 #include "common/selection/spec_text.h"
 #include "common/selection/validate.h"
 
@@ -63,6 +64,24 @@ absl::StatusOr<std::vector<SpecChoice>> SpecGrid(const std::vector<std::string>&
     for (const uint32_t budget : budgets) WINNOW_RETURN_IF_ERROR(add(absl::StrCat(text, ":", budget)));
   }
   return grid;
+}
+
+absl::Status UseHeadProfile(const std::string& file, const KvLayout& layout, std::vector<SpecChoice>* specs) {
+  std::optional<HeadProfile> profile;
+  if (!file.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(profile, HeadProfile::Load(file));
+    WINNOW_RETURN_IF_ERROR(profile->CheckShape(layout.num_layers, layout.num_kv_heads, file));
+  }
+  for (SpecChoice& choice : *specs) {
+    if (profile.has_value()) {
+      choice.spec = WithHeadProfile(std::move(choice.spec), *profile);
+      continue;
+    }
+    absl::StatusOr<SelectionSpec> without = WithoutHeadProfile(choice.spec);
+    if (!without.ok()) return Annotate(without.status(), absl::StrCat("specification \"", choice.name, "\""));
+    choice.spec = *std::move(without);
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::vector<size_t>> SpecBatches(std::span<const SpecChoice> specs, size_t most) {

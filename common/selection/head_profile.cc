@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "common/selection/presets.h"
+#include "common/selection/spec_field.h"
 
 namespace winnow {
 namespace {
@@ -173,6 +175,18 @@ absl::Status HeadProfile::CheckShape(int model_layers, int model_kv_heads, std::
                                                     model_layers, " of ", model_kv_heads));
 }
 
+std::vector<std::string> HeadProfile::DoubtsAbout(std::string_view checkpoint_digest, const SelectionSpec& spec) const {
+  std::vector<std::string> doubts;
+  if (model_digest != checkpoint_digest) doubts.push_back("was measured on another checkpoint of the same shape");
+  const bool streams = std::any_of(heads.begin(), heads.end(), [](const Head& head) { return head.streaming; });
+  if (streams && (spec.sink_tokens < sink_tokens || spec.recent_tokens < recent_tokens)) {
+    doubts.push_back(absl::StrCat("was measured with ", sink_tokens, " sinks and ", recent_tokens,
+                                  " recent rows; with ", spec.sink_tokens, " and ", spec.recent_tokens,
+                                  " its streaming heads may miss more than it says"));
+  }
+  return doubts;
+}
+
 SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile) {
   if (spec.profile_use == ProfileUse::kNone || IsDense(spec) || !spec.head_budgets.empty()) return spec;
   const bool streams = spec.profile_use != ProfileUse::kBudgets;
@@ -203,6 +217,16 @@ SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile) {
   }
   std::sort(remainders.begin(), remainders.end());
   for (size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++spec.head_budgets[remainders[i].second];
+  return spec;
+}
+
+absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec) {
+  if (spec.profile_use == ProfileUse::kNone) return spec;
+  WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
+  if (spec.profile_use != preset.profile_use) {
+    return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
+  }
+  spec.profile_use = ProfileUse::kNone;
   return spec;
 }
 

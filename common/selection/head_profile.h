@@ -51,6 +51,9 @@ struct HeadProfile {
   // FAILED_PRECONDITION when the profile is of a model of another shape; `file` is named.
   absl::Status CheckShape(int model_layers, int model_kv_heads, std::string_view file) const;
 
+  // What speaks against using it for a checkpoint and a specification, as predicates of a sentence.
+  std::vector<std::string> DoubtsAbout(std::string_view checkpoint_digest, const SelectionSpec& spec) const;
+
   friend bool operator==(const HeadProfile&, const HeadProfile&) = default;
 };
 
@@ -58,5 +61,9 @@ struct HeadProfile {
 // selects nothing or uses no profile. With budgets their sum is that of budget_tokens over all heads: shares are scaled
 // to it, rounded by the largest remainder, ties to the lower list, and no head but a streaming one gets 0.
 SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile);
+
+// The specification where there is no profile to use: without profile_use where that is its preset's. INVALID_ARGUMENT
+// (SpecErrorField "profile_use") where it was asked for.
+absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec);
 
 }  // namespace winnow

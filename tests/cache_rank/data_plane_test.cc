@@ -303,6 +303,35 @@ TEST(DataPlane, SendsEveryRowEveryTimeWithFullTransfer) {
   EXPECT_EQ(sequence->selections, Baseline(SmallSpec(Predictor::kExact), 25, 150, 10));
 }
 
+TEST(DataPlane, SaysWhichCapturedMassesAreLowerBounds) {
+  for (const Scorer scorer : {Scorer::kToken, Scorer::kPageMinmax, Scorer::kPageCuboid}) {
+    TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
+    options.data_plane.selector.mass_interval = 1;
+    TestCluster cluster(options);
+    auto rank = cluster.NewRank();
+    SelectionSpec spec = SmallSpec(Predictor::kExact);
+    spec.scorer = scorer;
+    FakeSequence* sequence = rank->Prefill(1, 27, spec, 200);
+    for (int i = 0; i < 12; ++i) ASSERT_TRUE(rank->Decode({sequence}));
+    std::set<std::pair<uint32_t, size_t>> measured;
+    for (uint32_t position = 201; position < 212; ++position) {
+      for (size_t list = 0; list < sequence->lists.size(); ++list) {
+        const double exact = cluster.Mass(*sequence, position - 1, static_cast<int>(list) / 2,
+                                          static_cast<int>(list) % 2, sequence->selections[position - 1][list]);
+        const float mass = sequence->masses[position][list];
+        measured.insert({position, list});
+        EXPECT_GT(mass, 0);
+        EXPECT_LE(mass, exact + 2e-3);
+        if (scorer == Scorer::kToken) {
+          EXPECT_NEAR(mass, exact, 2e-3);
+        }
+      }
+    }
+    EXPECT_EQ(sequence->bounded, scorer == Scorer::kToken ? decltype(measured)() : measured);
+    EXPECT_EQ(Errors(*rank), "");
+  }
+}
+
 TEST(DataPlane, KeepsNoMiddleRowsOfStreamingHeads) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();

@@ -28,7 +28,8 @@ TestCluster::TestCluster(const Options& options, int num_layers)
       transport(NewInprocTransport({.incarnation = 1, .window_bytes = size_t{16} << 20, .ucx_tls = ""})),
       lag_(options.lag),
       hidden_size_(options.projection == nullptr ? 0 : options.projection->hidden_size()),
-      prediction_(options.prediction) {
+      prediction_(options.prediction),
+      row_scale_(options.row_scale) {
   data_plane =
       DataPlane::Create(options.data_plane, shape, kernels, executor.get(), &metrics, options.projection).value();
   transport->SetHandler([this](Channel& channel, ReceivedFrame frame) { data_plane->HandleFrame(channel, frame); });
@@ -54,7 +55,10 @@ void TestCluster::PumpCacheRank(int rounds) {
 
 std::vector<float> TestCluster::TruthRow(uint64_t seed, int layer, int head, uint32_t position) const {
   std::vector<float> row;
-  for (int d = 0; d < 2 * shape.layout.head_dim; ++d) row.push_back(Noise(seed, layer * 100 + head, position, d));
+  const float scale = row_scale_ ? row_scale_(position) : 1;
+  for (int d = 0; d < 2 * shape.layout.head_dim; ++d) {
+    row.push_back(scale * Noise(seed, layer * 100 + head, position, d));
+  }
   return row;
 }
 
@@ -188,13 +192,15 @@ FakeSequence::Row FakeRank::Row(FakeSequence& sequence, int layer, int head, uin
   return row;
 }
 
-FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens) {
+FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                                uint32_t max_positions) {
   const KvLayout& layout = cluster_->shape.layout;
   auto owned = std::make_unique<FakeSequence>();
   FakeSequence& sequence = *owned;
   sequence.id = id;
   sequence.seed = seed;
   sequence.spec = spec;
+  sequence.max_positions = max_positions;
   sequence.prompt_tokens = sequence.next_position = sequence.attach_position = prompt_tokens;
   sequence.lists.resize(layout.num_layers * layout.num_kv_heads);
   sequence.attach_epoch = cluster_->data_plane
@@ -249,6 +255,7 @@ FakeSequence* FakeRank::Attach(const FakeSequence& old, uint32_t max_restart) {
   sequence.seed = old.seed;
   sequence.spec = old.spec;
   sequence.prompt_tokens = old.prompt_tokens;
+  sequence.max_positions = old.max_positions;
   sequence.lists.resize(old.lists.size());
   sequence.refill_done_at = kNoPosition;
   FakeSequence* result = (sequences_[old.id] = std::move(owned)).get();
@@ -503,6 +510,7 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     if (entry.flags & wire::kDeltaFirst) {
       whole = selected;
       sequence.masses[position][list_index] = entry.captured_mass;
+      if (entry.flags & wire::kDeltaMassIsBound) sequence.bounded.insert({position, list_index});
     }
     if ((entry.flags & wire::kDeltaLast) == 0) continue;
     Expect(--missing_[{header.layer_first, static_cast<int>(entry.plan_row)}] >= 0, "a delta that is not awaited");

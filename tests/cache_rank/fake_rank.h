@@ -40,6 +40,7 @@ struct FakeSequence {
   // By position: [layer * num_kv_heads + head].
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
   std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
+  std::set<std::pair<uint32_t, size_t>> bounded;  // (position, list) of those that are said to be lower bounds
   uint64_t streamed_rows = 0, local_rows = 0, prefetched_rows = 0;
   std::set<std::pair<uint32_t, size_t>> deltas;  // (position, list) that an entry came for
 
@@ -72,7 +73,8 @@ class FakeRank {
 
   uint32_t link() const { return link_; }
   // Opens a sequence and sends its prompt.
-  FakeSequence* Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens);
+  FakeSequence* Prefill(uint64_t id, uint64_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                        uint32_t max_positions = 400);
   // Takes over a sequence as it was on another rank, waits for the refill.
   FakeSequence* Attach(const FakeSequence& old, uint32_t max_restart = UINT32_MAX);
   FakeSequence* Fork(const FakeSequence& source, uint64_t id);
@@ -133,6 +135,8 @@ class TestCluster {
     const QueryProjection* projection = nullptr;
     // Replaces TruthPrediction in what inference ranks send.
     std::function<std::vector<float>(uint64_t seed, int layer, uint32_t position)> prediction = nullptr;
+    // Multiplies what TruthRow gives for a position.
+    std::function<float(uint32_t position)> row_scale = nullptr;
   };
   explicit TestCluster(const Options& options, int num_layers = 3);
   static DataPlane::Options SmallDataPlane() { return {.memory_bytes = size_t{32} << 20}; }
@@ -174,6 +178,7 @@ class TestCluster {
   const int lag_;
   const int hidden_size_;
   const decltype(Options::prediction) prediction_;
+  const decltype(Options::row_scale) row_scale_;
 
   friend class FakeRank;
 };

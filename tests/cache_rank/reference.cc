@@ -123,6 +123,23 @@ Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vecto
   return importance;
 }
 
+double PageScoreReference(bool cuboid, const Vector& query, const std::vector<Vector>& keys, uint32_t first,
+                          uint32_t tokens) {
+  double score = 0;
+  for (size_t d = 0; d < query.size(); ++d) {
+    double hi = -INFINITY, lo = INFINITY, distance = 0;
+    for (uint32_t r = first; r < first + tokens; ++r) {
+      hi = std::max(hi, keys[r][d]);
+      lo = std::min(lo, keys[r][d]);
+    }
+    const double centre = (hi + lo) / 2;
+    for (uint32_t r = first; r < first + tokens; ++r) distance += std::abs(keys[r][d] - centre) / tokens;
+    if (cuboid) hi = centre + distance, lo = centre - distance;
+    score += std::max(query[d] * hi, query[d] * lo);
+  }
+  return score;
+}
+
 double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
                      const std::vector<uint32_t>& selected, uint32_t recent_start) {
   double mass = 0;

@@ -22,23 +22,6 @@ double Dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// Scores of pages by their definition: the box's upper corner along q.
-double PageScore(bool cuboid, const Vector& q, const std::vector<Vector>& keys, uint32_t first, uint32_t tokens) {
-  double score = 0;
-  for (size_t d = 0; d < q.size(); ++d) {
-    double hi = -INFINITY, lo = INFINITY, distance = 0;
-    for (uint32_t r = first; r < first + tokens; ++r) {
-      hi = std::max(hi, keys[r][d]);
-      lo = std::min(lo, keys[r][d]);
-    }
-    const double centre = (hi + lo) / 2;
-    for (uint32_t r = first; r < first + tokens; ++r) distance += std::abs(keys[r][d] - centre) / tokens;
-    if (cuboid) hi = centre + distance, lo = centre - distance;
-    score += std::max(q[d] * hi, q[d] * lo);
-  }
-  return score;
-}
-
 Vector Aggregate(GroupAggregation aggregation, const std::vector<Vector>& scores) {
   Vector out(scores[0].size(), aggregation == GroupAggregation::kMax ? -INFINITY : 0);
   for (const Vector& row : scores) {
@@ -107,7 +90,7 @@ class ScorersTest : public testing::TestWithParam<Case> {
     for (const Vector& q : queries_) {
       scores.emplace_back();
       for (uint32_t p = 0; p + page <= position; p += page) {
-        scores.back().push_back(PageScore(spec_.scorer == Scorer::kPageCuboid, q, keys, p, page));
+        scores.back().push_back(test::PageScoreReference(spec_.scorer == Scorer::kPageCuboid, q, keys, p, page));
       }
     }
     const Vector pages = Aggregate(spec_.group_aggregation, scores);
@@ -204,7 +187,7 @@ TEST_P(TwoStageTest, TakesTheMostImportantRowsOfCandidatePages) {
       for (uint32_t p = kSinks / page; p * page < end; ++p) {
         double bound = (p + 1) * page <= end ? -INFINITY : INFINITY;
         for (const Vector& q : queries_) {
-          if (bound < INFINITY) bound = std::max(bound, PageScore(false, q, keys, p * page, page));
+          if (bound < INFINITY) bound = std::max(bound, test::PageScoreReference(false, q, keys, p * page, page));
         }
         order.emplace_back(-bound, p);
       }

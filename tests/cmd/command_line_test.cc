@@ -1,5 +1,6 @@
 // What a user sees of wrong command lines: one line that names the mistake, and an exit code.
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "common/config/listen_address.h"
@@ -9,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cmd/winnow_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace winnow {
 namespace {
@@ -62,6 +64,33 @@ TEST(CommandLine, MistakesAreNamedInOneLine) {
   ExpectOneLine(RunWinnow({"generate"}), 2, "give one prompt");
 }
 
+TEST(CommandLine, ProfileHeadsNamesWhatItCannotMeasure) {
+  const TempDir folder;
+  const std::string out = "--out=" + folder.path() + "/profile.json", model = std::string("--model=") + kModel;
+  const std::string text = folder.Write("text", std::string(1000, 'x')), few = folder.Write("few", "too short\n");
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"profile-heads", model, out});
+    return RunWinnow(more);
+  };
+  ExpectOneLine(RunWinnow({"profile-heads", out, text}), 2, "--model DIR is required");
+  ExpectOneLine(RunWinnow({"profile-heads", model, text}), 2, "--out FILE is required");
+  ExpectOneLine(RunWinnow({"profile-heads", "--model=/no/such/folder", out, text}), 1, "/no/such/folder/config.json");
+  ExpectOneLine(RunWinnow({"profile-heads", model, "--out=/no/such/folder/x", text}), 2,
+                "--out: cannot write /no/such/folder/x");
+  ExpectOneLine(run({}), 2, "give texts to measure on");
+  ExpectOneLine(run({"/no/such/file"}), 1, "cannot read /no/such/file");
+  ExpectOneLine(run({folder.path()}), 2, "it is a folder");
+  ExpectOneLine(run({folder.Write("binary", "\xff\xfe")}), 2, "text is not UTF-8");
+  ExpectOneLine(run({"--prompts=" + text}), 2, "text:1: no object with a \"prompt\"");
+  ExpectOneLine(run({"--mass=0.93", text}), 2, "--mass must be 0.9, 0.95 or 0.98");
+  ExpectOneLine(run({"--tokens=12", text}), 2, "option \"tokens\": \"12\" is outside [256, 1048576]");
+  ExpectOneLine(run({"--streaming-below=7", text}), 2, "option \"streaming-below\": \"7\" is outside [0, 1]");
+  const Outcome too_short = run({few});
+  EXPECT_EQ(too_short.code, 2);
+  EXPECT_THAT(too_short.errors, HasSubstr("the texts are too short: none has tokens outside 4 sinks and 64 recent"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/profile.json")) << "nothing is left behind";
+}
+
 TEST(CommandLine, ATakenPortStartsNothing) {
   const auto owner = MetricsServer::Start("127.0.0.1:0", std::make_shared<MetricsRegistry>());
   ASSERT_TRUE(owner.ok()) << owner.status();
@@ -72,7 +101,7 @@ TEST(CommandLine, ATakenPortStartsNothing) {
 
 TEST(CommandLine, HelpIsOnStdout) {
   for (const char* command :
-       {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection"}) {
+       {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection", "profile-heads"}) {
     const Outcome outcome = RunWinnow({command, "--help"});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));

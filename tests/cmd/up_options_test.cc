@@ -104,6 +104,19 @@ TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
   }
 }
 
+TEST_F(UpOptionsTest, ASelectionThatUsesAHeadProfileNeedsOne) {
+  options_.selection.specification = "winnow,profile_use=budgets";
+  EXPECT_EQ(std::string(options_.selection.Resolve().status().message()),
+            "selection.profile_use needs the file of a head profile: --head-profile FILE");
+  options_.selection.head_profile = "profile.json";
+  EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kBudgets);
+  // A preset that uses one where there is one does without.
+  options_.selection.specification = "lserve,list_per=kv-head";
+  EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kStreaming);
+  options_.selection.head_profile = "";
+  EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kNone);
+}
+
 TEST_F(UpOptionsTest, AConfigurationFileTakesASpecificationAndNamesItsLine) {
   ASSERT_TRUE(LoadYaml(Fields::Of(options_), "max-queue: 4\nselection: winnow,lookahead=2,recent=128\n", "f").ok());
   EXPECT_EQ(SpecText(*options_.selection.Resolve()), "winnow,lookahead=2,recent=128");

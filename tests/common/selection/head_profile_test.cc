@@ -7,6 +7,7 @@
 #include <random>
 
 #include "common/selection/presets.h"
+#include "common/selection/spec_field.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -124,6 +125,36 @@ TEST(WithHeadProfile, GivesTheLargestRemaindersTheRestAndTiesToTheLowerList) {
   // 3 lists of 4: one row each, 9 shared as 1.8, 3.6, 3.6.
   EXPECT_EQ(WithHeadProfile(Spec(ProfileUse::kBudgets, 4), Profile(3, 1, {0.2, 0.4, 0.4})).head_budgets,
             (std::vector<uint32_t>{3, 5, 4}));
+}
+
+TEST(HeadProfile, SaysWhatSpeaksAgainstItsUse) {
+  HeadProfile profile = Profile(1, 2, {0.5, 0.5}, {true, false});
+  profile.model_digest = "measured";
+  profile.sink_tokens = 4;
+  profile.recent_tokens = 64;
+  SelectionSpec spec = Spec(ProfileUse::kStreaming, 100);
+  spec.sink_tokens = 4;
+  spec.recent_tokens = 64;
+  EXPECT_TRUE(profile.DoubtsAbout("measured", spec).empty());
+  ASSERT_EQ(profile.DoubtsAbout("other", spec).size(), 1u);
+  EXPECT_EQ(profile.DoubtsAbout("other", spec)[0], "was measured on another checkpoint of the same shape");
+  spec.recent_tokens = 32;
+  ASSERT_EQ(profile.DoubtsAbout("measured", spec).size(), 1u);
+  EXPECT_EQ(
+      profile.DoubtsAbout("measured", spec)[0],
+      "was measured with 4 sinks and 64 recent rows; with 4 and 32 its streaming heads may miss more than it says");
+  profile.heads[0].streaming = false;
+  EXPECT_TRUE(profile.DoubtsAbout("measured", spec).empty()) << "budgets are only shares";
+}
+
+TEST(WithoutHeadProfile, TakesFromPresetsWhatOnlyAProfileCouldGive) {
+  EXPECT_EQ(*WithoutHeadProfile(*FindPreset("winnow")), *FindPreset("winnow"));
+  SelectionSpec want = *FindPreset("lserve");
+  want.profile_use = ProfileUse::kNone;
+  EXPECT_EQ(*WithoutHeadProfile(*FindPreset("lserve")), want);
+  SelectionSpec asked = *FindPreset("winnow");
+  asked.profile_use = ProfileUse::kBudgets;
+  EXPECT_EQ(SpecErrorField(WithoutHeadProfile(asked).status()), "profile_use");
 }
 
 TEST(WithHeadProfile, DoesWhatTheSpecificationAsks) {

@@ -102,6 +102,17 @@ TEST(SelectionRules, TheGuardIsCheckedForItsRange) {
   EXPECT_EQ(Ask("winnow", model)->budget_growth, 2u) << "a preset's own growth is cut";
 }
 
+TEST(SelectionRules, WithoutAHeadProfileNobodyUsesOne) {
+  ServedModel model = Server("winnow");
+  EXPECT_EQ(TextOf("profile_use=budgets", model),
+            "selection.profile_use needs a head profile, and this server was started without one");
+  EXPECT_TRUE(Ask("profile_use=none", model).ok());
+  EXPECT_EQ(Ask("lserve,list_per=kv-head", model)->profile_use, ProfileUse::kNone) << "the preset's, not the request's";
+  model.has_head_profile = true;
+  EXPECT_EQ(TextOf("profile_use=budgets", model), "winnow,profile_use=budgets");
+  EXPECT_EQ(Ask("lserve,list_per=kv-head", model)->profile_use, ProfileUse::kStreaming);
+}
+
 TEST(SelectionRules, BudgetsByHeadKeepTheirProportions) {
   ServedModel model = Server("winnow,budget=1000");
   model.default_selection.head_budgets = {0, 500, 1500, 1};
