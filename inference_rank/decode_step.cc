@@ -208,7 +208,7 @@ void DecodeStep::UseResidentOnly(int row, int layer) {
   }
 }
 
-void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) {
+void DecodeStep::AwaitSlots(int layer, SlotLists& lists) {
   const auto give_up = [&] {
     for (size_t row = 0; row < rows_.size(); ++row) {
       if (missing_[layer * rows_.size() + row] > 0) {
@@ -220,10 +220,9 @@ void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts)
       Span::kAwaitRows, layer, [&] { return Complete(layer); }, give_up, metrics_.delta_wait_us);
   for (size_t row = 0; row < rows_.size(); ++row) {
     if (missing_[layer * rows_.size() + row] > 0) UseResidentOnly(static_cast<int>(row), layer);
+    const WorkingSet& set = *rows_[row].sequence->working_set;
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
-      const std::span<const uint32_t> list = rows_[row].sequence->working_set->Slots(layer, head);
-      slots[row * layout_.num_kv_heads + head] = list.data();
-      counts[row * layout_.num_kv_heads + head] = static_cast<uint32_t>(list.size());
+      lists.Add(set.Slots(layer, head), layout_.group_size());
     }
   }
 }
