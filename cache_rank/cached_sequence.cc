@@ -25,7 +25,9 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
     : id(id),
       spec(spec),
       prefetch_spec(PrefetchSpec(spec)),
-      kv(std::move(kv)), prompt_tokens(prompt_tokens), attach_position(prompt_tokens) {
+      kv(std::move(kv)),
+      prompt_tokens(prompt_tokens),
+      attach_position(prompt_tokens) {
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
   for (int i = 0; i < layout.num_layers; ++i) {
@@ -37,7 +39,7 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
     layers.back().Restart(0, 0, this->kv.max_positions());
   }
   for (size_t list = 0; list < layout.num_lists(); ++list) {
-    pool_slots.push_back(PoolSlots(spec, list, this->kv.max_positions()));
+    pool_slots.push_back(PoolSlots(spec, list, this->kv.max_positions(), layout.group_size()));
     total_pool_slots += pool_slots.back();
   }
 }

@@ -11,6 +11,7 @@
 #include "cache_rank/scorer/row_groups.h"
 #include "cache_rank/scorer/token_scorer.h"
 #include "cache_rank/scratch_buffer.h"
+#include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
 #include "kernels/kernel_table.h"
 
@@ -50,17 +51,19 @@ struct SelectScratch {
   SoftmaxScratch softmax, page_softmax, bound_softmax, measured_bounds;
   ScratchBuffer<uint32_t> top_k;
   std::vector<uint32_t> chosen, merged;
+  std::vector<std::vector<uint32_t>> lists;  // SelectUnion: of each query head
+  std::vector<QueryHeadMask> marks;          // SelectUnion: by row
   RowGroups groups, candidates;
   std::vector<double> held, unread;
   PageMassScratch mass;
-  // Of keys and pseudo-keys that kernels read; they only grow. Measured are those that captured mass alone wants: a rank
-  // that measures nothing would not read them.
+  // Of keys and pseudo-keys that kernels read; they only grow. Measured are those that captured mass alone wants: a
+  // rank that measures nothing would not read them.
   uint64_t scored_key_bytes = 0, measured_key_bytes = 0;
 };
 
 // Lists that a head has: one, or one for each query head of its group.
 inline size_t ListsPerHead(const SelectionSpec& spec, const SelectionModel& model) {
-  return spec.list_per == ListPer::kQueryHead ? model.group_size : 1;
+  return ListsPerKvHead(spec, model.group_size);
 }
 
 // Replaces lists [ListsPerHead] by Sel(position), each ascending and within [sinks, start of the recent window);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cache_rank/select_union.h"
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
 
@@ -66,6 +67,8 @@ void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t positio
     std::vector<uint32_t>& selected = selection.heads[head].selected;
     selected.resize(sequence.IsSparse(list, position) ? HeadBudget(sequence.spec, list) : 0);
     std::iota(selected.begin(), selected.end(), sequence.spec.sink_tokens);
+    if (ListsPerHead(sequence.spec, model_) == 1) continue;
+    selection.heads[head].members.assign(selected.size(), AllQueryHeads(model_.group_size));
   }
   selection.selected_position = sequence.Anchor(position);
 }
@@ -188,7 +191,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
                         .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .index = sequence.kv.index(layer_, head),
                         .first_query_head = first_head,
-                         .prompt_tokens = sequence.prompt_tokens};
+                        .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
   } else {
@@ -233,9 +236,12 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   float previous_mass = head.mass_position + 1 == row.position ? head.mass : std::nanf("");
   if (score) {
     const HeadQuestion question = Question(row, head_index);
-    if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
+    if (sequence.spec.reuse_interval > 1) {
+      head.previous = head.selected;
+      head.previous_members = head.members;
+    }
     const CapturedMassFigure figure =
-        SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
+        SelectUnion(*kernels_, model_, question, scratch_[worker], &head.selected, &head.members);
     if (question.measured != nullptr) {
       head.mass = figure.mass;
       head.mass_is_lower_bound = figure.is_lower_bound;
@@ -253,6 +259,7 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   }
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
+  delta.members = head.members;
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   // Masses of judged positions went with their verdicts.
   delta.captured_mass = WaitsForVerdict(spec) ? std::nanf("") : previous_mass;
@@ -302,7 +309,8 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     uint64_t scored_key_bytes = 0;
-    for (const SelectScratch& scratch : scratch_) scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
+    for (const SelectScratch& scratch : scratch_)
+      scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
     metrics_->scored_key_bytes.Set(scored_key_bytes);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
