@@ -514,7 +514,16 @@ TEST(DataPlane, RefusesSpecificationsAndChannelsThatItCannotServe) {
   EXPECT_EQ(open(rank->link(), spec, 10'000'000), absl::StatusCode::kResourceExhausted);
   spec.budget_tokens = 300'000;
   EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cluster.metrics.Snapshot().admissions_refused, 1u);
+  // A frame takes the indices of one list of this budget, not those of two with masks.
+  spec.budget_tokens = 130'000;
+  EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kResourceExhausted);
+  spec.list_per = ListPer::kQueryHead;
+  EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kInvalidArgument);
+  spec = SmallSpec(Predictor::kDepth);
+  spec.list_per = ListPer::kQueryHead;
+  spec.correction = Correction::kRemote;
+  EXPECT_EQ(open(rank->link(), spec, 100), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(cluster.metrics.Snapshot().admissions_refused, 2u);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class RecordingKv final : public DecodeKv {
     const uint32_t window = WindowStart(spec, sequence_.next_position, kPrompt);
     const bool streams = Streams(spec, static_cast<size_t>(layer) * ranks_.layout().num_kv_heads + kv_head);
     uint32_t p = 0;
-    for (const uint32_t slot : slots) {  // in position order
+    for (const uint32_t slot : slots) {                  // in position order
       if (streams && p == spec.sink_tokens) p = window;  // what lies between is stored nowhere
       const auto holds = [&] {
         return std::memcmp(ranks_.slots().row(slot), ranks_.StoredRow(sequence_, layer, kv_head, p),

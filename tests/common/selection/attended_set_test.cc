@@ -102,5 +102,24 @@ TEST(AttendedSet, PoolsCoverWhatAListMaySelect) {
   EXPECT_EQ(PoolSlots(dense, 7, 5000, 4), 4996u);
 }
 
+TEST(AttendedSet, PoolsCoverWhatTheQueryHeadsOfAGroupMaySelectTogether) {
+  const SelectionSpec spec{.list_per = ListPer::kQueryHead,
+                           .budget_tokens = 100,
+                           .head_budgets = {0, 10, 1000},
+                           .sink_tokens = 4,
+                           .pool_factor = 3};
+  EXPECT_EQ(PoolSlots(spec, 0, 5000, 8), 0u);
+  EXPECT_EQ(PoolSlots(spec, 1, 5000, 8), 80u) << "each of eight heads its own ten rows";
+  EXPECT_EQ(PoolSlots(spec, 1, 5000, 2), 30u) << "or the factor, where that is more";
+  EXPECT_EQ(PoolSlots(spec, 2, 5000, 8), 4996u);
+  EXPECT_EQ(UnionCeiling(spec, 1, 8), 80u);
+  EXPECT_EQ(ListsPerKvHead(spec, 8), 8);
+  EXPECT_EQ(ListsPerKvHead({}, 8), 1);
+  // Whether a list is sparse is decided by its own budget.
+  EXPECT_FALSE(AttendsEverything(spec, 1, 200, 1));
+  const SelectionSpec large{.list_per = ListPer::kQueryHead, .budget_tokens = 3'000'000'000};
+  EXPECT_EQ(UnionCeiling(large, 0, 8), kUnlimitedBudget);
+}
+
 }  // namespace
 }  // namespace winnow
