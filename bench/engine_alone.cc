@@ -48,13 +48,9 @@ class ResidentKv final : public DecodeKv {
       }
     }
   }
-  void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) override {
-    for (size_t row = 0; row < sets_.size(); ++row) {
-      for (int head = 0; head < layout_.num_kv_heads; ++head) {
-        const auto list = sets_[row].Slots(layer, head);
-        slots[row * layout_.num_kv_heads + head] = list.data();
-        counts[row * layout_.num_kv_heads + head] = static_cast<uint32_t>(list.size());
-      }
+  void AwaitSlots(int layer, SlotLists& lists) override {
+    for (const WorkingSet& set : sets_) {
+      for (int head = 0; head < layout_.num_kv_heads; ++head) lists.Add(set.Slots(layer, head), layout_.group_size());
     }
   }
 

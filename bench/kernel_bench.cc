@@ -205,7 +205,7 @@ class Bench {
     Memory q(static_cast<size_t>(num_lists) * group * head_dim * 4);
     q.FillRandom(Dtype::kF32);
     Memory out(q.bytes());
-    Memory scratch(DecodeAttentionScratchBytes(num_slots, num_lists, group, head_dim));
+    Memory scratch(DecodeAttentionScratchBytes(num_slots * group, static_cast<size_t>(num_lists) * group, head_dim));
     DecodeAttentionParams params;
     params.q = q.floats();
     params.num_rows = rows;
@@ -448,8 +448,8 @@ class Bench {
     std::vector<const uint32_t*> lists;
     for (int i = 0; i < num_lists; ++i) lists.push_back(slots.data() + static_cast<size_t>(i) * context);
     std::vector<uint32_t> counts(num_lists, context);
-    Memory scratch(
-        DecodeAttentionScratchBytes(slots.size(), num_lists, Model::kQueryHeads / Model::kKvHeads, Model::kHeadDim));
+    constexpr int kGroup = Model::kQueryHeads / Model::kKvHeads;
+    Memory scratch(DecodeAttentionScratchBytes(slots.size() * kGroup, num_lists * kGroup, Model::kHeadDim));
     const double seconds = BestSeconds([&] {
       ForwardPass(m, rows, kernels_.decode_matmul, rows, [&](int layer) {
         DecodeAttentionParams params;

@@ -40,7 +40,7 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
     layers.back().Restart(0, 0, this->kv.max_positions());
   }
   for (size_t list = 0; list < layout.num_lists(); ++list) {
-    pool_slots.push_back(PoolSlots(spec, list, this->kv.max_positions()));
+    pool_slots.push_back(PoolSlots(spec, list, this->kv.max_positions(), layout.group_size()));
     total_pool_slots += pool_slots.back();
   }
 }

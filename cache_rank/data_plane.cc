@@ -76,7 +76,7 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
-  WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(options.spec, shape_.layout));
+  WINNOW_RETURN_IF_ERROR(CheckFitsModel(options.spec, shape_.layout));
   const bool projects =
       options.spec.predictor == Predictor::kDepth && options.spec.projection == Projection::kCacheRank;
   if (projects && projection_ == nullptr) {

@@ -5,6 +5,7 @@
 #include "cache_rank/policy/budget_growth.h"
 #include "cache_rank/predictor/query_ring.h"
 #include "cache_rank/residency.h"
+#include "common/base/kv_layout.h"
 #include "cache_rank/scorer/captured_mass.h"
 
 namespace winnow {
@@ -15,9 +16,14 @@ inline constexpr uint32_t kNoPosition = UINT32_MAX;
 struct HeadSelection {
   explicit HeadSelection(const BudgetGrowth& growth) : growth(growth) {}
 
-  std::vector<uint32_t> selected;  // Sel(LayerSelection::selected_position), ascending
-  std::vector<uint32_t> previous;  // Sel(LayerSelection::previous_position), where it is kept
-  CapturedMassFigure mass;         // of mass_position
+  // Sel(LayerSelection::selected_position), ascending. With a list per query head: the union of the lists, and the
+  // heads whose list holds each row; otherwise no members.
+  std::vector<uint32_t> selected;
+  std::vector<QueryHeadMask> members;
+  // Those of LayerSelection::previous_position, where they are kept.
+  std::vector<uint32_t> previous;
+  std::vector<QueryHeadMask> previous_members;
+  CapturedMassFigure mass;  // of mass_position
   uint32_t mass_position = kNoPosition;
   uint64_t scored_key_bytes = 0;  // read for all selections and verdicts so far
   HeadResidency residency;
@@ -54,12 +60,16 @@ struct LayerSelection {
   void Restart(uint32_t position, uint32_t anchor, uint32_t max_positions) {
     const bool keeps = anchor < position && HoldsSelection(anchor);
     if (keeps && selected_position != anchor) {
-      for (HeadSelection& head : heads) head.selected.swap(head.previous);
+      for (HeadSelection& head : heads) {
+        head.selected.swap(head.previous);
+        head.members.swap(head.previous_members);
+      }
     }
     selected_position = keeps ? anchor : kNoPosition;
     target_position = hidden_position = scheduled_position = previous_position = sent_position = kNoPosition;
     for (HeadSelection& head : heads) {
       if (!keeps) head.selected.clear();
+      if (!keeps) head.members.clear();
       head.mass_position = kNoPosition;
       head.residency.Reset(max_positions);
     }

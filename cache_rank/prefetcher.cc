@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cache_rank/select_union.h"
+
 namespace winnow {
 namespace {
 
@@ -80,7 +82,7 @@ void Prefetcher::RunHead(int head_index, int worker) {
                                 .first_query_head = head_index * model_.group_size,
                                 .ring = &layer.queries,
                                 .prompt_tokens = sequence_->prompt_tokens};
-    (void)SelectHead(*kernels_, model_, question, scratch.select, std::span(&head.wanted, 1));
+    (void)SelectUnion(*kernels_, model_, question, scratch.select, &head.wanted, &head.wanted_members);
   }
   const uint32_t ring = wire::RingTokens(sequence_->spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   selection.residency.PlanPrefetch(*kernels_, head.wanted, position_, ring, scratch.prefetch, &head.delta);

@@ -38,6 +38,7 @@ class Prefetcher {
  private:
   struct Head {
     std::vector<uint32_t> wanted;  // predicted Sel(position + 1), ascending
+    std::vector<QueryHeadMask> wanted_members;
     HeadDelta delta;
   };
   struct Scratch {

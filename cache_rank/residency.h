@@ -12,6 +12,7 @@ namespace winnow {
 // What one (position, layer, kv head) tells the inference rank: the body of its DeltaEntry, rows not yet gathered.
 struct HeadDelta {
   std::vector<uint32_t> selected;            // pool indices of Sel in position order
+  std::vector<QueryHeadMask> members;        // of them, where each query head has a list of its own; otherwise none
   std::vector<uint32_t> streamed;            // pool indices that rows are sent to
   std::vector<uint32_t> streamed_positions;  // of the same rows
   std::vector<wire::LocalRow> local;         // rows that the inference rank copies from its ring

@@ -11,6 +11,7 @@
 #include "cache_rank/scorer/row_groups.h"
 #include "cache_rank/scorer/token_scorer.h"
 #include "cache_rank/scratch_buffer.h"
+#include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
 #include "kernels/kernel_table.h"
 
@@ -51,6 +52,8 @@ struct SelectScratch {
   SoftmaxScratch softmax, page_softmax, bound_softmax, measured;
   ScratchBuffer<uint32_t> top_k;
   std::vector<uint32_t> chosen, merged;
+  std::vector<std::vector<uint32_t>> lists;  // SelectUnion: of each query head
+  std::vector<QueryHeadMask> marks;          // SelectUnion: by row
   RowGroups groups, candidates;
   std::vector<double> held, unread;
   PageMassScratch mass;
@@ -62,7 +65,7 @@ struct SelectScratch {
 
 // Lists that a head has: one, or one for each query head of its group.
 inline size_t ListsPerHead(const SelectionSpec& spec, const SelectionModel& model) {
-  return spec.list_per == ListPer::kQueryHead ? model.group_size : 1;
+  return ListsPerKvHead(spec, model.group_size);
 }
 
 // Replaces lists [ListsPerHead] by Sel(position), each ascending and within [sinks, start of the recent window);

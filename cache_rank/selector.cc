@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cache_rank/select_union.h"
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
 
@@ -66,6 +67,8 @@ void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t positio
     std::vector<uint32_t>& selected = selection.heads[head].selected;
     selected.resize(sequence.IsSparse(list, position) ? HeadBudget(sequence.spec, list) : 0);
     std::iota(selected.begin(), selected.end(), sequence.spec.sink_tokens);
+    if (ListsPerHead(sequence.spec, model_) == 1) continue;
+    selection.heads[head].members.assign(selected.size(), AllQueryHeads(model_.group_size));
   }
   selection.selected_position = sequence.Anchor(position);
 }
@@ -236,9 +239,12 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   if (head.mass_position + 1 == row.position) previous = head.mass;
   if (score) {
     const HeadQuestion question = Question(row, head_index);
-    if (sequence.spec.reuse_interval > 1) head.previous = head.selected;
+    if (sequence.spec.reuse_interval > 1) {
+      head.previous = head.selected;
+      head.previous_members = head.members;
+    }
     const CapturedMassFigure figure =
-        SelectHead(*kernels_, model_, question, scratch_[worker], std::span(&head.selected, 1));
+        SelectUnion(*kernels_, model_, question, scratch_[worker], &head.selected, &head.members);
     if (question.measured != nullptr) {
       head.mass = figure;
       head.mass_position = question.measured_position;
@@ -255,6 +261,7 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   }
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
+  delta.members = head.members;
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   // Masses of judged positions went with their verdicts.
   if (WaitsForVerdict(spec)) previous = {};

@@ -10,9 +10,10 @@ namespace winnow {
 namespace {
 
 // End of an entry's header and index arrays that begin at `offset`, where its rows go.
-size_t RowsOffset(size_t offset, size_t selected, size_t streamed, size_t local) {
+size_t RowsOffset(size_t offset, size_t selected, size_t members, size_t streamed, size_t local) {
   offset = wire::AlignUp(offset, alignof(wire::DeltaEntry)) + sizeof(wire::DeltaEntry);
   offset += (selected + streamed) * sizeof(uint32_t) + local * sizeof(wire::LocalRow);
+  offset += wire::AlignUp(members * sizeof(QueryHeadMask), alignof(uint32_t));
   return streamed > 0 ? wire::AlignUp(offset, wire::kRowAlignment) : offset;
 }
 
@@ -48,9 +49,11 @@ uint16_t ActionFlag(CorrectionAction action) {
 }  // namespace
 
 absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positions) const {
-  uint32_t budget = BudgetCeiling(spec, 0);
-  for (size_t list = 1; list < spec.head_budgets.size(); ++list) budget = std::max(budget, BudgetCeiling(spec, list));
-  const size_t selected = std::min(budget, max_positions);
+  const int group = layout_.group_size();
+  uint32_t most = UnionCeiling(spec, 0, group);
+  for (size_t list = 1; list < spec.head_budgets.size(); ++list) most = std::max(most, UnionCeiling(spec, list, group));
+  const size_t selected = std::min(most, max_positions);
+  const size_t members = ListsPerKvHead(spec, group) > 1 ? selected : 0;
   const size_t local = std::min(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), max_positions);
   const size_t partial = sizeof(wire::PartialEntry) + wire::PartialStateBytes(layout_.group_size(), layout_.head_dim);
   if (WaitsForVerdict(spec) && partial > wire::kMaxPayloadBytes) {
@@ -59,8 +62,10 @@ absl::Status Streamer::CheckFits(const SelectionSpec& spec, uint32_t max_positio
                                                    wire::kMaxPayloadBytes, " bytes"));
   }
   // One streamed row at least has to fit beside the arrays.
-  if (RowsOffset(0, selected, 1, local) + layout_.row_bytes() <= wire::kMaxPayloadBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a budget of ", budget, " rows and recent_tokens ", spec.recent_tokens,
+  if (RowsOffset(0, selected, members, 1, local) + layout_.row_bytes() <= wire::kMaxPayloadBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("selections of ", most, " rows and recent_tokens ", spec.recent_tokens,
                                                  " do not fit frames of ", wire::kMaxPayloadBytes, " bytes"));
 }
 
@@ -218,20 +223,22 @@ size_t Streamer::PlanDeltaFrame(PeerLink& link) {
     const CachedSequence* sequence = Owner(link, item);
     if (sequence == nullptr) break;  // dropped when it is at the front
     const size_t selected = item.started ? 0 : item.delta->selected.size();
+    const size_t members = item.started ? 0 : item.delta->members.size();
     const size_t local = item.started ? 0 : item.delta->local.size();
     const uint32_t left = item.count - item.done;
     const size_t with_row =
-        RowsOffset(offset, selected, left > 0 ? 1 : 0, local) + (left > 0 ? layout_.row_bytes() : 0);
+        RowsOffset(offset, selected, members, left > 0 ? 1 : 0, local) + (left > 0 ? layout_.row_bytes() : 0);
     const size_t limit = parts_.empty() ? std::max(options_.frame_bytes, with_row) : options_.frame_bytes;
     if (with_row > limit) break;
     // Each further row takes its index and its bytes; alignment may cost one row's worth.
     uint32_t rows = left;
-    if (RowsOffset(offset, selected, left, local) + left * layout_.row_bytes() > limit) {
+    if (RowsOffset(offset, selected, members, left, local) + left * layout_.row_bytes() > limit) {
       rows = 1 + static_cast<uint32_t>((limit - with_row) / (layout_.row_bytes() + sizeof(uint32_t)));
-      while (rows > 1 && RowsOffset(offset, selected, rows, local) + rows * layout_.row_bytes() > limit) --rows;
+      while (rows > 1 && RowsOffset(offset, selected, members, rows, local) + rows * layout_.row_bytes() > limit)
+        --rows;
     }
     parts_.push_back({.item = i, .sequence = sequence, .rows = rows, .last = rows == left});
-    offset = RowsOffset(offset, selected, rows, local) + rows * layout_.row_bytes();
+    offset = RowsOffset(offset, selected, members, rows, local) + rows * layout_.row_bytes();
     if (rows < left) break;
   }
   return offset;
@@ -240,11 +247,13 @@ size_t Streamer::PlanDeltaFrame(PeerLink& link) {
 void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const {
   const HeadDelta& delta = *item.delta;
   const bool first = !item.started;
+  const size_t members = first ? delta.members.size() : 0;
   const wire::DeltaEntry entry{
       .plan_row = item.plan_row,
       .kv_head = item.kv_head,
       .flags = static_cast<uint16_t>((first ? wire::kDeltaFirst : 0) | (part.last ? wire::kDeltaLast : 0) |
-                                     (delta.captured_mass_is_bound ? wire::kDeltaMassIsBound : 0)),
+                                     (delta.captured_mass_is_bound ? wire::kDeltaMassIsBound : 0) |
+                                     (members > 0 ? wire::kDeltaMembers : 0)),
       .num_selected = first ? static_cast<uint32_t>(delta.selected.size()) : 0,
       .num_streamed = part.rows,
       .num_local = first ? static_cast<uint32_t>(delta.local.size()) : 0,
@@ -252,6 +261,8 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
   Pad(alignof(wire::DeltaEntry), payload, offset);
   WriteArray(&entry, 1, payload, offset);
   WriteArray(delta.selected.data(), entry.num_selected, payload, offset);
+  WriteArray(delta.members.data(), members, payload, offset);
+  Pad(alignof(uint32_t), payload, offset);
   WriteArray(delta.streamed.data() + item.done, part.rows, payload, offset);
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
@@ -317,7 +328,7 @@ uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, 
   const size_t row_bytes = layout_.row_bytes();
   const size_t most = std::max<size_t>(1, options_.frame_bytes / (row_bytes + sizeof(uint32_t)));
   const uint32_t rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first));
-  const size_t bytes = RowsOffset(0, 0, rows, 0) + rows * row_bytes;
+  const size_t bytes = RowsOffset(0, 0, 0, rows, 0) + rows * row_bytes;
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(bytes);
   if (!buffer.ok()) return 0;
   std::byte* payload = buffer->payload().data();

@@ -208,7 +208,7 @@ void DecodeStep::UseResidentOnly(int row, int layer) {
   }
 }
 
-void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) {
+void DecodeStep::AwaitSlots(int layer, SlotLists& lists) {
   const auto give_up = [&] {
     for (size_t row = 0; row < rows_.size(); ++row) {
       if (missing_[layer * rows_.size() + row] > 0) {
@@ -220,11 +220,16 @@ void DecodeStep::AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts)
       Span::kAwaitRows, layer, [&] { return Complete(layer); }, give_up, metrics_.delta_wait_us);
   for (size_t row = 0; row < rows_.size(); ++row) {
     if (missing_[layer * rows_.size() + row] > 0) UseResidentOnly(static_cast<int>(row), layer);
+    const WorkingSet& set = *rows_[row].sequence->working_set;
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
-      const std::span<const uint32_t> list = rows_[row].sequence->working_set->Slots(layer, head);
-      slots[row * layout_.num_kv_heads + head] = list.data();
-      counts[row * layout_.num_kv_heads + head] = static_cast<uint32_t>(list.size());
-      rows_[row].sequence->attended_rows += list.size();
+      const int num_lists = set.NumSlotLists(layer, head);
+      uint64_t attended = 0;
+      for (int i = 0; i < num_lists; ++i) {
+        const std::span<const uint32_t> list = set.Slots(layer, head, i);
+        lists.Add(list, layout_.group_size() / num_lists);
+        attended += list.size();
+      }
+      rows_[row].sequence->attended_rows += attended / num_lists;
     }
   }
 }
@@ -353,8 +358,15 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected delta entry of layer ", layer, ", kv head ", entry.kv_head));
   }
+  const uint16_t known = wire::kDeltaFirst | wire::kDeltaLast | wire::kDeltaMembers;
+  if ((entry.flags & ~known) != 0 || ((entry.flags & wire::kDeltaFirst) == 0 && entry.num_selected > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("delta entry with flags ", entry.flags, " and ", entry.num_selected, " selected rows"));
+  }
   PayloadReader reader(payload, *offset);
   WINNOW_ASSIGN_OR_RETURN(auto selected, reader.Array<uint32_t>(entry.num_selected, alignof(uint32_t)));
+  const size_t num_members = (entry.flags & wire::kDeltaMembers) != 0 ? entry.num_selected : 0;
+  WINNOW_ASSIGN_OR_RETURN(auto members, reader.Array<QueryHeadMask>(num_members, alignof(uint32_t)));
   WINNOW_ASSIGN_OR_RETURN(auto streamed, reader.Array<uint32_t>(entry.num_streamed, alignof(uint32_t)));
   WINNOW_ASSIGN_OR_RETURN(auto local, reader.Array<wire::LocalRow>(entry.num_local, alignof(uint32_t)));
   const size_t rows_bytes = entry.num_streamed * layout_.row_bytes();
@@ -364,7 +376,7 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
 
   WorkingSet& working_set = *sequence.working_set;
   if (entry.flags & wire::kDeltaFirst) {
-    WINNOW_RETURN_IF_ERROR(working_set.SetSelection(layer, entry.kv_head, positions_[row_index], selected));
+    WINNOW_RETURN_IF_ERROR(working_set.SetSelection(layer, entry.kv_head, positions_[row_index], selected, members));
     sequence.selection_lookups += entry.num_selected;
     sequence.selection_hits += entry.num_selected;
     step_lookups_ += entry.num_selected;

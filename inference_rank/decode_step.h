@@ -41,7 +41,7 @@ class DecodeStep final : public DecodeKv {
 
   int Lookahead() const override { return lookahead_; }
   void Publish(const DecodeLayerOutput& output) override;
-  void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) override;
+  void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }
   std::span<const PartialAttention> AwaitPartials(int layer) override;
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "common/selection/head_profile.h"
+#include "common/selection/validate.h"
 #include "inference_rank/fingerprint.h"
 
 namespace winnow {
@@ -47,6 +48,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
     }
     selection = WithHeadProfile(selection, profile);
   }
+  WINNOW_RETURN_IF_ERROR(CheckFitsModel(selection, rank->layout_));
   const MemoryNeeds needs{.layout = rank->layout_,
                           .selection = selection,
                           .max_context_tokens = rank->options_.max_context_tokens,

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     return absl::InvalidArgumentError(
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
-  WINNOW_RETURN_IF_ERROR(CheckHeadBudgets(spec, limits.layout));
+  WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
   const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
   if (pages > limits.slot_pages) {
     std::string growth;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     }
     uint64_t pool_slots = 0;
     for (size_t list = 0; list < limits.layout.num_lists(); ++list) {
-      pool_slots += PoolSlots(spec, list, sequence->max_positions);
+      pool_slots += PoolSlots(spec, list, sequence->max_positions, limits.layout.group_size());
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ", pool_slots,

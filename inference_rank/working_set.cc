@@ -9,9 +9,9 @@
 namespace winnow {
 namespace {
 
-uint32_t ListPages(const SelectionSpec& spec, size_t list, uint32_t max_positions) {
+uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t list, uint32_t max_positions) {
   const uint32_t slots = spec.sink_tokens + wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens) +
-                         PoolSlots(spec, list, max_positions);
+                         PoolSlots(spec, list, max_positions, layout.group_size());
   return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
 }
 
@@ -19,7 +19,7 @@ uint32_t ListPages(const SelectionSpec& spec, size_t list, uint32_t max_position
 
 uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions) {
   uint32_t pages = 0;
-  for (size_t list = 0; list < layout.num_lists(); ++list) pages += ListPages(spec, list, max_positions);
+  for (size_t list = 0; list < layout.num_lists(); ++list) pages += ListPages(layout, spec, list, max_positions);
   return pages;
 }
 
@@ -39,15 +39,18 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
       sink_tokens_(spec.sink_tokens),
       ring_tokens_(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
       prompt_tokens_(prompt_tokens),
-      lists_(layout.num_lists()),
-      kept_(lists_.size(), spec.sink_tokens) {
+      lists_per_head_(ListsPerKvHead(spec, layout.group_size())),
+      split_(layout.num_lists(), false),
+      slot_lists_(layout.num_lists() * lists_per_head_),
+      kept_(slot_lists_.size(), spec.sink_tokens) {
   uint32_t pages = 0;
-  for (size_t list = 0; list < lists_.size(); ++list) {
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
     first_page_.push_back(pages);
-    pages += ListPages(spec, list, max_positions);
-    pool_slots_.push_back(PoolSlots(spec, list, max_positions));
+    pages += ListPages(layout, spec, list, max_positions);
+    pool_slots_.push_back(PoolSlots(spec, list, max_positions, layout.group_size()));
     total_pool_slots_ += pool_slots_[list];
-    lists_[list].reserve(sink_tokens_ + std::min(BudgetCeiling(spec, list), pool_slots_[list]) + ring_tokens_);
+    const uint32_t most = sink_tokens_ + std::min(BudgetCeiling(spec, list), pool_slots_[list]) + ring_tokens_;
+    for (int i = 0; i < lists_per_head_; ++i) slot_lists_[list * lists_per_head_ + i].reserve(most);
   }
   pooled_end_ = sink_tokens_;
 }
@@ -85,16 +88,22 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
 void WorkingSet::FinishLoad(uint32_t next_position) {
   attach_position_ = next_position;
   pooled_end_ = next_position > 0 ? WindowStartOf(next_position - 1) : sink_tokens_;
-  for (std::vector<uint32_t>& list : lists_) list.clear();
+  for (std::vector<uint32_t>& slots : slot_lists_) slots.clear();
+  split_.assign(split_.size(), false);
   std::fill(kept_.begin(), kept_.end(), sink_tokens_);
 }
 
-void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t position) {
-  for (uint32_t p = recent_start; p <= position; ++p) lists_[list].push_back(RingSlot(list, p));
+void WorkingSet::AppendSinks(size_t list, std::vector<uint32_t>& slots) const {
+  for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sink_tokens_; ++i) slots.push_back(PhysicalSlot(list, i));
+}
+
+void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t position,
+                              std::vector<uint32_t>& slots) const {
+  for (uint32_t p = recent_start; p <= position; ++p) slots.push_back(RingSlot(list, p));
 }
 
 void WorkingSet::Advance(uint32_t position) {
-  for (size_t list = 0; list < lists_.size(); ++list) {
+  for (size_t list = 0; list < num_lists(); ++list) {
     if (AttendsEverything(list, position)) {
       AdvanceDense(list, position);
     } else if (!NeedsDelta(list, position)) {
@@ -107,7 +116,8 @@ void WorkingSet::Advance(uint32_t position) {
 void WorkingSet::AdvanceDense(size_t list, uint32_t position) {
   const uint32_t recent_start = WindowStartOf(position);
   const uint32_t sinks = std::min(sink_tokens_, position + 1);
-  std::vector<uint32_t>& slots = lists_[list];
+  WINNOW_CHECK(!split_[list]);
+  std::vector<uint32_t>& slots = SlotListsOf(list)[0];
   for (uint32_t p = pooled_end_; p < recent_start; ++p) {
     std::memcpy(slots_->row(PoolSlot(list, p - sink_tokens_)), slots_->row(RingSlot(list, p)), layout_.row_bytes());
   }
@@ -118,31 +128,49 @@ void WorkingSet::AdvanceDense(size_t list, uint32_t position) {
   for (uint32_t i = static_cast<uint32_t>(slots.size()) - sinks; i + sink_tokens_ < recent_start; ++i) {
     slots.push_back(PoolSlot(list, i));
   }
-  AppendRecent(list, std::max(recent_start, sinks), position);
+  AppendRecent(list, std::max(recent_start, sinks), position, slots);
 }
 
 void WorkingSet::AdvanceKept(size_t list, uint32_t position) {
-  std::vector<uint32_t>& slots = lists_[list];
-  slots.resize(std::min<size_t>(slots.size(), kept_[list]));
-  for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sink_tokens_; ++i) slots.push_back(PhysicalSlot(list, i));
-  AppendRecent(list, WindowStartOf(position), position);
+  const uint32_t* kept = &kept_[list * lists_per_head_];
+  for (std::vector<uint32_t>& slots : SlotListsOf(list)) {
+    slots.resize(std::min<size_t>(slots.size(), *kept++));
+    AppendSinks(list, slots);
+    AppendRecent(list, WindowStartOf(position), position, slots);
+  }
 }
 
-absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
-                                      std::span<const uint32_t> pool_indices) {
+absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position, std::span<const uint32_t> pool_indices,
+                                      std::span<const QueryHeadMask> members) {
   const size_t list = List(layer, kv_head);
-  std::vector<uint32_t>& slots = lists_[list];
-  slots.clear();
-  for (uint32_t i = 0; i < sink_tokens_; ++i) slots.push_back(PhysicalSlot(list, i));
-  for (uint32_t index : pool_indices) {
+  if (members.size() != (lists_per_head_ > 1 ? pool_indices.size() : 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(members.size(), " masks of query heads with a selection of ",
+                                                   pool_indices.size(), " rows for ", lists_per_head_, " lists"));
+  }
+  for (const QueryHeadMask mask : members) {
+    if (mask == 0 || (mask & ~AllQueryHeads(lists_per_head_)) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mask ", mask, " of query heads, of which there are ", lists_per_head_));
+    }
+  }
+  for (const uint32_t index : pool_indices) {
     if (index >= pool_slots_[list]) {
       return absl::InvalidArgumentError(
           absl::StrCat("selected pool index ", index, " is outside the grant of ", pool_slots_[list]));
     }
-    slots.push_back(PoolSlot(list, index));
   }
-  kept_[list] = static_cast<uint32_t>(slots.size());
-  AppendRecent(list, WindowStartOf(position), position);
+  split_[list] = !members.empty();
+  const std::span<std::vector<uint32_t>> slot_lists = SlotListsOf(list);
+  for (size_t head = 0; head < slot_lists.size(); ++head) {
+    std::vector<uint32_t>& slots = slot_lists[head];
+    slots.clear();
+    AppendSinks(list, slots);
+    for (size_t i = 0; i < pool_indices.size(); ++i) {
+      if (members.empty() || (members[i] >> head & 1) != 0) slots.push_back(PoolSlot(list, pool_indices[i]));
+    }
+    kept_[list * lists_per_head_ + head] = static_cast<uint32_t>(slots.size());
+    AppendRecent(list, WindowStartOf(position), position, slots);
+  }
   return absl::OkStatus();
 }
 

@@ -14,7 +14,8 @@ namespace winnow {
 // The resident KV of one sequence. Per (layer, kv head), a "list":
 //   sinks [0, s) | ring: newest RingTokens positions, position p at p mod ring | pool: rows around the selection, by
 //   pool index
-// and the slots that attention at the current position reads, in position order.
+// and the slots that attention at the current position reads, in position order: one list of slots that the group's
+// query heads share, or, after a selection with a list per query head, one for each of them.
 //
 // Lists differ in their pools (PoolSlots): a streaming head has none. While a list attends everything, pool index i
 // holds position s + i for every position that has left the recent window, and the list is extended here without the
@@ -36,9 +37,9 @@ class WorkingSet {
   uint32_t pool_slots() const { return total_pool_slots_; }
   uint32_t pool_slots(int layer, int kv_head) const { return pool_slots_[List(layer, kv_head)]; }
   uint32_t ring_tokens() const { return ring_tokens_; }
-  size_t num_lists() const { return lists_.size(); }
+  size_t num_lists() const { return pool_slots_.size(); }
   // Rows that can be resident, over all lists.
-  uint64_t resident_rows() const { return lists_.size() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_; }
+  uint64_t resident_rows() const { return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_; }
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
 
   // Writes one row where position p lives: its ring slot and, below s, its sink slot. `row` is layout.row_bytes().
@@ -67,15 +68,22 @@ class WorkingSet {
   // window move into the pool; elsewhere the selection stays.
   void Advance(uint32_t position);
   // Starts a list of position p after a selection: sinks, the selected pool rows, recent window. Pool indices in
-  // position order. INVALID_ARGUMENT when an index is outside the grant.
-  absl::Status SetSelection(int layer, int kv_head, uint32_t position, std::span<const uint32_t> pool_indices);
+  // position order; `members` as long where the specification gives each query head a list, which then reads the
+  // indices whose mask has its bit, and empty elsewhere. INVALID_ARGUMENT when an index is outside the grant, a mask
+  // names no head or one outside of the group, or members are there or missing when they should not.
+  absl::Status SetSelection(int layer, int kv_head, uint32_t position, std::span<const uint32_t> pool_indices,
+                            std::span<const QueryHeadMask> members = {});
   // Copies `local` rows from the ring and `streamed` rows from `rows` into the pool. Not while attention runs on this
   // list.
   absl::Status CommitLocal(int layer, int kv_head, uint32_t position, std::span<const wire::LocalRow> local);
   absl::Status CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices, const std::byte* rows);
 
-  // Physical slots in position order for the position prepared last.
-  std::span<const uint32_t> Slots(int layer, int kv_head) const { return lists_[List(layer, kv_head)]; }
+  // Physical slots in position order for the position prepared last, as one list for all query heads of the group
+  // (NumSlotLists 1) or one for each.
+  int NumSlotLists(int layer, int kv_head) const { return split_[List(layer, kv_head)] ? lists_per_head_ : 1; }
+  std::span<const uint32_t> Slots(int layer, int kv_head, int i = 0) const {
+    return slot_lists_[List(layer, kv_head) * lists_per_head_ + i];
+  }
 
  private:
   WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
@@ -93,7 +101,12 @@ class WorkingSet {
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
   void AdvanceDense(size_t list, uint32_t position);
   void AdvanceKept(size_t list, uint32_t position);
-  void AppendRecent(size_t list, uint32_t recent_start, uint32_t position);
+  void AppendSinks(size_t list, std::vector<uint32_t>& slots) const;
+  void AppendRecent(size_t list, uint32_t recent_start, uint32_t position, std::vector<uint32_t>& slots) const;
+  // Those of a list that are in use.
+  std::span<std::vector<uint32_t>> SlotListsOf(size_t list) {
+    return {&slot_lists_[list * lists_per_head_], static_cast<size_t>(split_[list] ? lists_per_head_ : 1)};
+  }
 
   SlotPool* slots_;
   KvLayout layout_;
@@ -103,11 +116,13 @@ class WorkingSet {
   uint32_t prompt_tokens_;
   uint32_t attach_position_ = 0;
   uint32_t total_pool_slots_ = 0;
-  std::vector<uint32_t> pages_;               // those of list i from first_page_[i] on
-  std::vector<uint32_t> first_page_;          // [list]
-  std::vector<uint32_t> pool_slots_;          // [list]
-  std::vector<std::vector<uint32_t>> lists_;  // [list] physical slots
-  std::vector<uint32_t> kept_;                // [list] of them, sinks and selection: they stay until the next delta
+  int lists_per_head_ = 1;
+  std::vector<uint32_t> pages_;                    // those of list i from first_page_[i] on
+  std::vector<uint32_t> first_page_;               // [list]
+  std::vector<uint32_t> pool_slots_;               // [list]
+  std::vector<bool> split_;                        // [list] each query head has a slot list of its own
+  std::vector<std::vector<uint32_t>> slot_lists_;  // [list][lists_per_head] physical slots
+  std::vector<uint32_t> kept_;  // of each of them, sinks and selection: they stay until the next delta
   // Of the lists that attend everything: positions [s, pooled_end_) lie in the pool at their identity index.
   uint32_t pooled_end_ = 0;
 };

@@ -101,8 +101,12 @@ struct RotateParams {
   float* q = nullptr;  // [num_rows, num_heads, head_dim]
 };
 
-// Attention of one query position per row over a list of slots, in the list's order. Partial states (o, lse) of fixed
-// runs of kAttentionTile slots are merged in order, so the result depends on the list alone.
+// Attention of one query position per row over lists of slots, in each list's order. Partial states (o, lse) of fixed
+// runs of kAttentionTile slots are merged in order, so the result of a query head depends on its list alone, and has
+// the same bits whoever else reads that list.
+//
+// Lists lie in the order of their query heads, row by row: a list is read by the next list_heads[i] heads, which belong
+// to one kv head.
 struct DecodeAttentionParams {
   const float* q = nullptr;  // [num_rows, num_query_heads, head_dim], rotated, not scaled
   int num_rows = 0;
@@ -112,18 +116,19 @@ struct DecodeAttentionParams {
   float scale = 0;
   const void* slot_pool = nullptr;  // [num_slots, 2 * head_dim] kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
-  const uint32_t* const* slots = nullptr;  // [num_rows * num_kv_heads] -> slot ids, position order
-  const uint32_t* slot_counts = nullptr;   // [num_rows * num_kv_heads], each >= 1
+  const uint32_t* const* slots = nullptr;  // [num_lists] -> slot ids, position order
+  const uint32_t* slot_counts = nullptr;   // [num_lists], each >= 1
+  const uint32_t* list_heads = nullptr;    // [num_lists], num_rows * num_query_heads in all; null: a whole group each
   float* out = nullptr;                    // [num_rows, num_query_heads, head_dim]
   float* lse = nullptr;                    // [num_rows, num_query_heads] natural log; may be null
   void* scratch = nullptr;                 // DecodeAttentionScratchBytes
 };
 
 inline constexpr int kAttentionTile = 256;
-// For the partial states of `total_slots` listed slots in `num_lists` lists (a list is one row and kv head) of
-// `group_size` heads.
-constexpr size_t DecodeAttentionScratchBytes(size_t total_slots, size_t num_lists, int group_size, int head_dim) {
-  return (total_slots / kAttentionTile + num_lists) * group_size * (head_dim + 2) * sizeof(float) + 64;
+// For the partial states of `num_heads` query heads, over all rows, that read `head_slots` slots in all: one that is
+// read by four heads counts four times.
+constexpr size_t DecodeAttentionScratchBytes(size_t head_slots, size_t num_heads, int head_dim) {
+  return (head_slots / kAttentionTile + num_heads) * (head_dim + 2) * sizeof(float) + 64;
 }
 
 // Attention of a group of queries over listed rows of one (layer, kv head) where they are stored, as a partial state

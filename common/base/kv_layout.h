@@ -9,6 +9,14 @@ namespace winnow {
 inline constexpr int kBlockTokens = 32;  // consecutive positions of one (layer, kv head) in a block of the cache rank
 inline constexpr int kSlotPageTokens = 64;  // slots in a slot page of an inference rank
 
+// Some query heads of a head group: bit i is the group's i-th.
+using QueryHeadMask = uint16_t;
+inline constexpr int kMaxMaskedHeads = 16;
+// All of a group of 1 to kMaxMaskedHeads.
+constexpr QueryHeadMask AllQueryHeads(int group_size) {
+  return static_cast<QueryHeadMask>((1u << group_size) - 1);
+}
+
 // Shape of one model's KV; all byte arithmetic of rows lives here.
 //
 // A row is one token's K and V of one (layer, kv head), side by side: 2 * head_dim elements. K is stored after RoPE.

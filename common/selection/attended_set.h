@@ -80,14 +80,14 @@ constexpr bool AnyList(size_t first, size_t count, Predicate predicate) {
   return false;
 }
 
-// Slots of the list's pool for a sequence of at most max_positions: pool_factor budgets, and never less than what the
-// list may select.
-inline uint32_t PoolSlots(const SelectionSpec& spec, size_t list, uint32_t max_positions) {
+// Slots of the list's pool for a sequence of at most max_positions: pool_factor budgets, and never less than what may
+// be selected, by all query heads of a group of `group_size` together where each has its own rows (list_per).
+inline uint32_t PoolSlots(const SelectionSpec& spec, size_t list, uint32_t max_positions, int group_size) {
   // What can leave the recent window; a pool never needs more.
   const uint32_t most = max_positions > spec.sink_tokens ? max_positions - spec.sink_tokens : 0;
   if (IsDense(spec)) return most;
   const double pool = std::ceil(static_cast<double>(HeadBudget(spec, list)) * spec.pool_factor);
-  return static_cast<uint32_t>(std::min<double>(most, std::max<double>(pool, BudgetCeiling(spec, list))));
+  return static_cast<uint32_t>(std::min<double>(most, std::max<double>(pool, UnionCeiling(spec, list, group_size))));
 }
 
 }  // namespace winnow

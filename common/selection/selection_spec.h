@@ -55,7 +55,8 @@ inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max(
 // A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
 // full records of this type. The attended set of (position p, layer, kv head) is
 //   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most HeadBudget rows,
-// where b(p) is the start of the recent window (RecentStart below; attended_set.h has the rules list by list).
+// with list_per = query-head one for each query head, where b(p) is the start of the recent window (RecentStart below;
+// attended_set.h has the rules list by list).
 struct SelectionSpec {
   std::string preset = "depth";
 
@@ -112,16 +113,27 @@ constexpr bool GrowsBudgets(const SelectionSpec& spec) {
   return !IsDense(spec) && spec.min_captured_mass > 0 && spec.budget_growth > 1;
 }
 
+// Selected lists of one kv head: one that its query heads share, or one for each of them.
+constexpr int ListsPerKvHead(const SelectionSpec& spec, int group_size) {
+  return spec.list_per == ListPer::kQueryHead ? group_size : 1;
+}
+
 // Most rows that are selected for a list = layer * num_kv_heads + kv_head, before the guard lets it grow.
 constexpr uint32_t HeadBudget(const SelectionSpec& spec, size_t list) {
   return spec.head_budgets.empty() ? spec.budget_tokens : spec.head_budgets[list];
 }
 
-// The same with all growth that the guard may allow: what grants of slots must cover.
+// The same with all growth that the guard may allow.
 constexpr uint32_t BudgetCeiling(const SelectionSpec& spec, size_t list) {
   const uint64_t budget = HeadBudget(spec, list);
   const uint64_t ceiling = spec.min_captured_mass > 0 ? budget * spec.budget_growth : budget;
   return ceiling < kUnlimitedBudget ? static_cast<uint32_t>(ceiling) : kUnlimitedBudget;
+}
+
+// Most rows that the lists of a kv head hold together, with all growth: what grants of slots must cover.
+constexpr uint32_t UnionCeiling(const SelectionSpec& spec, size_t list, int group_size) {
+  const uint64_t rows = uint64_t{BudgetCeiling(spec, list)} * ListsPerKvHead(spec, group_size);
+  return rows < kUnlimitedBudget ? static_cast<uint32_t>(rows) : kUnlimitedBudget;
 }
 
 // Start b of the recent window of position p: the largest block-aligned position such that [b, p] holds at least

@@ -17,7 +17,9 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   auto not_built = [](std::string_view what) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
-  if (spec.list_per != ListPer::kKvHead) return not_built("a list per query head");
+  if (WaitsForVerdict(spec) && spec.list_per == ListPer::kQueryHead) {
+    return not_built("correction of lists per query head");
+  }
   return absl::OkStatus();
 }
 
@@ -43,7 +45,11 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
   return CheckBuilt(spec);
 }
 
-absl::Status CheckHeadBudgets(const SelectionSpec& spec, const KvLayout& layout) {
+absl::Status CheckFitsModel(const SelectionSpec& spec, const KvLayout& layout) {
+  if (spec.list_per == ListPer::kQueryHead && layout.group_size() > kMaxMaskedHeads) {
+    return SpecError("list_per", absl::StrCat("is query-head, which works with at most ", kMaxMaskedHeads,
+                                              " query heads per kv head; the model has ", layout.group_size()));
+  }
   const size_t budgets = spec.head_budgets.size();
   if (budgets == 0 || budgets == layout.num_lists()) return absl::OkStatus();
   return Excludes(absl::StrCat("head_budgets has ", budgets, " budgets, the model ", layout.num_layers, " layers of ",

@@ -9,7 +9,8 @@ namespace winnow {
 // UNIMPLEMENTED says what this version does not do yet.
 absl::Status ValidateSelection(const SelectionSpec& spec);
 
-// INVALID_ARGUMENT when the budgets by head are not those of a model of that shape.
-absl::Status CheckHeadBudgets(const SelectionSpec& spec, const KvLayout& layout);
+// INVALID_ARGUMENT when a model of that shape cannot be served so: budgets by head that are another model's, lists per
+// query head of groups that are too large.
+absl::Status CheckFitsModel(const SelectionSpec& spec, const KvLayout& layout);
 
 }  // namespace winnow

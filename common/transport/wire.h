@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/base/kv_layout.h"
+
 // The data plane's format, shared by writer and reader: fixed-size little-endian headers, then the payload that the
 // frame type names. gRPC decides who may send what; these frames only move bytes into memory that the receiver granted.
 //
@@ -16,7 +18,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -96,10 +98,14 @@ static_assert(sizeof(PlanRow) == 32);
 inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selection
 inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head
 inline constexpr uint16_t kDeltaMassIsBound = 4;  // captured_mass is a lower bound: not every key was scored
+inline constexpr uint16_t kDeltaMembers = 8;      // with kDeltaFirst: each query head has a list of its own
 
 // One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
 // at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
 //   uint32_t selected[num_selected]      pool indices of Sel(p, l, h) in position order (first part only)
+//   QueryHeadMask members[num_selected]  with kDeltaMembers: the query heads of the group whose list holds each of
+//   them,
+//                                        at least one; Sel is the union of their lists
 //   uint32_t streamed[num_streamed]      pool indices that the rows below go to
 //   LocalRow local[num_local]            rows to copy from the ring, because they are still there
 //   rows     [num_streamed][2 * head_dim]

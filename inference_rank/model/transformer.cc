@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "common/base/check.h"
 
@@ -19,7 +18,6 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))),
       max_rows_(std::max(max_prefill_tokens, kMaxDecodeRows)) {
   const size_t rows = max_rows_;
-  const size_t lists = static_cast<size_t>(kMaxDecodeRows) * config.num_kv_heads;
   x_.resize(rows * config.hidden_size);
   qkv_.resize(rows * config.qkv_features());
   q_pre_rope_.resize(rows * config.q_features());
@@ -32,11 +30,10 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
   gate_up_.resize(rows * 2 * config.intermediate_size);
   logits_.resize(static_cast<size_t>(kMaxDecodeRows) * config.vocab_size);
   positions_.resize(rows);
-  slots_.resize(lists);
-  slot_counts_.resize(lists);
-  // Grown in Decode only when a batch holds more slots than any before; one list of the longest kind to start with.
-  attention_scratch_.resize(DecodeAttentionScratchBytes(static_cast<size_t>(max_slots_per_list) * config.num_kv_heads,
-                                                        lists, config.group_size(), config.head_dim));
+  // Grown in Decode only when a batch reads more slots than any before; one row of the longest kind to start with.
+  attention_scratch_.resize(
+      DecodeAttentionScratchBytes(static_cast<size_t>(max_slots_per_list) * config.num_query_heads,
+                                  static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads, config.head_dim));
 }
 
 void Transformer::Embed(std::span<const uint32_t> token_ids) {
@@ -178,10 +175,11 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                 .hidden = x_.data(),
                 .hidden_size = config_.hidden_size});
 
-    kv.AwaitSlots(l, slots_.data(), slot_counts_.data());
-    const size_t lists = static_cast<size_t>(num_rows) * config_.num_kv_heads;
-    const size_t total = std::accumulate(slot_counts_.begin(), slot_counts_.begin() + lists, size_t{0});
-    const size_t scratch_bytes = DecodeAttentionScratchBytes(total, lists, config_.group_size(), config_.head_dim);
+    slot_lists_.Clear();
+    kv.AwaitSlots(l, slot_lists_);
+    WINNOW_CHECK(slot_lists_.num_heads() == static_cast<size_t>(num_rows) * config_.num_query_heads);
+    const size_t scratch_bytes =
+        DecodeAttentionScratchBytes(slot_lists_.head_slots(), slot_lists_.num_heads(), config_.head_dim);
     if (scratch_bytes > attention_scratch_.size()) attention_scratch_.resize(scratch_bytes * 5 / 4);
     kernels_.decode_attention(executor_, {.q = q_.data(),
                                           .num_rows = num_rows,
@@ -191,8 +189,9 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                                           .scale = scale_,
                                           .slot_pool = slot_pool_,
                                           .kv_dtype = kv_dtype_,
-                                          .slots = slots_.data(),
-                                          .slot_counts = slot_counts_.data(),
+                                          .slots = slot_lists_.slots(),
+                                          .slot_counts = slot_lists_.counts(),
+                                          .list_heads = slot_lists_.heads(),
                                           .out = attention_.data(),
                                           .lse = waits_for_partials ? lse_.data() : nullptr,
                                           .scratch = attention_scratch_.data()});

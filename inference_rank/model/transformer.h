@@ -25,6 +25,38 @@ struct DecodeLayerOutput {
   int hidden_size = 0;
 };
 
+// The slots that a layer's attention reads: lists in the order of the query heads, row by row, each of them read by the
+// next `heads` query heads, which belong to one kv head. The slots stay the caller's.
+class SlotLists {
+ public:
+  void Clear() {
+    slots_.clear();
+    counts_.clear();
+    heads_.clear();
+    num_heads_ = head_slots_ = 0;
+  }
+  void Add(std::span<const uint32_t> slots, int heads) {
+    slots_.push_back(slots.data());
+    counts_.push_back(static_cast<uint32_t>(slots.size()));
+    heads_.push_back(static_cast<uint32_t>(heads));
+    num_heads_ += heads;
+    head_slots_ += slots.size() * heads;
+  }
+
+  size_t size() const { return slots_.size(); }
+  std::span<const uint32_t> slots(size_t list) const { return {slots_[list], counts_[list]}; }
+  const uint32_t* const* slots() const { return slots_.data(); }
+  const uint32_t* counts() const { return counts_.data(); }
+  const uint32_t* heads() const { return heads_.data(); }
+  size_t num_heads() const { return num_heads_; }    // over all lists
+  size_t head_slots() const { return head_slots_; }  // one that two heads read counts twice
+
+ private:
+  std::vector<const uint32_t*> slots_;
+  std::vector<uint32_t> counts_, heads_;
+  size_t num_heads_ = 0, head_slots_ = 0;
+};
+
 // A partial attention state over rows that are not resident, to be merged after the layer's own attention.
 struct PartialAttention {
   int row = 0;
@@ -41,9 +73,8 @@ class DecodeKv {
   virtual int Lookahead() const = 0;
   // The layer's rows and queries exist: make the rows resident, send everything to the cache rank.
   virtual void Publish(const DecodeLayerOutput& output) = 0;
-  // Returns when the slots to attend to at `layer` are known and filled: slots and counts are [num_rows *
-  // num_kv_heads].
-  virtual void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) = 0;
+  // Returns when the slots to attend to at `layer` are known and filled: adds the lists of all heads of all rows.
+  virtual void AwaitSlots(int layer, SlotLists& lists) = 0;
   // True when AwaitPartials may return something in this step.
   virtual bool WaitsForPartials() const { return false; }
   // After the layer's attention: returns when it is known which heads are to be corrected, and how; at most one state
@@ -110,8 +141,7 @@ class Transformer {
   std::vector<float> gate_up_;      // [max_rows, 2 * intermediate_size]
   std::vector<float> logits_;       // [kMaxDecodeRows, vocab_size]
   std::vector<uint32_t> positions_;
-  std::vector<const uint32_t*> slots_;  // [kMaxDecodeRows * num_kv_heads]
-  std::vector<uint32_t> slot_counts_;
+  SlotLists slot_lists_;
   std::vector<std::byte> attention_scratch_;
   const void* slot_pool_ = nullptr;
 

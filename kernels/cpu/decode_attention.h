@@ -3,8 +3,8 @@
 
 #include "kernels/kernel_table.h"
 
-// Attention over slot lists: the driver cuts each list into tiles, spreads (row, kv head, tile) over the team, and
-// whoever finishes the last tile of a list merges its partial states in order.
+// Attention over slot lists: the driver cuts each list into tiles, spreads (list, tile) over the team, and whoever
+// finishes the last tile of a list merges its partial states in order.
 
 namespace winnow {
 
@@ -12,10 +12,10 @@ namespace winnow {
 inline constexpr int kTileLookahead = 64;
 
 // One tile of one list: o[h] = sum_j exp(s_hj - m_h) v_j, m[h] = max_j s_hj, l[h] = sum_j exp(s_hj - m_h), where
-// s_hj = scale * q[h] . k_j.
+// s_hj = scale * q[h] . k_j. What a head gets does not depend on the others of the group.
 struct DecodeTile {
   const float* q = nullptr;  // [group_size, head_dim]
-  int group_size = 0;
+  int group_size = 0;        // query heads that read the list
   int head_dim = 0;
   float scale = 0;
   const char* const* rows = nullptr;  // [num_rows + num_following] -> [2 * head_dim] kv_dtype

@@ -27,13 +27,31 @@ std::vector<Case> Cases() {
   ahead2.lookahead = 2;
   SelectionSpec mean = SmallSpec(Predictor::kExact);
   mean.group_aggregation = GroupAggregation::kMean;
-  return {{"exact", SmallSpec(Predictor::kExact)},
-          {"exact_mean", mean},
-          {"last", SmallSpec(Predictor::kLast)},
-          {"temporal", temporal},
-          {"post_rope", post_rope},
-          {"depth", SmallSpec(Predictor::kDepth)},
-          {"depth2", ahead2}};
+  std::vector<Case> cases = {{"exact", SmallSpec(Predictor::kExact)},
+                             {"exact_mean", mean},
+                             {"last", SmallSpec(Predictor::kLast)},
+                             {"temporal", temporal},
+                             {"post_rope", post_rope},
+                             {"depth", SmallSpec(Predictor::kDepth)},
+                             {"depth2", ahead2}};
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth}) {
+    SelectionSpec spec = SmallSpec(predictor);
+    spec.temporal_variant = TemporalVariant::kClipped;
+    spec.list_per = ListPer::kQueryHead;
+    cases.push_back({absl::StrCat("per_query_head_", static_cast<int>(predictor)), spec});
+  }
+  return cases;
+}
+
+// The preset of that name, in small.
+SelectionSpec SmallLServe() {
+  SelectionSpec spec = SmallSpec(Predictor::kExact);
+  spec.scorer = Scorer::kHierarchical;
+  spec.physical_page_tokens = 32;
+  spec.list_per = ListPer::kQueryHead;
+  spec.head_budgets = {48, 0, 48, 30, 0, 48};
+  spec.reuse_interval = 4;
+  return spec;
 }
 
 // And those whose lists differ, that do not select anew at every position, or send everything.
@@ -55,6 +73,15 @@ std::vector<Case> SharingCases() {
   SelectionSpec full = SmallSpec(Predictor::kDepth);
   full.transfer = Transfer::kFull;
   cases.push_back({"full", full});
+  cases.push_back({"lserve", SmallLServe()});
+  full.list_per = ListPer::kQueryHead;
+  cases.push_back({"full_per_query_head", full});
+  for (const Predictor predictor : {Predictor::kLast, Predictor::kTemporal, Predictor::kFixed}) {
+    SelectionSpec spec = SmallSpec(predictor);
+    spec.list_per = ListPer::kQueryHead;
+    spec.reuse_interval = predictor == Predictor::kLast ? 3 : 4;
+    cases.push_back({absl::StrCat("per_query_head_reuse_", static_cast<int>(predictor)), spec});
+  }
   return cases;
 }
 
@@ -92,29 +119,47 @@ TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
   ASSERT_EQ(Errors(*rank), "");
   ASSERT_EQ(sequence->selections.size(), 40u);
-  const int heads = cluster.shape.layout.num_kv_heads;
+  const int kv_heads = cluster.shape.layout.num_kv_heads;
+  const int per_head = sequence->lists_per_head(), heads = kv_heads * per_head;
   for (const auto& [position, lists] : sequence->selections) {
     for (size_t list = 0; list < lists.size(); ++list) {
       const int layer = static_cast<int>(list) / heads, head = static_cast<int>(list) % heads;
       ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "")
           << "position " << position << " layer " << layer << " head " << head;
+    }
+    for (size_t list = 0; list < sequence->lists.size(); ++list) {
       const float mass = sequence->masses[position][list];
       const uint32_t measured = position - 1;
       if (measured < 180 || (measured >= 184 && measured % 4 != 0)) {
         EXPECT_TRUE(std::isnan(mass)) << "nothing was selected for the prompt's last position; 185 to 187 are skipped";
       } else {
-        EXPECT_NEAR(mass, cluster.Mass(*sequence, position - 1, layer, head, sequence->selections[position - 1][list]),
-                    2e-3);
+        double expected = 0;  // the mean over the lists' heads
+        for (int i = 0; i < per_head; ++i) {
+          const size_t index = list * per_head + i;
+          const int layer = static_cast<int>(index) / heads, head = static_cast<int>(index) % heads;
+          expected += cluster.Mass(*sequence, position - 1, layer, head, sequence->selections[position - 1][index]);
+        }
+        EXPECT_NEAR(mass, expected / per_head, 2e-3);
       }
     }
   }
   EXPECT_GT(sequence->streamed_rows, 0u);
-  EXPECT_LT(sequence->streamed_rows, 40u * 48 * sequence->lists.size() / 2) << "only deltas travel";
+  uint64_t selected_rows = 0;  // of each kv head: one that several query heads select counts once
+  for (const auto& [position, lists] : sequence->selections) {
+    for (size_t list = 0; list < lists.size(); list += per_head) {
+      std::set<uint32_t> rows;
+      for (int i = 0; i < per_head; ++i) rows.insert(lists[list + i].begin(), lists[list + i].end());
+      selected_rows += rows.size();
+    }
+  }
+  EXPECT_GE(selected_rows, 40u * 48 * sequence->lists.size());
+  EXPECT_EQ(selected_rows > 40u * 48 * sequence->lists.size(), per_head > 1) << "query heads differ in what they want";
+  EXPECT_LT(sequence->streamed_rows, selected_rows / 2) << "only deltas travel";
   const CacheRankSnapshot metrics = cluster.metrics.Snapshot();
   EXPECT_EQ(metrics.streamed_rows, sequence->streamed_rows);
-  EXPECT_EQ(metrics.selection_lookups, 40u * 48 * sequence->lists.size());
+  EXPECT_EQ(metrics.selection_lookups, selected_rows);
   EXPECT_EQ(metrics.selection_hits, metrics.selection_lookups - sequence->streamed_rows - sequence->local_rows);
-  EXPECT_EQ(metrics.captured_mass[1].count, 13u * heads) << "180 to 184, 188, .. 216";
+  EXPECT_EQ(metrics.captured_mass[1].count, 13u * kv_heads) << "180 to 184, 188, .. 216";
 }
 
 TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
@@ -123,6 +168,7 @@ TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
   FakeSequence* sequence = rank->Prefill(1, 12, spec_, 40);
   uint32_t first_sparse = 40;
   while (sequence->Everything(2, first_sparse)) ++first_sparse;
+  const size_t selection = 2 * sequence->lists_per_head();  // of layer 1, head 0
   while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
   // 48 of the first sparse position's candidates are chosen among those resident (from the pool) or new in it (from the
   // ring).
@@ -133,7 +179,7 @@ TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
   EXPECT_EQ(Errors(*rank), "");
   for (const auto& [position, lists] : sequence->selections) {
     if (sequence->Everything(2, position)) continue;  // lists with smaller budgets have become sparse before
-    ASSERT_EQ(cluster.CheckSelection(*sequence, position, 1, 0, lists[2]), "") << position;
+    ASSERT_EQ(cluster.CheckSelection(*sequence, position, 1, 0, lists[selection]), "") << position;
   }
 }
 
@@ -243,16 +289,21 @@ TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection)
     EXPECT_EQ(sequence->deltas, expected) << c.name;
     // A prediction from the past is made as soon as its queries are there: that of 180 may be one of them. A layer
     // whose heads all stream is never scored.
-    const uint64_t selections = cluster.metrics.Snapshot().selections / (c.spec.head_budgets.empty() ? 3 : 2);
+    uint64_t selecting_layers = 0;
+    for (size_t layer = 0; layer < 3; ++layer) {
+      selecting_layers += AnyList(2 * layer, 2, [&](size_t list) { return !Streams(c.spec, list); });
+    }
+    const uint64_t selections = cluster.metrics.Snapshot().selections / selecting_layers;
     if (c.spec.predictor == Predictor::kFixed) {
       EXPECT_EQ(selections, 0u);
     } else {
       EXPECT_EQ(selections, anchors.size() + (PredictsFromPast(c.spec.predictor) && 180 % interval == 0)) << c.name;
     }
+    const int per_head = sequence->lists_per_head(), heads = 2 * per_head;
     for (const auto& [position, lists] : sequence->selections) {
       for (size_t list = 0; list < lists.size(); ++list) {
-        const int layer = static_cast<int>(list) / 2, head = static_cast<int>(list) % 2;
-        if (Streams(c.spec, list)) {
+        const int layer = static_cast<int>(list) / heads, head = static_cast<int>(list) % heads;
+        if (Streams(c.spec, list / per_head)) {
           ASSERT_TRUE(lists[list].empty());
         } else {
           ASSERT_EQ(cluster.CheckSelection(*sequence, position, layer, head, lists[list]), "") << c.name << position;
@@ -492,7 +543,16 @@ TEST(DataPlane, RefusesSpecificationsAndChannelsThatItCannotServe) {
   EXPECT_EQ(open(rank->link(), spec, 10'000'000), absl::StatusCode::kResourceExhausted);
   spec.budget_tokens = 300'000;
   EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(cluster.metrics.Snapshot().admissions_refused, 1u);
+  // A frame takes the indices of one list of this budget, not those of two with masks.
+  spec.budget_tokens = 130'000;
+  EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kResourceExhausted);
+  spec.list_per = ListPer::kQueryHead;
+  EXPECT_EQ(open(rank->link(), spec, 1'000'000), absl::StatusCode::kInvalidArgument);
+  spec = SmallSpec(Predictor::kDepth);
+  spec.list_per = ListPer::kQueryHead;
+  spec.correction = Correction::kRemote;
+  EXPECT_EQ(open(rank->link(), spec, 100), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(cluster.metrics.Snapshot().admissions_refused, 2u);
 }
 
 }  // namespace

@@ -83,12 +83,16 @@ std::vector<float> TestCluster::TruthHidden(uint64_t seed, int layer, uint32_t p
   return x;
 }
 
-std::vector<Vector> TestCluster::Queries(const FakeSequence&, const std::vector<float>& values, int head,
-                                         uint32_t rotate_to) const {
+TestCluster::QueryHeads TestCluster::HeadsOf(const FakeSequence& sequence, int head) const {
+  const int count = shape.layout.group_size() / sequence.lists_per_head();
+  return {head * count, count};
+}
+
+std::vector<Vector> TestCluster::Queries(QueryHeads heads, const std::vector<float>& values, uint32_t rotate_to) const {
   std::vector<Vector> queries;
-  const int dim = shape.layout.head_dim, group = shape.layout.group_size();
-  for (int g = 0; g < group; ++g) {
-    const auto begin = values.begin() + (head * group + g) * dim;
+  const int dim = shape.layout.head_dim;
+  for (int i = heads.first; i < heads.first + heads.count; ++i) {
+    const auto begin = values.begin() + i * dim;
     queries.push_back(RotateReference(Vector(begin, begin + dim), rotate_to, shape.model.rope));
   }
   return queries;
@@ -106,11 +110,13 @@ std::vector<Vector> TestCluster::Keys(uint64_t seed, int layer, int head, uint32
 std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t position, int layer, int head,
                                         const std::vector<uint32_t>& selected) const {
   const SelectionSpec& spec = sequence.spec;
-  const int dim = shape.layout.head_dim, group = shape.layout.group_size();
+  const int dim = shape.layout.head_dim;
   if (const uint32_t anchor = sequence.Anchor(position); anchor != position) {
     return CheckSelection(sequence, anchor, layer, head, selected);
   }
-  const size_t list = layer * shape.layout.num_kv_heads + head;
+  const QueryHeads heads = HeadsOf(sequence, head);
+  const int kv_head = heads.first / shape.layout.group_size();
+  const size_t list = layer * shape.layout.num_kv_heads + kv_head;
   if (spec.predictor == Predictor::kFixed) {
     for (uint32_t i = 0; i < selected.size(); ++i) {
       if (selected[i] != spec.sink_tokens + i) return "not the first rows";
@@ -120,11 +126,11 @@ std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t p
   std::vector<Vector> queries;
   if (PredictsFromPast(spec.predictor)) {
     const uint32_t count = spec.predictor == Predictor::kLast ? 1 : spec.window + 1;
-    for (int g = 0; g < group; ++g) {
+    for (int i = heads.first; i < heads.first + heads.count; ++i) {
       std::vector<Vector> past;
       for (uint32_t p = position - count; p < position; ++p) {
         const std::vector<float> all = TruthQuery(sequence.seed, layer, p);
-        const auto begin = all.begin() + (head * group + g) * dim;
+        const auto begin = all.begin() + i * dim;
         const Vector q(begin, begin + dim);
         past.push_back(spec.post_rope ? RotateReference(q, p, shape.model.rope) : q);
       }
@@ -134,12 +140,18 @@ std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t p
   } else {
     const bool own = SelectsWithOwnQuery(spec, layer);
     queries = Queries(
-        sequence, own ? TruthQuery(sequence.seed, layer, position) : TruthPrediction(sequence.seed, layer, position),
-        head, position);
+        heads, own ? TruthQuery(sequence.seed, layer, position) : TruthPrediction(sequence.seed, layer, position),
+        position);
   }
-  const Vector importance = ImportanceReference(
-      spec.group_aggregation, queries, Keys(sequence.seed, layer, head, position), shape.model.attention_scale);
+  const std::vector<Vector> keys = Keys(sequence.seed, layer, kv_head, position);
   const uint32_t end = sequence.Window(position);
+  if (spec.scorer == Scorer::kHierarchical) {
+    WINNOW_CHECK(queries.size() == 1);
+    const Vector bounds = HierarchicalReference(queries[0], keys, end, spec.page_tokens, spec.physical_page_tokens);
+    return CheckTopK(bounds, selected, spec.sink_tokens, end, std::min(HeadBudget(spec, list), end - spec.sink_tokens),
+                     2e-3);
+  }
+  const Vector importance = ImportanceReference(spec.group_aggregation, queries, keys, shape.model.attention_scale);
   // Angles of up to 400 rad in f32 move scores by about 1e-4; importances follow relatively.
   return CheckTopK(importance, selected, spec.sink_tokens, end,
                    std::min(HeadBudget(spec, list), end - spec.sink_tokens), 2e-3);
@@ -147,14 +159,16 @@ std::string TestCluster::CheckSelection(const FakeSequence& sequence, uint32_t p
 
 double TestCluster::Mass(const FakeSequence& sequence, uint32_t position, int layer, int head,
                          const std::vector<uint32_t>& selected) const {
-  const std::vector<Vector> queries = Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
-  return MassReference(queries, Keys(sequence.seed, layer, head, position + 1), shape.model.attention_scale,
+  const QueryHeads heads = HeadsOf(sequence, head);
+  const std::vector<Vector> queries = Queries(heads, TruthQuery(sequence.seed, layer, position), position);
+  const int kv_head = heads.first / shape.layout.group_size();
+  return MassReference(queries, Keys(sequence.seed, layer, kv_head, position + 1), shape.model.attention_scale,
                        sequence.spec.sink_tokens, selected, sequence.Window(position));
 }
 
 std::vector<Vector> TestCluster::RealQueries(const FakeSequence& sequence, uint32_t position, int layer,
                                              int head) const {
-  return Queries(sequence, TruthQuery(sequence.seed, layer, position), head, position);
+  return Queries(HeadsOf(sequence, head), TruthQuery(sequence.seed, layer, position), position);
 }
 
 Vector TestCluster::RealImportance(const FakeSequence& sequence, uint32_t position, int layer, int head) const {
@@ -201,6 +215,7 @@ FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec&
   sequence.seed = seed;
   sequence.spec = spec;
   sequence.max_positions = max_positions;
+  sequence.group_size = layout.group_size();
   sequence.prompt_tokens = sequence.next_position = sequence.attach_position = prompt_tokens;
   sequence.lists.resize(layout.num_layers * layout.num_kv_heads);
   sequence.attach_epoch = cluster_->data_plane
@@ -254,6 +269,7 @@ FakeSequence* FakeRank::Attach(const FakeSequence& old, uint32_t max_restart) {
   sequence.id = old.id;
   sequence.seed = old.seed;
   sequence.spec = old.spec;
+  sequence.group_size = old.group_size;
   sequence.prompt_tokens = old.prompt_tokens;
   sequence.max_positions = old.max_positions;
   sequence.lists.resize(old.lists.size());
@@ -292,7 +308,8 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
     FakeSequence& sequence = *rows[i];
     const uint32_t position = sequence.next_position;
     uint32_t dense_lists = 0, pool_slots = 0;
-    std::vector<std::vector<uint32_t>> kept(sequence.lists.size());
+    const size_t per_head = sequence.lists_per_head();
+    std::vector<std::vector<uint32_t>> kept(sequence.lists.size() * per_head);
     for (size_t list = 0; list < sequence.lists.size(); ++list) {
       const int layer = static_cast<int>(list) / layout.num_kv_heads,
                 head = static_cast<int>(list) % layout.num_kv_heads;
@@ -301,7 +318,9 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
       const auto before = sequence.selections.find(position - 1);
       const bool awaited = NeedsDelta(sequence.spec, list, position, sequence.prompt_tokens, sequence.attach_position);
       missing_[{layer, static_cast<int>(i)}] += awaited;
-      if (!awaited && before != sequence.selections.end()) kept[list] = before->second[list];
+      if (!awaited && before != sequence.selections.end()) {
+        for (size_t i = list * per_head; i < (list + 1) * per_head; ++i) kept[i] = before->second[i];
+      }
       if (!sequence.Everything(list, position)) continue;
       // Both sides know: pool index k holds sinks + k below the recent window.
       ++dense_lists;
@@ -465,6 +484,10 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     std::memcpy(&entry, payload + offset, sizeof entry);
     offset += sizeof entry;
     std::vector<uint32_t> selected(entry.num_selected), streamed(entry.num_streamed);
+    FakeSequence& sequence = *rows_.at(entry.plan_row);
+    const bool has_members = sequence.lists_per_head() > 1 && entry.num_selected > 0;
+    Expect(((entry.flags & wire::kDeltaMembers) != 0) == has_members, "masks of query heads come with their selection");
+    std::vector<QueryHeadMask> members(has_members ? entry.num_selected : 0);
     std::vector<wire::LocalRow> local(entry.num_local);
     auto read = [&](auto& values) {
       const size_t bytes = values.size() * sizeof(values[0]);
@@ -472,9 +495,10 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
       offset += bytes;
     };
     read(selected);
+    read(members);
+    offset = wire::AlignUp(offset, 4);
     read(streamed);
     read(local);
-    FakeSequence& sequence = *rows_.at(entry.plan_row);
     const size_t list_index = header.layer_first * layout.num_kv_heads + entry.kv_head;
     FakeSequence::List& list = sequence.lists[list_index];
     const uint32_t position = sequence.next_position;
@@ -506,16 +530,16 @@ void FakeRank::OnDelta(const ReceivedFrame& frame) {
     }
     sequence.streamed_rows += streamed.size();
     sequence.local_rows += local.size();
-    std::vector<uint32_t>& whole = pending_[{header.layer_first, entry.plan_row, entry.kv_head}];
+    PendingSelection& whole = pending_[{header.layer_first, entry.plan_row, entry.kv_head}];
     if (entry.flags & wire::kDeltaFirst) {
-      whole = selected;
+      whole = {selected, members};
       sequence.masses[position][list_index] = entry.captured_mass;
       if (entry.flags & wire::kDeltaMassIsBound) sequence.bounded.insert({position, list_index});
     }
     if ((entry.flags & wire::kDeltaLast) == 0) continue;
     Expect(--missing_[{header.layer_first, static_cast<int>(entry.plan_row)}] >= 0, "a delta that is not awaited");
     Expect(sequence.deltas.insert({position, list_index}).second, "a second delta of a list");
-    CheckSelection(sequence, header.layer_first, entry.kv_head, whole);
+    TakeSelection(sequence, header.layer_first, entry.kv_head, whole);
   }
   Expect(offset == frame.payload().size(), "payload has a rest");
 }
@@ -581,16 +605,23 @@ void FakeRank::OnPartial(const ReceivedFrame& frame) {
   Expect(offset == frame.payload().size(), "verdicts have a rest");
 }
 
-void FakeRank::CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices) {
+void FakeRank::TakeSelection(FakeSequence& sequence, int layer, int head, const PendingSelection& selection) {
   const size_t list_index = layer * cluster_->shape.layout.num_kv_heads + head;
   FakeSequence::List& list = sequence.lists[list_index];
-  std::vector<uint32_t>& positions = sequence.selections[sequence.next_position][list_index];
-  positions.clear();
-  list.attended = {pool_indices.begin(), pool_indices.end()};
-  for (const uint32_t index : pool_indices) {
-    const auto row = list.pool.find(index);
+  const size_t per_head = sequence.lists_per_head();
+  std::vector<uint32_t>* lists = &sequence.selections[sequence.next_position][list_index * per_head];
+  for (size_t i = 0; i < per_head; ++i) lists[i].clear();
+  list.attended = {selection.pool_indices.begin(), selection.pool_indices.end()};
+  Expect(list.attended.size() == selection.pool_indices.size(), "a row is selected twice");
+  for (size_t i = 0; i < selection.pool_indices.size(); ++i) {
+    const auto row = list.pool.find(selection.pool_indices[i]);
     if (row == list.pool.end()) return Expect(false, "selected pool index holds nothing");
-    positions.push_back(list.position_of.at({row->second[0], row->second[1]}));
+    const uint32_t position = list.position_of.at({row->second[0], row->second[1]});
+    const uint32_t mask = selection.members.empty() ? 1 : selection.members[i];
+    Expect(mask > 0 && mask < 1u << per_head, "a mask names no head of the group, or another");
+    for (size_t head_list = 0; head_list < per_head; ++head_list) {
+      if (mask >> head_list & 1) lists[head_list].push_back(position);
+    }
   }
 }
 

@@ -20,6 +20,7 @@ struct FakeSequence {
   uint64_t seed = 0;
   uint32_t attach_epoch = 1;
   SelectionSpec spec;
+  int group_size = 1;
   uint32_t prompt_tokens = 0;
   uint32_t max_positions = 400;
   uint32_t attach_position = 0;
@@ -37,9 +38,10 @@ struct FakeSequence {
   std::set<uint32_t> refilled;  // positions that came in every layer; restart when done
   uint32_t refill_done_at = kNoPosition;
 
-  // By position: [layer * num_kv_heads + head].
+  // By position: [layer * num_kv_heads + head], of each as many lists as lists_per_head().
   std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
-  std::map<uint32_t, std::vector<float>> masses;  // as reported in that position's entries
+  // By position: [layer * num_kv_heads + head] as reported in that position's entries.
+  std::map<uint32_t, std::vector<float>> masses;
   std::set<std::pair<uint32_t, size_t>> bounded;  // (position, list) of those that are said to be lower bounds
   uint64_t streamed_rows = 0, local_rows = 0, prefetched_rows = 0;
   std::set<std::pair<uint32_t, size_t>> deltas;  // (position, list) that an entry came for
@@ -49,7 +51,8 @@ struct FakeSequence {
   bool Everything(size_t list, uint32_t position) const {
     return AttendsEverything(spec, list, position, prompt_tokens);
   }
-  uint32_t Pool(size_t list) const { return PoolSlots(spec, list, max_positions); }
+  uint32_t Pool(size_t list) const { return PoolSlots(spec, list, max_positions, group_size); }
+  int lists_per_head() const { return ListsPerKvHead(spec, group_size); }
 
   // Verdicts by position: [layer * num_kv_heads + head].
   struct Verdict {
@@ -107,7 +110,11 @@ class FakeRank {
   void OnPartial(const ReceivedFrame& frame);
   void OnPrefetch(const ReceivedFrame& frame);
   void OnRefill(const ReceivedFrame& frame);
-  void CheckSelection(FakeSequence& sequence, int layer, int head, const std::vector<uint32_t>& pool_indices);
+  struct PendingSelection {
+    std::vector<uint32_t> pool_indices;
+    std::vector<QueryHeadMask> members;
+  };
+  void TakeSelection(FakeSequence& sequence, int layer, int head, const PendingSelection& selection);
   void Expect(bool condition, const std::string& what) {
     if (!condition) errors.push_back(what);
   }
@@ -121,8 +128,8 @@ class FakeRank {
   // The plan under way.
   uint64_t plan_ = 0;
   std::vector<FakeSequence*> rows_;
-  std::map<std::pair<int, int>, int> missing_;  // (layer, row) -> heads whose delta is not complete
-  std::map<std::tuple<int, int, int>, std::vector<uint32_t>> pending_;  // pool indices of entries that came in part
+  std::map<std::pair<int, int>, int> missing_;                     // (layer, row) -> heads whose delta is not complete
+  std::map<std::tuple<int, int, int>, PendingSelection> pending_;  // of entries that came in part
 };
 
 // A cache rank's data plane and the inproc transport it serves.
@@ -155,7 +162,8 @@ class TestCluster {
   std::vector<float> TruthPrediction(uint64_t seed, int layer, uint32_t position) const;
   // Residual that enters a layer, [hidden_size].
   std::vector<float> TruthHidden(uint64_t seed, int layer, uint32_t position, int hidden_size) const;
-  // What is wrong with Sel(position, layer, head) by brute force; empty when nothing is.
+  // What is wrong with Sel(position, layer, head) by brute force; empty when nothing is. Where query heads have lists
+  // of their own, `head` is a query head here, and its query counts alone.
   std::string CheckSelection(const FakeSequence& sequence, uint32_t position, int layer, int head,
                              const std::vector<uint32_t>& selected) const;
   double Mass(const FakeSequence& sequence, uint32_t position, int layer, int head,
@@ -172,8 +180,12 @@ class TestCluster {
   std::unique_ptr<DataPlane> data_plane;
 
  private:
-  std::vector<Vector> Queries(const FakeSequence& sequence, const std::vector<float>& values, int head,
-                              uint32_t rotate_to) const;
+  // Query heads that share a selected list.
+  struct QueryHeads {
+    int first, count;
+  };
+  QueryHeads HeadsOf(const FakeSequence& sequence, int head) const;
+  std::vector<Vector> Queries(QueryHeads heads, const std::vector<float>& values, uint32_t rotate_to) const;
   std::vector<Vector> Keys(uint64_t seed, int layer, int head, uint32_t count) const;
   const int lag_;
   const int hidden_size_;

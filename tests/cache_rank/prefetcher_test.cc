@@ -132,6 +132,22 @@ TEST_P(PrefetcherTest, SelectsTheSameInABusyBatch) {
   EXPECT_EQ(rows.back()->selections, expected);
 }
 
+TEST(Prefetcher, MovesWhatAnyQueryHeadIsLikelyToWantWhereEachHasItsOwnList) {
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kTemporal, Predictor::kDepth}) {
+    SelectionSpec without = SmallSpec(predictor);
+    without.list_per = ListPer::kQueryHead;
+    without.temporal_variant = TemporalVariant::kClipped;
+    SelectionSpec with = without;
+    with.prefetch = Prefetch::kTemporal;
+    const Served plain = Serve(without, 3, 30), ahead = Serve(with, 3, 30);
+    EXPECT_EQ(ahead.selections, plain.selections);
+    EXPECT_EQ(ahead.selections.begin()->second.size(), 3u * 4) << "a list for each query head of three layers";
+    EXPECT_GT(ahead.metrics.prefetch_hits, 0u);
+    EXPECT_LT(ahead.streamed_rows, plain.streamed_rows);
+    EXPECT_EQ(Serve(with, 1, 30).selections, plain.selections);
+  }
+}
+
 std::string NameOf(const testing::TestParamInfo<Predictor>& info) {
   constexpr const char* kNames[] = {"dense", "exact", "last", "temporal", "depth", "fixed"};
   return kNames[static_cast<int>(info.param)];

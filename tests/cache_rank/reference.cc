@@ -140,6 +140,22 @@ double PageScoreReference(bool cuboid, const Vector& query, const std::vector<Ve
   return score;
 }
 
+Vector HierarchicalReference(const Vector& query, const std::vector<Vector>& keys, uint32_t end, uint32_t page,
+                             uint32_t physical_page) {
+  Vector best(end, -INFINITY);
+  for (uint32_t first = 0; first + page <= end; first += page) {
+    double bound = 0;
+    for (size_t d = 0; d < query.size(); ++d) {
+      double most = -INFINITY;
+      for (uint32_t j = first; j < first + page; ++j) most = std::max(most, query[d] * keys[j][d]);
+      bound += most;
+    }
+    const uint32_t begin = first / physical_page * physical_page;
+    for (uint32_t j = begin; j < std::min(begin + physical_page, end); ++j) best[j] = std::max(best[j], bound);
+  }
+  return best;
+}
+
 double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
                      const std::vector<uint32_t>& selected, uint32_t recent_start) {
   double mass = 0;

@@ -33,6 +33,10 @@ Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vecto
 // drawn in to the keys' mean distance from its centre.
 double PageScoreReference(bool cuboid, const Vector& query, const std::vector<Vector>& keys, uint32_t first,
                           uint32_t tokens);
+// Importance of rows [0, end) to one query by the scorer `hierarchical` (LServe): the best bound of a logical page, by
+// key-wise minima and maxima, of those in the row's physical page that end by `end`.
+Vector HierarchicalReference(const Vector& query, const std::vector<Vector>& keys, uint32_t end, uint32_t page,
+                             uint32_t physical_page);
 // Mass that [0, sinks) + selected + [recent_start, keys.size()) holds, averaged over the queries.
 double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
                      const std::vector<uint32_t>& selected, uint32_t recent_start);

@@ -88,11 +88,11 @@ class CheckingKv final : public DecodeKv {
     queries_.assign(output.q_pre_rope, output.q_pre_rope + floats);
     ranks_.decode_step().Publish(output);
   }
-  void AwaitSlots(int layer, const uint32_t** slots, uint32_t* counts) override {
-    ranks_.decode_step().AwaitSlots(layer, slots, counts);
+  void AwaitSlots(int layer, SlotLists& lists) override {
+    ranks_.decode_step().AwaitSlots(layer, lists);
     attended_.clear();
     for (int head = 0; head < ranks_.layout().num_kv_heads; ++head) {
-      attended_.push_back(Positions(layer, head, {slots[head], counts[head]}));
+      attended_.push_back(Positions(layer, head, lists.slots(head)));
     }
   }
   std::span<const PartialAttention> AwaitPartials(int layer) override {

@@ -53,6 +53,31 @@ TEST_F(SubmitTest, RefusesBudgetsOfAnotherShape) {
   EXPECT_TRUE(Make(spec).ok());
 }
 
+TEST_F(SubmitTest, RefusesListsPerQueryHeadOfGroupsThatNoMaskNames) {
+  limits_.slot_pages = 100000;
+  SelectionSpec spec{.predictor = Predictor::kExact, .list_per = ListPer::kQueryHead, .budget_tokens = 64};
+  limits_.layout.num_query_heads = 16 * limits_.layout.num_kv_heads;
+  EXPECT_TRUE(Make(spec).ok());
+  limits_.layout.num_query_heads = 17 * limits_.layout.num_kv_heads;
+  const absl::Status refused = Make(spec);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("selection.list_per"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 16 query heads per kv head; the model has 17"));
+  spec.list_per = ListPer::kKvHead;
+  EXPECT_TRUE(Make(spec).ok());
+}
+
+TEST_F(SubmitTest, RefusesCorrectionOfListsPerQueryHead) {
+  limits_.slot_pages = 100000;
+  SelectionSpec spec{.predictor = Predictor::kExact, .list_per = ListPer::kQueryHead, .budget_tokens = 64};
+  spec.correction = Correction::kRemote;
+  EXPECT_TRUE(absl::IsUnimplemented(Make(spec)));
+  EXPECT_THAT(std::string(Make(spec).message()), HasSubstr("correction of lists per query head"));
+  spec.correction = Correction::kNone;
+  spec.min_captured_mass = 0.9f;
+  EXPECT_TRUE(absl::IsUnimplemented(Make(spec)));
+}
+
 TEST(MakeSequence, RefusesAWorkingSetThatCanNeverFitWithTheArithmetic) {
   SelectionSpec spec;
   spec.budget_tokens = 512;

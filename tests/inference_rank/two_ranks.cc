@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "inference_rank/prefetch_commit.h"
 
 namespace winnow::test {
 namespace {
@@ -97,7 +98,11 @@ ServedShape TwoRanks::MakeShape() const {
 void TwoRanks::OnFrame(const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   absl::Status status;
-  if (header.type == wire::FrameType::kDelta) status = decode_step_.OnDelta(*link_, frame);
+  if (header.type == wire::FrameType::kDelta) {
+    const bool ahead = header.phase == wire::Phase::kPrefetch;
+    status = ahead ? CommitPrefetch(layout_, frame, *sequences_.at(header.sequence_id)->working_set).status()
+                   : decode_step_.OnDelta(*link_, frame);
+  }
   if (header.type == wire::FrameType::kPartial && !drop_partials) status = decode_step_.OnPartial(*link_, frame);
   if (header.type == wire::FrameType::kTransferFailed) {
     sequences_.at(header.sequence_id)->Fail(absl::UnavailableError("refused"), true);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <random>
 #include <set>
@@ -39,9 +40,10 @@ class WorkingSetTest : public ::testing::Test {
     }
   }
   // The positions that a list's slots hold, found by their contents.
-  std::vector<uint32_t> Positions(const SlotPool& slots, const WorkingSet& set, int layer, int head) const {
+  std::vector<uint32_t> Positions(const SlotPool& slots, const WorkingSet& set, int layer, int head,
+                                  int query_head = 0) const {
     std::vector<uint32_t> positions;
-    for (uint32_t slot : set.Slots(layer, head)) {
+    for (uint32_t slot : set.Slots(layer, head, query_head)) {
       float first;
       std::memcpy(&first, slots.row(slot), sizeof first);
       const uint32_t position = static_cast<uint32_t>(first) / 1000;
@@ -213,6 +215,97 @@ TEST_F(WorkingSetTest, ListsOfDifferentBudgetsBecomeSparseOneByOneAndStreamingOn
       ASSERT_EQ(Positions(slots, *set, list / kHeads, list % kHeads), expected) << "list " << list << " position " << p;
     }
   }
+}
+
+// Two query heads to a kv head, which share a list until the first selection.
+TEST_F(WorkingSetTest, QueryHeadsReadTheRowsOfTheirOwnListsUntilTheNextSelection) {
+  const SelectionSpec spec{.predictor = Predictor::kExact,
+                           .list_per = ListPer::kQueryHead,
+                           .budget_tokens = 20,
+                           .head_budgets = {20, 0, 20, 300, 20, 20},
+                           .recent_tokens = 64,
+                           .reuse_interval = 4,
+                           .pool_factor = 1};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 50);
+  ASSERT_TRUE(set.ok());
+  EXPECT_EQ(set->pool_slots(0, 0), 40u) << "both heads' budgets";
+  EXPECT_EQ(set->pool_slots(0, 1), 0u);
+  EXPECT_EQ(set->pool_slots(1, 0), 600u);
+  Load(*set, 0, 50, 50);
+  set->FinishLoad(50);
+  std::mt19937 random(11);
+  std::vector<std::array<std::vector<uint32_t>, 2>> selected(6);  // positions by list and query head
+  uint32_t selections = 0;
+  for (uint32_t p = 50; p < 400; ++p) {
+    set->Advance(p);
+    const uint32_t window = WindowStart(spec, p, 50);
+    for (size_t list = 0; list < 6; ++list) {
+      if (!set->NeedsDelta(list, p)) continue;
+      const int layer = static_cast<int>(list) / kHeads, head = static_cast<int>(list) % kHeads;
+      // Rows at pool indices that have nothing to do with their order.
+      std::vector<uint32_t> indices = Range(0, set->pool_slots(layer, head));
+      std::shuffle(indices.begin(), indices.end(), random);
+      std::vector<QueryHeadMask> members;
+      std::vector<float> rows;
+      selected[list] = {};
+      for (uint32_t q = 4; q < window && members.size() < indices.size(); ++q) {
+        const QueryHeadMask mask = random() % 4;
+        if (mask == 0) continue;
+        members.push_back(mask);
+        for (int i = 0; i < 2; ++i) {
+          if (mask >> i & 1) selected[list][i].push_back(q);
+        }
+        const std::vector<float> row = Row(layer, head, q);
+        rows.insert(rows.end(), row.begin(), row.end());
+      }
+      indices.resize(members.size());
+      ASSERT_TRUE(set->SetSelection(layer, head, p, indices, members).ok());
+      ASSERT_TRUE(set->CommitStreamed(layer, head, indices, reinterpret_cast<const std::byte*>(rows.data())).ok());
+      ++selections;
+    }
+    Write(*set, p);
+    for (size_t list = 0; list < 6; ++list) {
+      const int layer = static_cast<int>(list) / kHeads, head = static_cast<int>(list) % kHeads;
+      const bool everything = window - 4 <= spec.head_budgets[list], streams = spec.head_budgets[list] == 0;
+      ASSERT_EQ(set->NumSlotLists(layer, head), everything || streams ? 1 : 2) << "list " << list << " position " << p;
+      for (int i = 0; i < set->NumSlotLists(layer, head); ++i) {
+        std::vector<uint32_t> expected = Range(0, 4);
+        const std::vector<uint32_t> middle = everything ? Range(4, window) : selected[list][i];
+        expected.insert(expected.end(), middle.begin(), middle.end());
+        for (uint32_t q = std::max(window, 4u); q <= p; ++q) expected.push_back(q);
+        ASSERT_EQ(Positions(slots, *set, layer, head, i), expected) << "list " << list << " position " << p;
+      }
+    }
+  }
+  EXPECT_GT(selections, 4u * 60);
+  // After another load the heads share their list again.
+  Load(*set, 0, 50, 50);
+  set->FinishLoad(50);
+  set->Advance(50);
+  Write(*set, 50);
+  EXPECT_EQ(set->NumSlotLists(0, 0), 1);
+  EXPECT_EQ(Positions(slots, *set, 0, 0), Range(0, 51));
+}
+
+TEST_F(WorkingSetTest, RefusesMasksThatNameNoHeadOrAnother) {
+  SelectionSpec spec{.list_per = ListPer::kQueryHead, .budget_tokens = 8, .pool_factor = 1};
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
+  ASSERT_TRUE(set.ok());
+  spec.list_per = ListPer::kKvHead;
+  auto shared = WorkingSet::Create(slots, layout_, spec, 5000, 1000);
+  ASSERT_TRUE(shared.ok());
+  using Masks = std::vector<QueryHeadMask>;
+  const std::vector<uint32_t> indices = {3, 1};
+  for (const Masks& bad : {Masks{}, Masks{1}, Masks{1, 2, 3}, Masks{1, 0}, Masks{4, 1}, Masks{0x8001, 1}}) {
+    EXPECT_EQ(set->SetSelection(0, 0, 900, indices, bad).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(set->SetSelection(0, 0, 900, indices, Masks{1, 2}).ok());
+  EXPECT_EQ(shared->SetSelection(0, 0, 900, indices, Masks{1, 1}).code(), absl::StatusCode::kInvalidArgument);
+  // Nothing selected: sinks and recent window for all.
+  EXPECT_TRUE(set->SetSelection(0, 0, 900, {}).ok());
+  EXPECT_EQ(set->NumSlotLists(0, 0), 1);
 }
 
 TEST_F(WorkingSetTest, TakesNothingWhenThePoolIsTooSmall) {

@@ -10,10 +10,17 @@ namespace {
 class AttentionTest : public KernelTest {};
 WINNOW_FOR_EACH_TABLE(AttentionTest);
 
+// One list per row and kv head, or lists of which the i-th is read by the next list_heads[i] query heads.
 struct DecodeProblem {
   DecodeProblem(const KernelTable& table, int rows, int kv_heads, int group, int head_dim, Dtype dtype,
-                const std::vector<uint32_t>& counts)
-      : kernels(table), rows(rows), kv_heads(kv_heads), group(group), head_dim(head_dim), counts(counts) {
+                const std::vector<uint32_t>& counts, const std::vector<uint32_t>& list_heads = {})
+      : kernels(table),
+        rows(rows),
+        kv_heads(kv_heads),
+        group(group),
+        head_dim(head_dim),
+        counts(counts),
+        list_heads(list_heads) {
     std::mt19937 random(head_dim * 131 + group * 17 + counts[0]);
     q = RandomFloats(random, static_cast<size_t>(rows) * kv_heads * group * head_dim);
     const uint32_t total = std::accumulate(counts.begin(), counts.end(), 0u);
@@ -40,15 +47,25 @@ struct DecodeProblem {
     }
   }
 
+  uint32_t HeadsOf(size_t list) const { return list_heads.empty() ? group : list_heads[list]; }
+  // The list that a row's first head reads.
+  size_t FirstList(int row) const {
+    size_t list = 0;
+    for (uint32_t heads = 0; heads < static_cast<uint32_t>(row * kv_heads * group); ++list) heads += HeadsOf(list);
+    return list;
+  }
+
   // Rows [begin, end) as one call.
   void Run(Executor& executor, int begin, int end, std::vector<float>& out, std::vector<float>& lse) {
     std::vector<const uint32_t*> slots;
-    size_t total = 0;
-    for (int i = begin * kv_heads; i < end * kv_heads; ++i) {
+    size_t head_slots = 0;
+    const size_t first = FirstList(begin);
+    for (size_t i = first; i < FirstList(end); ++i) {
       slots.push_back(lists[i].data());
-      total += lists[i].size();
+      head_slots += lists[i].size() * HeadsOf(i);
     }
-    const size_t scratch_bytes = DecodeAttentionScratchBytes(total, slots.size(), group, head_dim);
+    const size_t num_heads = static_cast<size_t>(end - begin) * kv_heads * group;
+    const size_t scratch_bytes = DecodeAttentionScratchBytes(head_slots, num_heads, head_dim);
     std::vector<uint8_t> scratch(scratch_bytes + 64, 0xff);
     DecodeAttentionParams params;
     const int64_t first_head = static_cast<int64_t>(begin) * kv_heads * group;
@@ -61,7 +78,8 @@ struct DecodeProblem {
     params.slot_pool = pool.data();
     params.kv_dtype = pool.dtype;
     params.slots = slots.data();
-    params.slot_counts = counts.data() + begin * kv_heads;
+    params.slot_counts = counts.data() + first;
+    if (!list_heads.empty()) params.list_heads = list_heads.data() + first;
     params.out = out.data() + first_head * head_dim;
     params.lse = lse.data() + first_head;
     params.scratch = scratch.data();
@@ -70,11 +88,11 @@ struct DecodeProblem {
   }
 
   void Check(const std::vector<float>& out, const std::vector<float>& lse) const {
+    size_t head = 0;
     for (size_t list = 0; list < lists.size(); ++list) {
       std::vector<const float*> keys;
       for (uint32_t slot : lists[list]) keys.push_back(pool.values.data() + static_cast<size_t>(slot) * 2 * head_dim);
-      for (int h = 0; h < group; ++h) {
-        const size_t head = list * group + h;
+      for (uint32_t h = 0; h < HeadsOf(list); ++h, ++head) {
         const AttentionReference ref = Attend(q.data() + head * head_dim, keys, head_dim, scale());
         const double relative = RelativeTolerance(ref, pool.dtype, head_dim, keys.size());
         for (int d = 0; d < head_dim; ++d) {
@@ -94,7 +112,7 @@ struct DecodeProblem {
   int kv_heads;
   int group;
   int head_dim;
-  std::vector<uint32_t> counts;
+  std::vector<uint32_t> counts, list_heads;
   std::vector<float> q;
   TypedArray pool;
   std::vector<std::vector<uint32_t>> lists;
@@ -132,6 +150,67 @@ TEST_P(AttentionTest, DecodeOfEveryShortList) {
     std::vector<float> lse(problem.num_heads(), kPoison);
     problem.Run(executor(2), 0, 70, out, lse);
     problem.Check(out, lse);
+  }
+}
+
+// Of each row's two groups of four, some share one list, some have a list per head, and some split otherwise.
+const std::vector<uint32_t> kMixedListHeads = {4, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 2, 2, 3, 1};
+const std::vector<uint32_t> kMixedCounts = {5, 900, 256, 257, 1, 64, 513, 2000, 31, 33, 700, 15, 255, 512, 4, 300};
+
+TEST_P(AttentionTest, DecodeMatchesDoublesWhateverHeadsReadAList) {
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    for (int head_dim : {6, 64, 80, 128}) {
+      DecodeProblem problem(kernels(), 4, 2, 4, head_dim, dtype, kMixedCounts, kMixedListHeads);
+      std::vector<float> out(problem.num_heads() * head_dim, kPoison);
+      std::vector<float> lse(problem.num_heads(), kPoison);
+      problem.Run(executor(2), 0, 4, out, lse);
+      problem.Check(out, lse);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(AttentionTest, DecodeHeadsHaveTheSameBitsAloneAsInAGroup) {
+  struct Shape {
+    int group, head_dim;
+  };
+  std::vector<Shape> shapes = {{4, 6}, {4, 80}, {3, 96}, {8, 128}, {20, 256}, {5, 512}};
+  for (int group = 1; group <= 9; ++group) shapes.push_back({group, 64});
+  const std::vector<uint32_t> counts = {600, 17, 257, 1};
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    for (const Shape& s : shapes) {
+      DecodeProblem problem(kernels(), 2, 2, s.group, s.head_dim, dtype, counts);
+      std::vector<float> shared(problem.num_heads() * s.head_dim, kPoison);
+      std::vector<float> shared_lse(problem.num_heads(), kPoison);
+      problem.Run(executor(2), 0, 2, shared, shared_lse);
+      DecodeProblem alone = problem;
+      alone.lists.clear();
+      alone.counts.clear();
+      for (size_t list = 0; list < counts.size(); ++list) {
+        alone.lists.insert(alone.lists.end(), s.group, problem.lists[list]);
+        alone.counts.insert(alone.counts.end(), s.group, counts[list]);
+      }
+      alone.list_heads.assign(alone.lists.size(), 1);
+      std::vector<float> out(shared.size(), kPoison), lse(shared_lse.size(), kPoison);
+      alone.Run(executor(2), 0, 2, out, lse);
+      ASSERT_TRUE(SameBits(out, shared)) << DtypeName(dtype) << " group " << s.group << " head_dim " << s.head_dim;
+      ASSERT_TRUE(SameBits(lse, shared_lse)) << DtypeName(dtype) << " group " << s.group;
+    }
+  }
+}
+
+TEST_P(AttentionTest, DecodeRowsDoNotDependOnBatchOrThreadsWhateverHeadsReadAList) {
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+    DecodeProblem problem(kernels(), 4, 2, 4, 64, dtype, kMixedCounts, kMixedListHeads);
+    std::vector<float> out(problem.num_heads() * 64, kPoison);
+    std::vector<float> lse(problem.num_heads(), kPoison);
+    for (int row = 0; row < 4; ++row) problem.Run(executor(1), row, row + 1, out, lse);
+    for (int threads : {1, 2, 3}) {
+      std::vector<float> batched_out(out.size(), kPoison), batched_lse(lse.size(), kPoison);
+      problem.Run(executor(threads), 0, 4, batched_out, batched_lse);
+      ASSERT_TRUE(SameBits(out, batched_out)) << threads << " threads";
+      ASSERT_TRUE(SameBits(lse, batched_lse));
+    }
   }
 }
 

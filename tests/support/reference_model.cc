@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "common/base/check.h"
 #include "common/model/model_tensors.h"
@@ -98,7 +99,7 @@ void ReferenceModel::RotateHeads(int position, Vector& heads) const {
   }
 }
 
-ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x) {
+ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, const Attended& attended) {
   Vector q = Project(LayerTensor(layer, "self_attn.q_proj"), x);
   Vector k = Project(LayerTensor(layer, "self_attn.k_proj"), x);
   Vector v = Project(LayerTensor(layer, "self_attn.v_proj"), x);
@@ -115,23 +116,27 @@ ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x) {
 
   const auto dim = static_cast<size_t>(config_.head_dim);
   Vector out(q.size());
-  std::vector<double> weights(keys.size());
+  std::vector<double> scores(keys.size());
+  std::vector<uint32_t> positions(keys.size());
+  std::iota(positions.begin(), positions.end(), 0u);
   for (size_t head = 0; head < static_cast<size_t>(config_.num_query_heads); ++head) {
     const size_t kv = head / static_cast<size_t>(config_.group_size()) * dim;
-    double largest = -INFINITY;
     for (size_t t = 0; t < keys.size(); ++t) {
       double dot = 0;
       for (size_t i = 0; i < dim; ++i) dot += static_cast<double>(q[head * dim + i]) * keys[t][kv + i];
-      weights[t] = dot / std::sqrt(static_cast<double>(dim));
-      largest = std::max(largest, weights[t]);
+      scores[t] = dot / std::sqrt(static_cast<double>(dim));
     }
+    if (attended) positions = attended(layer, static_cast<int>(head), scores);
+    double largest = -INFINITY;
+    for (const uint32_t t : positions) largest = std::max(largest, scores[t]);
     double total = 0;
-    for (double& weight : weights) total += weight = std::exp(weight - largest);
-    for (size_t i = 0; i < dim; ++i) {
-      double sum = 0;
-      for (size_t t = 0; t < keys.size(); ++t) sum += weights[t] * values[t][kv + i];
-      out[head * dim + i] = static_cast<float>(sum / total);
+    std::vector<double> sums(dim);
+    for (const uint32_t t : positions) {
+      const double weight = std::exp(scores[t] - largest);
+      total += weight;
+      for (size_t i = 0; i < dim; ++i) sums[i] += weight * values[t][kv + i];
     }
+    for (size_t i = 0; i < dim; ++i) out[head * dim + i] = static_cast<float>(sums[i] / total);
   }
   return Project(LayerTensor(layer, "self_attn.o_proj"), out);
 }
@@ -145,12 +150,12 @@ ReferenceModel::Vector ReferenceModel::Mlp(int layer, const Vector& x) const {
   return Project(LayerTensor(layer, "mlp.down_proj"), gate);
 }
 
-void ReferenceModel::Append(uint32_t token_id) {
+void ReferenceModel::Append(uint32_t token_id, const Attended& attended) {
   const Vector& table = Weight(std::string(kEmbeddingTensor));
   const auto row = table.begin() + static_cast<std::ptrdiff_t>(token_id) * config_.hidden_size;
   hidden_.assign(row, row + config_.hidden_size);
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    AddTo(hidden_, Attention(layer, RmsNorm(LayerTensor(layer, "input_layernorm.weight"), hidden_)));
+    AddTo(hidden_, Attention(layer, RmsNorm(LayerTensor(layer, "input_layernorm.weight"), hidden_), attended));
     AddTo(hidden_, Mlp(layer, RmsNorm(LayerTensor(layer, "post_attention_layernorm.weight"), hidden_)));
   }
   ++position_;

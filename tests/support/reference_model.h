@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,8 +18,11 @@ class ReferenceModel {
  public:
   ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& config);
 
-  // Appends one token at the next position.
-  void Append(uint32_t token_id);
+  // The positions that a query head of the newest token attends to, from its scaled scores of all positions so far.
+  using Attended = std::function<std::vector<uint32_t>(int layer, int query_head, std::span<const double> scores)>;
+
+  // Appends one token at the next position, which attends to everything, or to what `attended` says.
+  void Append(uint32_t token_id, const Attended& attended = nullptr);
   // Logits [vocab_size] after the newest token.
   std::vector<float> Logits() const;
   void Clear();
@@ -31,7 +36,7 @@ class ReferenceModel {
   Vector RmsNorm(const std::string& name, const Vector& x) const;
   void NormHeads(const std::string& name, Vector& heads) const;
   void RotateHeads(int position, Vector& heads) const;
-  Vector Attention(int layer, const Vector& x);
+  Vector Attention(int layer, const Vector& x, const Attended& attended);
   Vector Mlp(int layer, const Vector& x) const;
   const Vector& Weight(const std::string& name) const { return weights_.at(name); }
 

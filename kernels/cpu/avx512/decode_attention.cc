@@ -11,7 +11,7 @@ namespace {
 constexpr int kUnit = 32;
 constexpr int kMaxHeads = 4;  // heads that share one pass over the rows
 constexpr int kSubTile = kTileLookahead;
-constexpr int kMaxQueryFloats = 4096;  // group_size * head_dim
+constexpr int kMaxQueryFloats = 4096;  // heads * head_dim of one runner
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
@@ -237,12 +237,20 @@ class TileRunner {
 }  // namespace
 
 void DecodeAttentionTile(const DecodeTile& tile) {
-  if (tile.head_dim % kUnit != 0 || tile.group_size * tile.head_dim > kMaxQueryFloats)
-    return portable::DecodeAttentionTile(tile);
-  if (tile.kv_dtype == Dtype::kBf16) {
-    TileRunner<Dtype::kBf16>(tile).Run();
-  } else {
-    TileRunner<Dtype::kF32>(tile).Run();
+  if (tile.head_dim % kUnit != 0 || tile.head_dim > kMaxQueryFloats) return portable::DecodeAttentionTile(tile);
+  const int most = kMaxQueryFloats / tile.head_dim;
+  for (int head = 0; head < tile.group_size; head += most) {
+    DecodeTile part = tile;
+    part.group_size = tile.group_size - head < most ? tile.group_size - head : most;
+    part.q += static_cast<int64_t>(head) * tile.head_dim;
+    part.o += static_cast<int64_t>(head) * tile.head_dim;
+    part.m += head;
+    part.l += head;
+    if (tile.kv_dtype == Dtype::kBf16) {
+      TileRunner<Dtype::kBf16>(part).Run();
+    } else {
+      TileRunner<Dtype::kF32>(part).Run();
+    }
   }
 }
 

@@ -90,16 +90,35 @@ TEST(AttendedSet, PositionsOfThePromptAreTheirOwnAnchors) {
 
 TEST(AttendedSet, PoolsCoverWhatAListMaySelect) {
   SelectionSpec spec{.budget_tokens = 100, .head_budgets = {0, 10, 1000}, .sink_tokens = 4, .pool_factor = 1.5f};
-  EXPECT_EQ(PoolSlots(spec, 0, 5000), 0u);
-  EXPECT_EQ(PoolSlots(spec, 1, 5000), 15u);
-  EXPECT_EQ(PoolSlots(spec, 2, 5000), 1500u);
-  EXPECT_EQ(PoolSlots(spec, 2, 700), 696u) << "no more rows can leave the recent window";
-  EXPECT_EQ(PoolSlots(spec, 2, 3), 0u);
+  EXPECT_EQ(PoolSlots(spec, 0, 5000, 4), 0u);
+  EXPECT_EQ(PoolSlots(spec, 1, 5000, 4), 15u);
+  EXPECT_EQ(PoolSlots(spec, 2, 5000, 4), 1500u);
+  EXPECT_EQ(PoolSlots(spec, 2, 700, 4), 696u) << "no more rows can leave the recent window";
+  EXPECT_EQ(PoolSlots(spec, 2, 3, 4), 0u);
   spec.min_captured_mass = 0.9f;
   spec.budget_growth = 8;
-  EXPECT_EQ(PoolSlots(spec, 1, 5000), 80u) << "budgets may grow";
+  EXPECT_EQ(PoolSlots(spec, 1, 5000, 4), 80u) << "budgets may grow";
   const SelectionSpec dense{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
-  EXPECT_EQ(PoolSlots(dense, 7, 5000), 4996u);
+  EXPECT_EQ(PoolSlots(dense, 7, 5000, 4), 4996u);
+}
+
+TEST(AttendedSet, PoolsCoverWhatTheQueryHeadsOfAGroupMaySelectTogether) {
+  const SelectionSpec spec{.list_per = ListPer::kQueryHead,
+                           .budget_tokens = 100,
+                           .head_budgets = {0, 10, 1000},
+                           .sink_tokens = 4,
+                           .pool_factor = 3};
+  EXPECT_EQ(PoolSlots(spec, 0, 5000, 8), 0u);
+  EXPECT_EQ(PoolSlots(spec, 1, 5000, 8), 80u) << "each of eight heads its own ten rows";
+  EXPECT_EQ(PoolSlots(spec, 1, 5000, 2), 30u) << "or the factor, where that is more";
+  EXPECT_EQ(PoolSlots(spec, 2, 5000, 8), 4996u);
+  EXPECT_EQ(UnionCeiling(spec, 1, 8), 80u);
+  EXPECT_EQ(ListsPerKvHead(spec, 8), 8);
+  EXPECT_EQ(ListsPerKvHead({}, 8), 1);
+  // Whether a list is sparse is decided by its own budget.
+  EXPECT_FALSE(AttendsEverything(spec, 1, 200, 1));
+  const SelectionSpec large{.list_per = ListPer::kQueryHead, .budget_tokens = 3'000'000'000};
+  EXPECT_EQ(UnionCeiling(large, 0, 8), kUnlimitedBudget);
 }
 
 }  // namespace
