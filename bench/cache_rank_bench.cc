@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cache_rank/residency.h"
-#include "cache_rank/select_head.h"
+#include "cache_rank/select_union.h"
 #include "cache_rank/sequence_kv.h"
 
 // What the cache rank does per layer and decode row at 8 layers, 2 kv heads of 4 query heads, head_dim 64, bf16, budget
@@ -53,16 +53,18 @@ struct Stored {
 };
 
 // The ways of selecting that are timed.
-constexpr const char* kWays[] = {"token",  "int8",   "two-stage", "two-stage int8",
-                                 "minmax", "cuboid", "mass",      "mass bound"};
+constexpr const char* kWays[] = {"token",  "int8", "two-stage",  "two-stage int8", "minmax",
+                                 "cuboid", "mass", "mass bound", "hierarchical",   "hierarchical per query head"};
 SelectionSpec SpecOf(int way) {
   SelectionSpec spec;
   if (way == 1 || way == 3) spec.key_copy = KeyCopy::kInt8;
   if (way == 2 || way == 3) spec.scorer = Scorer::kTwoStage, spec.budget_tokens = 1024;
   if (way == 4) spec.scorer = Scorer::kPageMinmax;
-  if (way >= 5) spec.scorer = Scorer::kPageCuboid, spec.page_tokens = 32;
-  if (way >= 6) spec.policy = Policy::kMass;
+  if (way >= 5 && way <= 7) spec.scorer = Scorer::kPageCuboid, spec.page_tokens = 32;
+  if (way == 6 || way == 7) spec.policy = Policy::kMass;
   if (way == 7) spec.stop_rule = StopRule::kBound;
+  if (way >= 8) spec.scorer = Scorer::kHierarchical, spec.budget_tokens = 4096;
+  if (way == 9) spec.list_per = ListPer::kQueryHead;
   return spec;
 }
 
@@ -81,6 +83,7 @@ void SelectLayer(benchmark::State& state) {
   }
   SelectScratch scratch;
   std::vector<std::vector<uint32_t>> selected(kLayout.num_layers * kLayout.num_kv_heads);
+  std::vector<std::vector<QueryHeadMask>> members(selected.size());
   int layer = 0;
   int step = 0;
   for (auto _ : state) {
@@ -96,8 +99,9 @@ void SelectLayer(benchmark::State& state) {
         question.measured = stored->queries.data() + kLayout.num_query_heads * kLayout.head_dim + offset;
         question.measured_position = position - 1;
       }
-      benchmark::DoNotOptimize(SelectHead(*stored->kernels, stored->model, question, scratch,
-                                          std::span(&selected[layer * kLayout.num_kv_heads + head], 1)));
+      const int list = layer * kLayout.num_kv_heads + head;
+      benchmark::DoNotOptimize(
+          SelectUnion(*stored->kernels, stored->model, question, scratch, &selected[list], &members[list]));
     }
     layer = (layer + 1) % kLayout.num_layers;
     step += layer == 0 ? 1 : 0;
@@ -107,7 +111,7 @@ void SelectLayer(benchmark::State& state) {
 }
 BENCHMARK(SelectLayer)
     ->ArgsProduct({{4096, 16384, 32768}, {0, 1, 8}, {0}})
-    ->ArgsProduct({{16384, 32768}, {0, 8}, {1, 2, 3, 4, 5, 6, 7}})
+    ->ArgsProduct({{16384, 32768}, {0, 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9}})
     ->ArgNames({"rows", "mass", "way"})
     ->Unit(benchmark::kMicrosecond);
 

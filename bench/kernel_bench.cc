@@ -69,6 +69,8 @@ class Bench {
       DecodeAttention(rows, context, 64, 4, Dtype::kBf16);
     }
     DecodeAttention(1, 16384, 128, 8, Dtype::kBf16);
+    DecodeAttention(1, 4096, 128, 8, Dtype::kBf16);
+    DecodeAttention(1, 4096, 128, 8, Dtype::kBf16, /*list_per_head=*/true);
     DecodeAttention(1, 16384, 64, 4, Dtype::kF32);
     for (auto [n, k] : {std::pair{768, 512}, {2816, 512}, {512, 1408}, {4096, 4096}})
       PrefillMatmul(512, n, k, Dtype::kBf16);
@@ -183,7 +185,8 @@ class Bench {
     Report(what, seconds, 0, 2.0 * rows * n * k, note);
   }
 
-  void DecodeAttention(int rows, int context, int head_dim, int group, Dtype dtype) {
+  // With list_per_head each query head reads the same slots by a list of its own, as if heads shared no rows.
+  void DecodeAttention(int rows, int context, int head_dim, int group, Dtype dtype, bool list_per_head = false) {
     constexpr int kKvHeads = 2;
     const int num_lists = rows * kKvHeads;
     const size_t row_bytes = 2 * head_dim * DtypeBytes(dtype);
@@ -200,8 +203,11 @@ class Bench {
     std::vector<uint32_t> slots(num_slots);
     for (size_t i = 0; i < num_slots; ++i) slots[i] = pages[i / 64] * 64 + i % 64;
     std::vector<const uint32_t*> lists;
-    std::vector<uint32_t> counts(num_lists, context);
-    for (int i = 0; i < num_lists; ++i) lists.push_back(slots.data() + static_cast<size_t>(i) * context);
+    const int lists_per_group = list_per_head ? group : 1;
+    for (int i = 0; i < num_lists * lists_per_group; ++i) {
+      lists.push_back(slots.data() + static_cast<size_t>(i / lists_per_group) * context);
+    }
+    std::vector<uint32_t> counts(lists.size(), context), list_heads(lists.size(), group / lists_per_group);
     Memory q(static_cast<size_t>(num_lists) * group * head_dim * 4);
     q.FillRandom(Dtype::kF32);
     Memory out(q.bytes());
@@ -216,6 +222,7 @@ class Bench {
     params.kv_dtype = dtype;
     params.slots = lists.data();
     params.slot_counts = counts.data();
+    params.list_heads = list_heads.data();
     params.out = out.floats();
     params.scratch = scratch.data();
     const double seconds = BestSeconds([&] {
@@ -225,8 +232,8 @@ class Bench {
       }
     });
     char what[80];
-    std::snprintf(what, sizeof what, "decode_attention %s %dx%d hd %d group %d", DtypeName(dtype), rows, context,
-                  head_dim, group);
+    std::snprintf(what, sizeof what, "decode_attention %s %dx%d hd %d group %d%s", DtypeName(dtype), rows, context,
+                  head_dim, group, list_per_head ? ", a list per head" : "");
     Report(what, seconds / copies, static_cast<double>(num_slots * row_bytes), 4.0 * num_slots * group * head_dim);
   }
 

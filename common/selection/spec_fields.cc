@@ -137,7 +137,8 @@ std::vector<SelectionField> ScorerFields() {
       {.name = "list_per",
        .value = Choice<&SelectionSpec::list_per>({
            {"kv-head", "one list for the query heads of a kv head", ""},
-           {"query-head", "a list for each query head", "as many times the rows as heads in a group", "LServe"},
+           {"query-head", "a list for each query head, from its own query; each of them has the budget",
+            "up to as many times the rows, resident and moved, as a group has heads; excludes correction", "LServe"},
        }),
        .meaning = "heads that share a list"},
   };
