@@ -1,5 +1,8 @@
 #include "cache_rank/policy/missed_rows.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace winnow {
 namespace {
 
@@ -28,15 +31,29 @@ void FewestMissedRows(const KernelTable& kernels, const MissedRowsQuestion& q, M
     }
     return mass;
   };
-  // Below, rows are indices into `missed`.
+  // Below, rows are indices into `missed`: `taken` are the most important ones, not enough, with what they hold counted
+  // in `held`; `added` are those of the round.
+  std::vector<uint32_t>& taken = scratch.taken;
+  std::vector<uint32_t>& added = scratch.added;
+  taken.clear();
   const auto num_missed = static_cast<uint32_t>(missed.size());
+  double held = q.held;
   for (uint32_t count = kFirstRows;; count *= 2) {
     SelectTopK(kernels, importance, 0, num_missed, count, scratch.top_k, rows);
-    double sum = q.held;
-    for (const uint32_t i : *rows) sum += mass_of(i);
-    if (sum >= q.target || count >= num_missed) break;
+    added.clear();
+    std::set_difference(rows->begin(), rows->end(), taken.begin(), taken.end(), std::back_inserter(added));
+    double sum = 0;
+    for (const uint32_t i : added) sum += mass_of(i);
+    if (held + sum >= q.target) {
+      KeepFewestRows(importance, held, q.target, mass_of, scratch.fewest, &added);
+      rows->clear();
+      std::merge(taken.begin(), taken.end(), added.begin(), added.end(), std::back_inserter(*rows));
+      break;
+    }
+    if (count >= num_missed) break;
+    held += sum;
+    taken.swap(*rows);
   }
-  KeepFewestRows(importance, q.held, q.target, mass_of, scratch.fewest, rows);
   for (uint32_t& row : *rows) row = missed[row];
 }
 

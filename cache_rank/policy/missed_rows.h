@@ -22,7 +22,7 @@ struct MissedRowsQuestion {
 };
 
 struct MissedRowsScratch {
-  std::vector<uint32_t> missed;
+  std::vector<uint32_t> missed, taken, added;
   ScratchBuffer<float> importance;
   ScratchBuffer<uint32_t> top_k;
   FewestRowsScratch fewest;
@@ -31,8 +31,8 @@ struct MissedRowsScratch {
 // Replaces `rows` by the fewest of the most important rows that bring what is held to the target, ties to the lower
 // row, ascending. All that are not selected where they do not suffice, or where a mass is not a number.
 //
-// Rows are taken out by top-k of k = 64, 128, ... until they suffice, and only those are ordered further, so that the
-// cost is a few passes over the importance, however many rows there are.
+// Rows are taken out by top-k of k = 64, 128, ... until they suffice, and only those of the last round are ordered
+// further: a pass over the importance for each doubling, and time linear in the rows found.
 void FewestMissedRows(const KernelTable& kernels, const MissedRowsQuestion& question, MissedRowsScratch& scratch,
                       std::vector<uint32_t>* rows);
 
