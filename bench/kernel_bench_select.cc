@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -44,12 +45,13 @@ class LayerKeys {
         narrow[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(rows[i]) >> 16);
       }
       const bool bf16 = dtype == Dtype::kBf16;
+      const bool quantised = dtype == Dtype::kI8 || dtype == Dtype::kI4;
       kernels.index_keys({.rows = bf16 ? static_cast<const void*>(narrow.data()) : rows.data(),
                           .num_rows = kBlockTokens,
                           .head_dim = heads.dim,
                           .dtype = bf16 ? Dtype::kBf16 : Dtype::kF32,
                           .tile = const_cast<void*>(tile),
-                          .to_int8 = dtype == Dtype::kI8});
+                          .tile_dtype = quantised ? std::optional(dtype) : std::nullopt});
     }
   }
 
@@ -170,7 +172,7 @@ void RunSelectBench(const KernelTable& kernels, Executor& one_thread) {
               "and top_k", "keys read");
   for (const Heads& heads : {Heads{4, 2, 64}, {8, 2, 64}, {40, 8, 128}}) {
     for (int num_keys : {4096, 16384, 32768}) {
-      for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kI8}) {
+      for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kI8, Dtype::kI4}) {
         constexpr size_t kBeyondCaches = size_t{96} << 20;
         LayerSelect cached(kernels, heads, num_keys, dtype, /*at_least_bytes=*/1);
         LayerSelect select(kernels, heads, num_keys, dtype, kBeyondCaches);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "common/base/dtype.h"
 #include "common/base/kv_layout.h"
@@ -11,19 +12,29 @@ namespace winnow {
 // Which index a cache rank keeps of a sequence's keys beside the tiles of all keys: decided by the sequence's
 // specification when it is opened.
 struct IndexLayout {
-  uint32_t page_tokens = 0;  // of pages whose bounds are kept; 0: none
-  bool cuboid = false;       // cuboid-means of the pages, beside the bounds
-  bool int8 = false;         // keys and pages are int8 instead of the rows' dtype
+  uint32_t page_tokens = 0;             // of pages whose bounds are kept; 0: none
+  bool cuboid = false;                  // cuboid-means of the pages, beside the bounds
+  std::optional<Dtype> key_dtype = {};  // kI8 or kI4; none: the rows'
+
+  // Of bounds and cuboids. They are few, and rounding them outwards to int4 would blur what they tell apart.
+  constexpr std::optional<Dtype> page_dtype() const {
+    return key_dtype.has_value() ? std::optional(Dtype::kI8) : std::nullopt;
+  }
 
   friend bool operator==(const IndexLayout&, const IndexLayout&) = default;
 };
+
+constexpr std::optional<Dtype> DtypeOf(KeyCopy copy) {
+  if (copy == KeyCopy::kNone) return std::nullopt;
+  return copy == KeyCopy::kInt8 ? Dtype::kI8 : Dtype::kI4;
+}
 
 constexpr IndexLayout IndexLayoutFor(const SelectionSpec& spec) {
   const bool selects = !IsDense(spec) && spec.predictor != Predictor::kFixed;
   const bool pages = selects && spec.scorer != Scorer::kToken;
   return {.page_tokens = pages ? spec.page_tokens : 0,
           .cuboid = pages && spec.scorer == Scorer::kPageCuboid,
-          .int8 = selects && spec.key_copy == KeyCopy::kInt8};
+          .key_dtype = selects ? DtypeOf(spec.key_copy) : std::nullopt};
 }
 
 // Complete pages among `rows` rows.
@@ -40,7 +51,7 @@ struct KeyTable {
   // Null: keys 0, 1, ...; otherwise [num_keys / kKeyGroup] groups of 16 keys, see KeyScoreParams.
   const uint32_t* groups = nullptr;
 
-  uint64_t key_bytes() const { return uint64_t{num_keys} * head_dim * DtypeBytes(dtype); }
+  uint64_t key_bytes() const { return num_keys * DtypeBytes(dtype, head_dim); }
 };
 
 // The index of one (sequence, layer, kv head). Pages: the k-th holds rows [k * page_tokens, (k + 1) * page_tokens) and
@@ -49,7 +60,8 @@ struct HeadIndex {
   const void* const* keys = nullptr;    // tiles of all rows
   const void* const* bounds = nullptr;  // tiles of the pages' [max | min]; null without pages
   const void* const* cuboids = nullptr;
-  Dtype dtype = Dtype::kBf16;  // of all tiles
+  Dtype dtype = Dtype::kBf16;       // of the keys' tiles
+  Dtype page_dtype = Dtype::kBf16;  // of the pages'
   uint32_t page_tokens = 0;
 };
 

@@ -16,12 +16,20 @@ uint16_t ToBf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Where int8 tiles keep element d of key `row`, and its scale (IndexKeysParams).
+// Where int8 tiles keep element d of key `row`, and its scale (IndexTileBytes).
 size_t Int8Offset(int d, int row) {
   return (static_cast<size_t>(d / 4) * kBlockTokens + row) * 4 + d % 4;
 }
 size_t Int8ScaleOffset(int head_dim, int row) {
   return static_cast<size_t>(head_dim + 3) / 4 * 4 * kBlockTokens + row * sizeof(float);
+}
+
+int Int4Value(const std::byte* tile, int d, int row) {
+  const auto both = std::to_integer<int>(tile[(static_cast<size_t>(d / 8) * kBlockTokens + row) * 4 + d % 4]);
+  return (d % 8 < 4 ? both & 15 : both >> 4) - 8;
+}
+size_t Int4ScaleOffset(int head_dim, int row) {
+  return static_cast<size_t>(head_dim + 7) / 8 * 4 * kBlockTokens + row * sizeof(float);
 }
 
 }  // namespace
@@ -61,12 +69,14 @@ void PageIndexer::Include(const float* key) {
   }
 }
 
-void PageIndexer::IncludeInt8(const void* tile, int row) {
+void PageIndexer::IncludeAsScored(const void* tile, int row) {
+  const bool int4 = index_.key_dtype == Dtype::kI4;
   const auto* bytes = static_cast<const std::byte*>(tile);
   float scale;
-  std::memcpy(&scale, bytes + Int8ScaleOffset(layout_.head_dim, row), sizeof scale);
+  std::memcpy(&scale, bytes + (int4 ? Int4ScaleOffset : Int8ScaleOffset)(layout_.head_dim, row), sizeof scale);
   for (int d = 0; d < layout_.head_dim; ++d) {
-    const float x = static_cast<float>(static_cast<int8_t>(bytes[Int8Offset(d, row)])) * scale;
+    const int value = int4 ? Int4Value(bytes, d, row) : static_cast<int8_t>(bytes[Int8Offset(d, row)]);
+    const float x = static_cast<float>(value) * scale;
     hi_[d] = std::max(hi_[d], x);
     lo_[d] = std::min(lo_[d], x);
   }
@@ -99,18 +109,18 @@ void PageIndexer::Index(const void* const* blocks, const void* const* tiles, uin
     Write(slot, cuboid_tile);
   }
   if (bounds_tile == nullptr) return;
-  if (index_.int8) {
+  if (index_.key_dtype.has_value()) {
     for (uint32_t row = first_row; row < first_row + index_.page_tokens; ++row) {
-      IncludeInt8(tiles[row / kBlockTokens], static_cast<int>(row % kBlockTokens));
+      IncludeAsScored(tiles[row / kBlockTokens], static_cast<int>(row % kBlockTokens));
     }
   }
   std::copy(hi_.begin(), hi_.end(), pseudo_.begin());
   std::copy(lo_.begin(), lo_.end(), pseudo_.begin() + dim);
-  index_.int8 ? WriteInt8Outwards(slot, bounds_tile) : Write(slot, bounds_tile);
+  index_.page_dtype() == Dtype::kI8 ? WriteInt8Outwards(slot, bounds_tile) : Write(slot, bounds_tile);
 }
 
 void PageIndexer::Write(int slot, void* tile) {
-  const bool as_bf16 = !index_.int8 && layout_.dtype == Dtype::kBf16;
+  const bool as_bf16 = !index_.page_dtype().has_value() && layout_.dtype == Dtype::kBf16;
   if (as_bf16) std::transform(pseudo_.begin(), pseudo_.end(), bf16_.begin(), ToBf16);
   kernels_->index_keys({.rows = as_bf16 ? static_cast<const void*>(bf16_.data()) : pseudo_.data(),
                         .num_rows = 1,
@@ -118,7 +128,7 @@ void PageIndexer::Write(int slot, void* tile) {
                         .head_dim = 2 * layout_.head_dim,
                         .dtype = as_bf16 ? Dtype::kBf16 : Dtype::kF32,
                         .tile = tile,
-                        .to_int8 = index_.int8});
+                        .tile_dtype = index_.page_dtype()});
 }
 
 void PageIndexer::WriteInt8Outwards(int slot, void* tile) const {

@@ -14,7 +14,7 @@ namespace winnow {
 //   cuboid   hi, lo = c +- r with c the centre of that box and r the mean distance |k - c| of the keys from it, element
 //            by element (ArkVale, NeurIPS 2024, the section on page summarization: "cuboid-mean"): tighter, no bound.
 // Elements that are not finite do not count; an element without any finite one is 0. int8 bounds are rounded outwards
-// and hold for the keys as they were and as their int8 tile has them. Not thread-safe: one writer.
+// and hold for the keys as they were and as their tile, int8 or int4, has them. Not thread-safe: one writer.
 class PageIndexer {
  public:
   PageIndexer(const KernelTable* kernels, const KvLayout& layout, const IndexLayout& index);
@@ -27,7 +27,7 @@ class PageIndexer {
  private:
   void LoadKeys(const void* const* blocks, uint32_t first_row);
   void Include(const float* key);
-  void IncludeInt8(const void* tile, int row);
+  void IncludeAsScored(const void* tile, int row);
   void Write(int slot, void* tile);
   void WriteInt8Outwards(int slot, void* tile) const;
 

@@ -39,7 +39,7 @@ class HeadPipeline {
 
   KeyTable AllKeys() const { return {question_.index.keys, position_, model_.head_dim, question_.index.dtype}; }
   KeyTable Pages(const void* const* tiles) const {
-    return {tiles, position_ / page_tokens_, 2 * model_.head_dim, question_.index.dtype};
+    return {tiles, position_ / page_tokens_, 2 * model_.head_dim, question_.index.page_dtype};
   }
   Softmaxes SoftmaxOf(const KeyTable& keys, const float* queries, int count, SoftmaxScratch& scratch) {
     scratch_.scored_key_bytes += keys.key_bytes();

@@ -32,8 +32,9 @@ absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim is ", layout.head_dim, ": pages are indexed up to ", kMaxScoredHeadDim / 2));
   }
-  if (index.int8 && layout.head_dim < 4) {
-    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", layout.head_dim, ": int8 keys need at least 4"));
+  if (index.key_dtype.has_value() && layout.head_dim < 4) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim is ", layout.head_dim, ": ", DtypeName(*index.key_dtype), " keys need at least 4"));
   }
   return absl::OkStatus();
 }
@@ -52,8 +53,7 @@ absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTab
 }
 
 SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels,
-                       const KvLayout& layout, uint32_t max_positions, const IndexLayout& index,
-                       KvRetention retention)
+                       const KvLayout& layout, uint32_t max_positions, const IndexLayout& index, KvRetention retention)
     : pool_(pool),
       kernels_(kernels),
       layout_(layout),
@@ -120,7 +120,7 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
                             .head_dim = layout_.head_dim,
                             .dtype = layout_.dtype,
                             .tile = tail.tile(),
-                            .to_int8 = index_layout_.int8});
+                            .tile_dtype = index_layout_.key_dtype});
       rows += n * row_bytes;
       done += n;
       if (streams) GiveBack(lists.rows, position + done);
@@ -164,7 +164,8 @@ HeadIndex SequenceKv::index(int layer, int head) const {
   return {.keys = lists.rows.tiles(),
           .bounds = index_layout_.page_tokens > 0 ? lists.bounds.rows() : nullptr,
           .cuboids = index_layout_.cuboid ? lists.cuboids.rows() : nullptr,
-          .dtype = index_layout_.int8 ? Dtype::kI8 : layout_.dtype,
+          .dtype = index_layout_.key_dtype.value_or(layout_.dtype),
+          .page_dtype = index_layout_.page_dtype().value_or(layout_.dtype),
           .page_tokens = index_layout_.page_tokens};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "common/base/dtype.h"
 #include "common/base/kv_layout.h"
@@ -181,13 +182,23 @@ struct PrefillAttentionParams {
 // Index tiles: the keys of one block transposed, so that scores of 16 keys fall into one vector. A step of the head
 // dimension takes 128 bytes in every format:
 //   f32: [head_dim][32]   bf16: [head_dim/2][32][2]   int8: [ceil(head_dim/4)][32][4], then f32 scales[32]
+//   int4: [ceil(head_dim/8)][32][4], then f32 scales[32]; byte i of step s holds value + 8 of element 8s + i in its low
+//   half and of element 8s + 4 + i in its high half
 //
 // int8 keys are symmetric, one scale per key: scale = max|k| / 127, values round(k / scale), zeros behind head_dim. A
 // key whose largest magnitude is below 2^-100 is a zero key (scale 0), and so is a key with an element that is not
 // finite: its score is 0 and it spoils no other key's.
+//
+// int4 keys have one scale per key too, and values in [-8, 7]. The scale may be negative, so that the element of the
+// largest magnitude lies on the side of -8. Values are round(k / step) for that one of the steps max|k| / 7, / 8 and /
+// 9 that leaves the least squared error (less than the first alone by a quarter on normal keys: the finer ones clip a
+// few elements), and the scale is then the one that fits them best, k.v / v.v. Zero keys as above.
 constexpr size_t IndexTileBytes(int head_dim, Dtype dtype) {
-  return dtype == Dtype::kI8 ? (static_cast<size_t>(head_dim) + 3) / 4 * 4 * kBlockTokens + kBlockTokens * sizeof(float)
-                             : static_cast<size_t>(head_dim) * kBlockTokens * DtypeBytes(dtype);
+  const size_t dim = head_dim;
+  constexpr size_t kScaleBytes = kBlockTokens * sizeof(float);
+  if (dtype == Dtype::kI8) return (dim + 3) / 4 * 4 * kBlockTokens + kScaleBytes;
+  if (dtype == Dtype::kI4) return (dim + 7) / 8 * 4 * kBlockTokens + kScaleBytes;
+  return dim * kBlockTokens * DtypeBytes(dtype);
 }
 
 // Writes keys into a tile. Keys of the tile outside [first_row, first_row + num_rows) keep what they had; tiles start
@@ -195,11 +206,11 @@ constexpr size_t IndexTileBytes(int head_dim, Dtype dtype) {
 struct IndexKeysParams {
   const void* rows = nullptr;  // [num_rows, 2 * head_dim] dtype; the K halves are indexed, V halves never read
   int num_rows = 0;
-  int first_row = 0;           // row of the block that rows[0] is
-  int head_dim = 0;            // even
-  Dtype dtype = Dtype::kBf16;  // of the rows: kF32 or kBf16
-  void* tile = nullptr;        // IndexTileBytes
-  bool to_int8 = false;        // the tile is int8, not of the rows' dtype
+  int first_row = 0;                     // row of the block that rows[0] is
+  int head_dim = 0;                      // even
+  Dtype dtype = Dtype::kBf16;            // of the rows: kF32 or kBf16
+  void* tile = nullptr;                  // IndexTileBytes
+  std::optional<Dtype> tile_dtype = {};  // kI8 or kI4; none: the rows'
 };
 
 inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a tile
@@ -217,6 +228,12 @@ inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a t
 // the 2^-12 covers the f32 roundings (k / scale to 3 * 2^-24 of at most 127; the product of scales to 3 * 2^-24). Keys
 // and queries that count as zero err by less than 2^-100 |scale| (|q|_1 + |k|_1) more. A query that is not finite has
 // NaN scores.
+//
+// With int4 tiles queries are int8 still, and with ks = max|k| / 7
+//   |score - exact| <= |scale| / 2 * (1 + 2^-8) * (ks sqrt(head_dim) |q|_2 + qs |k|_1 + head_dim qs ks / 2)
+// because the chosen values err no more than those of the step ks, whose elements err by half a step: |k - k'|_2 <=
+// sqrt(head_dim) ks / 2, hence |q.(k - k')| <= |q|_2 times that and |k'|_1 <= |k|_1 + head_dim ks / 2. The 2^-8 covers
+// the f32 roundings of the sums that the choice compares, to head_dim / 8 * 2^-23 of |k|^2.
 struct KeyScoreParams {
   const void* const* tiles = nullptr;  // [ceil(num_keys / 32)] index tiles; with groups, all that these name
   int num_keys = 0;

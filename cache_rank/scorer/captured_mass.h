@@ -52,8 +52,8 @@ double UnscoredBound(const Softmaxes& bounds, int i, uint32_t num_pages, uint32_
 // Lower bound of the captured mass when only the rows of `groups` (which hold all of A but the tail) were scored:
 //   sum_A e^s / (sum_scored e^s + sum_pages n e^bound)
 // `scored` are softmaxes over the groups' columns, `bounds` those of the page bounds by the same queries, over the
-// pages below fixed.PagesEnd() at least. Scores and bounds are taken as the index has them: with int8 keys they err as
-// KeyScoreParams says.
+// pages below fixed.PagesEnd() at least. Scores and bounds are taken as the index has them: with int8 or int4
+// keys they err as KeyScoreParams says, and so do all masses that are measured from them.
 CapturedMassFigure CapturedMassBound(const Softmaxes& scored, const RowGroups& groups, const TailScores& tail,
                                      const Softmaxes& bounds, const FixedRows& fixed,
                                      std::span<const uint32_t> selected);

@@ -4,11 +4,13 @@
 
 namespace winnow {
 
-// Element types of weights, KV rows and index keys. Only index keys are int8.
-enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3, kI8 = 4 };
+// Element types of weights, KV rows and index keys. Only index keys are int8 or int4.
+enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3, kI8 = 4, kI4 = 5 };
 
-constexpr size_t DtypeBytes(Dtype dtype) {
-  return dtype == Dtype::kF32 ? 4 : dtype == Dtype::kI8 ? 1 : 2;
+// Of so many elements; a byte that is begun counts.
+constexpr size_t DtypeBytes(Dtype dtype, size_t elements = 1) {
+  if (dtype == Dtype::kI4) return (elements + 1) / 2;
+  return elements * (dtype == Dtype::kF32 ? 4 : dtype == Dtype::kI8 ? 1 : 2);
 }
 
 constexpr const char* DtypeName(Dtype dtype) {
@@ -21,6 +23,8 @@ constexpr const char* DtypeName(Dtype dtype) {
       return "f16";
     case Dtype::kI8:
       return "int8";
+    case Dtype::kI4:
+      return "int4";
   }
   return "unknown";
 }

@@ -43,6 +43,7 @@ std::optional<uint64_t> FirstNonFinite(const TensorView& tensor, Dtype dtype) {
     case Dtype::kF16:
       return FirstNonFinite<uint16_t, 0x7C00>(tensor.bytes);
     case Dtype::kI8:
+    case Dtype::kI4:
       break;
   }
   return std::nullopt;

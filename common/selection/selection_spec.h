@@ -28,7 +28,7 @@ enum class Scorer : uint8_t {
   kTwoStage,      // page bounds down to candidate_factor x budget, then their keys
 };
 // A copy of the keys of fewer bits that scorers read instead of the keys.
-enum class KeyCopy : uint8_t { kNone, kInt8 };
+enum class KeyCopy : uint8_t { kNone, kInt8, kInt4 };
 enum class GroupAggregation : uint8_t { kSoftmaxSum, kMax, kMean };
 // Query heads that share a selected list: those of a kv head, or each has its own.
 enum class ListPer : uint8_t { kKvHead, kQueryHead };

@@ -123,6 +123,9 @@ std::vector<SelectionField> ScorerFields() {
        .value = Choice<&SelectionSpec::key_copy>({
            {"none", "scores are computed from the keys", ""},
            {"int8", "from a copy of the keys in 8 bits", "halves what scoring reads; scores carry rounding errors"},
+           {"int4", "from one in 4 bits",
+            "a quarter of what scoring reads; scores err by several percent, captured mass is measured from the same "
+            "keys, so that no verdict can rest on it"},
        }),
        .meaning = "what scorers read",
        .per_request = true},

@@ -42,6 +42,10 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
   if (verdict && spec.predictor == Predictor::kFixed) {
     return Excludes("the predictor \"fixed\" can be neither corrected nor guarded");
   }
+  if (verdict && spec.key_copy == KeyCopy::kInt4) {
+    return SpecError("key_copy",
+                     "\"int4\" is too coarse for verdicts: min_captured_mass must be 0 and correction \"none\"");
+  }
   return CheckBuilt(spec);
 }
 

@@ -17,9 +17,12 @@ inline constexpr int kStepBytes = 128;
 inline constexpr int kHalfStepBytes = 64;
 static_assert(kBlockTokens * 4 == kStepBytes && kKeyGroup * 4 == kHalfStepBytes);
 
-// Steps of a tile; behind them lie the scales of int8.
+// Steps of a tile; behind them lie the scales of int8 and int4.
 inline int TileSteps(const KeyScoreParams& params) {
-  const int per_step = params.dtype == Dtype::kF32 ? 1 : params.dtype == Dtype::kBf16 ? 2 : 4;
+  const int per_step = params.dtype == Dtype::kF32    ? 1
+                       : params.dtype == Dtype::kBf16 ? 2
+                       : params.dtype == Dtype::kI8   ? 4
+                                                      : 8;
   return (params.head_dim + per_step - 1) / per_step;
 }
 

@@ -263,6 +263,8 @@ TEST_F(PresetReadsTest, TwoStageReadsAtMostAQuarterOfTheKeys) {
   EXPECT_EQ(Read(spec, &selected), all_bytes_);
   spec.key_copy = KeyCopy::kInt8;
   EXPECT_EQ(Read(spec, &selected), all_bytes_ / 4) << "a quarter of f32, half of bf16";
+  spec.key_copy = KeyCopy::kInt4;
+  EXPECT_EQ(Read(spec, &selected), all_bytes_ / 8);
 }
 
 TEST_F(PresetReadsTest, QuestReadsBoundsOnlyAndPicksPages) {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "cache_rank/sequence_kv.h"
 #include "tests/cache_rank/reference.h"
@@ -11,7 +12,7 @@ namespace winnow {
 namespace {
 
 // Layer 0 of one head whose keys a test chooses.
-class PageIndexTest : public testing::TestWithParam<std::tuple<uint32_t, Dtype, bool>> {
+class PageIndexTest : public testing::TestWithParam<std::tuple<uint32_t, Dtype, std::optional<Dtype>>> {
  protected:
   static constexpr int kDim = 6;
   PageIndexTest() : pool_(KvBlockPool::Create(size_t{1} << 20, layout_).value()) {
@@ -38,11 +39,17 @@ class PageIndexTest : public testing::TestWithParam<std::tuple<uint32_t, Dtype, 
     }
     ASSERT_TRUE(kv.Append(0, first, count, rows.data()).ok());
   }
-  // Element d of key `slot` of a tile.
-  float Element(const void* const* tiles, uint32_t key, int dim, int d) const {
+  // Element d of a key of tiles that are of the rows' dtype or quantised.
+  float Element(const void* const* tiles, std::optional<Dtype> quantised, uint32_t key, int dim, int d) const {
     const auto* tile = static_cast<const std::byte*>(tiles[key / 32]);
     const uint32_t slot = key % 32;
-    if (index_.int8) {
+    if (quantised == Dtype::kI4) {
+      float scale;
+      std::memcpy(&scale, tile + (dim + 7) / 8 * 128 + slot * 4, 4);
+      const int both = std::to_integer<int>(tile[(d / 8 * 32 + slot) * 4 + d % 4]);
+      return static_cast<float>((d / 4 % 2 == 0 ? both % 16 : both / 16) - 8) * scale;
+    }
+    if (quantised == Dtype::kI8) {
       float scale;
       std::memcpy(&scale, tile + (dim + 3) / 4 * 128 + slot * 4, 4);
       return static_cast<float>(static_cast<int8_t>(tile[(d / 4 * 32 + slot) * 4 + d % 4])) * scale;
@@ -60,7 +67,12 @@ class PageIndexTest : public testing::TestWithParam<std::tuple<uint32_t, Dtype, 
       for (uint32_t r = page * page_tokens; r < (page + 1) * page_tokens; ++r) {
         for (double x : keys[r]) largest = std::isfinite(x) ? std::max(largest, std::abs(x)) : largest;
       }
-      const double step = index_.int8 ? largest / 127 : 0;
+      const bool exact = !index_.key_dtype.has_value(), int4 = index_.key_dtype == Dtype::kI4;
+      const std::optional<Dtype> page_dtype = exact ? std::nullopt : std::optional(Dtype::kI8);
+      const double step = exact ? 0 : largest / 127;
+      // How far a key as scored may lie outside: half a step of int8; of int4 the largest may be clipped from 9 to 8,
+      // and its scale fits the other elements too.
+      const double outside = int4 ? largest / 7 : step / 2;
       for (int d = 0; d < kDim; ++d) {
         double hi = -INFINITY, lo = INFINITY, sum = 0;
         for (uint32_t r = page * page_tokens; r < (page + 1) * page_tokens; ++r) {
@@ -68,36 +80,37 @@ class PageIndexTest : public testing::TestWithParam<std::tuple<uint32_t, Dtype, 
           hi = std::max(hi, keys[r][d]);
           lo = std::min(lo, keys[r][d]);
         }
-        const float max = Element(index.bounds, page, 2 * kDim, d),
-                    min = Element(index.bounds, page, 2 * kDim, kDim + d);
-        if (!index_.int8) {
+        const float max = Element(index.bounds, page_dtype, page, 2 * kDim, d),
+                    min = Element(index.bounds, page_dtype, page, 2 * kDim, kDim + d);
+        if (exact) {
           EXPECT_EQ(max, hi);
           EXPECT_EQ(min, lo);
         } else {
-          // Outwards by at most a step, and the half step by which int8 keys may lie outside.
+          // Outwards by at most a step, of int4 keys a little more, and by as much as these lie outside.
           EXPECT_GE(max, hi) << page << " " << d;
           EXPECT_LE(min, lo) << page << " " << d;
-          EXPECT_LE(max, hi + 1.6 * step);
-          EXPECT_GE(min, lo - 1.6 * step);
+          EXPECT_LE(max, hi + 1.2 * step + outside);
+          EXPECT_GE(min, lo - 1.2 * step - outside);
         }
-        for (uint32_t r = page * page_tokens; index_.int8 && r < (page + 1) * page_tokens; ++r) {
-          EXPECT_GE(max, Element(index.keys, r, kDim, d)) << "the key as scored";
-          EXPECT_LE(min, Element(index.keys, r, kDim, d)) << "the key as scored";
+        for (uint32_t r = page * page_tokens; !exact && r < (page + 1) * page_tokens; ++r) {
+          EXPECT_GE(max, Element(index.keys, index_.key_dtype, r, kDim, d)) << "the key as scored";
+          EXPECT_LE(min, Element(index.keys, index_.key_dtype, r, kDim, d)) << "the key as scored";
         }
         const double centre = (hi + lo) / 2;
         for (uint32_t r = page * page_tokens; r < (page + 1) * page_tokens; ++r) {
           sum += std::isfinite(keys[r][d]) ? std::abs(keys[r][d] - centre) : 0;
         }
         const double radius = sum / page_tokens, rounding = 4.0 / 256 + step / 2;
-        EXPECT_NEAR(Element(index.cuboids, page, 2 * kDim, d), centre + radius, rounding);
-        EXPECT_NEAR(Element(index.cuboids, page, 2 * kDim, kDim + d), centre - radius, rounding);
+        EXPECT_NEAR(Element(index.cuboids, page_dtype, page, 2 * kDim, d), centre + radius, rounding);
+        EXPECT_NEAR(Element(index.cuboids, page_dtype, page, 2 * kDim, kDim + d), centre - radius, rounding);
       }
     }
   }
 
   const KvLayout layout_{
       .num_layers = 1, .num_query_heads = 1, .num_kv_heads = 1, .head_dim = kDim, .dtype = std::get<1>(GetParam())};
-  const IndexLayout index_{.page_tokens = std::get<0>(GetParam()), .cuboid = true, .int8 = std::get<2>(GetParam())};
+  const IndexLayout index_{
+      .page_tokens = std::get<0>(GetParam()), .cuboid = true, .key_dtype = std::get<2>(GetParam())};
   std::unique_ptr<KvBlockPool> pool_;
   std::unique_ptr<SequenceKv> kv_;
   std::vector<std::vector<double>> keys_;
@@ -147,7 +160,7 @@ TEST_P(PageIndexTest, ForksAndRestartsKeepTheirOwnPages) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, PageIndexTest,
                          testing::Combine(testing::Values(16u, 32u, 64u), testing::Values(Dtype::kF32, Dtype::kBf16),
-                                          testing::Bool()));
+                                          testing::Values(std::nullopt, Dtype::kI8, Dtype::kI4)));
 
 TEST(PageIndex, IsReservedWithTheRows) {
   const KvLayout layout = test::SmallShape(1).layout;

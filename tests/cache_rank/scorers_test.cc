@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "cache_rank/select_head.h"
@@ -341,6 +342,92 @@ TEST_P(EveryScorerTest, BoundsCapturedMassFromBelow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EveryScorerTest, testing::ValuesIn(AllCases()));
+
+// Selections from a copy of the keys against their definition over that copy. Queries are their own int8.
+class KeyCopyTest : public testing::TestWithParam<std::tuple<KeyCopy, Scorer>> {
+ protected:
+  KeyCopyTest() {
+    spec_.key_copy = std::get<KeyCopy>(GetParam());
+    spec_.scorer = std::get<Scorer>(GetParam());
+    spec_.candidate_factor = 3;
+  }
+  void DrawQueries(uint64_t seed) {
+    values_.clear();
+    queries_.assign(shape_.model.group_size, {});
+    for (Vector& q : queries_) {
+      for (int d = 0; d < shape_.layout.head_dim; ++d) {
+        const float integer = d == 0 ? 127 : std::round(127 * test::Noise(seed, values_.size()));
+        values_.push_back(integer / 64);
+        q.push_back(values_.back());
+      }
+    }
+  }
+  // The first n keys as their tiles have them.
+  std::vector<Vector> Copies(const HeadIndex& index, uint32_t n) const {
+    const int dim = shape_.layout.head_dim;
+    std::vector<Vector> keys(n);
+    for (uint32_t j = 0; j < n; ++j) {
+      const auto* tile = static_cast<const uint8_t*>(index.keys[j / 32]);
+      const bool int4 = index.dtype == Dtype::kI4;
+      float scale;
+      std::memcpy(&scale, tile + dim * (int4 ? 16 : 32) + j % 32 * 4, 4);
+      for (int d = 0; d < dim; ++d) {
+        const int value = int4 ? (tile[(d / 8 * 32 + j % 32) * 4 + d % 4] >> (d % 8 < 4 ? 0 : 4)) % 16 - 8
+                               : static_cast<int8_t>(tile[(d / 4 * 32 + j % 32) * 4 + d % 4]);
+        keys[j].push_back(double{scale} * value);
+      }
+    }
+    return keys;
+  }
+
+  const ServedShape shape_ = test::SmallShape(1);
+  const KernelTable& kernels_ = *CpuKernels("portable").value();
+  SelectionSpec spec_ = test::SmallSpec(Predictor::kExact);
+  std::vector<float> values_;
+  std::vector<Vector> queries_;
+};
+
+TEST_P(KeyCopyTest, SelectsAndMeasuresByTheCopy) {
+  const test::StoredKeys stored(shape_, 12, 700, 50, IndexLayoutFor(spec_));
+  const HeadIndex index = stored.kv.index(0, 1);
+  EXPECT_EQ(index.dtype, spec_.key_copy == KeyCopy::kInt4 ? Dtype::kI4 : Dtype::kI8);
+  EXPECT_EQ(index.page_dtype, Dtype::kI8);
+  SelectScratch scratch;
+  int bounded = 0;
+  for (const uint32_t position : {224u, 413u, 600u, 671u}) {
+    for (const uint32_t budget : {20u, 48u, 200u}) {
+      DrawQueries(position + budget);
+      std::vector<uint32_t> selected;
+      const CapturedMassFigure figure = SelectHead(kernels_, shape_.model,
+                                                   {.spec = &spec_,
+                                                    .position = position,
+                                                    .budget_tokens = budget,
+                                                    .index = index,
+                                                    .target = values_.data(),
+                                                    .measured = values_.data(),
+                                                    .measured_position = position},
+                                                   scratch, {&selected, 1});
+      const std::vector<Vector> keys = Copies(index, position + 1);
+      const uint32_t end = RecentStart(position, spec_.recent_tokens, kSinks, kBlockTokens);
+      const double mass = test::MassReference(queries_, keys, 1, kSinks, selected, end);
+      EXPECT_LE(figure.mass, mass + 1e-5);
+      EXPECT_GT(figure.mass, 0);
+      if (!figure.is_lower_bound) {
+        EXPECT_NEAR(figure.mass, mass, 1e-4);
+      }
+      bounded += figure.is_lower_bound;
+      if (spec_.scorer != Scorer::kToken) continue;
+      const Vector importance = test::ImportanceReference(GroupAggregation::kSoftmaxSum, queries_,
+                                                          {keys.begin(), keys.begin() + position}, 1);
+      EXPECT_EQ(test::CheckTopK(importance, selected, kSinks, end, std::min(budget, end - kSinks), 1e-4), "");
+    }
+  }
+  EXPECT_EQ(bounded > 0, spec_.scorer != Scorer::kToken);
+}
+
+INSTANTIATE_TEST_SUITE_P(Copies, KeyCopyTest,
+                         testing::Combine(testing::Values(KeyCopy::kInt8, KeyCopy::kInt4),
+                                          testing::Values(Scorer::kToken, Scorer::kTwoStage, Scorer::kPageMinmax)));
 
 }  // namespace
 }  // namespace winnow

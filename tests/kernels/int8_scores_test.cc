@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/avx512/avx512.h"
-#include "tests/kernels/key_tiles.h"
+#include "tests/kernels/key_scores.h"
 
 namespace winnow {
 namespace {
@@ -34,7 +34,7 @@ TEST_P(Int8ScoresTest, KeysAreWithinHalfAStep) {
       const int first = 5, count = 9;
       TypedArray rows = Typed(RandomFloats(random, count * 2 * head_dim, 3), dtype);
       std::vector<uint8_t> tile(IndexTileBytes(head_dim, Dtype::kI8) + 64, 0x5a);
-      kernels().index_keys({rows.data(), count, first, head_dim, dtype, tile.data(), /*to_int8=*/true});
+      kernels().index_keys({rows.data(), count, first, head_dim, dtype, tile.data(), Dtype::kI8});
       for (int r = 0; r < count; ++r) {
         const float* key = &rows.values[r * 2 * head_dim];
         float max = 0;
@@ -61,48 +61,14 @@ TEST_P(Int8ScoresTest, KeysAreWithinHalfAStep) {
   }
 }
 
-// What a scoring call gives, for comparison across tables.
-std::vector<float> ScoresOf(void (*key_score)(const KeyScoreParams&), const KeyTiles& keys, int num_keys, int head_dim,
-                            const std::vector<float>& queries, float scale) {
-  const int num_queries = static_cast<int>(queries.size()) / head_dim;
-  const int64_t stride = (num_keys + 31) / 32 * 32 + 16;
-  std::vector<float> padded(num_queries * stride, kPoison);
-  key_score({.tiles = keys.tiles.data(),
-             .num_keys = num_keys,
-             .head_dim = head_dim,
-             .dtype = Dtype::kI8,
-             .queries = queries.data(),
-             .num_queries = num_queries,
-             .scale = scale,
-             .scores = padded.data(),
-             .scores_stride = stride});
-  std::vector<float> scores;
-  for (int i = 0; i < num_queries; ++i) {
-    scores.insert(scores.end(), padded.begin() + i * stride, padded.begin() + i * stride + num_keys);
-    for (int64_t j = stride - 16; j < stride; ++j) EXPECT_TRUE(std::isnan(padded[i * stride + j]));
-  }
-  return scores;
-}
-
-struct Shape {
-  int keys, head_dim, queries;
-};
-std::vector<Shape> Shapes() {
-  std::vector<Shape> shapes;
-  for (int head_dim : {2, 6, 16, 30, 64, 80, 96, 128, 192, 256, 512, 1024}) shapes.push_back({77, head_dim, 4});
-  for (int queries : {1, 2, 3, 5, 6, 7, 8, 9, 33}) shapes.push_back({65, 64, queries});
-  for (int keys : {1, 15, 16, 17, 31, 32, 33, 48, 97, 1000}) shapes.push_back({keys, 64, 5});
-  return shapes;
-}
-
 TEST_P(Int8ScoresTest, ScoresKeepToTheBoundAndAreTheSameEverywhere) {
   std::mt19937 random(2);
   const KernelTable& portable = **CpuKernels("portable");
-  for (const Shape& s : Shapes()) {
+  for (const ScoreShape& s : ScoreShapes()) {
     const TypedArray rows = Typed(RandomFloats(random, static_cast<size_t>(s.keys) * 2 * s.head_dim, 2), Dtype::kBf16);
     std::vector<float> queries = RandomFloats(random, s.queries * s.head_dim);
     queries[0] = 40;  // one element far above the others: coarse steps
-    const KeyTiles keys(kernels(), rows, s.keys, s.head_dim, /*to_int8=*/true);
+    const KeyTiles keys(kernels(), rows, s.keys, s.head_dim, Dtype::kI8);
     const std::vector<float> scores = ScoresOf(kernels().key_score, keys, s.keys, s.head_dim, queries, 0.25f);
     EXPECT_TRUE(SameBits(scores, ScoresOf(portable.key_score, keys, s.keys, s.head_dim, queries, 0.25f)));
     for (int i = 0; i < s.queries; ++i) {
@@ -137,7 +103,7 @@ TEST_P(Int8ScoresTest, IntegersAreScoredExactly) {
   };
   const TypedArray rows = Typed(integers(kKeys, 2 * kHeadDim), Dtype::kF32);
   const std::vector<float> queries = integers(3, kHeadDim);
-  const KeyTiles keys(kernels(), rows, kKeys, kHeadDim, /*to_int8=*/true);
+  const KeyTiles keys(kernels(), rows, kKeys, kHeadDim, Dtype::kI8);
   const std::vector<float> scores = ScoresOf(kernels().key_score, keys, kKeys, kHeadDim, queries, 1);
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < kKeys; ++j) {
@@ -165,7 +131,7 @@ TEST_P(Int8ScoresTest, WhatIsNotFiniteStaysAlone) {
   std::fill_n(&queries[kHeadDim], kHeadDim, 0.0f);
   queries[2 * kHeadDim + 1] = kPoison;
   queries[3 * kHeadDim + 1] = kInfinity;
-  const KeyTiles keys(kernels(), Typed(values, Dtype::kF32), kKeys, kHeadDim, /*to_int8=*/true);
+  const KeyTiles keys(kernels(), Typed(values, Dtype::kF32), kKeys, kHeadDim, Dtype::kI8);
   const std::vector<float> scores = ScoresOf(kernels().key_score, keys, kKeys, kHeadDim, queries, 0.5f);
   for (int j = 0; j < kKeys; ++j) {
     const bool zero = j == 3 || (j >= 7 && j <= 10);
@@ -183,10 +149,10 @@ TEST(Int8Scores, Avx512WithoutVnniGivesTheSameBits) {
   if (!CpuKernels("avx512").ok()) GTEST_SKIP() << "no AVX-512";
   const KernelTable& portable = **CpuKernels("portable");
   std::mt19937 random(5);
-  for (const Shape& s : Shapes()) {
+  for (const ScoreShape& s : ScoreShapes()) {
     const TypedArray rows = Typed(RandomFloats(random, static_cast<size_t>(s.keys) * 2 * s.head_dim, 2), Dtype::kBf16);
     const std::vector<float> queries = RandomFloats(random, s.queries * s.head_dim);
-    const KeyTiles keys(portable, rows, s.keys, s.head_dim, /*to_int8=*/true);
+    const KeyTiles keys(portable, rows, s.keys, s.head_dim, Dtype::kI8);
     EXPECT_TRUE(SameBits(ScoresOf(avx512::KeyScoreInt8, keys, s.keys, s.head_dim, queries, 0.25f),
                          ScoresOf(portable.key_score, keys, s.keys, s.head_dim, queries, 0.25f)));
   }

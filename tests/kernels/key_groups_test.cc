@@ -37,7 +37,7 @@ class KeyGroupsTest : public KernelTest {
 };
 WINNOW_FOR_EACH_TABLE(KeyGroupsTest);
 
-constexpr Dtype kTileDtypes[] = {Dtype::kF32, Dtype::kBf16, Dtype::kI8};
+constexpr Dtype kTileDtypes[] = {Dtype::kF32, Dtype::kBf16, Dtype::kI8, Dtype::kI4};
 
 TypedArray RandomRows(std::mt19937& random, int keys, int head_dim, Dtype tile_dtype) {
   return Typed(RandomFloats(random, static_cast<size_t>(keys) * 2 * head_dim),
@@ -49,7 +49,7 @@ TEST_P(KeyGroupsTest, ScoresAreThoseOfAllKeysInTheOrderOfTheList) {
   constexpr int kKeys = 200;  // the last group is 12: keys 192 .. 199, zeros behind
   for (Dtype dtype : kTileDtypes) {
     for (auto [head_dim, num_queries] : {std::pair{2, 1}, {30, 3}, {64, 1}, {64, 5}, {128, 9}, {512, 4}}) {
-      const KeyTiles keys(kernels(), RandomRows(random, kKeys, head_dim, dtype), kKeys, head_dim, dtype == Dtype::kI8);
+      const KeyTiles keys(kernels(), RandomRows(random, kKeys, head_dim, dtype), kKeys, head_dim, dtype);
       const std::vector<float> queries = RandomFloats(random, num_queries * head_dim);
       const std::vector<float> all = Scores(keys, head_dim, queries, 208, nullptr);
       for (const std::vector<uint32_t>& groups : std::vector<std::vector<uint32_t>>{
@@ -72,7 +72,7 @@ TEST_P(KeyGroupsTest, SoftmaxesAreOverTheChosenKeys) {
   std::mt19937 random(2);
   constexpr int kKeys = 2048, kHeadDim = 64, kQueries = 5;
   for (Dtype dtype : kTileDtypes) {
-    const KeyTiles keys(kernels(), RandomRows(random, kKeys, kHeadDim, dtype), kKeys, kHeadDim, dtype == Dtype::kI8);
+    const KeyTiles keys(kernels(), RandomRows(random, kKeys, kHeadDim, dtype), kKeys, kHeadDim, dtype);
     const std::vector<float> queries = RandomFloats(random, kQueries * kHeadDim, 4);
     for (int num_groups : {1, 31, 32, 33, 75}) {
       std::vector<uint32_t> groups;
@@ -101,11 +101,11 @@ TEST_P(KeyGroupsTest, SoftmaxesAreOverTheChosenKeys) {
   }
 }
 
-// A page's bound, scored as one key of twice the dimension: sum over d of max(q max_d, q min_d).
+// A page's bound, scored as one key of twice the dimension: sum over d of max(q max_d, q min_d). Bounds are never int4.
 TEST_P(KeyGroupsTest, PageBoundsAreScoresOfPseudoKeys) {
   std::mt19937 random(3);
   constexpr int kPages = 45, kPageKeys = 8, kQueries = 5;
-  for (Dtype dtype : kTileDtypes) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kBf16, Dtype::kI8}) {
     for (int head_dim : {16, 64, 96, 128, 256}) {
       const TypedArray rows = RandomRows(random, kPages * kPageKeys, head_dim, dtype);
       std::vector<float> bounds(static_cast<size_t>(kPages) * 4 * head_dim);  // the "V half" is never read
@@ -131,7 +131,7 @@ TEST_P(KeyGroupsTest, PageBoundsAreScoresOfPseudoKeys) {
           queries[i * 2 * head_dim + head_dim + d] = std::min(q[i * head_dim + d], 0.0f);
         }
       }
-      const KeyTiles keys(kernels(), Typed(bounds, rows.dtype), kPages, 2 * head_dim, dtype == Dtype::kI8);
+      const KeyTiles keys(kernels(), Typed(bounds, rows.dtype), kPages, 2 * head_dim, dtype);
       const std::vector<float> scores = Scores(keys, 2 * head_dim, queries, kPages, nullptr);
       for (int i = 0; i < kQueries; ++i) {
         for (int p = 0; p < kPages; ++p) {

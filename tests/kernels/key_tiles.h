@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "common/base/kv_layout.h"
@@ -9,8 +10,9 @@ namespace winnow {
 
 // Index tiles of rows [num_keys, 2 * head_dim], written in two parts per block, as a tail grows.
 struct KeyTiles {
-  KeyTiles(const KernelTable& kernels, const TypedArray& rows, int num_keys, int head_dim, bool to_int8 = false)
-      : dtype(to_int8 ? Dtype::kI8 : rows.dtype),
+  KeyTiles(const KernelTable& kernels, const TypedArray& rows, int num_keys, int head_dim,
+           std::optional<Dtype> tile_dtype = {})
+      : dtype(tile_dtype.value_or(rows.dtype)),
         tile_bytes((IndexTileBytes(head_dim, dtype) + 63) / 64 * 64),
         storage((num_keys + kBlockTokens - 1) / kBlockTokens * tile_bytes) {
     const size_t row_bytes = 2 * head_dim * DtypeBytes(rows.dtype);
@@ -20,8 +22,8 @@ struct KeyTiles {
       const int count = std::min(kBlockTokens, num_keys - first);
       const int split = count / 3;
       const uint8_t* block = rows.bytes.data() + first * row_bytes;
-      kernels.index_keys({block, split, 0, head_dim, rows.dtype, tile, to_int8});
-      kernels.index_keys({block + split * row_bytes, count - split, split, head_dim, rows.dtype, tile, to_int8});
+      kernels.index_keys({block, split, 0, head_dim, rows.dtype, tile, tile_dtype});
+      kernels.index_keys({block + split * row_bytes, count - split, split, head_dim, rows.dtype, tile, tile_dtype});
     }
   }
   KeyTiles(const KeyTiles&) = delete;

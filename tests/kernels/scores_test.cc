@@ -50,10 +50,10 @@ TEST_P(ScoresTest, KeyScoreMatchesDoubles) {
 TEST_P(ScoresTest, KeyScoreDoesNotDependOnTheOtherQueries) {
   std::mt19937 random(6);
   constexpr int kHeadDim = 64;
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32, Dtype::kI8}) {
-    const bool int8 = dtype == Dtype::kI8;
-    const TypedArray rows = Typed(RandomFloats(random, 160 * 2 * kHeadDim), int8 ? Dtype::kBf16 : dtype);
-    const KeyTiles keys(kernels(), rows, 160, kHeadDim, int8);
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32, Dtype::kI8, Dtype::kI4}) {
+    const bool integers = dtype == Dtype::kI8 || dtype == Dtype::kI4;
+    const TypedArray rows = Typed(RandomFloats(random, 160 * 2 * kHeadDim), integers ? Dtype::kBf16 : dtype);
+    const KeyTiles keys(kernels(), rows, 160, kHeadDim, dtype);
     const std::vector<const void*>& tiles = keys.tiles;
     const std::vector<float> queries = RandomFloats(random, 9 * kHeadDim);
     std::vector<float> together(9 * 160);

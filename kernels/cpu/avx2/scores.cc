@@ -13,6 +13,7 @@ namespace winnow::avx2 {
 namespace {
 
 constexpr int kVectors = kKeyGroup / 8;
+constexpr int kInt4QueryWords = kMaxScoredHeadDim / 4 + 1;  // four elements each; the last: what sums start from
 
 template <Dtype kDtype>
 void ScoreFloats(const KeyScoreParams& p, const float* queries, int count, float* scores) {
@@ -38,6 +39,18 @@ void ScoreFloats(const KeyScoreParams& p, const float* queries, int count, float
   }
 }
 
+template <int kQueries>
+void StoreScores(const __m256i (&sum)[kQueries][kVectors], const float* query_factors, const char* scale_line,
+                 float* out, int64_t stride) {
+  const float* scales = reinterpret_cast<const float*>(scale_line);
+  for (int i = 0; i < kQueries; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256 factors = _mm256_mul_ps(_mm256_set1_ps(query_factors[i]), _mm256_loadu_ps(scales + 8 * v));
+      _mm256_storeu_ps(out + i * stride + 8 * v, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[i][v]), factors));
+    }
+  }
+}
+
 // Even and odd bytes widen to 16 bits, and pairs are multiplied and added exactly.
 template <int kQueries>
 void Int8Group(const int32_t* q, const float* query_factors, const char* lines, int steps, float* out, int64_t stride) {
@@ -57,13 +70,7 @@ void Int8Group(const int32_t* q, const float* query_factors, const char* lines, 
       }
     }
   }
-  const float* scales = reinterpret_cast<const float*>(lines);
-  for (int i = 0; i < kQueries; ++i) {
-    for (int v = 0; v < kVectors; ++v) {
-      const __m256 factors = _mm256_mul_ps(_mm256_set1_ps(query_factors[i]), _mm256_loadu_ps(scales + 8 * v));
-      _mm256_storeu_ps(out + i * stride + 8 * v, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[i][v]), factors));
-    }
-  }
+  StoreScores<kQueries>(sum, query_factors, lines, out, stride);
 }
 
 void ScoreInt8(const KeyScoreParams& p, const float* queries, int count, float* scores) {
@@ -89,11 +96,60 @@ void ScoreInt8(const KeyScoreParams& p, const float* queries, int count, float* 
   }
 }
 
+// Keys are 0 .. 15 here and sums start from -8 times the sum of the query. Four products of at most 15 * 127 are added
+// in 16 bits.
+template <int kQueries>
+void Int4Group(const int32_t* q, const float* query_factors, const char* lines, int steps, float* out, int64_t stride) {
+  __m256i sum[kQueries][kVectors];
+  for (int i = 0; i < kQueries; ++i) {
+    const __m256i start = _mm256_set1_epi32(q[i * kInt4QueryWords + kInt4QueryWords - 1]);
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = start;
+  }
+  const __m256i low_halves = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+  for (int s = 0; s < steps; ++s, lines += kStepBytes) {
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256i keys = LoadPairs(lines + 32 * v);
+      const __m256i low = _mm256_and_si256(keys, low_halves);
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(keys, 4), low_halves);
+      for (int i = 0; i < kQueries; ++i) {
+        const int32_t* words = q + i * kInt4QueryWords + 2 * s;
+        const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(low, _mm256_set1_epi32(words[0])),
+                                                  _mm256_maddubs_epi16(high, _mm256_set1_epi32(words[1])));
+        sum[i][v] = _mm256_add_epi32(sum[i][v], _mm256_madd_epi16(products, ones));
+      }
+    }
+  }
+  StoreScores<kQueries>(sum, query_factors, lines, out, stride);
+}
+
+void ScoreInt4(const KeyScoreParams& p, const float* queries, int count, float* scores) {
+  using GroupFn = void (*)(const int32_t*, const float*, const char*, int, float*, int64_t);
+  static constexpr GroupFn kOfQueries[] = {nullptr,      Int4Group<1>, Int4Group<2>, Int4Group<3>,
+                                           Int4Group<4>, Int4Group<5>, Int4Group<6>};
+  int32_t q[kTileRows * kInt4QueryWords];
+  float factors[kTileRows];
+  for (int i = 0; i < count; ++i) {
+    int8_t values[kMaxScoredHeadDim];
+    factors[i] = QuantizeInt8(queries + static_cast<int64_t>(i) * p.head_dim, p.head_dim, values) * p.scale;
+    int32_t sum = 0;
+    for (int d = 0; d < p.head_dim; ++d) sum += values[d];
+    int32_t* words = q + i * kInt4QueryWords;
+    std::memcpy(words, values, static_cast<size_t>(TileSteps(p)) * 8);
+    words[kInt4QueryWords - 1] = -8 * sum;
+  }
+  const KeyGroups groups(p);
+  for (int g = 0; g < groups.count(); ++g) {
+    kOfQueries[count](q, factors, groups.Lines(g), TileSteps(p), scores + static_cast<int64_t>(g) * kKeyGroup,
+                      p.scores_stride);
+  }
+}
+
 }  // namespace
 
 void KeyScore(const KeyScoreParams& p) {
   WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxScoredHeadDim && p.dtype != Dtype::kF16);
-  const auto score = p.dtype == Dtype::kI8     ? ScoreInt8
+  const auto score = p.dtype == Dtype::kI4     ? ScoreInt4
+                     : p.dtype == Dtype::kI8   ? ScoreInt8
                      : p.dtype == Dtype::kBf16 ? ScoreFloats<Dtype::kBf16>
                                                : ScoreFloats<Dtype::kF32>;
   for (int first = 0; first < p.num_queries; first += kTileRows) {

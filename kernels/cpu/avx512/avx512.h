@@ -16,9 +16,12 @@ void KeySoftmax(const KeySoftmaxParams& params);
 void SoftmaxSum(const SoftmaxSumParams& params);
 void TopK(const TopKParams& params);
 
-// int8 tiles on any machine, and on those with VNNI: the same bits, a quarter of the work.
+// int8 and int4 tiles on any machine, and on those with VNNI: the same bits, a quarter of the work.
 void KeyScoreInt8(const KeyScoreParams& params);
+void KeyScoreInt4(const KeyScoreParams& params);
 void KeyScoreInt8Vnni(const KeyScoreParams& params);
+void KeyScoreInt4Vnni(const KeyScoreParams& params);
 void KeySoftmaxInt8Vnni(const KeySoftmaxParams& params);
+void KeySoftmaxInt4Vnni(const KeySoftmaxParams& params);
 
 }  // namespace winnow::avx512

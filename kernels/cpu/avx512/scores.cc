@@ -84,6 +84,24 @@ struct WideInt8Step : Int8Sums {
   }
 };
 
+// Without VNNI: four products of at most 15 * 127 are added in 16 bits.
+struct WideInt4Step : Int4Sums {
+  template <int kQueries>
+  static inline __attribute__((always_inline)) void Add(const int32_t* q, const char* a, const char* b,
+                                                        __m512i (&sum)[kQueries][2]) {
+    const __m512i lines[2] = {_mm512_loadu_si512(a), _mm512_loadu_si512(b)};
+    for (int v = 0; v < 2; ++v) {
+      const __m512i low = Low(lines[v]), high = High(lines[v]);
+      for (int i = 0; i < kQueries; ++i) {
+        const int32_t* words = q + i * kQueryStride;
+        const __m512i products = _mm512_add_epi16(_mm512_maddubs_epi16(low, _mm512_set1_epi32(words[0])),
+                                                  _mm512_maddubs_epi16(high, _mm512_set1_epi32(words[1])));
+        sum[i][v] = _mm512_add_epi32(sum[i][v], _mm512_madd_epi16(products, _mm512_set1_epi16(1)));
+      }
+    }
+  }
+};
+
 bool HasVnni() {
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
   return has_vnni;
@@ -95,6 +113,10 @@ void KeyScoreInt8(const KeyScoreParams& params) {
   ScoreTiles<WideInt8Step>(params);
 }
 
+void KeyScoreInt4(const KeyScoreParams& params) {
+  ScoreTiles<WideInt4Step>(params);
+}
+
 void KeyScore(const KeyScoreParams& params) {
   switch (params.dtype) {
     case Dtype::kF32:
@@ -103,6 +125,8 @@ void KeyScore(const KeyScoreParams& params) {
       return ScoreTiles<Bf16Step>(params);
     case Dtype::kI8:
       return HasVnni() ? KeyScoreInt8Vnni(params) : KeyScoreInt8(params);
+    case Dtype::kI4:
+      return HasVnni() ? KeyScoreInt4Vnni(params) : KeyScoreInt4(params);
     case Dtype::kF16:
       break;
   }
@@ -117,6 +141,8 @@ void KeySoftmax(const KeySoftmaxParams& params) {
       return SoftmaxTiles<Bf16Step>(params);
     case Dtype::kI8:
       return HasVnni() ? KeySoftmaxInt8Vnni(params) : SoftmaxTiles<WideInt8Step>(params);
+    case Dtype::kI4:
+      return HasVnni() ? KeySoftmaxInt4Vnni(params) : SoftmaxTiles<WideInt4Step>(params);
     case Dtype::kF16:
       break;
   }

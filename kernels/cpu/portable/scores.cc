@@ -39,14 +39,25 @@ void DotsInt8(const int8_t* q, int head_dim, const char* lines, int32_t* acc) {
   }
 }
 
-void ScoreInt8(const KeyScoreParams& params, const float* query, float* out) {
+void DotsInt4(const int8_t* q, int head_dim, const char* lines, int32_t* acc) {
+  for (int d = 0; d < head_dim; d += 8, lines += kStepBytes) {
+    const uint8_t* keys = reinterpret_cast<const uint8_t*>(lines);
+    for (int j = 0; j < kKeyGroup; ++j) {
+      for (int i = 0; i < 4; ++i) {
+        acc[j] += q[d + i] * ((keys[4 * j + i] & 15) - 8) + q[d + 4 + i] * ((keys[4 * j + i] >> 4) - 8);
+      }
+    }
+  }
+}
+
+void ScoreIntegers(const KeyScoreParams& params, const float* query, float* out) {
   int8_t q[kMaxScoredHeadDim];
   const float factor = QuantizeInt8(query, params.head_dim, q) * params.scale;
   const KeyGroups groups(params);
   for (int g = 0; g < groups.count(); ++g, out += kKeyGroup) {
     const char* lines = groups.Lines(g);
     int32_t dots[kKeyGroup] = {};
-    DotsInt8(q, params.head_dim, lines, dots);
+    (params.dtype == Dtype::kI4 ? DotsInt4 : DotsInt8)(q, params.head_dim, lines, dots);
     const float* scales = reinterpret_cast<const float*>(lines + TileSteps(params) * kStepBytes);
     for (int j = 0; j < kKeyGroup; ++j) out[j] = static_cast<float>(dots[j]) * (factor * scales[j]);
   }
@@ -71,7 +82,8 @@ void KeyScore(const KeyScoreParams& params) {
   for (int i = 0; i < params.num_queries; ++i) {
     const float* query = params.queries + static_cast<int64_t>(i) * params.head_dim;
     float* out = params.scores + i * params.scores_stride;
-    params.dtype == Dtype::kI8 ? ScoreInt8(params, query, out) : ScoreFloats(params, query, out);
+    const bool integers = params.dtype == Dtype::kI8 || params.dtype == Dtype::kI4;
+    (integers ? ScoreIntegers : ScoreFloats)(params, query, out);
   }
 }
 

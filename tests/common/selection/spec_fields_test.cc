@@ -37,7 +37,7 @@ const Case kCases[] = {
     {"physical_page_tokens", "32", [](SelectionSpec& s) { s.physical_page_tokens = 32; }, "128"},
     {"candidate_factor", "64", [](SelectionSpec& s) { s.candidate_factor = 64; }, "0"},
     {"score_all_below_tokens", "16384", [](SelectionSpec& s) { s.score_all_below_tokens = 16384; }, "-1"},
-    {"key_copy", "int8", [](SelectionSpec& s) { s.key_copy = KeyCopy::kInt8; }, "int4"},
+    {"key_copy", "int4", [](SelectionSpec& s) { s.key_copy = KeyCopy::kInt4; }, "int2"},
     {"group_aggregation", "mean", [](SelectionSpec& s) { s.group_aggregation = GroupAggregation::kMean; }, "sum"},
     {"list_per", "query-head", [](SelectionSpec& s) { s.list_per = ListPer::kQueryHead; }, "layer"},
     {"policy", "mass", [](SelectionSpec& s) { s.policy = Policy::kMass; }, "top-p"},
@@ -115,12 +115,31 @@ TEST(SelectionFields, EveryChoiceHasTheMeaningOfItsEnumerator) {
     set("variant", name);
     EXPECT_EQ(spec.temporal_variant, value) << name;
   }
+  const std::pair<const char*, KeyCopy> copies[] = {
+      {"none", KeyCopy::kNone}, {"int8", KeyCopy::kInt8}, {"int4", KeyCopy::kInt4}};
+  for (const auto& [name, value] : copies) {
+    set("key_copy", name);
+    EXPECT_EQ(spec.key_copy, value) << name;
+  }
   const std::pair<const char*, GroupAggregation> aggregations[] = {{"softmax-sum", GroupAggregation::kSoftmaxSum},
                                                                    {"max", GroupAggregation::kMax},
                                                                    {"mean", GroupAggregation::kMean}};
   for (const auto& [name, value] : aggregations) {
     set("group_aggregation", name);
     EXPECT_EQ(spec.group_aggregation, value) << name;
+  }
+}
+
+TEST(SelectionFields, Int4KeysAllowNoVerdicts) {
+  for (const KeyCopy copy : {KeyCopy::kNone, KeyCopy::kInt8, KeyCopy::kInt4}) {
+    SelectionSpec spec{.key_copy = copy};
+    EXPECT_TRUE(ValidateSelection(spec).ok());
+    spec.min_captured_mass = 0.9f;
+    EXPECT_EQ(ValidateSelection(spec).ok(), copy != KeyCopy::kInt4);
+    spec.min_captured_mass = 0;
+    spec.correction = Correction::kRemote;
+    EXPECT_EQ(ValidateSelection(spec).ok(), copy != KeyCopy::kInt4);
+    EXPECT_EQ(SpecErrorField(ValidateSelection(spec)), copy == KeyCopy::kInt4 ? "key_copy" : "");
   }
 }
 
