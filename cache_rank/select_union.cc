@@ -1,6 +1,7 @@
 #include "cache_rank/select_union.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/base/check.h"
 
@@ -9,25 +10,38 @@ namespace winnow {
 void UniteLists(std::span<const std::vector<uint32_t>> lists, std::vector<QueryHeadMask>& marks,
                 std::vector<uint32_t>* rows, std::vector<QueryHeadMask>* members) {
   WINNOW_CHECK(lists.size() <= kMaxMaskedHeads);
-  rows->clear();
-  members->clear();
   uint32_t first = UINT32_MAX, end = 0;
+  size_t most = 0;
   for (const std::vector<uint32_t>& list : lists) {
     if (list.empty()) continue;
     first = std::min(first, list.front());
     end = std::max(end, list.back() + 1);
+    most += list.size();
   }
-  if (marks.size() < end) marks.resize(end);
+  constexpr uint32_t kStep = sizeof(uint64_t) / sizeof(QueryHeadMask);
+  if (marks.size() < end + kStep) marks.resize(end + kStep);
   for (size_t head = 0; head < lists.size(); ++head) {
     const QueryHeadMask bit = static_cast<QueryHeadMask>(1u << head);
     for (const uint32_t row : lists[head]) marks[row] |= bit;
   }
-  for (uint32_t row = first; row < end; ++row) {
-    if (marks[row] == 0) continue;
-    rows->push_back(row);
-    members->push_back(marks[row]);
-    marks[row] = 0;
+  // Skips what nobody selected in steps, and writes the rest without branches: each row is written, and kept when the
+  // next one does not replace it.
+  rows->resize(most + 1);
+  members->resize(most + 1);
+  size_t count = 0;
+  for (uint32_t row = first; row < end; row += kStep) {
+    uint64_t step;
+    std::memcpy(&step, &marks[row], sizeof step);
+    if (step == 0) continue;
+    for (uint32_t i = 0; i < kStep; ++i) {
+      (*rows)[count] = row + i;
+      (*members)[count] = marks[row + i];
+      count += marks[row + i] != 0;
+    }
+    std::memset(&marks[row], 0, sizeof step);
   }
+  rows->resize(count);
+  members->resize(count);
 }
 
 void SplitUnion(std::span<const uint32_t> rows, std::span<const QueryHeadMask> members,
