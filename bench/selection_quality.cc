@@ -102,12 +102,13 @@ class Progress {
 };
 
 absl::Status RunForced(const QualityOptions& options, const std::vector<TaskPrompt>& prompts,
-                       const std::vector<SpecChoice>& specs, Progress& progress) {
+                       std::vector<SpecChoice> specs, Progress& progress) {
   const bool projects = std::any_of(specs.begin(), specs.end(), [](const SpecChoice& choice) {
     return choice.spec.projection == Projection::kCacheRank;
   });
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<QualityModel> model,
                           QualityModel::Load(options.model_dir, options.jobs * options.threads, projects));
+  WINNOW_RETURN_IF_ERROR(UseHeadProfile(options.head_profile, model->layout(), &specs));
   std::vector<TokenPrompt> tokens;
   size_t longest = 0;
   for (const TaskPrompt& prompt : prompts) {

@@ -1,6 +1,7 @@
 #include "cmd/role_options.h"
 
 #include "cmd/machine.h"
+#include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_text.h"
 #include "common/selection/validate.h"
@@ -60,12 +61,8 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
   if (pool_factor > 0) spec.pool_factor = pool_factor;
-  if (head_profile.empty() && spec.profile_use != ProfileUse::kNone) {
-    WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
-    if (spec.profile_use != preset.profile_use) {
-      return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
-    }
-    spec.profile_use = ProfileUse::kNone;  // a preset that would use one does without
+  if (head_profile.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(spec, WithoutHeadProfile(std::move(spec)));
   }
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;

@@ -51,6 +51,7 @@ absl::Status ParseOption(std::string_view option, std::string_view value, Qualit
   if (option == "--spec") return o->specs.emplace_back(value), absl::OkStatus();
   if (option == "--presets") return append_list(&o->specs);
   if (option == "--budgets") return ParseNumbers<uint32_t>(option, value, 1, &o->budgets);
+  if (option == "--head-profile") return text(&o->head_profile);
   if (option == "--max-answer") return ParseNumber<uint32_t>(option, value, 1, &o->max_answer_tokens);
   if (option == "--jobs") return ParseNumber(option, value, 1, &o->jobs);
   if (option == "--threads") return ParseNumber(option, value, 1, &o->threads);
@@ -91,9 +92,10 @@ prompts
   --filler FILE...     what facts are hidden in (README.md and docs/*.md of the source tree)
   --jsonl-out FILE     writes the prompts
 selections
-  --spec NAME[:BUDGET] one specification, repeatable; without a budget it runs at all of --budgets
+  --spec SPEC[:BUDGET] one specification (preset[,field=value...]), repeatable; without a budget at all of --budgets
   --presets LIST       several (winnow,async-token,exact-token); dense always runs
   --budgets LIST       selected rows per kv head (128,256,512)
+  --head-profile FILE  of `winnow profile-heads`, for specifications with profile_use; served: the server's own
   --max-answer N       only the first N tokens of an answer count
 running
   --jobs N             prompts at once (cores / threads)

@@ -21,6 +21,7 @@ struct QualityOptions {
 
   std::vector<std::string> specs;
   std::vector<uint32_t> budgets;
+  std::string head_profile;        // that profile_use refers to
   uint32_t max_answer_tokens = 0;  // of an answer that count; 0: all
 
   int jobs = 0;     // prompts at once; 0: one for every `threads` cores

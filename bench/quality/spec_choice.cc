@@ -4,7 +4,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "common/selection/presets.h"
+#include "common/selection/head_profile.h"
+#include "common/selection/spec_text.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -36,7 +37,9 @@ absl::StatusOr<SpecChoice> ParseSpecChoice(std::string_view text) {
   std::string_view name;
   WINNOW_ASSIGN_OR_RETURN(const uint32_t budget, SplitBudget(text, &name));
   SpecChoice choice{.name = std::string(name), .spec = {}};
-  WINNOW_ASSIGN_OR_RETURN(choice.spec, FindPreset(name));
+  absl::StatusOr<SelectionSpec> spec = ParseSpec(name);
+  if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("specification \"", AbslSv(text), "\""));
+  choice.spec = *std::move(spec);
   if (budget > 0 && !IsDense(choice.spec)) choice.spec.budget_tokens = budget;
   const absl::Status valid = ValidateSelection(choice.spec);
   if (!valid.ok()) return Annotate(valid, absl::StrCat("specification \"", AbslSv(text), "\""));
@@ -61,6 +64,24 @@ absl::StatusOr<std::vector<SpecChoice>> SpecGrid(const std::vector<std::string>&
     for (const uint32_t budget : budgets) WINNOW_RETURN_IF_ERROR(add(absl::StrCat(text, ":", budget)));
   }
   return grid;
+}
+
+absl::Status UseHeadProfile(const std::string& file, const KvLayout& layout, std::vector<SpecChoice>* specs) {
+  std::optional<HeadProfile> profile;
+  if (!file.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(profile, HeadProfile::Load(file));
+    WINNOW_RETURN_IF_ERROR(profile->CheckShape(layout.num_layers, layout.num_kv_heads, file));
+  }
+  for (SpecChoice& choice : *specs) {
+    if (profile.has_value()) {
+      choice.spec = WithHeadProfile(std::move(choice.spec), *profile);
+      continue;
+    }
+    absl::StatusOr<SelectionSpec> without = WithoutHeadProfile(choice.spec);
+    if (!without.ok()) return Annotate(without.status(), absl::StrCat("specification \"", choice.name, "\""));
+    choice.spec = *std::move(without);
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::vector<size_t>> SpecBatches(std::span<const SpecChoice> specs, size_t most) {

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "common/selection/presets.h"
+#include "common/selection/spec_field.h"
 
 namespace winnow {
 namespace {
@@ -215,6 +217,16 @@ SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile) {
   }
   std::sort(remainders.begin(), remainders.end());
   for (size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++spec.head_budgets[remainders[i].second];
+  return spec;
+}
+
+absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec) {
+  if (spec.profile_use == ProfileUse::kNone) return spec;
+  WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
+  if (spec.profile_use != preset.profile_use) {
+    return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
+  }
+  spec.profile_use = ProfileUse::kNone;
   return spec;
 }
 

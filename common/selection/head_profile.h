@@ -62,4 +62,8 @@ struct HeadProfile {
 // to it, rounded by the largest remainder, ties to the lower list, and no head but a streaming one gets 0.
 SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile);
 
+// The specification where there is no profile to use: without profile_use where that is its preset's. INVALID_ARGUMENT
+// (SpecErrorField "profile_use") where it was asked for.
+absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec);
+
 }  // namespace winnow

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "common/selection/presets.h"
+#include "common/selection/spec_field.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -144,6 +145,16 @@ TEST(HeadProfile, SaysWhatSpeaksAgainstItsUse) {
       "was measured with 4 sinks and 64 recent rows; with 4 and 32 its streaming heads may miss more than it says");
   profile.heads[0].streaming = false;
   EXPECT_TRUE(profile.DoubtsAbout("measured", spec).empty()) << "budgets are only shares";
+}
+
+TEST(WithoutHeadProfile, TakesFromPresetsWhatOnlyAProfileCouldGive) {
+  EXPECT_EQ(*WithoutHeadProfile(*FindPreset("winnow")), *FindPreset("winnow"));
+  SelectionSpec want = *FindPreset("lserve");
+  want.profile_use = ProfileUse::kNone;
+  EXPECT_EQ(*WithoutHeadProfile(*FindPreset("lserve")), want);
+  SelectionSpec asked = *FindPreset("winnow");
+  asked.profile_use = ProfileUse::kBudgets;
+  EXPECT_EQ(SpecErrorField(WithoutHeadProfile(asked).status()), "profile_use");
 }
 
 TEST(WithHeadProfile, DoesWhatTheSpecificationAsks) {
