@@ -40,7 +40,9 @@ TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
   const TempDir folder;
   HeadProfile profile{.num_layers = 1, .num_kv_heads = 2};
   profile.recent_tokens = 64;
-  profile.heads = {{.budget_share = 0.25}, {.budget_share = 0.75}};
+  profile.heads.resize(2);
+  profile.heads[0].mass_with_rows.fill(0.1);
+  profile.heads[1].mass_with_rows.fill(0.2);  // with its first row
   const std::string file = folder.Write("profile", profile.ToJson());
   const KvLayout layout{.num_layers = 1, .num_kv_heads = 2};
   std::vector<SpecChoice> specs = SpecGrid({"winnow", "winnow,profile_use=budgets"}, {101}).value();
@@ -48,7 +50,7 @@ TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
               FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("\"winnow,profile_use=budgets\"")));
   ASSERT_TRUE(UseHeadProfile(file, layout, &specs).ok());
   EXPECT_TRUE(specs[0].spec.head_budgets.empty() && specs[1].spec.head_budgets.empty());
-  EXPECT_THAT(specs[2].spec.head_budgets, ElementsAre(51, 151)) << "one each, the other 200 by share";
+  EXPECT_THAT(specs[2].spec.head_budgets, ElementsAre(101, 101)) << "no rows but the first matter";
   const KvLayout other{.num_layers = 2, .num_kv_heads = 2};
   EXPECT_THAT(UseHeadProfile(file, other, &specs),
               FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("2 of 2")));

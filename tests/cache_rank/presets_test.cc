@@ -158,7 +158,7 @@ TEST_F(HisparsePreset, KeepsThreeBudgetsResidentAndEvictsWhatWasSelectedLongestA
 // Of six heads these stream: both of the second layer, one of the third.
 HeadProfile HalfStreaming() {
   HeadProfile profile{.num_layers = 3, .num_kv_heads = 2};
-  profile.heads.assign(6, {.budget_share = 1.0 / 6});
+  profile.heads.resize(6);
   for (const size_t list : {2, 3, 5}) profile.heads[list].streaming = true;
   return profile;
 }
