@@ -92,7 +92,8 @@ prompts
   --filler FILE...     what facts are hidden in (README.md and docs/*.md of the source tree)
   --jsonl-out FILE     writes the prompts
 selections
-  --spec SPEC[:BUDGET] one specification (preset[,field=value...]), repeatable; without a budget at all of --budgets
+  --spec SPEC[:BUDGET] one specification (preset[,field=value...]), repeatable; without a budget it runs at all of
+                       --budgets
   --presets LIST       several (winnow,async-token,exact-token); dense always runs
   --budgets LIST       selected rows per kv head (128,256,512)
   --head-profile FILE  of `winnow profile-heads`, for specifications with profile_use; served: the server's own

@@ -18,8 +18,8 @@ struct SpecChoice {
   uint32_t budget() const { return IsDense(spec) ? 0 : spec.budget_tokens; }  // 0: unlimited
 };
 
-// "SPEC" or "SPEC:BUDGET", where SPEC is "preset[,field=value...]". INVALID_ARGUMENT names the text and what is wrong
-// with it, also when this build does not serve the specification.
+// "SPEC" or "SPEC:BUDGET", SPEC as ParseSpec reads it: "winnow,min_captured_mass=0.95:256". INVALID_ARGUMENT names the
+// text and what is wrong with it, also when this build does not serve the specification.
 absl::StatusOr<SpecChoice> ParseSpecChoice(std::string_view text);
 
 // Dense, then each text, at every budget unless it names its own; specifications that come twice are left out.

@@ -26,14 +26,32 @@ TEST(SpecChoiceTest, ABudgetReplacesThePresets) {
   EXPECT_EQ(choice.name, "exact-token");
 }
 
-TEST(SpecChoiceTest, AnyFieldCanBeChanged) {
-  const SpecChoice choice = ParseSpecChoice("winnow,scorer=two-stage,page_tokens=32:256").value();
-  SelectionSpec want = FindPreset("winnow").value();
-  want.scorer = Scorer::kTwoStage;
-  want.page_tokens = 32;
-  want.budget_tokens = 256;
-  EXPECT_EQ(choice.spec, want);
-  EXPECT_EQ(choice.name, "winnow,scorer=two-stage,page_tokens=32");
+TEST(SpecChoiceTest, FieldsMayBeChanged) {
+  const SpecChoice choice = ParseSpecChoice("winnow,predictor=temporal,min_captured_mass=0.95:256").value();
+  EXPECT_EQ(choice.name, "winnow,predictor=temporal,min_captured_mass=0.95");
+  EXPECT_EQ(choice.spec.predictor, Predictor::kTemporal);
+  EXPECT_EQ(choice.spec.min_captured_mass, 0.95f);
+  EXPECT_EQ(choice.spec.budget_tokens, 256u);
+}
+
+TEST(SpecChoiceTest, DenseHasNoBudget) {
+  EXPECT_EQ(ParseSpecChoice("dense:256").value().spec, FindPreset("dense").value());
+  EXPECT_EQ(ParseSpecChoice("dense").value().budget(), 0u);
+}
+
+TEST(SpecChoiceTest, ErrorsNameTheText) {
+  const auto fails = [](const std::string& what) {
+    return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+  };
+  EXPECT_THAT(ParseSpecChoice("winow:256"), fails("\"winow\""));
+  EXPECT_THAT(ParseSpecChoice("winnow,window=99:256"), fails("window=99:256"));
+  EXPECT_THAT(ParseSpecChoice("winnow:many"), fails("\"winnow:many\""));
+  EXPECT_THAT(ParseSpecChoice("winnow:0"), fails("\"winnow:0\""));
+}
+
+TEST(SpecChoiceTest, TheGridIsDenseAndEachTextAtEachBudget) {
+  EXPECT_THAT(Labels(SpecGrid({"winnow", "exact-token:64", "dense", "winnow:128"}, {128, 256}).value()),
+              ElementsAre("dense:0", "winnow:128", "winnow:256", "exact-token:64"));
 }
 
 TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
@@ -54,25 +72,6 @@ TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
   const KvLayout other{.num_layers = 2, .num_kv_heads = 2};
   EXPECT_THAT(UseHeadProfile(file, other, &specs),
               FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("2 of 2")));
-}
-
-TEST(SpecChoiceTest, DenseHasNoBudget) {
-  EXPECT_EQ(ParseSpecChoice("dense:256").value().spec, FindPreset("dense").value());
-  EXPECT_EQ(ParseSpecChoice("dense").value().budget(), 0u);
-}
-
-TEST(SpecChoiceTest, ErrorsNameTheText) {
-  const auto fails = [](const std::string& what) {
-    return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
-  };
-  EXPECT_THAT(ParseSpecChoice("winow:256"), fails("\"winow\""));
-  EXPECT_THAT(ParseSpecChoice("winnow:many"), fails("\"winnow:many\""));
-  EXPECT_THAT(ParseSpecChoice("winnow:0"), fails("\"winnow:0\""));
-}
-
-TEST(SpecChoiceTest, TheGridIsDenseAndEachTextAtEachBudget) {
-  EXPECT_THAT(Labels(SpecGrid({"winnow", "exact-token:64", "dense", "winnow:128"}, {128, 256}).value()),
-              ElementsAre("dense:0", "winnow:128", "winnow:256", "exact-token:64"));
 }
 
 TEST(SpecChoiceTest, BatchesAreSmallEnoughAndPredictEquallyFarAhead) {
