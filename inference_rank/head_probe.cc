@@ -16,11 +16,21 @@ QueryNeeds NeedsOf(std::span<const float> softmax, uint32_t sink_tokens, uint32_
   std::vector<float> middle(softmax.begin() + sinks, softmax.begin() + window);
   std::sort(middle.begin(), middle.end(), std::greater<>());
   double mass = needs.window_mass;
-  size_t taken = 0;
-  for (size_t i = 0; i < needs.tokens_needed.size(); ++i) {
-    while (taken < middle.size() && mass < HeadProfile::kMasses[i]) mass += middle[taken++];
-    needs.tokens_needed[i] = static_cast<double>(taken);
+  size_t taken = 0, next_mass = 0, next_rows = 0;
+  while (true) {
+    while (next_mass < needs.tokens_needed.size() && mass >= HeadProfile::kMasses[next_mass]) {
+      needs.tokens_needed[next_mass++] = static_cast<double>(taken);
+    }
+    while (next_rows < HeadProfile::kRows.size() && HeadProfile::kRows[next_rows] == taken) {
+      needs.mass_with_rows[next_rows++] = mass;
+    }
+    if (taken == middle.size()) break;
+    mass += middle[taken++];
   }
+  // Short contexts, and masses that rounding keeps from their sum.
+  for (; next_mass < needs.tokens_needed.size(); ++next_mass)
+    needs.tokens_needed[next_mass] = static_cast<double>(taken);
+  for (; next_rows < HeadProfile::kRows.size(); ++next_rows) needs.mass_with_rows[next_rows] = mass;
   return needs;
 }
 
@@ -33,25 +43,26 @@ HeadProbe::HeadProbe(const Options& options, const KvLayout& layout, const Trans
       executor_(executor),
       tile_bytes_(kBlockTokens * layout.row_bytes() / 2),
       workers_(kernels.num_workers(executor)),
-      sums_(layout.num_lists()) {}
+      sums_(layout.num_lists()),
+      window_masses_(layout.num_lists()) {}
 
-std::vector<uint32_t> HeadProbe::SampledPositions(const Options& options, uint32_t tokens) {
+std::vector<uint32_t> HeadProbe::SampledPositions(const Options& options, uint32_t tokens, uint32_t measured_from) {
   std::vector<uint32_t> positions;
-  const uint32_t first = std::max(tokens / 2, options.sink_tokens + options.recent_tokens + kBlockTokens);
+  const uint32_t first = std::max(measured_from, options.sink_tokens + options.recent_tokens + kBlockTokens);
   if (first >= tokens || options.queries_per_text == 0) return positions;
   const uint64_t span = tokens - first, count = std::min<uint64_t>(span, options.queries_per_text);
   for (uint64_t i = 1; i <= count; ++i) positions.push_back(first + static_cast<uint32_t>(i * span / count) - 1);
   return positions;
 }
 
-absl::Status HeadProbe::BeginText(uint32_t tokens) {
+absl::Status HeadProbe::BeginText(uint32_t tokens, uint32_t measured_from) {
   arena_.reset();
   WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, PrefillArena::Create(layout_, tokens));
   arena_.emplace(std::move(arena));
   blocks_ = (tokens + kBlockTokens - 1) / kBlockTokens;
   tiles_.assign(layout_.num_lists() * blocks_ * tile_bytes_, std::byte{0});
   tile_list_.resize(layout_.num_kv_heads * blocks_);
-  sampled_ = SampledPositions(options_, tokens);
+  sampled_ = SampledPositions(options_, tokens, measured_from);
   queries_ += sampled_.size();
   return absl::OkStatus();
 }
@@ -95,9 +106,13 @@ PrefillKv::Rows HeadProbe::Publish(int layer, const std::byte* kv_rows, const fl
       },
       this);
   for (size_t item = 0; item < needs_.size(); ++item) {
-    QueryNeeds& sum = sums_[layer * layout_.num_kv_heads + item % layout_.num_kv_heads];
-    sum.window_mass += needs_[item].window_mass;
-    for (size_t i = 0; i < sum.tokens_needed.size(); ++i) sum.tokens_needed[i] += needs_[item].tokens_needed[i];
+    const size_t list = layer * layout_.num_kv_heads + item % layout_.num_kv_heads;
+    const QueryNeeds& needs = needs_[item];
+    QueryNeeds& sum = sums_[list];
+    sum.window_mass += needs.window_mass;
+    for (size_t i = 0; i < sum.tokens_needed.size(); ++i) sum.tokens_needed[i] += needs.tokens_needed[i];
+    for (size_t i = 0; i < sum.mass_with_rows.size(); ++i) sum.mass_with_rows[i] += needs.mass_with_rows[i];
+    window_masses_[list].Add(needs.window_mass);
   }
   return {.kv = arena_->row(layer, 0, 0), .head_stride = arena_->prompt_tokens()};
 }
@@ -149,19 +164,19 @@ void HeadProbe::Measure(size_t item, Worker& worker) {
   needs_[item] = NeedsOf(worker.importance, options_.sink_tokens, options_.recent_tokens);
 }
 
-std::vector<HeadProfile::Head> HeadProbe::Heads(size_t budget_mass, double streaming_below) const {
+std::vector<HeadProfile::Head> HeadProbe::Heads(double streaming_below) const {
   std::vector<HeadProfile::Head> heads(sums_.size());
-  double total = 0;
+  const double count = static_cast<double>(std::max<uint64_t>(queries_, 1));
+  const auto mean_mass = [&](double sum) { return std::clamp(sum / count, 0.0, 1.0); };
   for (size_t list = 0; list < sums_.size(); ++list) {
     HeadProfile::Head& head = heads[list];
-    const double count = static_cast<double>(std::max<uint64_t>(queries_, 1));
-    head.window_mass = std::clamp(sums_[list].window_mass / count, 0.0, 1.0);
+    const QueryNeeds& sum = sums_[list];
+    head.window_mass = mean_mass(sum.window_mass);
+    head.window_mass_p5 = window_masses_[list].percentile(0.05);
     head.streaming = 1 - head.window_mass < streaming_below;
-    for (size_t i = 0; i < head.tokens_needed.size(); ++i) head.tokens_needed[i] = sums_[list].tokens_needed[i] / count;
-    head.budget_share = head.tokens_needed[budget_mass] + 1;  // nobody goes without
-    total += head.budget_share;
+    for (size_t i = 0; i < head.tokens_needed.size(); ++i) head.tokens_needed[i] = sum.tokens_needed[i] / count;
+    for (size_t i = 0; i < head.mass_with_rows.size(); ++i) head.mass_with_rows[i] = mean_mass(sum.mass_with_rows[i]);
   }
-  for (HeadProfile::Head& head : heads) head.budget_share /= total;
   return heads;
 }
 

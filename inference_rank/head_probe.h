@@ -6,6 +6,7 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/selection/head_profile.h"
+#include "inference_rank/mass_summary.h"
 #include "inference_rank/model/transformer.h"
 #include "inference_rank/prefill_arena.h"
 #include "kernels/kernel_table.h"
@@ -16,6 +17,7 @@ namespace winnow {
 struct QueryNeeds {
   double window_mass = 0;                                              // under sinks and recent window
   std::array<double, HeadProfile::kMasses.size()> tokens_needed = {};  // as in HeadProfile::Head
+  std::array<double, HeadProfile::kRows.size()> mass_with_rows = {};   // likewise
 };
 
 // `softmax` [position + 1]: the group's mean softmax of `position` over all rows up to it.
@@ -28,24 +30,26 @@ class HeadProbe final : public PrefillKv {
   struct Options {
     uint32_t sink_tokens = 4;
     uint32_t recent_tokens = 64;
-    uint32_t queries_per_text = 64;  // evenly over the last half of a text
+    uint32_t queries_per_text = 64;  // at most, evenly over what is measured of a text
   };
 
   HeadProbe(const Options& options, const KvLayout& layout, const Transformer& transformer, const KernelTable& kernels,
             Executor& executor);
 
-  // Before the chunks of a text of `tokens` tokens. RESOURCE_EXHAUSTED when its KV cannot be mapped.
-  absl::Status BeginText(uint32_t tokens);
+  // Before the chunks of a text of `tokens` tokens that is measured from `measured_from` on. RESOURCE_EXHAUSTED when
+  // its KV cannot be mapped.
+  absl::Status BeginText(uint32_t tokens, uint32_t measured_from);
   void BeginChunk(uint32_t first, uint32_t count);
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
 
   // The positions of a text of `tokens` tokens that are measured, ascending: none where a recent window is everything.
-  static std::vector<uint32_t> SampledPositions(const Options& options, uint32_t tokens);
+  static std::vector<uint32_t> SampledPositions(const Options& options, uint32_t tokens, uint32_t measured_from);
 
+  const Options& options() const { return options_; }
   uint64_t queries() const { return queries_; }  // per list
   // Means over all queries so far, by list. `streaming_below`: heads stream whose mass outside sinks and recent window
-  // is less. Budget shares follow the tokens needed for HeadProfile::kMasses[budget_mass].
-  std::vector<HeadProfile::Head> Heads(size_t budget_mass, double streaming_below) const;
+  // is less.
+  std::vector<HeadProfile::Head> Heads(double streaming_below) const;
 
  private:
   struct Worker {
@@ -75,7 +79,8 @@ class HeadProbe final : public PrefillKv {
   std::vector<Worker> workers_;
 
   uint64_t queries_ = 0;
-  std::vector<QueryNeeds> sums_;  // [list]
+  std::vector<QueryNeeds> sums_;            // [list]
+  std::vector<MassSummary> window_masses_;  // [list]
 };
 
 }  // namespace winnow

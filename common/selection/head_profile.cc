@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <queue>
 
 #include "absl/strings/str_format.h"
 #include "common/selection/presets.h"
@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "winnow-head-profile";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 std::string MassKey(double mass) {
   return absl::StrFormat("%.2f", mass);
@@ -61,6 +61,15 @@ class Reader {
     if (status_.ok() && !value.is_array()) Fail(field, "is not an array");
     return value;
   }
+  std::vector<double> Numbers(const Json& object, const std::string& field, double low, double high) {
+    std::vector<double> numbers;
+    for (const Json& value : Array(object, field)) {
+      const bool good = value.is_number() && value.get<double>() >= low && value.get<double>() <= high;
+      if (!good) Fail(field, absl::StrCat("holds ", value.dump(), ", not a number between ", low, " and ", high));
+      numbers.push_back(good ? value.get<double>() : low);
+    }
+    return numbers;
+  }
   void Fail(std::string_view field, std::string_view what) {
     if (!status_.ok()) return;
     status_ = absl::InvalidArgumentError(absl::StrCat(AbslSv(file_), ": ", prefix_, AbslSv(field), " ", AbslSv(what)));
@@ -75,6 +84,70 @@ class Reader {
 };
 
 constexpr double kLargest = 1e12;
+
+// Shares out rows among heads whose masses are known as functions of the rows that they have.
+class BudgetSharing {
+ public:
+  // Streaming heads take part where `streams` is false.
+  BudgetSharing(const HeadProfile& profile, bool streams, uint32_t floor) : profile_(profile) {
+    for (size_t list = 0; list < profile.heads.size(); ++list) {
+      if (streams && profile.heads[list].streaming) continue;
+      lists_.push_back(list);
+    }
+    budgets_.assign(profile.heads.size(), 0);
+    for (const size_t list : lists_) {
+      budgets_[list] = floor;
+      Offer(list);
+    }
+  }
+  size_t num_lists() const { return lists_.size(); }
+
+  // To the heads whose mass it raises most, then evenly.
+  std::vector<uint32_t> Share(uint64_t rows) && {
+    while (rows > 0 && !steps_.empty()) {
+      const Step step = steps_.top();
+      steps_.pop();
+      const auto taken = static_cast<uint32_t>(std::min<uint64_t>(rows, step.end - budgets_[step.list]));
+      budgets_[step.list] += taken;
+      rows -= taken;
+      Offer(step.list);
+    }
+    for (size_t i = 0; i < lists_.size(); ++i) {
+      const uint64_t more = rows / lists_.size() + (i < rows % lists_.size() ? 1 : 0);
+      const uint64_t budget = std::min<uint64_t>(budgets_[lists_[i]] + more, kUnlimitedBudget - 1);
+      budgets_[lists_[i]] = static_cast<uint32_t>(budget);
+    }
+    return std::move(budgets_);
+  }
+
+ private:
+  // Rows of a list up to `end`, each of which raises its mass by `gain`.
+  struct Step {
+    double gain;
+    size_t list;
+    uint32_t end;
+    bool operator<(const Step& other) const {
+      return gain != other.gain ? gain < other.gain : list > other.list;  // the greatest is taken first
+    }
+  };
+
+  // The next rows of a list, where they raise its mass.
+  void Offer(size_t list) {
+    const HeadProfile::Head& head = profile_.heads[list];
+    const auto next = std::upper_bound(HeadProfile::kRows.begin(), HeadProfile::kRows.end(), budgets_[list]);
+    if (next == HeadProfile::kRows.end()) return;
+    const auto i = static_cast<size_t>(next - HeadProfile::kRows.begin());
+    const double before = i == 0 ? head.window_mass : head.mass_with_rows[i - 1];
+    const uint32_t rows_before = i == 0 ? 0 : HeadProfile::kRows[i - 1];
+    const double gain = (head.mass_with_rows[i] - before) / (*next - rows_before);
+    if (gain > 0) steps_.push({gain, list, *next});
+  }
+
+  const HeadProfile& profile_;
+  std::vector<size_t> lists_;
+  std::vector<uint32_t> budgets_;
+  std::priority_queue<Step> steps_;
+};
 
 }  // namespace
 
@@ -108,8 +181,10 @@ absl::StatusOr<HeadProfile> HeadProfile::Parse(std::string_view json, std::strin
   profile.queries = static_cast<uint64_t>(reader.Number(measured, "queries", 0, kLargest));
   profile.sink_tokens = static_cast<uint32_t>(reader.Number(measured, "sink_tokens", 0, 4096));
   profile.recent_tokens = static_cast<uint32_t>(reader.Number(measured, "recent_tokens", 1, 65536));
-  profile.budget_mass = reader.Number(measured, "budget_mass", 0, 1);
   reader.Inside("");
+  if (reader.Numbers(root, "rows", 1, kLargest) != std::vector<double>(kRows.begin(), kRows.end())) {
+    reader.Fail("rows", "are others than this version's");
+  }
   const Json& heads = reader.Array(root, "heads");
   WINNOW_RETURN_IF_ERROR(reader.status());
 
@@ -125,13 +200,18 @@ absl::StatusOr<HeadProfile> HeadProfile::Parse(std::string_view json, std::strin
     }
     Head head;
     head.window_mass = reader.Number(entry, "window_mass", 0, 1);
+    head.window_mass_p5 = reader.Number(entry, "window_mass_p5", 0, 1);
     head.streaming = reader.Bool(entry, "streaming");
     const Json& tokens = reader.Field(entry, "tokens_for_mass");
     for (size_t i = 0; i < kMasses.size(); ++i) {
       head.tokens_needed[i] = reader.Number(tokens, MassKey(kMasses[i]), 0, kLargest);
     }
-    head.budget_share = reader.Number(entry, "budget_share", 0, 1);
-    if (!(head.budget_share > 0)) reader.Fail("budget_share", "must be above 0");
+    const std::vector<double> masses = reader.Numbers(entry, "mass_with_rows", 0, 1);
+    if (masses.size() != kRows.size()) {
+      reader.Fail("mass_with_rows", absl::StrCat("has ", masses.size(), " numbers, not ", kRows.size()));
+      break;
+    }
+    std::copy(masses.begin(), masses.end(), head.mass_with_rows.begin());
     profile.heads.push_back(head);
   }
   WINNOW_RETURN_IF_ERROR(reader.status());
@@ -151,8 +231,8 @@ std::string HeadProfile::ToJson() const {
                       {"tokens", tokens},
                       {"queries", queries},
                       {"sink_tokens", sink_tokens},
-                      {"recent_tokens", recent_tokens},
-                      {"budget_mass", budget_mass}};
+                      {"recent_tokens", recent_tokens}};
+  root["rows"] = kRows;
   root["heads"] = Json::array();
   for (size_t list = 0; list < heads.size(); ++list) {
     const Head& head = heads[list];
@@ -161,9 +241,10 @@ std::string HeadProfile::ToJson() const {
     root["heads"].push_back({{"layer", list / num_kv_heads},
                              {"kv_head", list % num_kv_heads},
                              {"window_mass", head.window_mass},
+                             {"window_mass_p5", head.window_mass_p5},
                              {"streaming", head.streaming},
                              {"tokens_for_mass", tokens_for_mass},
-                             {"budget_share", head.budget_share}});
+                             {"mass_with_rows", head.mass_with_rows}});
   }
   return root.dump(1) + "\n";
 }
@@ -190,33 +271,27 @@ std::vector<std::string> HeadProfile::DoubtsAbout(std::string_view checkpoint_di
 SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile) {
   if (spec.profile_use == ProfileUse::kNone || IsDense(spec) || !spec.head_budgets.empty()) return spec;
   const bool streams = spec.profile_use != ProfileUse::kBudgets;
-  const bool scales = spec.profile_use != ProfileUse::kStreaming;
   const size_t lists = profile.heads.size();
-  const auto selects = [&](size_t list) { return !(streams && profile.heads[list].streaming); };
-  spec.head_budgets.assign(lists, 0);
-  double shares = 0;
-  uint64_t selecting = 0;
-  for (size_t list = 0; list < lists; ++list) {
-    if (!selects(list)) continue;
-    spec.head_budgets[list] = scales ? 1 : spec.budget_tokens;
-    shares += profile.heads[list].budget_share;
-    ++selecting;
+  if (spec.profile_use == ProfileUse::kStreaming) {
+    for (const HeadProfile::Head& head : profile.heads) {
+      spec.head_budgets.push_back(head.streaming ? 0 : spec.budget_tokens);
+    }
+    return spec;
   }
-  if (!scales || selecting == 0) return spec;
-  // One row each is given; the rest is shared.
-  const uint64_t rest = uint64_t{spec.budget_tokens} * lists - selecting;
-  uint64_t left = rest;
-  std::vector<std::pair<double, size_t>> remainders;  // negated, so that sorting puts the largest first
-  for (size_t list = 0; list < lists; ++list) {
-    if (!selects(list)) continue;
-    const double exact = static_cast<double>(rest) * (profile.heads[list].budget_share / shares);
-    const uint64_t whole = std::min(static_cast<uint64_t>(exact), left);
-    spec.head_budgets[list] += static_cast<uint32_t>(std::min<uint64_t>(whole, kUnlimitedBudget / 2));
-    left -= whole;
-    remainders.emplace_back(static_cast<double>(whole) - exact, list);
+  const uint32_t floor = std::max(spec.budget_tokens / 8, 1u);
+  BudgetSharing sharing(profile, streams, floor);
+  const uint64_t left = uint64_t{spec.budget_tokens} * lists - uint64_t{floor} * sharing.num_lists();
+  spec.head_budgets = std::move(sharing).Share(left);
+  return spec;
+}
+
+absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec) {
+  if (spec.profile_use == ProfileUse::kNone) return spec;
+  WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
+  if (spec.profile_use != preset.profile_use) {
+    return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
   }
-  std::sort(remainders.begin(), remainders.end());
-  for (size_t i = 0; left > 0; i = (i + 1) % remainders.size(), --left) ++spec.head_budgets[remainders[i].second];
+  spec.profile_use = ProfileUse::kNone;
   return spec;
 }
 

@@ -13,20 +13,28 @@ namespace winnow {
 
 // How much of the context each (layer, kv head) of one model attends to, measured on sample text (`winnow
 // profile-heads`). A specification takes budgets by head from it (ProfileUse). The file is JSON:
-//   {"format": "winnow-head-profile", "version": 1,
+//   {"format": "winnow-head-profile", "version": 2,
 //    "model": {"digest": "...", "num_layers": 8, "num_kv_heads": 2},
-//    "measured": {"texts": ["docs/api.md"], "tokens": 8192, "queries": 64, "sink_tokens": 4, "recent_tokens": 64,
-//                 "budget_mass": 0.95},
-//    "heads": [{"layer": 0, "kv_head": 0, "window_mass": 0.41, "streaming": false,
-//               "tokens_for_mass": {"0.90": 120.5, "0.95": 310, "0.98": 702}, "budget_share": 0.03}, ...]}
+//    "measured": {"texts": ["docs/api.md"], "tokens": 8192, "queries": 64, "sink_tokens": 4, "recent_tokens": 64},
+//    "rows": [1, 2, 3, 4, 6, ..., 8192],
+//    "heads": [{"layer": 0, "kv_head": 0, "window_mass": 0.41, "window_mass_p5": 0.2, "streaming": false,
+//               "tokens_for_mass": {"0.90": 120.5, "0.95": 310, "0.98": 702},
+//               "mass_with_rows": [0.43, 0.45, ..., 0.99]}, ...]}
 struct HeadProfile {
   static constexpr std::array<double, 3> kMasses = {0.90, 0.95, 0.98};
+  static constexpr std::array<uint32_t, 26> kRows = {1,   2,    3,    4,    6,    8,    12,   16,  24,
+                                                     32,  48,   64,   96,   128,  192,  256,  384, 512,
+                                                     768, 1024, 1536, 2048, 3072, 4096, 6144, 8192};
 
+  // Means over queries, each of a head group's mean softmax.
   struct Head {
-    double window_mass = 0;                              // mean mass under sinks and recent window
+    double window_mass = 0;                              // under sinks and recent window
+    double window_mass_p5 = 0;                           // its 5th percentile over queries
     bool streaming = false;                              // these are enough for it
-    std::array<double, kMasses.size()> tokens_needed{};  // mean rows between them that hold kMasses, best ones first
-    double budget_share = 0;                             // of the sum of all heads' budgets; positive
+    std::array<double, kMasses.size()> tokens_needed{};  // rows between them that hold kMasses, best ones first
+    // Mass under sinks, recent window and the best kRows of the others: ascending and, as a mean of sums of ever
+    // smaller parts, concave.
+    std::array<double, kRows.size()> mass_with_rows{};
 
     friend bool operator==(const Head&, const Head&) = default;
   };
@@ -40,7 +48,6 @@ struct HeadProfile {
   uint64_t queries = 0;
   uint32_t sink_tokens = 0;
   uint32_t recent_tokens = 0;
-  double budget_mass = 0;        // the mass that budget shares are for
   std::vector<Head> heads = {};  // by layer * num_kv_heads + kv_head
 
   // INVALID_ARGUMENT names `file`, the field and what was found.
@@ -58,8 +65,10 @@ struct HeadProfile {
 };
 
 // The specification with the budgets by head that its profile_use asks for; unchanged where it has some already,
-// selects nothing or uses no profile. With budgets their sum is that of budget_tokens over all heads: shares are scaled
-// to it, rounded by the largest remainder, ties to the lower list, and no head but a streaming one gets 0.
+// selects nothing or uses no profile. ProfileUse::kBudgets shares out the sum of budget_tokens over all heads such that
+// the mean of mass_with_rows over heads is the largest: row by row to the head whose mass the next one raises most,
+// ties to the lower list. No head but a streaming one gets less than an eighth of budget_tokens, or than one row, since
+// other text may ask for more; rows that raise no mass are shared evenly.
 SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile);
 
 // The specification where there is no profile to use: without profile_use where that is its preset's. INVALID_ARGUMENT

@@ -64,6 +64,7 @@ TEST(SpecChoiceTest, ErrorsNameTheText) {
     return FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };
   EXPECT_THAT(ParseSpecChoice("winow:256"), fails("\"winow\""));
+  EXPECT_THAT(ParseSpecChoice("winnow,window=99:256"), fails("window=99:256"));
   EXPECT_THAT(ParseSpecChoice("winnow:many"), fails("\"winnow:many\""));
   EXPECT_THAT(ParseSpecChoice("winnow:0"), fails("\"winnow:0\""));
 }
@@ -71,6 +72,26 @@ TEST(SpecChoiceTest, ErrorsNameTheText) {
 TEST(SpecChoiceTest, TheGridIsDenseAndEachTextAtEachBudget) {
   EXPECT_THAT(Labels(SpecGrid({"winnow", "exact-token:64", "dense", "winnow:128"}, {128, 256}).value()),
               ElementsAre("dense:0", "winnow:128", "winnow:256", "exact-token:64"));
+}
+
+TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
+  const TempDir folder;
+  HeadProfile profile{.num_layers = 1, .num_kv_heads = 2};
+  profile.recent_tokens = 64;
+  profile.heads.resize(2);
+  profile.heads[0].mass_with_rows.fill(0.1);
+  profile.heads[1].mass_with_rows.fill(0.2);  // with its first row
+  const std::string file = folder.Write("profile", profile.ToJson());
+  const KvLayout layout{.num_layers = 1, .num_kv_heads = 2};
+  std::vector<SpecChoice> specs = SpecGrid({"winnow", "winnow,profile_use=budgets"}, {101}).value();
+  EXPECT_THAT(UseHeadProfile("", layout, &specs),
+              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("\"winnow,profile_use=budgets\"")));
+  ASSERT_TRUE(UseHeadProfile(file, layout, &specs).ok());
+  EXPECT_TRUE(specs[0].spec.head_budgets.empty() && specs[1].spec.head_budgets.empty());
+  EXPECT_THAT(specs[2].spec.head_budgets, ElementsAre(101, 101)) << "no rows but the first matter";
+  const KvLayout other{.num_layers = 2, .num_kv_heads = 2};
+  EXPECT_THAT(UseHeadProfile(file, other, &specs),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("2 of 2")));
 }
 
 TEST(SpecChoiceTest, BatchesAreSmallEnoughAndPredictEquallyFarAhead) {

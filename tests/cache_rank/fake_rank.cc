@@ -211,10 +211,10 @@ FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec&
   const KvLayout& layout = cluster_->shape.layout;
   auto owned = std::make_unique<FakeSequence>();
   FakeSequence& sequence = *owned;
+  sequence.max_positions = max_positions;
   sequence.id = id;
   sequence.seed = seed;
   sequence.spec = spec;
-  sequence.max_positions = max_positions;
   sequence.group_size = layout.group_size();
   sequence.prompt_tokens = sequence.next_position = sequence.attach_position = prompt_tokens;
   sequence.lists.resize(layout.num_layers * layout.num_kv_heads);

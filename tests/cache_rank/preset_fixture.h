@@ -56,15 +56,24 @@ class PresetTest : public testing::Test {
     rank_->FinishPlan();
   }
 
-  // Calls check(position, layer, head, selected) for every selection so far.
+  // A selected list: that of a kv head, or, where they have their own, of one of its query heads.
+  struct SelectedList {
+    uint32_t position;
+    int layer, head;
+    int query_head;  // in the group; -1: they share the list
+    const std::vector<uint32_t>& rows;
+  };
+  // Calls check(const SelectedList&) for every list so far.
   template <typename Check>
   void ForEachSelection(Check check) const {
     const int heads = cluster_->shape.layout.num_kv_heads;
     ASSERT_FALSE(sequence_->selections.empty());
     for (const auto& [position, lists] : sequence_->selections) {
-      for (size_t list = 0; list < lists.size(); ++list) {
+      const int per_head = static_cast<int>(lists.size() / sequence_->lists.size());
+      for (int list = 0; list < static_cast<int>(lists.size()); ++list) {
         SCOPED_TRACE(absl::StrCat("position ", position, " list ", list));
-        check(position, static_cast<int>(list) / heads, static_cast<int>(list) % heads, lists[list]);
+        const int head = list / per_head;
+        check(SelectedList{position, head / heads, head % heads, per_head == 1 ? -1 : list % per_head, lists[list]});
       }
     }
   }
@@ -94,23 +103,28 @@ class PresetTest : public testing::Test {
   std::vector<Vector> RealQueries(uint32_t position, int layer, int head) const {
     return Rotated(QueriesOf(cluster_->TruthQuery(sequence_->seed, layer, position), head), position);
   }
+  // Those that the list is for.
+  std::vector<Vector> RealQueries(const SelectedList& list) const {
+    const std::vector<Vector> group = RealQueries(list.position, list.layer, list.head);
+    return list.query_head < 0 ? group : std::vector<Vector>{group[list.query_head]};
+  }
   double scale() const { return cluster_->shape.model.attention_scale; }
 
-  // What is wrong with `selected` as the best rows for some queries.
-  std::string CheckBestRows(uint32_t position, int layer, int head, const std::vector<Vector>& queries,
-                            const std::vector<uint32_t>& selected) const {
+  // What is wrong with a list as the best rows for some queries.
+  std::string CheckBestRows(const std::vector<Vector>& queries, const SelectedList& list) const {
     const SelectionSpec& spec = sequence_->spec;
-    const Vector importance =
-        ImportanceReference(GroupAggregation::kSoftmaxSum, queries, Keys(layer, head, position), scale());
-    return CheckTopK(importance, selected, spec.sink_tokens, sequence_->Window(position), spec.budget_tokens, 2e-3);
+    const Vector importance = ImportanceReference(GroupAggregation::kSoftmaxSum, queries,
+                                                  Keys(list.layer, list.head, list.position), scale());
+    return CheckTopK(importance, list.rows, spec.sink_tokens, sequence_->Window(list.position), spec.budget_tokens,
+                     2e-3);
   }
 
   // Importance of the units of `unit` rows below the recent window: that of a unit's best page. Pages are weighed by
-  // the softmax of their scores over all complete pages, summed over the group.
-  Vector UnitImportance(bool cuboid, uint32_t page, uint32_t unit, uint32_t position, int layer, int head) const {
-    const std::vector<Vector> keys = Keys(layer, head, position);
-    Vector pages(position / page);
-    for (const Vector& q : RealQueries(position, layer, head)) {
+  // the softmax of their scores over all complete pages, summed over the list's real queries.
+  Vector UnitImportance(bool cuboid, uint32_t page, uint32_t unit, const SelectedList& list) const {
+    const std::vector<Vector> keys = Keys(list.layer, list.head, list.position);
+    Vector pages(list.position / page);
+    for (const Vector& q : RealQueries(list)) {
       Vector weights;
       for (uint32_t i = 0; i < pages.size(); ++i) {
         weights.push_back(std::exp(scale() * PageScoreReference(cuboid, q, keys, i * page, page)));
@@ -118,29 +132,29 @@ class PresetTest : public testing::Test {
       const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
       for (size_t i = 0; i < pages.size(); ++i) pages[i] += weights[i] / sum;
     }
-    const uint32_t window = sequence_->Window(position);
+    const uint32_t window = sequence_->Window(list.position);
     Vector units((window + unit - 1) / unit);
-    for (uint32_t i = 0; (i + 1) * page <= window; ++i)
+    for (uint32_t i = 0; (i + 1) * page <= window; ++i) {
       units[i * page / unit] = std::max(units[i * page / unit], pages[i]);
+    }
     return units;
   }
-  // What is wrong with `selected` as the rows of the best units, whole but for the one that meets the budget, which
-  // gives its first rows.
-  std::string CheckBestUnits(const Vector& units, uint32_t unit, uint32_t position,
-                             const std::vector<uint32_t>& selected) const {
-    const uint32_t sinks = sequence_->spec.sink_tokens, window = sequence_->Window(position);
+  // What is wrong with a list as the rows of the best units, whole but for the one that meets the budget, which gives
+  // its first rows.
+  std::string CheckBestUnits(const Vector& units, uint32_t unit, const SelectedList& list) const {
+    const uint32_t sinks = sequence_->spec.sink_tokens, window = sequence_->Window(list.position);
     Vector rows;
     for (uint32_t r = 0; r < window; ++r) rows.push_back(units[r / unit]);
     int cut = 0;
     for (uint32_t first = sinks / unit * unit; first < window; first += unit) {
       const uint32_t begin = std::max(first, sinks), end = std::min(first + unit, window);
-      const auto from = std::lower_bound(selected.begin(), selected.end(), begin);
-      const auto count = static_cast<uint32_t>(std::lower_bound(from, selected.end(), end) - from);
+      const auto from = std::lower_bound(list.rows.begin(), list.rows.end(), begin);
+      const auto count = static_cast<uint32_t>(std::lower_bound(from, list.rows.end(), end) - from);
       if (count > 0 && from[count - 1] != begin + count - 1) return absl::StrCat("no page from ", begin, " on");
       cut += count > 0 && count < end - begin;
     }
     if (cut > 1) return absl::StrCat(cut, " pages are cut");
-    return CheckTopK(rows, selected, sinks, window, sequence_->spec.budget_tokens, 2e-3);
+    return CheckTopK(rows, list.rows, sinks, window, sequence_->spec.budget_tokens, 2e-3);
   }
 
   std::unique_ptr<TestCluster> cluster_;

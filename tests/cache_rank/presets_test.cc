@@ -57,11 +57,12 @@ TEST_F(WinnowPreset, SelectsWithWhatWasSentALayerEarlierAndWaitsForNoOtherQueryT
     }
     EndStep();
   }
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
+  ForEachSelection([&](const SelectedList& list) {
     const std::vector<Vector> queries =
-        layer == 0 ? RealQueries(position, layer, head)
-                   : Rotated(QueriesOf(prediction(sequence_->seed, layer, position), head), position);
-    EXPECT_EQ(CheckBestRows(position, layer, head, queries, selected), "");
+        list.layer == 0
+            ? RealQueries(list)
+            : Rotated(QueriesOf(prediction(sequence_->seed, list.layer, list.position), list.head), list.position);
+    EXPECT_EQ(CheckBestRows(queries, list), "");
   });
 }
 
@@ -75,17 +76,17 @@ TEST_F(AsyncTokenPreset, NeverWaitsForTheCurrentQuery) {
     for (int layer = 0; layer < num_layers(); ++layer) rank_->SendLayer(layer);
     EndStep();
   }
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
+  ForEachSelection([&](const SelectedList& list) {
     // Queries p-9 .. p-1 as attention used them; the newest regressed on those before it, the weights moved by one.
     std::vector<std::vector<Vector>> past;  // [query head][age]
-    for (uint32_t p = position - 9; p < position; ++p) {
-      const std::vector<Vector> queries = RealQueries(p, layer, head);
+    for (uint32_t p = list.position - 9; p < list.position; ++p) {
+      const std::vector<Vector> queries = RealQueries(p, list.layer, list.head);
       past.resize(queries.size());
       for (size_t g = 0; g < queries.size(); ++g) past[g].push_back(queries[g]);
     }
     std::vector<Vector> predicted;
     for (const auto& queries : past) predicted.push_back(RegressReference(TemporalVariant::kSoftmax, queries));
-    EXPECT_EQ(CheckBestRows(position, layer, head, predicted, selected), "");
+    EXPECT_EQ(CheckBestRows(predicted, list), "");
   });
 }
 
@@ -100,17 +101,14 @@ TEST_F(ExactTokenPreset, SelectsTheBestRowsForTheRealQueryAndWaitsForItInEveryLa
     }
     EndStep();
   }
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-    EXPECT_EQ(CheckBestRows(position, layer, head, RealQueries(position, layer, head), selected), "");
-  });
+  ForEachSelection([&](const SelectedList& list) { EXPECT_EQ(CheckBestRows(RealQueries(list), list), ""); });
 }
 
 TEST_F(SparseservePreset, SelectsWholePagesOf32TokensByCuboidMean) {
   Serve(Preset("sparseserve"));
   Decode(40);
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-    EXPECT_EQ(CheckBestUnits(UnitImportance(/*cuboid=*/true, 32, 32, position, layer, head), 32, position, selected),
-              "");
+  ForEachSelection([&](const SelectedList& list) {
+    EXPECT_EQ(CheckBestUnits(UnitImportance(/*cuboid=*/true, 32, 32, list), 32, list), "");
   });
 }
 
@@ -150,15 +148,13 @@ TEST_F(HisparsePreset, KeepsThreeBudgetsResidentAndEvictsWhatWasSelectedLongestA
   EXPECT_GT(evictions, 1000);
   EXPECT_EQ(sequence_->streamed_rows + sequence_->local_rows, missing)
       << "what was selected lately need not come again";
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-    EXPECT_EQ(CheckBestRows(position, layer, head, RealQueries(position, layer, head), selected), "");
-  });
+  ForEachSelection([&](const SelectedList& list) { EXPECT_EQ(CheckBestRows(RealQueries(list), list), ""); });
 }
 
 // Of six heads these stream: both of the second layer, one of the third.
 HeadProfile HalfStreaming() {
   HeadProfile profile{.num_layers = 3, .num_kv_heads = 2};
-  profile.heads.assign(6, {.budget_share = 1.0 / 6});
+  profile.heads.resize(6);
   for (const size_t list : {2, 3, 5}) profile.heads[list].streaming = true;
   return profile;
 }
@@ -179,20 +175,19 @@ TEST_F(LservePreset, TouchesTheSelectorAtEveryFourthStepAndNeverForStreamingHead
   EXPECT_EQ(with_delta, anchors);
   EXPECT_EQ(cluster_->metrics.Snapshot().selections, 2 * anchors.size()) << "in the layers that do not stream";
 
-  std::map<std::pair<int, int>, std::vector<uint32_t>> newest;
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-    if (layer == 1 || (layer == 2 && head == 1)) {
-      EXPECT_EQ(selected, std::vector<uint32_t>()) << "a streaming head";
+  std::map<std::tuple<int, int, int>, std::vector<uint32_t>> newest;
+  ForEachSelection([&](const SelectedList& list) {
+    if (list.layer == 1 || (list.layer == 2 && list.head == 1)) {
+      EXPECT_EQ(list.rows, std::vector<uint32_t>()) << "a streaming head";
       return;
     }
-    if (anchors.count(position) == 0) {
-      EXPECT_EQ(selected, (newest[{layer, head}])) << "that of the anchor";
+    std::vector<uint32_t>& of_anchor = newest[{list.layer, list.head, list.query_head}];
+    if (anchors.count(list.position) == 0) {
+      EXPECT_EQ(list.rows, of_anchor);
       return;
     }
-    newest[{layer, head}] = selected;
-    if (spec.list_per == ListPer::kQueryHead) return;  // one list of several
-    const Vector units = UnitImportance(/*cuboid=*/false, 16, 64, position, layer, head);
-    EXPECT_EQ(CheckBestUnits(units, 64, position, selected), "");
+    of_anchor = list.rows;
+    EXPECT_EQ(CheckBestUnits(UnitImportance(/*cuboid=*/false, 16, 64, list), 64, list), "");
   });
 }
 
@@ -217,10 +212,10 @@ class PsaTest : public PresetTest {
 
   // Algorithm 1 for one head: units in the order of their importance, until what is held, over that and as much for
   // each unit not read as the least unit so far holds, reaches 1 - epsilon.
-  std::vector<uint32_t> AlgorithmOne(uint32_t position, int layer, int head) const {
+  std::vector<uint32_t> AlgorithmOne(const SelectedList& list) const {
     const SelectionSpec& spec = sequence_->spec;
-    const uint32_t window = sequence_->Window(position);
-    const std::vector<Vector> keys = Keys(layer, head, position), queries = RealQueries(position, layer, head);
+    const uint32_t window = sequence_->Window(list.position);
+    const std::vector<Vector> keys = Keys(list.layer, list.head, list.position), queries = RealQueries(list);
     const auto mass = [&](const Vector& q, uint32_t first, uint32_t last) {
       double sum = 0;
       for (uint32_t r = first; r < last; ++r) {
@@ -228,12 +223,12 @@ class PsaTest : public PresetTest {
       }
       return sum;
     };
-    const Vector importance = UnitImportance(/*cuboid=*/true, 32, 32, position, layer, head);
+    const Vector importance = UnitImportance(/*cuboid=*/true, 32, 32, list);
     std::vector<uint32_t> order(importance.size()), selected;
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return importance[a] > importance[b]; });
     Vector held, least(queries.size(), INFINITY);
-    for (const Vector& q : queries) held.push_back(mass(q, 0, spec.sink_tokens) + mass(q, window, position));
+    for (const Vector& q : queries) held.push_back(mass(q, 0, spec.sink_tokens) + mass(q, window, list.position));
     for (size_t read = 0; read < order.size(); ++read) {
       const uint32_t first = std::max(order[read] * 32, spec.sink_tokens),
                      last = std::min(order[read] * 32 + 32, window);
@@ -258,9 +253,9 @@ TEST_F(PsaPreset, ReadsPagesInTheOrderOfTheirScoresUntilAlgorithmOneStopsIt) {
   Serve(Preset("psa", kMost), kPrompt, {.data_plane = {}, .row_scale = Spiky});
   Decode(30);
   int stopped = 0;
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-    EXPECT_EQ(selected, AlgorithmOne(position, layer, head));
-    stopped += selected.size() < kMost;
+  ForEachSelection([&](const SelectedList& list) {
+    EXPECT_EQ(list.rows, AlgorithmOne(list));
+    stopped += list.rows.size() < kMost;
   });
   EXPECT_GT(stopped, 100) << "it must have something to stop for";
 }
@@ -273,10 +268,10 @@ TEST_F(PsaPreset, NeverMissesMoreThanEpsilonUnderTheTrueBound) {
     Serve(spec, kPrompt, {.data_plane = {}, .row_scale = Spiky});
     Decode(30);
     int stopped = 0;
-    ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-      if (selected.size() == kMost) return;
+    ForEachSelection([&](const SelectedList& list) {
+      if (list.rows.size() == kMost) return;
       ++stopped;
-      EXPECT_GE(cluster_->Mass(*sequence_, position, layer, head, selected), 1 - epsilon - 1e-5);
+      EXPECT_GE(cluster_->Mass(*sequence_, list.position, list.layer, list.head, list.rows), 1 - epsilon - 1e-5);
     });
     EXPECT_GT(stopped, 50) << "it must not read everything";
   }
@@ -291,9 +286,8 @@ TEST_F(QuestPreset, ReadsTheBoundsOfPagesAloneAndSelectsWholePagesOf16Tokens) {
     bound_bytes += p / 16 * 2 * layout.head_dim * sizeof(float) * layout.num_lists();
   }
   EXPECT_EQ(cluster_->metrics.Snapshot().scored_key_bytes, bound_bytes) << "a minimum and a maximum of each page";
-  ForEachSelection([&](uint32_t position, int layer, int head, const std::vector<uint32_t>& selected) {
-    EXPECT_EQ(CheckBestUnits(UnitImportance(/*cuboid=*/false, 16, 16, position, layer, head), 16, position, selected),
-              "");
+  ForEachSelection([&](const SelectedList& list) {
+    EXPECT_EQ(CheckBestUnits(UnitImportance(/*cuboid=*/false, 16, 16, list), 16, list), "");
   });
 }
 
@@ -308,7 +302,7 @@ TEST_F(FixedPreset, SendsNoDeltaAfterTheFirstAndScoresNothing) {
   EXPECT_EQ(cluster_->metrics.Snapshot().scored_key_bytes, 0u);
   std::vector<uint32_t> rows(96);
   std::iota(rows.begin(), rows.end(), sequence_->spec.sink_tokens);
-  ForEachSelection([&](uint32_t, int, int, const std::vector<uint32_t>& selected) { EXPECT_EQ(selected, rows); });
+  ForEachSelection([&](const SelectedList& list) { EXPECT_EQ(list.rows, rows); });
 }
 
 TEST_F(DensePreset, NeverSelectsAndHasEveryRowAttended) {

@@ -123,6 +123,19 @@ Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vecto
   return importance;
 }
 
+double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
+                     const std::vector<uint32_t>& selected, uint32_t recent_start) {
+  double mass = 0;
+  for (const Vector& query : queries) {
+    const Vector p = SoftmaxReference(query, keys, scale);
+    for (size_t j = 0; j < keys.size(); ++j) {
+      const bool attended = j < sinks || j >= recent_start || std::count(selected.begin(), selected.end(), j) > 0;
+      mass += attended ? p[j] : 0;
+    }
+  }
+  return mass / static_cast<double>(queries.size());
+}
+
 double PageScoreReference(bool cuboid, const Vector& query, const std::vector<Vector>& keys, uint32_t first,
                           uint32_t tokens) {
   double score = 0;
@@ -154,19 +167,6 @@ Vector HierarchicalReference(const Vector& query, const std::vector<Vector>& key
     for (uint32_t j = begin; j < std::min(begin + physical_page, end); ++j) best[j] = std::max(best[j], bound);
   }
   return best;
-}
-
-double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
-                     const std::vector<uint32_t>& selected, uint32_t recent_start) {
-  double mass = 0;
-  for (const Vector& query : queries) {
-    const Vector p = SoftmaxReference(query, keys, scale);
-    for (size_t j = 0; j < keys.size(); ++j) {
-      const bool attended = j < sinks || j >= recent_start || std::count(selected.begin(), selected.end(), j) > 0;
-      mass += attended ? p[j] : 0;
-    }
-  }
-  return mass / static_cast<double>(queries.size());
 }
 
 std::string CheckTopK(const Vector& importance, const std::vector<uint32_t>& selected, uint32_t first, uint32_t last,

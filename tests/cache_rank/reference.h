@@ -29,6 +29,10 @@ Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, do
 // importance of each key for a group of queries.
 Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vector>& queries,
                            const std::vector<Vector>& keys, double scale);
+// Mass that [0, sinks) + selected + [recent_start, keys.size()) holds, averaged over the queries.
+double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
+                     const std::vector<uint32_t>& selected, uint32_t recent_start);
+
 // Score of the page keys[first, first + tokens): what a query's best point in its box scores. `cuboid`: the box is
 // drawn in to the keys' mean distance from its centre.
 double PageScoreReference(bool cuboid, const Vector& query, const std::vector<Vector>& keys, uint32_t first,
@@ -37,9 +41,6 @@ double PageScoreReference(bool cuboid, const Vector& query, const std::vector<Ve
 // key-wise minima and maxima, of those in the row's physical page that end by `end`.
 Vector HierarchicalReference(const Vector& query, const std::vector<Vector>& keys, uint32_t end, uint32_t page,
                              uint32_t physical_page);
-// Mass that [0, sinks) + selected + [recent_start, keys.size()) holds, averaged over the queries.
-double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
-                     const std::vector<uint32_t>& selected, uint32_t recent_start);
 
 // Empty when `selected` is a set of `count` ascending positions of [first, last) that no position outside beats by more
 // than `tolerance`, relative to the importance for positive ones and absolute below 1; otherwise says what is wrong.

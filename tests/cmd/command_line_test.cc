@@ -82,7 +82,8 @@ TEST(CommandLine, ProfileHeadsNamesWhatItCannotMeasure) {
   ExpectOneLine(run({folder.path()}), 2, "it is a folder");
   ExpectOneLine(run({folder.Write("binary", "\xff\xfe")}), 2, "text is not UTF-8");
   ExpectOneLine(run({"--prompts=" + text}), 2, "text:1: no object with a \"prompt\"");
-  ExpectOneLine(run({"--mass=0.93", text}), 2, "--mass must be 0.9, 0.95 or 0.98");
+  const std::string too_long = R"({"prompt": ")" + std::string(200'000, '.') + R"(", "answer": "yes"})";
+  ExpectOneLine(run({"--prompts=" + folder.Write("long", too_long)}), 2, "tokens exceed the model's");
   ExpectOneLine(run({"--tokens=12", text}), 2, "option \"tokens\": \"12\" is outside [256, 1048576]");
   ExpectOneLine(run({"--streaming-below=7", text}), 2, "option \"streaming-below\": \"7\" is outside [0, 1]");
   const Outcome too_short = run({few});

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <random>
 
 namespace winnow {
@@ -43,14 +44,22 @@ TEST(QueryNeeds, CountsTheFewestRowsThatHoldTheMass) {
       }
       EXPECT_EQ(needs.tokens_needed[i], count) << length;
     }
+    std::sort(outside.begin(), outside.end(), std::greater<>());
+    for (size_t i = 0; i < HeadProfile::kRows.size(); ++i) {
+      const auto end = outside.begin() + std::min<ptrdiff_t>(outside.size(), HeadProfile::kRows[i]);
+      EXPECT_NEAR(needs.mass_with_rows[i], std::accumulate(outside.begin(), end, inside), 1e-6) << length << " " << i;
+    }
   }
 }
 
-TEST(HeadProbe, SamplesTheLastHalfEvenly) {
+TEST(HeadProbe, SamplesWhatIsMeasuredEvenly) {
   const HeadProbe::Options options{.sink_tokens = 4, .recent_tokens = 64, .queries_per_text = 4};
-  EXPECT_EQ(HeadProbe::SampledPositions(options, 1000), (std::vector<uint32_t>{624, 749, 874, 999}));
-  EXPECT_EQ(HeadProbe::SampledPositions(options, 102), (std::vector<uint32_t>{100, 101}));
-  EXPECT_TRUE(HeadProbe::SampledPositions(options, 100).empty());
+  EXPECT_EQ(HeadProbe::SampledPositions(options, 1000, 500), (std::vector<uint32_t>{624, 749, 874, 999}));
+  EXPECT_EQ(HeadProbe::SampledPositions(options, 102, 51), (std::vector<uint32_t>{100, 101}));
+  EXPECT_TRUE(HeadProbe::SampledPositions(options, 100, 50).empty());
+  EXPECT_EQ(HeadProbe::SampledPositions(options, 1000, 997), (std::vector<uint32_t>{997, 998, 999}))
+      << "no more than there are";
+  EXPECT_TRUE(HeadProbe::SampledPositions(options, 1000, 1000).empty());
 }
 
 // Passes everything on and keeps a copy.
@@ -94,19 +103,20 @@ TEST(HeadProbe, MeasuresWhatTheModelAttendsTo) {
 
   std::mt19937 random(9);
   std::vector<QueryNeeds> expected(layout.num_lists());
+  std::vector<std::vector<double>> window_masses(layout.num_lists());
   uint64_t queries = 0;
   for (const uint32_t tokens : {150u, 97u}) {
     std::vector<uint32_t> ids(tokens);
     for (uint32_t& id : ids) id = random() % config.vocab_size;
     Recorder recorder(probe, layout);
-    ASSERT_TRUE(probe.BeginText(tokens).ok());
+    ASSERT_TRUE(probe.BeginText(tokens, tokens / 2).ok());
     for (uint32_t first = 0; first < tokens; first += 40) {
       recorder.first = first;
       recorder.count = std::min(40u, tokens - first);
       probe.BeginChunk(first, recorder.count);
       transformer.Prefill({ids.data() + first, recorder.count}, first, false, recorder);
     }
-    for (const uint32_t p : HeadProbe::SampledPositions(options, tokens)) {
+    for (const uint32_t p : HeadProbe::SampledPositions(options, tokens, tokens / 2)) {
       ++queries;
       for (size_t list = 0; list < layout.num_lists(); ++list) {
         const int layer = static_cast<int>(list) / layout.num_kv_heads,
@@ -133,25 +143,33 @@ TEST(HeadProbe, MeasuresWhatTheModelAttendsTo) {
         }
         const QueryNeeds needs = NeedsOf(mean, 2, 20);
         expected[list].window_mass += needs.window_mass;
+        window_masses[list].push_back(needs.window_mass);
+        for (size_t i = 0; i < HeadProfile::kRows.size(); ++i) {
+          expected[list].mass_with_rows[i] += needs.mass_with_rows[i];
+        }
         for (size_t i = 0; i < 3; ++i) expected[list].tokens_needed[i] += needs.tokens_needed[i];
       }
     }
   }
   EXPECT_EQ(probe.queries(), queries);
-  double least = 1, shares = 0;
-  for (const HeadProfile::Head& head : probe.Heads(1, 0)) least = std::min(least, 1 - head.window_mass);
-  const std::vector<HeadProfile::Head> heads = probe.Heads(1, least + 1e-9);
+  double least = 1;
+  for (const HeadProfile::Head& head : probe.Heads(0)) least = std::min(least, 1 - head.window_mass);
+  const std::vector<HeadProfile::Head> heads = probe.Heads(least + 1e-9);
   int streaming = 0;
   for (size_t list = 0; list < heads.size(); ++list) {
     EXPECT_NEAR(heads[list].window_mass, expected[list].window_mass / queries, 1e-4) << list;
+    // Of ten queries the fifth percentile is the least, in steps of 1/1000.
+    EXPECT_NEAR(heads[list].window_mass_p5, *std::min_element(window_masses[list].begin(), window_masses[list].end()),
+                1.2e-3);
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_NEAR(heads[list].tokens_needed[i], expected[list].tokens_needed[i] / queries, 0.5) << list;
     }
+    for (size_t i = 0; i < HeadProfile::kRows.size(); ++i) {
+      EXPECT_NEAR(heads[list].mass_with_rows[i], expected[list].mass_with_rows[i] / queries, 1e-4) << list << " " << i;
+    }
     streaming += heads[list].streaming;
-    shares += heads[list].budget_share;
   }
   EXPECT_EQ(streaming, 1);
-  EXPECT_NEAR(shares, 1, 1e-9);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <random>
 
@@ -15,7 +16,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-HeadProfile Profile(int layers, int kv_heads, const std::vector<double>& shares, std::vector<bool> streaming = {}) {
+// Mass with so many of the best rows: of a head whose j-th best row has a share that falls with j.
+double MassWith(double window_mass, double spread, uint32_t rows) {
+  return window_mass + (1 - window_mass) * (1 - std::exp(-static_cast<double>(rows) / spread));
+}
+
+HeadProfile Profile(int layers, int kv_heads, const std::vector<double>& spreads, std::vector<bool> streaming = {}) {
   HeadProfile profile{.model_digest = "abc",
                       .num_layers = layers,
                       .num_kv_heads = kv_heads,
@@ -24,12 +30,15 @@ HeadProfile Profile(int layers, int kv_heads, const std::vector<double>& shares,
                       .queries = 64,
                       .sink_tokens = 4,
                       .recent_tokens = 64,
-                      .budget_mass = 0.95,
                       .heads = {}};
-  streaming.resize(shares.size());
-  for (size_t i = 0; i < shares.size(); ++i) {
-    profile.heads.push_back(
-        {.window_mass = 0.25, .streaming = streaming[i], .tokens_needed = {1.5, 2.5, 100}, .budget_share = shares[i]});
+  streaming.resize(spreads.size());
+  for (size_t i = 0; i < spreads.size(); ++i) {
+    HeadProfile::Head head{
+        .window_mass = 0.25, .window_mass_p5 = 0.125, .streaming = streaming[i], .tokens_needed = {1.5, 2.5, 100}};
+    for (size_t k = 0; k < HeadProfile::kRows.size(); ++k) {
+      head.mass_with_rows[k] = MassWith(0.25, spreads[i], HeadProfile::kRows[k]);
+    }
+    profile.heads.push_back(head);
   }
   return profile;
 }
@@ -61,10 +70,12 @@ TEST(HeadProfile, ErrorsNameFileAndField) {
     return std::string(status.message());
   };
   EXPECT_THAT(error("winnow-head-profile", "other"), HasSubstr("p.json: format is \"other\""));
-  EXPECT_THAT(error("\"version\": 1", "\"version\": 2"), HasSubstr("p.json: version is 2"));
+  EXPECT_THAT(error("\"version\": 2", "\"version\": 1"), HasSubstr("p.json: version is 1"));
   EXPECT_THAT(error("\"num_layers\": 1", "\"num_layers\": \"x\""), HasSubstr("model.num_layers is \"x\""));
   EXPECT_THAT(error("\"num_kv_heads\": 2", "\"num_kv_heads\": 3"), HasSubstr("heads has 2 entries, not 3"));
-  EXPECT_THAT(error("\"budget_share\": 0.5", "\"budget_share\": 0"), HasSubstr("heads[0].budget_share must be above"));
+  EXPECT_THAT(error("[\n    0.", "[\n    0.1, 0."), HasSubstr("heads[0].mass_with_rows has 27 numbers, not 26"));
+  EXPECT_THAT(error("[\n    0.", "[\n    7."), HasSubstr("heads[0].mass_with_rows holds 7."));
+  EXPECT_THAT(error("4096", "4097"), HasSubstr("p.json: rows are others than this version's"));
   EXPECT_THAT(error("\"window_mass\": 0.25", "\"window_mass\": 1.5"), HasSubstr("heads[0].window_mass is 1.5"));
   EXPECT_THAT(error("\"streaming\": false", "\"streaming\": 0"), HasSubstr("heads[0].streaming is 0"));
   EXPECT_THAT(error("\"0.95\"", "\"0.96\""), HasSubstr("heads[0].0.95 is missing"));
@@ -80,51 +91,92 @@ TEST(HeadProfile, IsOfOneShape) {
               HasSubstr("2 layers of 2 kv heads, this one has 4 of 1"));
 }
 
-TEST(WithHeadProfile, KeepsTheSumAndFollowsTheShares) {
+// Mass of a head with so many rows, straight between the measured ones.
+double Interpolated(const HeadProfile::Head& head, uint32_t rows) {
+  double mass = head.window_mass;
+  uint32_t at = 0;
+  for (size_t k = 0; k < HeadProfile::kRows.size() && at < rows; ++k) {
+    const uint32_t next = HeadProfile::kRows[k];
+    const double slope = (head.mass_with_rows[k] - mass) / (next - at);
+    mass += slope * (std::min(rows, next) - at);
+    at = next;
+  }
+  return mass;
+}
+
+TEST(WithHeadProfile, GivesEachRowToTheHeadWhoseMassItRaisesMost) {
   std::mt19937 random(5);
-  std::exponential_distribution<double> share;
-  for (int round = 0; round < 200; ++round) {
-    const int lists = 1 + static_cast<int>(random() % 40);
-    std::vector<double> shares;
+  std::exponential_distribution<double> spread(0.01);
+  for (int round = 0; round < 100; ++round) {
+    const int lists = 1 + static_cast<int>(random() % 12);
+    std::vector<double> spreads;
     std::vector<bool> streaming;
     for (int i = 0; i < lists; ++i) {
-      shares.push_back(share(random) + 1e-4);
+      spreads.push_back(spread(random) + 1);
       streaming.push_back(random() % 3 == 0);
     }
-    const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
-    for (double& s : shares) s /= total;
-    const uint32_t budget = 1 + random() % 3000;
+    const HeadProfile profile = Profile(lists, 1, spreads, streaming);
+    const uint32_t budget = 1 + random() % 400;
     for (const ProfileUse use : {ProfileUse::kBudgets, ProfileUse::kBudgetsAndStreaming}) {
-      const bool streams = use == ProfileUse::kBudgetsAndStreaming;
-      const std::vector<uint32_t> budgets =
-          WithHeadProfile(Spec(use, budget), Profile(lists, 1, shares, streaming)).head_budgets;
+      const auto takes_part = [&](int i) { return use == ProfileUse::kBudgets || !streaming[i]; };
+      const std::vector<uint32_t> budgets = WithHeadProfile(Spec(use, budget), profile).head_budgets;
       ASSERT_EQ(budgets.size(), static_cast<size_t>(lists));
-      double selecting = 0;
-      uint64_t heads = 0;
+      // An eighth each, then one by one.
+      std::vector<uint32_t> expected(lists);
+      uint64_t left = uint64_t{budget} * lists;
+      bool any = false;
       for (int i = 0; i < lists; ++i) {
-        if (streams && streaming[i]) continue;
-        selecting += shares[i];
-        ++heads;
+        if (!takes_part(i)) continue;
+        any = true;
+        expected[i] = std::max(budget / 8, 1u);
+        left -= expected[i];
       }
-      if (heads == 0) continue;
-      EXPECT_EQ(Sum(budgets), uint64_t{budget} * lists);
-      const double rest = static_cast<double>(uint64_t{budget} * lists - heads);
-      for (int i = 0; i < lists; ++i) {
-        if (streams && streaming[i]) {
-          EXPECT_EQ(budgets[i], 0u);
-        } else {
-          EXPECT_GE(budgets[i], 1u);
-          EXPECT_NEAR(budgets[i], 1 + rest * shares[i] / selecting, 1) << "by less than one row";
+      if (!any) {
+        EXPECT_EQ(Sum(budgets), 0u);
+        continue;
+      }
+      for (; left > 0; --left) {
+        int best = -1;
+        double most = -1;
+        for (int i = 0; i < lists; ++i) {
+          if (!takes_part(i)) continue;
+          const double gain =
+              Interpolated(profile.heads[i], expected[i] + 1) - Interpolated(profile.heads[i], expected[i]);
+          if (gain > most + 1e-12) best = i, most = gain;
         }
+        ++expected[best];
       }
+      EXPECT_EQ(Sum(budgets), uint64_t{budget} * lists);
+      double mass = 0, best_mass = 0;
+      for (int i = 0; i < lists; ++i) {
+        if (!takes_part(i)) {
+          EXPECT_EQ(budgets[i], 0u);
+          continue;
+        }
+        EXPECT_GE(budgets[i], std::max(budget / 8, 1u));
+        mass += Interpolated(profile.heads[i], budgets[i]);
+        best_mass += Interpolated(profile.heads[i], expected[i]);
+      }
+      EXPECT_NEAR(mass, best_mass, 1e-9) << round;
     }
   }
 }
 
-TEST(WithHeadProfile, GivesTheLargestRemaindersTheRestAndTiesToTheLowerList) {
-  // 3 lists of 4: one row each, 9 shared as 1.8, 3.6, 3.6.
-  EXPECT_EQ(WithHeadProfile(Spec(ProfileUse::kBudgets, 4), Profile(3, 1, {0.2, 0.4, 0.4})).head_budgets,
-            (std::vector<uint32_t>{3, 5, 4}));
+TEST(WithHeadProfile, GivesTiesToTheLowerListAndSharesEvenlyWhatRaisesNoMass) {
+  HeadProfile profile = Profile(1, 3, {1, 1, 1});
+  for (HeadProfile::Head& head : profile.heads) head.mass_with_rows.fill(0.75);
+  profile.heads[0].mass_with_rows.fill(0.25);  // as much as without any
+  // One row each as the least, of 12. No other row raises a mass: three each, and none is left.
+  EXPECT_EQ(WithHeadProfile(Spec(ProfileUse::kBudgets, 4), profile).head_budgets, (std::vector<uint32_t>{4, 4, 4}));
+  // The second and the third row of lists 1 and 2 are worth the same, the second row of list 0 nothing.
+  for (const size_t list : {1, 2}) {
+    for (size_t k = 0; k < HeadProfile::kRows.size(); ++k) {
+      profile.heads[list].mass_with_rows[k] = 0.25 + 0.125 * std::min(HeadProfile::kRows[k], 3u);
+    }
+  }
+  EXPECT_EQ(WithHeadProfile(Spec(ProfileUse::kBudgets, 2), profile).head_budgets, (std::vector<uint32_t>{1, 3, 2}));
+  EXPECT_EQ(WithHeadProfile(Spec(ProfileUse::kBudgets, 3), profile).head_budgets, (std::vector<uint32_t>{2, 4, 3}))
+      << "two rows are left when nobody gains: the first lists get one each";
 }
 
 TEST(HeadProfile, SaysWhatSpeaksAgainstItsUse) {

@@ -1,0 +1,99 @@
+// What the documents list must be what there is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/selection/presets.h"
+#include "common/selection/spec_fields.h"
+
+namespace winnow {
+namespace {
+
+using testing::HasSubstr;
+
+std::string ReadSource(const std::string& relative) {
+  std::ifstream in(std::string(WINNOW_SOURCE_DIR) + "/" + relative);
+  EXPECT_TRUE(in.is_open()) << relative;
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// Cells of the table rows whose first cell is `name` in backquotes, perhaps with something behind it.
+std::vector<std::vector<std::string>> RowsOf(const std::string& document, const std::string& name) {
+  std::vector<std::vector<std::string>> rows;
+  for (const absl::string_view line : absl::StrSplit(document, '\n')) {
+    if (!absl::StartsWith(line, "| `" + name + "`")) continue;
+    std::vector<std::string> cells;
+    for (const absl::string_view cell : absl::StrSplit(line.substr(1), '|')) {
+      cells.emplace_back(absl::StripAsciiWhitespace(cell));
+    }
+    rows.push_back(std::move(cells));
+  }
+  return rows;
+}
+
+TEST(Documentation, SelectionDescribesEveryFieldWithItsDefaultAndWhatARequestMayChange) {
+  const std::string document = ReadSource("docs/selection.md");
+  const SelectionSpec defaults = *FindPreset("winnow");
+  for (const SelectionField& field : SelectionFields()) {
+    const std::string name(field.name);
+    SCOPED_TRACE(name);
+    // | field | default | values | request | meaning |
+    std::vector<std::vector<std::string>> rows = RowsOf(document, name);
+    std::erase_if(rows, [](const auto& row) { return row.size() != 6; });
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0][1], field.Print(defaults));
+    EXPECT_EQ(absl::StartsWith(rows[0][3], "yes"), field.per_request) << rows[0][3];
+    EXPECT_NE(rows[0][4], "");
+    if (const auto* choice = std::get_if<ChoiceValue>(&field.value)) {
+      for (const FieldChoice& value : choice->choices) {
+        EXPECT_THAT(document, HasSubstr(absl::StrCat("`", std::string(value.name), "`"))) << "a value of it";
+      }
+    }
+  }
+}
+
+TEST(Documentation, SelectionListsEveryPreset) {
+  const std::string whole = ReadSource("docs/selection.md");
+  const size_t begin = whole.find("\n## Presets\n");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string document = whole.substr(begin, whole.find("\n## ", begin + 1) - begin);
+  for (const SelectionPreset& preset : SelectionPresets()) {
+    // | preset | specification | after | not built of that system |
+    const std::vector<std::vector<std::string>> rows = RowsOf(document, preset.spec.preset);
+    ASSERT_EQ(rows.size(), 1u) << preset.spec.preset;
+    ASSERT_EQ(rows[0].size(), 5u) << preset.spec.preset;
+    EXPECT_EQ(rows[0][3].empty(), preset.not_built.empty()) << preset.spec.preset;
+  }
+}
+
+TEST(Documentation, OperationsDescribesEveryMetric) {
+  const std::string document = ReadSource("docs/operations.md");
+  const std::regex metric(R"re("(winnow_[a-z0-9_]+)")re");
+  std::map<std::string, std::string> metrics;  // and a file
+  for (const char* folder : {"cache_rank", "cmd", "common", "inference_rank", "router"}) {
+    const std::filesystem::path root = std::filesystem::path(WINNOW_SOURCE_DIR) / folder;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+      if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
+      const std::string source = ReadSource(std::filesystem::relative(entry.path(), WINNOW_SOURCE_DIR).string());
+      for (std::sregex_iterator match(source.begin(), source.end(), metric), end; match != end; ++match) {
+        metrics[(*match)[1]] = entry.path().filename();
+      }
+    }
+  }
+  EXPECT_GT(metrics.size(), 40u);
+  for (const auto& [name, file] : metrics) {
+    EXPECT_TRUE(std::regex_search(document, std::regex("`" + name + "[`{]"))) << name << " of " << file;
+  }
+}
+
+}  // namespace
+}  // namespace winnow
