@@ -358,7 +358,7 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected delta entry of layer ", layer, ", kv head ", entry.kv_head));
   }
-  const uint16_t known = wire::kDeltaFirst | wire::kDeltaLast | wire::kDeltaMembers;
+  const uint16_t known = wire::kDeltaFirst | wire::kDeltaLast | wire::kDeltaMassIsBound | wire::kDeltaMembers;
   if ((entry.flags & ~known) != 0 || ((entry.flags & wire::kDeltaFirst) == 0 && entry.num_selected > 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("delta entry with flags ", entry.flags, " and ", entry.num_selected, " selected rows"));

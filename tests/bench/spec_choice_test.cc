@@ -26,32 +26,12 @@ TEST(SpecChoiceTest, ABudgetReplacesThePresets) {
   EXPECT_EQ(choice.name, "exact-token");
 }
 
-TEST(SpecChoiceTest, AnyFieldCanBeChanged) {
-  const SpecChoice choice = ParseSpecChoice("winnow,scorer=two-stage,page_tokens=32:256").value();
-  SelectionSpec want = FindPreset("winnow").value();
-  want.scorer = Scorer::kTwoStage;
-  want.page_tokens = 32;
-  want.budget_tokens = 256;
-  EXPECT_EQ(choice.spec, want);
-  EXPECT_EQ(choice.name, "winnow,scorer=two-stage,page_tokens=32");
-}
-
-TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
-  const TempDir folder;
-  HeadProfile profile{.num_layers = 1, .num_kv_heads = 2};
-  profile.recent_tokens = 64;
-  profile.heads = {{.budget_share = 0.25}, {.budget_share = 0.75}};
-  const std::string file = folder.Write("profile", profile.ToJson());
-  const KvLayout layout{.num_layers = 1, .num_kv_heads = 2};
-  std::vector<SpecChoice> specs = SpecGrid({"winnow", "winnow,profile_use=budgets"}, {101}).value();
-  EXPECT_THAT(UseHeadProfile("", layout, &specs),
-              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("\"winnow,profile_use=budgets\"")));
-  ASSERT_TRUE(UseHeadProfile(file, layout, &specs).ok());
-  EXPECT_TRUE(specs[0].spec.head_budgets.empty() && specs[1].spec.head_budgets.empty());
-  EXPECT_THAT(specs[2].spec.head_budgets, ElementsAre(51, 151)) << "one each, the other 200 by share";
-  const KvLayout other{.num_layers = 2, .num_kv_heads = 2};
-  EXPECT_THAT(UseHeadProfile(file, other, &specs),
-              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("2 of 2")));
+TEST(SpecChoiceTest, FieldsMayBeChanged) {
+  const SpecChoice choice = ParseSpecChoice("winnow,predictor=temporal,min_captured_mass=0.95:256").value();
+  EXPECT_EQ(choice.name, "winnow,predictor=temporal,min_captured_mass=0.95");
+  EXPECT_EQ(choice.spec.predictor, Predictor::kTemporal);
+  EXPECT_EQ(choice.spec.min_captured_mass, 0.95f);
+  EXPECT_EQ(choice.spec.budget_tokens, 256u);
 }
 
 TEST(SpecChoiceTest, DenseHasNoBudget) {

@@ -8,7 +8,6 @@
 namespace winnow::test {
 namespace {
 
-using WinnowPreset = PresetTest;
 using AsyncTokenPreset = PresetTest;
 using ExactTokenPreset = PresetTest;
 using SparseservePreset = PresetTest;
@@ -33,14 +32,26 @@ TEST(Presets, EachHasATestOfItsName) {
   }
 }
 
-TEST_F(WinnowPreset, SelectsWithWhatWasSentALayerEarlierAndWaitsForNoOtherQueryThanTheFirstLayers) {
-  // A prediction that has nothing to do with the real query, so that nothing else can give this selection.
-  const auto prediction = [](uint64_t, int layer, uint32_t position) {
-    std::vector<float> values;
-    for (int i = 0; i < 4 * 16; ++i) values.push_back(2 * Noise(77, layer, position, i));
-    return values;
-  };
-  Serve(Preset("winnow"), kPrompt, {.data_plane = {}, .prediction = prediction});
+// A prediction that has nothing to do with the real query, so that nothing else can give the selections.
+std::vector<float> UnlikelyPrediction(uint64_t, int layer, uint32_t position) {
+  std::vector<float> values;
+  for (int i = 0; i < 4 * 16; ++i) values.push_back(2 * Noise(77, layer, position, i));
+  return values;
+}
+
+// Presets that are served with it.
+class PredictedTest : public PresetTest {
+ protected:
+  std::vector<Vector> PredictedQueries(const SelectedList& list) const {
+    if (list.layer == 0) return RealQueries(list);
+    return Rotated(QueriesOf(UnlikelyPrediction(sequence_->seed, list.layer, list.position), list.head), list.position);
+  }
+};
+using WinnowPreset = PredictedTest;
+using DepthPreset = PredictedTest;
+
+TEST_F(DepthPreset, SelectsWithWhatWasSentALayerEarlierAndWaitsForNoOtherQueryThanTheFirstLayers) {
+  Serve(Preset("depth"), kPrompt, {.data_plane = {}, .prediction = UnlikelyPrediction});
   ASSERT_EQ(sequence_->spec.lookahead, 1u);
   for (int step = 0; step < 5; ++step) {
     rank_->SendPlan({sequence_});
@@ -57,13 +68,38 @@ TEST_F(WinnowPreset, SelectsWithWhatWasSentALayerEarlierAndWaitsForNoOtherQueryT
     }
     EndStep();
   }
+  ForEachSelection([&](const SelectedList& list) { EXPECT_EQ(CheckBestRows(PredictedQueries(list), list), ""); });
+}
+
+TEST_F(WinnowPreset, TakesTheFewestRowsThatHoldTheMassOfWhatWasSentALayerEarlier) {
+  Serve(Preset("winnow", 150), kPrompt, {.data_plane = {}, .prediction = UnlikelyPrediction});
+  const SelectionSpec& spec = sequence_->spec;
+  ASSERT_EQ(spec.lookahead, 1u);
+  Decode(8);
+  // Scores come from keys in 8 bits: exact ones differ by up to a few percent of a weight.
+  constexpr double kTolerance = 0.05, kMassTolerance = 0.005;
+  std::set<size_t> sizes;
   ForEachSelection([&](const SelectedList& list) {
-    const std::vector<Vector> queries =
-        list.layer == 0
-            ? RealQueries(list)
-            : Rotated(QueriesOf(prediction(sequence_->seed, list.layer, list.position), list.head), list.position);
-    EXPECT_EQ(CheckBestRows(queries, list), "");
+    const std::vector<Vector> queries = PredictedQueries(list);
+    const std::vector<Vector> keys = Keys(list.layer, list.head, list.position);
+    const Vector importance = ImportanceReference(GroupAggregation::kSoftmaxSum, queries, keys, scale());
+    const uint32_t window = sequence_->Window(list.position), count = static_cast<uint32_t>(list.rows.size());
+    EXPECT_EQ(CheckTopK(importance, list.rows, spec.sink_tokens, window, count, kTolerance), "");
+    EXPECT_LE(count, spec.budget_tokens);
+    const auto mass = [&](const std::vector<uint32_t>& rows) {
+      return MassReference(queries, keys, scale(), spec.sink_tokens, rows, window);
+    };
+    if (count < spec.budget_tokens) {
+      EXPECT_GE(mass(list.rows), 1 - spec.epsilon - kMassTolerance);
+    }
+    ASSERT_GT(count, 0u);
+    std::vector<uint32_t> fewer = list.rows;
+    fewer.erase(std::min_element(fewer.begin(), fewer.end(),
+                                 [&](uint32_t a, uint32_t b) { return importance[a] < importance[b]; }));
+    EXPECT_LT(mass(fewer), 1 - spec.epsilon + kMassTolerance);
+    sizes.insert(count);
   });
+  EXPECT_GT(sizes.size(), 4u) << "heads and positions differ in what they need";
 }
 
 TEST_F(AsyncTokenPreset, NeverWaitsForTheCurrentQuery) {

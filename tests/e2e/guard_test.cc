@@ -39,15 +39,6 @@ TEST_F(Guard, KeepsTheMassAboveTheThresholdAndSaysWhatItDid) {
   EXPECT_GT(cache.Value("winnow_corrected_attention_mass_count"), 0);
 }
 
-TEST_F(Guard, MassesOfPageScorersAreCalledTheBoundsThatTheyAre) {
-  const Completion exact = Ask({{"selection", "exact-token"}});
-  ASSERT_TRUE(exact.ok()) << exact.error;
-  EXPECT_EQ(exact.usage["winnow"]["captured_mass_is_bound"], false);
-  const Completion paged = Ask({{"selection", "sparseserve"}});
-  ASSERT_TRUE(paged.ok()) << paged.error;
-  EXPECT_EQ(paged.usage["winnow"]["captured_mass_is_bound"], true);
-}
-
 TEST_F(Guard, AThresholdOfOneAnswersAsDenseDoes) {
   const Completion dense = Ask({{"selection", "dense"}});
   const Completion guarded = Ask({{"selection", "async-token"}, {"min_captured_mass", 1}});

@@ -31,7 +31,7 @@ const std::string& ProfilePath() {
 
 struct Profiled {
   static Cluster::Options Options() {
-    return {.flags = {"--head-profile=" + ProfilePath(), "--selection=winnow,profile_use=streaming",
+    return {.flags = {"--head-profile=" + ProfilePath(), "--selection=depth,profile_use=streaming",
                       "--budget=" + std::to_string(kBudget)}};
   }
 };
@@ -73,9 +73,9 @@ TEST_F(ProfiledHeads, StreamingOnesSelectNothingAndKeepNoMiddleRowsOnTheCacheRan
   ASSERT_GE(streaming, 2);
   ASSERT_LT(streaming, heads);
 
-  const Served all = Ask("winnow,profile_use=none"), some = Ask(nullptr);
-  EXPECT_EQ(SelectionOf(some), "winnow,budget=64,profile_use=streaming") << "the server's";
-  EXPECT_EQ(SelectionOf(all), "winnow,budget=64");
+  const Served all = Ask("depth,profile_use=none"), some = Ask(nullptr);
+  EXPECT_EQ(SelectionOf(some), "depth,budget=64,profile_use=streaming") << "the server's";
+  EXPECT_EQ(SelectionOf(all), "depth,budget=64");
   EXPECT_EQ(some.selected_rows, all.selected_rows * (heads - streaming) / heads);
   EXPECT_EQ(all.selected_rows, (kTokens - 1) * heads * kBudget);
   EXPECT_LT(some.completion.Stat("resident_rows"), all.completion.Stat("resident_rows"));
@@ -85,8 +85,8 @@ TEST_F(ProfiledHeads, StreamingOnesSelectNothingAndKeepNoMiddleRowsOnTheCacheRan
 }
 
 TEST_F(ProfiledHeads, BudgetsFollowItWithTheSameSum) {
-  const Served alike = Ask("winnow,profile_use=none"), shared = Ask("winnow,profile_use=budgets");
-  EXPECT_EQ(SelectionOf(shared), "winnow,budget=64,profile_use=budgets");
+  const Served alike = Ask("depth,profile_use=none"), shared = Ask("depth,profile_use=budgets");
+  EXPECT_EQ(SelectionOf(shared), "depth,budget=64,profile_use=budgets");
   EXPECT_EQ(shared.selected_rows, alike.selected_rows);
   EXPECT_NE(shared.completion.Stat("streamed_rows"), alike.completion.Stat("streamed_rows")) << "but not the same rows";
 }
