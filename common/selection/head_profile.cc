@@ -295,14 +295,4 @@ absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec) {
   return spec;
 }
 
-absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec) {
-  if (spec.profile_use == ProfileUse::kNone) return spec;
-  WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
-  if (spec.profile_use != preset.profile_use) {
-    return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
-  }
-  spec.profile_use = ProfileUse::kNone;
-  return spec;
-}
-
 }  // namespace winnow
