@@ -69,8 +69,10 @@ absl::StatusOr<std::unique_ptr<ForcedDecoder>> ForcedDecoder::Create(const Quali
   decoder->transport_->SetHandler([self = decoder.get()](Channel&, ReceivedFrame frame) { self->OnFrame(frame); });
   HostedCacheRank::Options cache;
   const size_t blocks = (options.max_positions + kBlockTokens - 1) / kBlockTokens + 1;
-  cache.memory_bytes = options.rows * blocks * BlockBytes(decoder->layout_) * decoder->layout_.num_layers *
-                       decoder->layout_.num_kv_heads;
+  // Pages of 16 rows at the least: bounds and cuboid-means, a block for kBlockTokens of them.
+  const size_t page_blocks = 2 * (blocks / 16 + 1);
+  cache.memory_bytes = options.rows * (blocks + page_blocks) * BlockBytes(decoder->layout_) *
+                       decoder->layout_.num_layers * decoder->layout_.num_kv_heads;
   cache.threads = options.threads;
   cache.waits = kWaits;
   cache.projection = model.projection();
