@@ -103,9 +103,8 @@ inline constexpr uint16_t kDeltaMembers = 8;      // with kDeltaFirst: each quer
 // One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
 // at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
 //   uint32_t selected[num_selected]      pool indices of Sel(p, l, h) in position order (first part only)
-//   QueryHeadMask members[num_selected]  with kDeltaMembers: the query heads of the group whose list holds each of
-//   them,
-//                                        at least one; Sel is the union of their lists
+//   QueryHeadMask members[num_selected]  with kDeltaMembers: query heads of the group whose list holds each, at least
+//                                        one; Sel is then the union of their lists
 //   uint32_t streamed[num_streamed]      pool indices that the rows below go to
 //   LocalRow local[num_local]            rows to copy from the ring, because they are still there
 //   rows     [num_streamed][2 * head_dim]
