@@ -34,7 +34,7 @@ enum class GroupAggregation : uint8_t { kSoftmaxSum, kMax, kMean };
 enum class ListPer : uint8_t { kKvHead, kQueryHead };
 enum class Policy : uint8_t {
   kTopK,
-  kMass,  // page by page in the order of their scores until 1 - epsilon of the mass is held (PSA), at most the budget
+  kMass,  // the best ones until 1 - epsilon of the mass is held, at most the budget; of pages one after the other (PSA)
 };
 // When the mass policy stops: by PSA's Algorithm 1, which trusts the order of the estimates, or by a bound that holds
 // whatever the pages not read contain.

@@ -152,7 +152,7 @@ std::vector<SelectionField> PolicyFields() {
       {.name = "policy",
        .value = Choice<&SelectionSpec::policy>({
            {"top-k", "the best rows or pages, as many as the budget holds", ""},
-           {"mass", "page by page until 1 - epsilon of the mass is held, at most the budget",
+           {"mass", "the best ones until 1 - epsilon of the mass is held, at most the budget",
             "fewer rows where attention is narrow", "PSA"},
        }),
        .meaning = "how many of the scored rows are taken",
