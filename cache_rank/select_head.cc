@@ -146,7 +146,8 @@ void HeadPipeline::ScoreSharedKeys() {
     if (!by_softmax_) scores_ = ScoresOf(AllKeys(), queries_, group_);
     return;
   }
-  const bool needs_bounds = (measures_itself() && !question_.measures_exactly) || (needs_mass && spec_.stop_rule == StopRule::kBound);
+  const bool needs_bounds =
+      (measures_itself() && !question_.measures_exactly) || (needs_mass && spec_.stop_rule == StopRule::kBound);
   const bool cuboid = spec_.scorer == Scorer::kPageCuboid;
   if (needs_bounds) bounds_ = SoftmaxOfBounds(queries_, scratch_.bound_softmax);
   float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
@@ -192,8 +193,7 @@ void HeadPipeline::PickRows(Heads heads, std::vector<uint32_t>* selected) {
   scratch_.held.assign(heads.count, 0);
   scratch_.unread.assign(heads.count, 0);
   for (int i = 0; i < heads.count; ++i) {
-    for (uint32_t row = 0; row < first_; ++row) scratch_.held[i] += softmaxes.Share(i, row);
-    for (uint32_t row = last_; row < position_; ++row) scratch_.held[i] += softmaxes.Share(i, row);
+    scratch_.held[i] = softmaxes.Share(i, 0, first_) + softmaxes.Share(i, last_, position_ - last_);
   }
   SelectMassOfScored(kernels_,
                      {.softmaxes = softmaxes,
@@ -287,8 +287,7 @@ void HeadPipeline::BoundUnread(const Softmaxes& scored, Heads heads, uint32_t fi
   scratch_.held.assign(heads.count, 0);
   scratch_.unread.assign(heads.count, 0);
   for (int i = 0; i < heads.count; ++i) {
-    for (uint32_t c = 0; c < first_column; ++c) scratch_.held[i] += scored.Share(i, c);
-    for (uint32_t c = last_column; c < groups.columns(); ++c) scratch_.held[i] += scored.Share(i, c);
+    scratch_.held[i] = scored.Share(i, 0, first_column) + scored.Share(i, last_column, groups.columns() - last_column);
     const uint32_t num_pages = last_ / page_tokens_;
     if (spec_.stop_rule == StopRule::kBound) {
       scratch_.unread[i] = UnscoredBound(bounds_.Slice(heads.first, heads.count), i, num_pages, page_tokens_,
@@ -297,13 +296,9 @@ void HeadPipeline::BoundUnread(const Softmaxes& scored, Heads heads, uint32_t fi
     }
     double least = std::numeric_limits<double>::infinity();
     for (const uint32_t page : scratch_.chosen) {
-      const uint32_t begin = groups.ColumnOf(std::max(page * page_tokens_, first_));
-      double mass = 0;
-      for (uint32_t c = begin; c < groups.columns() && groups.Row(c) < std::min((page + 1) * page_tokens_, last_);
-           ++c) {
-        mass += scored.Share(i, c);
-      }
-      least = std::min(least, mass);
+      // Columns of a page are as its rows: complete groups, one after the other.
+      const uint32_t begin = std::max(page * page_tokens_, first_), end = std::min((page + 1) * page_tokens_, last_);
+      least = std::min(least, scored.Share(i, groups.ColumnOf(begin), end - begin));
     }
     const uint32_t all = (last_ + page_tokens_ - 1) / page_tokens_ - first_ / page_tokens_;
     scratch_.unread[i] = least * static_cast<double>(all - scratch_.chosen.size());

@@ -175,12 +175,25 @@ void SelectMassOfScored(const KernelTable& kernels, const ScoredMassQuestion& q,
   const double target = (1 - double{q.epsilon}) * n;
   if (held >= target) return selected->clear();
   SelectTopK(kernels, q.importance, q.first, q.last, q.budget, scratch.top_k, selected);
-  const auto mass_of = [&](uint32_t column) -> double {
-    if (q.importance_is_mass) return q.importance[column];
-    double mass = 0;
-    for (int i = 0; i < n; ++i) mass += q.softmaxes.Share(i, column) / (1 + q.unread[i]);
-    return mass;
-  };
+  const float* mass = q.importance;
+  if (!q.importance_is_mass) {
+    // What a column holds of all that is known and unread: the softmaxes' sum with each one scaled. Where what is
+    // unread is not finite, nothing holds anything.
+    const size_t runs = SoftmaxRuns(q.softmaxes.num_keys);
+    float* run_scales = scratch.run_scales.Reserve(n * runs);
+    for (int i = 0; i < n; ++i) {
+      const double known = std::isfinite(q.unread[i]) ? 1 / (1 + q.unread[i]) : 0;
+      for (size_t run = 0; run < runs; ++run) {
+        run_scales[i * runs + run] = static_cast<float>(q.softmaxes.run_scales[i * runs + run] * known);
+      }
+    }
+    Softmaxes known = q.softmaxes;
+    known.run_scales = run_scales;
+    float* sums = scratch.mass.Reserve(q.last);
+    SumSoftmaxes(kernels, known, q.first, q.last, sums);
+    mass = sums;
+  }
+  const auto mass_of = [&](uint32_t column) -> double { return mass[column]; };
   KeepFewestRows(q.importance, held, target, mass_of, scratch.fewest, selected);
 }
 

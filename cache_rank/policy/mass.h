@@ -30,6 +30,7 @@ struct ScoredMassQuestion {
 };
 struct ScoredMassScratch {
   ScratchBuffer<uint32_t> top_k;
+  ScratchBuffer<float> run_scales, mass;
   FewestRowsScratch fewest;
 };
 // Replaces `selected` by the fewest of the most important columns that reach the target, ascending.

@@ -34,6 +34,20 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
 
 }  // namespace
 
+double Softmaxes::Share(int i, uint32_t first, uint32_t count) const {
+  const float* row = weights + i * stride;
+  double share = 0;
+  while (count > 0) {
+    const uint32_t run = first / kSoftmaxRun, n = std::min<uint32_t>(count, (run + 1) * kSoftmaxRun - first);
+    double sums[4] = {};  // of every fourth weight: additions that do not wait for one another
+    for (uint32_t j = 0; j < n; ++j) sums[j % 4] += row[first + j];
+    share += ((sums[0] + sums[1]) + (sums[2] + sums[3])) * run_scales[i * SoftmaxRuns(num_keys) + run];
+    first += n;
+    count -= n;
+  }
+  return share;
+}
+
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
                  ScratchBuffer<float>& buffer) {
   const KeyScoreParams params = ScoreParams(keys, queries, num_queries, scale, buffer);

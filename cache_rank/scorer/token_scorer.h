@@ -34,6 +34,8 @@ struct Softmaxes {
   double Share(int i, uint32_t j) const {
     return double{weights[i * stride + j]} * run_scales[i * SoftmaxRuns(num_keys) + j / kSoftmaxRun];
   }
+  // The same of keys [first, first + count) together.
+  double Share(int i, uint32_t first, uint32_t count) const;
   // Those of queries [first, first + count).
   Softmaxes Slice(int first, int count) const {
     return {weights + first * stride, stride, run_scales + first * SoftmaxRuns(num_keys), lse + first, count, num_keys};
