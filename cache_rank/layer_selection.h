@@ -5,8 +5,8 @@
 #include "cache_rank/policy/budget_growth.h"
 #include "cache_rank/predictor/query_ring.h"
 #include "cache_rank/residency.h"
-#include "common/base/kv_layout.h"
 #include "cache_rank/scorer/captured_mass.h"
+#include "common/base/kv_layout.h"
 
 namespace winnow {
 

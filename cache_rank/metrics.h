@@ -84,10 +84,10 @@ class Counter {
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, prefetched_rows,
       prefetched_bytes, prefetch_hits, prefetches, refilled_bytes, appended_rows, selections, scored_key_bytes,
-      projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths, correction_rows, plans, frames_received,
-      frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened, sequences_attached,
-      sequences_expired, admissions_refused, active_sequences, detached_sequences, channels, blocks_used,
-      blocks_reserved, blocks_total, block_bytes, queued_frames;
+      projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths, correction_rows, plans,
+      frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
+      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
+      blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;

@@ -58,8 +58,8 @@ struct SelectScratch {
   std::vector<double> held, unread;
   PageMassScratch mass;
   ScoredMassScratch scored_mass;
-  // Of keys and pseudo-keys that kernels read; they only grow. Measured are those that captured mass alone wants: a rank
-  // that measures nothing would not read them.
+  // Of keys and pseudo-keys that kernels read; they only grow. Measured are those that captured mass alone wants: a
+  // rank that measures nothing would not read them.
   uint64_t scored_key_bytes = 0, measured_key_bytes = 0;
 };
 

@@ -192,8 +192,8 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
                         .budget_tokens = layer.heads[head].growth.BudgetAt(row.position),
                         .index = sequence.kv.index(layer_, head),
                         .first_query_head = first_head,
-                         .measures_exactly = options_.measure_exactly,
-                         .prompt_tokens = sequence.prompt_tokens};
+                        .measures_exactly = options_.measure_exactly,
+                        .prompt_tokens = sequence.prompt_tokens};
   if (PredictsFromPast(sequence.spec.predictor)) {
     question.ring = &layer.queries;
   } else {

@@ -20,9 +20,9 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
-  WINNOW_ASSIGN_OR_RETURN(SequenceKv kv,
-                          SequenceKv::Create(pool_, kernels_, layout_, options.max_positions,
-                                             IndexLayoutFor(options.spec), KvRetention::Of(options.spec, layout_)));
+  WINNOW_ASSIGN_OR_RETURN(
+      SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions, IndexLayoutFor(options.spec),
+                                        KvRetention::Of(options.spec, layout_)));
   auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_,
                                                    options.prompt_tokens);
   sequence->sampling = options.sampling;

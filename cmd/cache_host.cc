@@ -135,8 +135,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";
   writer.Counter("winnow_selection_escalations_total", escalations, number(s.missed_top_k),
                  with("action", "missed_top_k"));
-  writer.Counter("winnow_selection_escalations_total", escalations, number(s.widened),
-                 with("action", "widened"));
+  writer.Counter("winnow_selection_escalations_total", escalations, number(s.widened), with("action", "widened"));
   writer.Counter("winnow_selection_escalations_total", escalations, number(s.budget_growths),
                  with("action", "budget_growth"));
   counter("winnow_selection_verdicts_total", "Heads judged by their real query.", number(s.verdicts));

@@ -57,9 +57,9 @@ struct Sequence {
   uint32_t watermark = 0;                   // rows below are on the cache rank
 
   // Statistics.
-  MassSummary mass;         // of what was attended, corrections included
-  MassSummary mass_before;  // the same without corrections; sequences that wait for verdicts only
-  bool mass_is_bound = false;  // some of `mass` are lower bounds
+  MassSummary mass;                       // of what was attended, corrections included
+  MassSummary mass_before;                // the same without corrections; sequences that wait for verdicts only
+  bool mass_is_bound = false;             // some of `mass` are lower bounds
   uint64_t missed_top_k_corrections = 0;  // (position, layer, kv head) corrected so
   uint64_t widened_corrections = 0;
   uint64_t correction_rows = 0;  // read on the cache rank

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/huge_page_region.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
-#include "common/base/huge_page_region.h"
 #include "inference_rank/model/weight_memory.h"
 #include "kernels/kernel_table.h"
 

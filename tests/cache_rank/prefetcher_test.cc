@@ -16,8 +16,8 @@ struct Served {
 };
 
 // Serves `steps` positions of one sequence; between steps the cache rank has time for what is not urgent.
-Served Serve(SelectionSpec spec, float pool_factor, int steps, size_t window_bytes = size_t{16} << 20,
-             bool idle = true, uint32_t prompt = 200) {
+Served Serve(SelectionSpec spec, float pool_factor, int steps, size_t window_bytes = size_t{16} << 20, bool idle = true,
+             uint32_t prompt = 200) {
   spec.pool_factor = pool_factor;
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   cluster.transport = NewInprocTransport({.incarnation = 4, .window_bytes = window_bytes, .ucx_tls = ""});

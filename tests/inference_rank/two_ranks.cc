@@ -128,7 +128,8 @@ Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spe
                                                         .prompt_tokens = prompt_tokens,
                                                         .sampling = {}})
                               .value();
-  sequence.working_set.emplace(WorkingSet::Create(slots_, layout_, spec, sequence.max_positions, prompt_tokens).value());
+  sequence.working_set.emplace(
+      WorkingSet::Create(slots_, layout_, spec, sequence.max_positions, prompt_tokens).value());
   sequence.arena.emplace(PrefillArena::Create(layout_, prompt_tokens).value());
   for (const uint32_t count : {prompt_tokens - 1, 1u}) {
     const uint32_t first = sequence.next_position;
