@@ -11,8 +11,8 @@
 namespace winnow {
 namespace {
 
-constexpr std::array<std::string_view, 8> kFolders = {"common", "kernels", "cache_rank", "inference_rank",
-                                                      "router", "cmd",     "tests",      "bench"};
+constexpr std::array<std::string_view, 9> kFolders = {"common", "kernels", "weights", "cache_rank", "inference_rank",
+                                                      "router", "cmd",     "tests",   "bench"};
 
 struct Rule {
   std::string_view module;
@@ -33,10 +33,11 @@ const std::vector<Rule>& Rules() {
       {"common/timeline", {"common/base"}},
       {"common/transport", {"common/base"}},
       {"kernels", {"common/base"}},
-      {"cache_rank", {"common", "kernels"}},
-      {"inference_rank", {"common", "kernels"}},
+      {"weights", {"common", "kernels"}},
+      {"cache_rank", {"common", "kernels", "weights"}},
+      {"inference_rank", {"common", "kernels", "weights"}},
       {"router", {"common"}},
-      {"cmd", {"common", "kernels", "cache_rank", "inference_rank", "router"}},
+      {"cmd", {"common", "kernels", "weights", "cache_rank", "inference_rank", "router"}},
       {"tests", {"*"}},
       {"bench", {"*"}},
   };

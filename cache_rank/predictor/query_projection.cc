@@ -1,11 +1,10 @@
 #include "cache_rank/predictor/query_projection.h"
 
-#include <cstring>
-
 #include "common/base/check.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_tensors.h"
-#include "common/model/tensor_elements.h"
+#include "weights/matrix_plan.h"
+#include "weights/vector_loader.h"
 
 namespace winnow {
 namespace {
@@ -15,33 +14,6 @@ size_t VectorFloats(const ModelConfig& config) {
   if (config.qkv_bias) per_layer += static_cast<size_t>(config.q_features());
   if (config.qk_norm) per_layer += static_cast<size_t>(config.head_dim);
   return per_layer * static_cast<size_t>(config.num_layers);
-}
-
-absl::StatusOr<TensorView> FiniteTensor(const Checkpoint& checkpoint, const std::string& name) {
-  WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(name));
-  WINNOW_RETURN_IF_ERROR(CheckFinite(tensor, checkpoint.FileOf(name)));
-  return tensor;
-}
-
-absl::Status Pack(const Checkpoint& checkpoint, const KernelTable& kernels, const std::string& name,
-                  const PackedMatrix& matrix, void* destination) {
-  WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, FiniteTensor(checkpoint, name));
-  const Dtype dtype = *WeightDtype(tensor.dtype);
-  const void* weight = tensor.bytes.data();
-  std::vector<uint64_t> aligned;
-  if (!IsAligned(weight, dtype)) {
-    aligned.resize((tensor.bytes.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
-    std::memcpy(aligned.data(), weight, tensor.bytes.size());
-    weight = aligned.data();
-  }
-  kernels.pack({.weight = weight,
-                .dtype = dtype,
-                .out_features = matrix.out_features,
-                .in_features = matrix.in_features,
-                .packed_dtype = matrix.dtype,
-                .packed = destination});
-  checkpoint.ReleasePages(name);
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -67,46 +39,20 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
 
   std::vector<float>& vectors = projection->vectors_;
   vectors.reserve(VectorFloats(config));
-  const auto load = [&](int layer, const char* suffix, std::span<const float>* out) {
-    WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, FiniteTensor(*checkpoint, LayerTensor(layer, suffix)));
-    const size_t begin = vectors.size();
-    AppendAsF32(tensor, 0, tensor.shape[0], vectors);
-    *out = std::span<const float>(vectors).subspan(begin);
-    return absl::OkStatus();
-  };
+  VectorLoader loader(*checkpoint, vectors);
   const size_t matrix_bytes = PackedBytes(config.q_features(), config.hidden_size, compute_dtype);
   WINNOW_ASSIGN_OR_RETURN(projection->matrices_, HugePageRegion::Allocate(matrix_bytes * projection->layers_.size()));
+  MatrixPlan plan(projection->matrices_, compute_dtype);
   for (int i = 0; i < config.num_layers; ++i) {
     Layer& layer = projection->layers_[static_cast<size_t>(i)];
-    WINNOW_RETURN_IF_ERROR(load(i, "input_layernorm.weight", &layer.input_norm));
-    if (config.qkv_bias) WINNOW_RETURN_IF_ERROR(load(i, "self_attn.q_proj.bias", &layer.query_bias));
-    if (config.qk_norm) WINNOW_RETURN_IF_ERROR(load(i, "self_attn.q_norm.weight", &layer.q_norm));
-    layer.query = {.data = projection->matrices_.data() + static_cast<size_t>(i) * matrix_bytes,
-                   .out_features = config.q_features(),
-                   .in_features = config.hidden_size,
-                   .dtype = compute_dtype};
+    layer.input_norm = loader.Load({LayerTensor(i, "input_layernorm.weight")});
+    if (config.qkv_bias) layer.query_bias = loader.Load({LayerTensor(i, "self_attn.q_proj.bias")});
+    if (config.qk_norm) layer.q_norm = loader.Load({LayerTensor(i, "self_attn.q_norm.weight")});
+    layer.query = plan.Add({LayerTensor(i, "self_attn.q_proj.weight")}, config.q_features(), config.hidden_size);
   }
-  WINNOW_CHECK(vectors.size() == VectorFloats(config));
-
-  struct Context {
-    const Checkpoint& checkpoint;
-    QueryProjection& projection;
-    size_t matrix_bytes;
-    std::vector<absl::Status> results;
-  } context{*checkpoint, *projection, matrix_bytes, std::vector<absl::Status>(projection->layers_.size())};
-  const std::unique_ptr<Executor> executor = kernels.new_executor(num_threads);
-  kernels.parallel_for(
-      *executor, config.num_layers,
-      [](void* opaque, int layer, int) {
-        auto& context = *static_cast<Context*>(opaque);
-        const auto index = static_cast<size_t>(layer);
-        context.results[index] =
-            Pack(context.checkpoint, context.projection.kernels_, LayerTensor(layer, "self_attn.q_proj.weight"),
-                 context.projection.layers_[index].query,
-                 context.projection.matrices_.data() + index * context.matrix_bytes);
-      },
-      &context);
-  for (const absl::Status& result : context.results) WINNOW_RETURN_IF_ERROR(result);
+  WINNOW_RETURN_IF_ERROR(loader.status());
+  WINNOW_CHECK(vectors.size() == VectorFloats(config) && plan.full());
+  WINNOW_RETURN_IF_ERROR(PackAll(*checkpoint, kernels, plan.jobs(), num_threads));
   return projection;
 }
 

@@ -1,77 +1,16 @@
 #include "inference_rank/model/weights.h"
 
 #include <cstring>
-#include <initializer_list>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
-#include "inference_rank/model/weight_packer.h"
+#include "weights/matrix_plan.h"
+#include "weights/vector_loader.h"
 
 namespace winnow {
-namespace {
-
-// Hands out consecutive parts of the region as matrices and remembers how to fill them. Packed sizes are multiples of
-// 64 bytes, so every matrix is aligned for the kernels.
-class MatrixPlan {
- public:
-  MatrixPlan(const HugePageRegion& region, Dtype dtype)
-      : next_(region.data()), end_(region.data() + region.bytes()), dtype_(dtype) {}
-
-  PackedMatrix Add(std::vector<std::string> tensors, int out_features, int in_features, bool release_pages = true) {
-    const size_t bytes = PackedBytes(out_features, in_features, dtype_);
-    WINNOW_CHECK(bytes <= static_cast<size_t>(end_ - next_));
-    const PackedMatrix matrix{.data = next_, .out_features = out_features, .in_features = in_features, .dtype = dtype_};
-    jobs_.push_back(
-        {.tensors = std::move(tensors), .matrix = matrix, .destination = next_, .release_pages = release_pages});
-    next_ += bytes;
-    return matrix;
-  }
-
-  bool full() const { return next_ == end_; }
-  std::span<const PackJob> jobs() const { return jobs_; }
-
- private:
-  uint8_t* next_;
-  uint8_t* end_;
-  Dtype dtype_;
-  std::vector<PackJob> jobs_;
-};
-
-// Converts vectors of the checkpoint to f32, one after the other in a buffer of known size.
-class VectorLoader {
- public:
-  VectorLoader(const Checkpoint& checkpoint, std::vector<float>& buffer) : checkpoint_(checkpoint), buffer_(buffer) {}
-
-  // The named tensors as one vector; the first error stays.
-  std::span<const float> Load(std::initializer_list<std::string> names) {
-    const size_t begin = buffer_.size();
-    for (const std::string& name : names) {
-      if (status_.ok()) status_ = Append(name);
-    }
-    return std::span<const float>(buffer_).subspan(begin);
-  }
-  const absl::Status& status() const { return status_; }
-
- private:
-  absl::Status Append(const std::string& name) {
-    WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_.Find(name));
-    WINNOW_RETURN_IF_ERROR(CheckFinite(tensor, checkpoint_.FileOf(name)));
-    const size_t count = tensor.shape[0];
-    WINNOW_CHECK(buffer_.size() + count <= buffer_.capacity());  // growing would move what was handed out
-    AppendAsF32(tensor, 0, count, buffer_);
-    return absl::OkStatus();
-  }
-
-  const Checkpoint& checkpoint_;
-  std::vector<float>& buffer_;
-  absl::Status status_;
-};
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr<const Checkpoint> checkpoint,
                                                                  const ModelConfig& config, const KernelTable& kernels,
                                                                  const WeightLoadOptions& options) {

@@ -1,4 +1,4 @@
-#include "inference_rank/model/weight_packer.h"
+#include "weights/weight_packer.h"
 
 #include <algorithm>
 #include <atomic>

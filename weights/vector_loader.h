@@ -1,0 +1,36 @@
+#pragma once
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/checkpoint.h"
+
+namespace winnow {
+
+// Converts vectors of the checkpoint to f32, one after the other in a buffer of known size, whose
+// capacity is never exceeded: what was handed out stays where it is. Every value is checked to be finite.
+class VectorLoader {
+ public:
+  VectorLoader(const Checkpoint& checkpoint, std::vector<float>& buffer) : checkpoint_(checkpoint), buffer_(buffer) {}
+
+  // The named tensors as one vector; the first error stays.
+  std::span<const float> Load(std::initializer_list<std::string> names) {
+    const size_t begin = buffer_.size();
+    for (const std::string& name : names) {
+      if (status_.ok()) status_ = Append(name);
+    }
+    return std::span<const float>(buffer_).subspan(begin);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  absl::Status Append(const std::string& name);
+
+  const Checkpoint& checkpoint_;
+  std::vector<float>& buffer_;
+  absl::Status status_;
+};
+
+}  // namespace winnow
