@@ -33,7 +33,7 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
   for (int i = 0; i < layout.num_layers; ++i) {
     layers.emplace_back(RingQueries(spec), query_floats);
     for (int head = 0; head < layout.num_kv_heads; ++head) {
-      const uint32_t budget = HeadBudget(spec, static_cast<size_t>(i) * layout.num_kv_heads + head);
+      const uint32_t budget = HeadBudget(spec, layout.list(i, head));
       const uint32_t ceiling = GrowsBudgets(spec) ? spec.budget_growth : 1;
       layers.back().heads.emplace_back(BudgetGrowth(budget, ceiling, spec.reuse_interval));
     }

@@ -57,6 +57,7 @@ struct CachedSequence {
   bool attached() const { return channel != 0; }
   size_t num_kv_heads() const { return layers.front().heads.size(); }
   size_t num_lists() const { return pool_slots.size(); }
+  size_t list(int layer, int head) const { return layer * num_kv_heads() + head; }
   // As the free functions of attended_set.h, for this sequence and attachment.
   uint32_t Anchor(uint32_t position) const { return AnchorPosition(spec, position, prompt_tokens); }
   bool IsSparse(size_t list, uint32_t position) const { return winnow::IsSparse(spec, list, position, prompt_tokens); }
@@ -65,14 +66,14 @@ struct CachedSequence {
   }
   // True when one of the layer's lists does.
   bool LayerIsSparse(int layer, uint32_t position) const {
-    return AnyList(layer * num_kv_heads(), num_kv_heads(), [&](size_t list) { return IsSparse(list, position); });
+    return AnyList(list(layer, 0), num_kv_heads(), [&](size_t list) { return IsSparse(list, position); });
   }
   bool LayerNeedsSelection(int layer, uint32_t position) const {
-    return AnyList(layer * num_kv_heads(), num_kv_heads(),
+    return AnyList(list(layer, 0), num_kv_heads(),
                    [&](size_t list) { return NeedsSelection(spec, list, position, prompt_tokens); });
   }
   bool LayerNeedsDelta(int layer, uint32_t position) const {
-    return AnyList(layer * num_kv_heads(), num_kv_heads(), [&](size_t list) { return NeedsDelta(list, position); });
+    return AnyList(list(layer, 0), num_kv_heads(), [&](size_t list) { return NeedsDelta(list, position); });
   }
   // Bytes of keys that its selections and verdicts have read, over all layers and kv heads.
   uint64_t ScoredKeyBytes() const;

@@ -70,7 +70,7 @@ void Prefetcher::RunHead(int head_index, int worker) {
   Scratch& scratch = scratch_[worker];
   head.delta.streamed.clear();
   head.delta.streamed_positions.clear();
-  const size_t list = static_cast<size_t>(layer_) * heads_.size() + head_index;
+  const size_t list = sequence_->list(layer_, head_index);
   if (!NeedsSelection(sequence_->spec, list, position_ + 1, sequence_->prompt_tokens)) return;
   if (PredictsFromPast(sequence_->spec.predictor)) {
     head.wanted = selection.selected;  // made for the next position already

@@ -63,7 +63,7 @@ void Selector::OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint
 void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t position) {
   LayerSelection& selection = sequence.layers[layer];
   for (size_t head = 0; head < selection.heads.size(); ++head) {
-    const size_t list = layer * selection.heads.size() + head;
+    const size_t list = sequence.list(layer, static_cast<int>(head));
     std::vector<uint32_t>& selected = selection.heads[head].selected;
     selected.resize(sequence.IsSparse(list, position) ? HeadBudget(sequence.spec, list) : 0);
     std::iota(selected.begin(), selected.end(), sequence.spec.sink_tokens);
@@ -165,7 +165,7 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     row.deltas.resize(num_kv_heads_);
     row.partials.resize(num_kv_heads_);
     for (int head = 0; head < num_kv_heads_; ++head) {
-      const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head;
+      const size_t list = sequence->list(layer_, head);
       const bool sends = row.sends && sequence->NeedsDelta(list, task.position);
       const bool judges = row.judges && sequence->IsSparse(list, task.position);
       row.deltas[head] = sends ? streamer_->NewDelta() : nullptr;
@@ -213,7 +213,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
     question.measured = question.target;
     question.measured_position = row.position;
   } else if (layer.selected_position == sequence.Anchor(measured) && layer.queries.Holds(measured) &&
-             sequence.IsSparse(layer_ * num_kv_heads_ + head, measured)) {
+             sequence.IsSparse(sequence.list(layer_, head), measured)) {
     question.measured = layer.queries.rotated(row.position - 1) + offset;
     question.measured_position = row.position - 1;
   }
@@ -223,7 +223,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
 void Selector::RunHead(int item, int worker, bool score) {
   Row& row = rows_[item / num_kv_heads_];
   const int head = item % num_kv_heads_;
-  if (!row.sequence->IsSparse(static_cast<size_t>(layer_) * num_kv_heads_ + head, row.position)) return;
+  if (!row.sequence->IsSparse(row.sequence->list(layer_, head), row.position)) return;
   const uint64_t read_before = scratch_[worker].scored_key_bytes;
   if (!judges_only_) SelectRow(row, head, worker, score);
   if (row.judges) JudgeRow(row, head, worker);
@@ -232,7 +232,7 @@ void Selector::RunHead(int item, int worker, bool score) {
 
 void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   const CachedSequence& sequence = *row.sequence;
-  const size_t list = static_cast<size_t>(layer_) * num_kv_heads_ + head_index;
+  const size_t list = sequence.list(layer_, head_index);
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
   CapturedMassFigure previous;

@@ -107,7 +107,7 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
   const size_t row_bytes = layout_.row_bytes();
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
     HeadLists& lists = list(layer, head);
-    const bool streams = retention_.Streams(static_cast<size_t>(layer) * layout_.num_kv_heads + head);
+    const bool streams = retention_.Streams(layout_.list(layer, head));
     for (uint32_t done = 0; done < count;) {
       const uint32_t first_row = (position + done) % kBlockTokens;
       const uint32_t n = std::min<uint32_t>(count - done, kBlockTokens - first_row);

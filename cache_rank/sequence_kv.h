@@ -67,8 +67,8 @@ class SequenceKv {
   };
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
-  HeadLists& list(int layer, int head) { return lists_[layer * layout_.num_kv_heads + head]; }
-  const HeadLists& list(int layer, int head) const { return lists_[layer * layout_.num_kv_heads + head]; }
+  HeadLists& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
+  const HeadLists& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
   void GiveBack(BlockList& rows, uint32_t end);
   void IndexPage(HeadLists& head, uint32_t page);
 

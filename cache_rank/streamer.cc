@@ -169,10 +169,10 @@ void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32
                  .count = count});
   };
   for (int layer = 0; layer < layout_.num_layers; ++layer) {
-    const size_t first_list = static_cast<size_t>(layer) * layout_.num_kv_heads;
-    const bool everything = ring_first <= sinks || AnyList(first_list, layout_.num_kv_heads, [&](size_t list) {
-                              return AttendsEverything(spec, list, restart, sequence.prompt_tokens);
-                            });
+    const bool everything =
+        ring_first <= sinks || AnyList(layout_.list(layer, 0), layout_.num_kv_heads, [&](size_t list) {
+          return AttendsEverything(spec, list, restart, sequence.prompt_tokens);
+        });
     if (everything) {
       queue(wire::FrameType::kRefill, layer, 0, restart);
     } else {

@@ -103,7 +103,7 @@ void DecodeStep::Publish(const DecodeLayerOutput& output) {
     unjudged_.resize(heads);
     for (size_t i = 0; i < heads; ++i) {
       const Row& row = rows_[i / layout_.num_kv_heads];
-      const size_t list = output.layer * layout_.num_kv_heads + i % layout_.num_kv_heads;
+      const size_t list = layout_.list(output.layer, static_cast<int>(i % layout_.num_kv_heads));
       const uint32_t position = positions_[i / layout_.num_kv_heads];
       unjudged_[i] = row.judged && row.sequence->working_set->IsSparse(list, position);
     }
@@ -353,7 +353,7 @@ absl::Status DecodeStep::CommitEntry(int row_index, int layer, const wire::Delta
   Row& row = rows_[row_index];
   Sequence& sequence = *row.sequence;
   uint16_t& missing = missing_[layer * rows_.size() + row_index];
-  const size_t list = static_cast<size_t>(layer) * layout_.num_kv_heads + entry.kv_head;
+  const size_t list = layout_.list(layer, entry.kv_head);
   if (missing == 0 || !sequence.working_set->NeedsDelta(list, positions_[row_index])) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected delta entry of layer ", layer, ", kv head ", entry.kv_head));

@@ -80,7 +80,7 @@ void HeadProbe::BeginChunk(uint32_t first, uint32_t count) {
 PrefillKv::Rows HeadProbe::Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) {
   const size_t row_bytes = layout_.row_bytes();
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    const size_t list = static_cast<size_t>(layer) * layout_.num_kv_heads + head;
+    const size_t list = layout_.list(layer, head);
     for (size_t block = 0; block < blocks_; ++block) {
       tile_list_[head * blocks_ + block] = tiles_.data() + (list * blocks_ + block) * tile_bytes_;
     }
@@ -106,7 +106,7 @@ PrefillKv::Rows HeadProbe::Publish(int layer, const std::byte* kv_rows, const fl
       },
       this);
   for (size_t item = 0; item < needs_.size(); ++item) {
-    const size_t list = layer * layout_.num_kv_heads + item % layout_.num_kv_heads;
+    const size_t list = layout_.list(layer, item % layout_.num_kv_heads);
     const QueryNeeds& needs = needs_[item];
     QueryNeeds& sum = sums_[list];
     sum.window_mass += needs.window_mass;

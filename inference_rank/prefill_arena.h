@@ -46,8 +46,7 @@ class PrefillArena {
   size_t bytes() const { return bytes_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   std::byte* row(int layer, int kv_head, uint32_t position) const {
-    return memory_ + ((static_cast<size_t>(layer) * layout_.num_kv_heads + kv_head) * prompt_tokens_ + position) *
-                         layout_.row_bytes();
+    return memory_ + (layout_.list(layer, kv_head) * prompt_tokens_ + position) * layout_.row_bytes();
   }
   // Copies what a chunk computed: kv_rows [count, num_kv_heads, 2 * head_dim] of positions from `first` on.
   void Store(int layer, uint32_t first, uint32_t count, const std::byte* kv_rows) {

@@ -64,7 +64,7 @@ void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& seq
   const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
-      const bool dense = set.AttendsEverything(static_cast<size_t>(layer) * layout.num_kv_heads + head, prompt - 1);
+      const bool dense = set.AttendsEverything(layout.list(layer, head), prompt - 1);
       const uint32_t tail = dense ? sinks : ring;
       set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt);
       set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt);

@@ -88,7 +88,7 @@ class WorkingSet {
  private:
   WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
              uint32_t prompt_tokens);
-  size_t List(int layer, int kv_head) const { return static_cast<size_t>(layer) * layout_.num_kv_heads + kv_head; }
+  size_t List(int layer, int kv_head) const { return layout_.list(layer, kv_head); }
   uint32_t PhysicalSlot(size_t list, uint32_t logical) const {
     return pages_[first_page_[list] + logical / kSlotPageTokens] * kSlotPageTokens + logical % kSlotPageTokens;
   }

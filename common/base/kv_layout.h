@@ -29,6 +29,7 @@ struct KvLayout {
 
   // A list is one (layer, kv head): layer * num_kv_heads + kv_head.
   size_t num_lists() const { return static_cast<size_t>(num_layers) * num_kv_heads; }
+  size_t list(int layer, int kv_head) const { return static_cast<size_t>(layer) * num_kv_heads + kv_head; }
   int group_size() const { return num_query_heads / num_kv_heads; }
   size_t row_bytes() const { return 2 * static_cast<size_t>(head_dim) * DtypeBytes(dtype); }
   size_t block_bytes() const { return kBlockTokens * row_bytes(); }
