@@ -41,13 +41,19 @@ class HeadPipeline {
   KeyTable Pages(const void* const* tiles) const {
     return {tiles, position_ / page_tokens_, 2 * model_.head_dim, question_.index.page_dtype};
   }
+  KeyTable KeysOf(const RowGroups& groups) const {
+    KeyTable keys = AllKeys();
+    keys.groups = groups.groups().data();
+    keys.num_keys = groups.columns();
+    return keys;
+  }
   Softmaxes SoftmaxOf(const KeyTable& keys, const float* queries, int count, SoftmaxScratch& scratch) {
     scratch_.scored_key_bytes += keys.key_bytes();
     return SoftmaxKeys(kernels_, keys, queries, count, model_.attention_scale, scratch);
   }
-  Scores ScoresOf(const KeyTable& keys, const float* queries, int count) {
+  Scores ScoresOf(const KeyTable& keys, const float* queries, int count, ScratchBuffer<float>& scratch) {
     scratch_.scored_key_bytes += keys.key_bytes();
-    return ScoreKeys(kernels_, keys, queries, count, model_.attention_scale, scratch_.scores);
+    return ScoreKeys(kernels_, keys, queries, count, model_.attention_scale, scratch);
   }
   Softmaxes SoftmaxOfGroups(const RowGroups& groups, Heads heads, const float* queries, SoftmaxScratch& scratch);
   Softmaxes SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch);
@@ -143,7 +149,7 @@ void HeadPipeline::ScoreSharedKeys() {
     if (by_softmax_ || needs_mass || question_.measured != nullptr) {
       softmaxes_ = SoftmaxOf(AllKeys(), queries_, count, scratch_.softmax);
     }
-    if (!by_softmax_) scores_ = ScoresOf(AllKeys(), queries_, group_);
+    if (!by_softmax_) scores_ = ScoresOf(AllKeys(), queries_, group_, scratch_.scores);
     return;
   }
   const bool needs_bounds =
@@ -154,7 +160,7 @@ void HeadPipeline::ScoreSharedKeys() {
   PageQueries(queries_, group_, model_.head_dim, page_queries);
   const KeyTable pages = Pages(cuboid ? question_.index.cuboids : question_.index.bounds);
   if (spec_.scorer == Scorer::kTwoStage || !by_softmax_) {
-    scores_ = ScoresOf(pages, page_queries, group_);
+    scores_ = ScoresOf(pages, page_queries, group_, scratch_.scores);
   } else {
     softmaxes_ = needs_bounds && !cuboid ? bounds_ : SoftmaxOf(pages, page_queries, group_, scratch_.page_softmax);
   }
@@ -234,10 +240,7 @@ void HeadPipeline::PickPages(Heads heads, std::vector<uint32_t>* selected) {
 
 Softmaxes HeadPipeline::SoftmaxOfGroups(const RowGroups& groups, Heads heads, const float* queries,
                                         SoftmaxScratch& scratch) {
-  KeyTable keys = AllKeys();
-  keys.groups = groups.groups().data();
-  keys.num_keys = groups.columns();
-  return SoftmaxOf(keys, queries + static_cast<size_t>(heads.first) * model_.head_dim, heads.count, scratch);
+  return SoftmaxOf(KeysOf(groups), queries + static_cast<size_t>(heads.first) * model_.head_dim, heads.count, scratch);
 }
 
 // Sinks, candidate pages and recent window are scored together: importance is relative to all that is known.
@@ -253,13 +256,8 @@ void HeadPipeline::PickCandidates(Heads heads, std::vector<uint32_t>* selected) 
   if (by_softmax_) {
     SumSoftmaxes(kernels_, candidates_, first, last, importance);
   } else {
-    KeyTable keys = AllKeys();
-    keys.groups = groups.groups().data();
-    keys.num_keys = groups.columns();
-    scratch_.scored_key_bytes += keys.key_bytes();
     // The pages' scores in scratch_.scores are still needed by other lists.
-    const Scores scores =
-        ScoreKeys(kernels_, keys, Query(heads.first), heads.count, model_.attention_scale, scratch_.tail);
+    const Scores scores = ScoresOf(KeysOf(groups), Query(heads.first), heads.count, scratch_.tail);
     AggregateScores(spec_.group_aggregation, scores, heads.count, first, last, importance);
   }
   if (spec_.policy == Policy::kTopK) {
