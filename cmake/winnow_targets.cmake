@@ -9,7 +9,7 @@ if(CCACHE)
 endif()
 
 add_library(winnow_flags INTERFACE)
-target_compile_options(winnow_flags INTERFACE -Wall -Wextra -Werror)
+target_compile_options(winnow_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Werror>)
 target_include_directories(winnow_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
 # Third-party and standard headers that most files of a large target read: parsed once. Sources still include what they use, so

@@ -4,13 +4,13 @@
 
 namespace winnow {
 
-// Element types of weights, KV rows and index keys. Only index keys are int8 or int4.
-enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3, kI8 = 4, kI4 = 5 };
+// Element types of weights, KV rows and index keys. On CPUs only index keys are int8 or int4; fp8 (e4m3) is for GPUs.
+enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3, kI8 = 4, kI4 = 5, kF8 = 6 };
 
 // Of so many elements; a byte that is begun counts.
 constexpr size_t DtypeBytes(Dtype dtype, size_t elements = 1) {
   if (dtype == Dtype::kI4) return (elements + 1) / 2;
-  return elements * (dtype == Dtype::kF32 ? 4 : dtype == Dtype::kI8 ? 1 : 2);
+  return elements * (dtype == Dtype::kF32 ? 4 : dtype == Dtype::kI8 || dtype == Dtype::kF8 ? 1 : 2);
 }
 
 constexpr const char* DtypeName(Dtype dtype) {
@@ -25,6 +25,8 @@ constexpr const char* DtypeName(Dtype dtype) {
       return "int8";
     case Dtype::kI4:
       return "int4";
+    case Dtype::kF8:
+      return "fp8";
   }
   return "unknown";
 }

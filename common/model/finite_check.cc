@@ -44,6 +44,7 @@ std::optional<uint64_t> FirstNonFinite(const TensorView& tensor, Dtype dtype) {
       return FirstNonFinite<uint16_t, 0x7C00>(tensor.bytes);
     case Dtype::kI8:
     case Dtype::kI4:
+    case Dtype::kF8:
       break;
   }
   return std::nullopt;

@@ -38,7 +38,7 @@ inline float F16ToF32(uint16_t x) {
   return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
 }
 
-// Element i of an array of any dtype but kI4, whose elements have no address.
+// Element i of an array of any dtype of CPUs but kI4, whose elements have no address.
 inline float LoadAsF32(const void* data, Dtype dtype, size_t i) {
   switch (dtype) {
     case Dtype::kBf16:
@@ -48,6 +48,7 @@ inline float LoadAsF32(const void* data, Dtype dtype, size_t i) {
     case Dtype::kI8:
       return static_cast<const int8_t*>(data)[i];
     case Dtype::kI4:
+    case Dtype::kF8:
     case Dtype::kF32:
       break;
   }

@@ -127,6 +127,7 @@ void KeyScore(const KeyScoreParams& params) {
       return HasVnni() ? KeyScoreInt8Vnni(params) : KeyScoreInt8(params);
     case Dtype::kI4:
       return HasVnni() ? KeyScoreInt4Vnni(params) : KeyScoreInt4(params);
+    case Dtype::kF8:
     case Dtype::kF16:
       break;
   }
@@ -143,6 +144,7 @@ void KeySoftmax(const KeySoftmaxParams& params) {
       return HasVnni() ? KeySoftmaxInt8Vnni(params) : SoftmaxTiles<WideInt8Step>(params);
     case Dtype::kI4:
       return HasVnni() ? KeySoftmaxInt4Vnni(params) : SoftmaxTiles<WideInt4Step>(params);
+    case Dtype::kF8:
     case Dtype::kF16:
       break;
   }

@@ -1,0 +1,13 @@
+#pragma once
+#include "bench/gpu/gpu_context.h"
+
+namespace winnow {
+
+GpuSection AttentionSection();
+GpuSection CacheSection();
+GpuSection ElementwiseSection();
+GpuSection MatmulSection();
+GpuSection PrefillAttentionSection();
+GpuSection SelectionSection();
+
+}  // namespace winnow

@@ -1,0 +1,7 @@
+#include "kernels/cuda/cache.h"
+
+namespace winnow::cuda {
+
+const CacheKernels kCacheKernels = {};
+
+}  // namespace winnow::cuda

@@ -1,0 +1,71 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/stream.h"
+
+namespace winnow::cuda {
+
+// Device memory, freed when the handle dies. Taken at start and handed out by arenas: nothing allocates in a step.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  virtual void* data() const = 0;
+  virtual size_t bytes() const = 0;
+};
+
+// A captured sequence of launches.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void Launch(Stream stream) = 0;
+};
+
+// What another process needs to map memory of this one (cudaIpcMemHandle_t).
+struct IpcHandle {
+  unsigned char bytes[64];
+};
+
+struct DeviceInfo {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int num_multiprocessors = 0;
+  size_t l2_bytes = 0;
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;
+  std::string pci_bus_id;
+};
+
+// One GPU. Used by one thread at a time; calls bind the thread to the device. After a sticky error every call fails
+// with INTERNAL and the CUDA error's name: the process has to end.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual int ordinal() const = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) = 0;  // of the host, mapped
+  virtual Stream NewStream(bool high_priority = false) = 0;                                // owned by the device
+  virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
+  virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
+  virtual absl::Status Synchronize(Stream stream) = 0;
+  virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
+
+  // Captures what `enqueue` launches on the stream.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) = 0;
+  // Time of `enqueue` on the device, in microseconds, between two events.
+  virtual absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) = 0;
+
+  // Peers: of this process by ordinal, of other processes by handle. FAILED_PRECONDITION says what is missing.
+  virtual absl::Status EnablePeerAccess(int peer_ordinal) = 0;
+  virtual absl::StatusOr<IpcHandle> Export(const DeviceMemory& memory) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Import(const IpcHandle& handle, size_t bytes) = 0;
+};
+
+}  // namespace winnow::cuda

@@ -1,0 +1,55 @@
+#include "kernels/cuda/plugin.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace winnow::cuda {
+namespace {
+
+std::vector<std::string> Candidates() {
+  if (const char* path = std::getenv("WINNOW_CUDA_PLUGIN"); path != nullptr) return {path};
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::vector<std::string> candidates;
+  // Beside the program, in a bundle's lib/, and in the build tree as seen from <build>/<folder>/<program>.
+  for (const char* relative : {"", "../lib/", "../kernels/cuda/", "../../kernels/cuda/", "../../../kernels/cuda/"}) {
+    candidates.push_back((folder / relative / "libwinnow_cuda.so").lexically_normal());
+  }
+  return candidates;
+}
+
+absl::StatusOr<const CudaTable*> Load() {
+  std::string path;
+  for (const std::string& candidate : Candidates()) {
+    if (std::filesystem::exists(candidate)) {
+      path = candidate;
+      break;
+    }
+  }
+  if (path.empty()) {
+    return absl::UnavailableError("no CUDA: libwinnow_cuda.so is not beside the program (built without nvcc?)");
+  }
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return absl::UnavailableError(absl::StrCat("no CUDA: ", dlerror()));
+  const auto entry = reinterpret_cast<const CudaTable* (*)()>(dlsym(library, "winnow_cuda_table"));
+  const CudaTable* table = entry == nullptr ? nullptr : entry();
+  if (table == nullptr || table->abi != kCudaAbi) {
+    return absl::UnavailableError(absl::StrCat("no CUDA: ", path, " is of another version of winnow"));
+  }
+  if (table->device_count() == 0) return absl::UnavailableError(absl::StrCat("no CUDA: ", table->why_none()));
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<const CudaTable*> LoadPlugin() {
+  static const absl::StatusOr<const CudaTable*> table = Load();
+  return table;
+}
+
+}  // namespace winnow::cuda

@@ -1,0 +1,7 @@
+#include "kernels/cuda/prefill_attention.h"
+
+namespace winnow::cuda {
+
+const PrefillAttentionKernels kPrefillAttentionKernels = {};
+
+}  // namespace winnow::cuda

@@ -1,0 +1,7 @@
+#include "kernels/cuda/selection.h"
+
+namespace winnow::cuda {
+
+const SelectionKernels kSelectionKernels = {};
+
+}  // namespace winnow::cuda

@@ -1,0 +1,73 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/dtype.h"
+#include "kernels/cuda/stream.h"
+
+namespace winnow::cuda {
+
+// Selection on a cache rank's GPU. A list is one (sequence, kv head) of the layer at hand; every launch takes them all.
+// Positions below num_keys of a list are scored, of those [first, last) may be selected.
+struct SelectionList {
+  uint32_t first_block;  // in `blocks`: block i of the list is blocks[first_block + i]
+  uint32_t num_keys;     // that are scored (captured mass counts them all)
+  uint32_t first;        // sinks end here
+  uint32_t last;         // the recent window begins here
+  uint32_t budget;       // rows to select, <= max_budget
+  uint32_t query;        // row of `queries`: the group's queries are [query * group, (query + 1) * group)
+};
+
+// Keys as stored: block b's key j lies at keys + b * block_stride + j * key_stride (bytes), 32 keys to a block. The K
+// halves of stored rows (key_stride = row bytes) and a copy of the keys alone (key_stride = key bytes) both fit.
+struct KeyStore {
+  const void* keys = nullptr;
+  int64_t block_stride = 0;
+  int64_t key_stride = 0;
+  const float* scales = nullptr;  // [num_blocks, 32], kF8 only
+  Dtype dtype = Dtype::kBf16;     // kBf16 or kF8
+};
+
+// Scores of a page: the bound max(q,0).max + min(q,0).min (Quest, arXiv:2406.10774) or the cuboid mean's dot product.
+struct PageStore {
+  const void* bounds = nullptr;  // [num_blocks][32 / page_tokens][2 * head_dim] bf16: max | min, in the block's order
+  int page_tokens = 16;          // 8, 16 or 32
+};
+
+enum class Aggregation : uint8_t { kSoftmaxSum, kMax, kMean };  // over the queries of a group
+
+struct SelectParams {
+  const SelectionList* lists = nullptr;  // [num_lists] device
+  int num_lists = 0;
+  const uint32_t* blocks = nullptr;  // device
+  KeyStore keys;
+  PageStore pages;  // page scorers and two-stage
+  int head_dim = 0;
+  int group = 0;                   // 1..8
+  const float* queries = nullptr;  // rotated, not scaled
+  float scale = 0;
+  Aggregation aggregation = Aggregation::kSoftmaxSum;
+  uint32_t max_keys = 0;  // greatest num_keys this launch may meet: fixes the grid, never the result
+  uint32_t max_budget = 0;
+  uint32_t candidate_pages = 0;    // two-stage: pages that the first stage keeps; 0: every key is scored
+  float min_mass = 0;              // policy mass: the fewest rows that hold it, at most budget; 0: top-k
+  uint32_t* selected = nullptr;    // [num_lists, max_budget] positions, ascending
+  uint32_t* counts = nullptr;      // [num_lists]
+  float* captured_mass = nullptr;  // [num_lists] of sinks, selection and recent window; may be null
+  void* scratch = nullptr;         // select_scratch_bytes
+};
+
+struct SelectionKernels {
+  size_t (*select_scratch_bytes)(const SelectParams&);
+  void (*select)(Stream, const SelectParams&);        // every key, or two-stage
+  void (*select_pages)(Stream, const SelectParams&);  // pages alone (Quest): budget / page_tokens pages
+  // The k largest of values[list][first .. last), ties to the lower index, ascending.
+  void (*top_k)(Stream, const float* values, int64_t stride, const SelectionList* lists, int num_lists,
+                uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void* scratch);
+  // scores[list][query of the group][key], for tests and benches of scoring alone.
+  void (*score)(Stream, const SelectParams&, float* scores, int64_t stride);
+  void (*score_pages)(Stream, const SelectParams&, float* scores, int64_t stride);
+};
+extern const SelectionKernels kSelectionKernels;
+
+}  // namespace winnow::cuda

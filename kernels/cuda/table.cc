@@ -1,0 +1,21 @@
+#include "kernels/cuda/table.h"
+
+#include "kernels/cuda/open_device.h"
+
+namespace winnow::cuda {
+
+extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_table() {
+  static const CudaTable table = {.abi = kCudaAbi,
+                                  .attention = &kAttentionKernels,
+                                  .cache = &kCacheKernels,
+                                  .elementwise = &kElementwiseKernels,
+                                  .matmul = &kMatmulKernels,
+                                  .prefill = &kPrefillAttentionKernels,
+                                  .selection = &kSelectionKernels,
+                                  .device_count = DeviceCount,
+                                  .why_none = WhyNoDevice,
+                                  .open_device = OpenDevice};
+  return &table;
+}
+
+}  // namespace winnow::cuda
