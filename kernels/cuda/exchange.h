@@ -1,0 +1,53 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/kv_layout.h"
+#include "kernels/cuda/attention.h"
+
+namespace winnow::cuda {
+
+// What an inference rank's GPU and a cache rank's GPU hold for each other, for one attachment of up to max_rows
+// sequences: each side owns one region and maps the other's (same process, CUDA IPC, or one GPU). All writes cross the
+// link as plain stores; a flag that has reached the number of the plan says that what lies before it has arrived.
+//
+// One layer l of plan n, inference rank on the left:
+//   hidden[l]  <- residual entering l;      hidden_flags[l] = n   ->  selection for layer l + lookahead
+//   rows[l], queries[l] <- after RoPE;      rows_flags[l] = n     ->  append; selection with real queries
+//   attention of l waits for delta_flags[l] >= n  <-  rows into slots, pool_indices, lists[].selected_count;
+//   delta_flags[l]
+// The rows of (p, l) are pushed into slots only once rows_flags of a later layer of p - 1, or hidden_flags[0] of p, has
+// been seen: attention (p - 1, l) has read the slots then.
+struct ExchangeShape {
+  KvLayout layout;
+  int max_rows = 0;  // sequences in a plan
+  int hidden_size = 0;
+  uint32_t max_budget = 0;
+  size_t lists_per_layer() const { return static_cast<size_t>(max_rows) * layout.num_kv_heads; }
+};
+
+// In the cache rank's memory. [layer] strides are those of the arrays' own shapes.
+struct CacheInbox {
+  float* hidden = nullptr;           // [num_layers][max_rows][hidden_size]
+  float* queries = nullptr;          // [num_layers][max_rows][num_query_heads][head_dim] before RoPE
+  void* rows = nullptr;              // [num_layers][max_rows][num_kv_heads][2 * head_dim] bf16
+  uint32_t* hidden_flags = nullptr;  // [num_layers]
+  uint32_t* rows_flags = nullptr;    // [num_layers]
+};
+
+// In the inference rank's memory.
+struct InferenceInbox {
+  void* slot_pool = nullptr;       // the rank's slots: pushes land here
+  AttentionList* lists = nullptr;  // [num_layers][max_rows][num_kv_heads]: selected_count is written by the cache rank
+  uint32_t* pool_indices = nullptr;  // [num_layers][max_rows][num_kv_heads][max_budget]
+  uint32_t* delta_flags = nullptr;   // [num_layers]
+};
+
+// Regions are one allocation each, arrays aligned to 256 bytes in the order of the members.
+size_t CacheInboxBytes(const ExchangeShape& shape);
+CacheInbox CacheInboxAt(const ExchangeShape& shape, void* region);
+// Without the slot pool, which is an allocation of its own.
+size_t InferenceInboxBytes(const ExchangeShape& shape);
+InferenceInbox InferenceInboxAt(const ExchangeShape& shape, void* region, void* slot_pool);
+
+}  // namespace winnow::cuda
