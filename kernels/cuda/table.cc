@@ -10,6 +10,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .cache = &kCacheKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,
+                                  .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
                                   .selection = &kSelectionKernels,
                                   .device_count = DeviceCount,

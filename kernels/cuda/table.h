@@ -8,6 +8,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/selection.h"
 
@@ -20,6 +21,7 @@ struct CudaTable {
   const CacheKernels* cache = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;
+  const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
   const SelectionKernels* selection = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
