@@ -13,6 +13,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
                                   .selection = &kSelectionKernels,
+                                  .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
                                   .open_device = OpenDevice};

@@ -11,6 +11,7 @@
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
 
@@ -24,6 +25,7 @@ struct CudaTable {
   const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
   const SelectionKernels* selection = nullptr;
+  const StepKernels* step = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;
