@@ -213,10 +213,9 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
   return weights;
 }
 
-absl::Status DeviceWeights::SetQueryBias(cuda::Device& device, const std::vector<float>& bias) {
+absl::Status DeviceWeights::SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias) {
   const size_t features = config_.q_features();
   WINNOW_CHECK(config_.qkv_bias && bias.size() == layers_.size() * features);
-  const cuda::Stream stream = device.NewStream();
   for (size_t l = 0; l < layers_.size(); ++l) {
     device.CopyAsync(const_cast<float*>(layers_[l].qkv_bias), bias.data() + l * features, features * sizeof(float),
                      stream);

@@ -82,7 +82,7 @@ class DeviceWeights {
   const std::vector<std::string>& warnings() const { return warnings_; }  // of the checkpoint, to be logged once
 
   // Of a synthetic model with query_bias: bias [num_layers][q_features] in host memory. Waits for the copy.
-  absl::Status SetQueryBias(cuda::Device& device, const std::vector<float>& bias);
+  absl::Status SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias);
 
  private:
   DeviceWeights(ModelConfig config, const DeviceWeightOptions& options)

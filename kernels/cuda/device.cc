@@ -56,7 +56,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     Bind();
     for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    for (const cudaEvent_t event : {start_, stop_}) {
+    for (const cudaEvent_t event : {start_, stop_, order_}) {
       if (event != nullptr) cudaEventDestroy(event);
     }
   }
@@ -103,6 +103,12 @@ class CudaDevice final : public Device {
     Bind();
     if (absl::Status status = CheckLaunches(); !status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream), "on the GPU");
+  }
+  void Order(Stream first, Stream then) override {
+    Bind();
+    if (order_ == nullptr) Note(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming));
+    Note(cudaEventRecord(order_, first));
+    Note(cudaStreamWaitEvent(then, order_));
   }
   absl::Status CheckLaunches() override {
     Bind();
@@ -202,7 +208,7 @@ class CudaDevice final : public Device {
   const DeviceInfo info_;
   cudaError_t first_error_ = cudaSuccess;
   std::vector<cudaStream_t> streams_;
-  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr, order_ = nullptr;
 };
 
 }  // namespace

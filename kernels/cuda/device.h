@@ -55,6 +55,9 @@ class Device {
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
+  // What is enqueued on `then` from now on starts when what `first` holds now has ended. While one of the two is being
+  // captured, it forks or joins the graph.
+  virtual void Order(Stream first, Stream then) = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 
   // Captures what `enqueue` launches on the stream.
