@@ -159,7 +159,6 @@ class DecodeGraph {
   std::unique_ptr<cuda::DeviceMemory> memory_;
   std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
   State state_;
-  uint64_t steps_ = 0;
   std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
 };
 
