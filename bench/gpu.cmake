@@ -2,6 +2,7 @@ add_executable(winnow-gpu-check
   gpu/attention_section.cc
   gpu/cache_section.cc
   gpu/elementwise_section.cc
+  gpu/engine_section.cc
   gpu/gpu_check.cc
   gpu/gpu_context.cc
   gpu/matmul_section.cc
