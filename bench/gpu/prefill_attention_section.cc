@@ -68,19 +68,18 @@ std::vector<uint16_t> Attend(GpuContext& gpu, Kernel kernel, const Shape& shape,
                              int end) {
   const size_t row = static_cast<size_t>(shape.num_query_heads) * shape.head_dim;
   uint16_t* out = gpu.New<uint16_t>((end - begin) * row);
-  gpu.table.prefill->prefill_attention(gpu.stream,
-                                       {.q = sequence.q_device + begin * row,
-                                        .num_queries = end - begin,
-                                        .first_position = static_cast<uint32_t>(begin),
-                                        .num_query_heads = shape.num_query_heads,
-                                        .num_kv_heads = shape.num_kv_heads,
-                                        .head_dim = shape.head_dim,
-                                        .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
-                                        .kv = sequence.kv_device,
-                                        .kv_head_stride = sequence.kv_head_stride,
-                                        .streaming_window = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows),
-                                        .streaming_sinks = static_cast<uint32_t>(shape.sinks),
-                                        .out = out});
+  kernel(gpu.stream, {.q = sequence.q_device + begin * row,
+                      .num_queries = end - begin,
+                      .first_position = static_cast<uint32_t>(begin),
+                      .num_query_heads = shape.num_query_heads,
+                      .num_kv_heads = shape.num_kv_heads,
+                      .head_dim = shape.head_dim,
+                      .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+                      .kv = sequence.kv_device,
+                      .kv_head_stride = sequence.kv_head_stride,
+                      .streaming_window = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows),
+                      .streaming_sinks = static_cast<uint32_t>(shape.sinks),
+                      .out = out});
   return gpu.Download(out, (end - begin) * row);
 }
 
