@@ -228,7 +228,6 @@ absl::Status DecodeGraph::Step(int num_rows) {
     WINNOW_ASSIGN_OR_RETURN(graph, Capture(bucket));
   }
   graph->Launch(stream_);
-  ++steps_;
   return absl::OkStatus();
 }
 

@@ -72,7 +72,7 @@ struct DecodeGraphOptions {
   cuda::RecentWindow window = cuda::RecentWindow::kSliding;
   // kColocated and kDisaggregated: the cache rank's inbox. Layers whose residual it wants (kDisaggregated: of the
   // layers whose flag it waits for).
-  cuda::CacheInbox inbox;
+  cuda::CacheInbox inbox = {};
   bool sends_hidden = false;
   ColocatedCache* cache = nullptr;  // kColocated
   uint32_t wait_timeout_us = 1000000;
@@ -159,7 +159,6 @@ class DecodeGraph {
   std::unique_ptr<cuda::DeviceMemory> memory_;
   std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
   State state_;
-  uint64_t steps_ = 0;
   std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
 };
 
