@@ -50,13 +50,24 @@ class CapturedGraph final : public Graph {
   const cudaGraphExec_t exec_;
 };
 
+class StreamEvent final : public Event {
+ public:
+  explicit StreamEvent(cudaEvent_t event) : event_(event) {}
+  ~StreamEvent() override { cudaEventDestroy(event_); }
+  void Record(Stream stream) override { cudaEventRecord(event_, stream); }
+  void Hold(Stream stream) override { cudaStreamWaitEvent(stream, event_); }
+
+ private:
+  const cudaEvent_t event_;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int ordinal, DeviceInfo info) : ordinal_(ordinal), info_(std::move(info)) {}
   ~CudaDevice() override {
     Bind();
     for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    for (const cudaEvent_t event : {start_, stop_, order_}) {
+    for (const cudaEvent_t event : {start_, stop_}) {
       if (event != nullptr) cudaEventDestroy(event);
     }
   }
@@ -104,11 +115,11 @@ class CudaDevice final : public Device {
     if (absl::Status status = CheckLaunches(); !status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream), "on the GPU");
   }
-  void Order(Stream first, Stream then) override {
+  std::unique_ptr<Event> NewEvent() override {
     Bind();
-    if (order_ == nullptr) Note(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming));
-    Note(cudaEventRecord(order_, first));
-    Note(cudaStreamWaitEvent(then, order_));
+    cudaEvent_t event = nullptr;
+    Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return std::make_unique<StreamEvent>(event);
   }
   absl::Status CheckLaunches() override {
     Bind();
@@ -208,7 +219,7 @@ class CudaDevice final : public Device {
   const DeviceInfo info_;
   cudaError_t first_error_ = cudaSuccess;
   std::vector<cudaStream_t> streams_;
-  cudaEvent_t start_ = nullptr, stop_ = nullptr, order_ = nullptr;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
 }  // namespace
