@@ -42,11 +42,15 @@ class Memory final : public DeviceMemory {
 
 class CapturedGraph final : public Graph {
  public:
-  explicit CapturedGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  CapturedGraph(int ordinal, cudaGraphExec_t exec) : ordinal_(ordinal), exec_(exec) {}
   ~CapturedGraph() override { cudaGraphExecDestroy(exec_); }
-  void Launch(Stream stream) override { cudaGraphLaunch(exec_, stream); }
+  void Launch(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    cudaGraphLaunch(exec_, stream);
+  }
 
  private:
+  const int ordinal_;
   const cudaGraphExec_t exec_;
 };
 
@@ -145,7 +149,7 @@ class CudaDevice final : public Device {
       cudaGraphExecDestroy(exec);
       return status;
     }
-    return std::make_unique<CapturedGraph>(exec);
+    return std::make_unique<CapturedGraph>(ordinal_, exec);
   }
 
   absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) override {
