@@ -1,4 +1,5 @@
 #pragma once
+<<<<<<< HEAD
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -38,5 +39,56 @@ struct Cluster {
     return reinterpret_cast<const T&>(bits);
   }
 };
+=======
+#include <cstdint>
+
+#include "cuda_runtime.h"
+
+namespace winnow::cuda {
+
+// Thread block clusters, and single blocks where there are none (before sm_90 every cluster has one block).
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#else
+  return 0;
+#endif
+}
+
+// Blocks of the cluster.
+__device__ __forceinline__ uint32_t ClusterBlocks() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t blocks;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+#else
+  return 1;
+#endif
+}
+
+// Everything that threads of the cluster wrote before, to shared or global memory, is visible to all of them behind it.
+__device__ __forceinline__ void ClusterSync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// Where `local`, an address of this block's shared memory, lies in the block of that rank.
+template <typename T>
+__device__ __forceinline__ T* OfRank(T* local, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  uint64_t remote;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(reinterpret_cast<uint64_t>(local)), "r"(rank));
+  return reinterpret_cast<T*>(remote);
+#else
+  return local;
+#endif
+}
+>>>>>>> 55288aaf83210d98c75203b8413aa3a130579f82
 
 }  // namespace winnow::cuda
