@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -203,7 +204,11 @@ class CudaDevice final : public Device {
     void* data = nullptr;
     const absl::Status status =
         ToStatus(cudaIpcOpenMemHandle(&data, ipc, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      cudaGetLastError();  // nothing was launched: the device goes on
+      return absl::FailedPreconditionError(
+          absl::StrCat("GPU ", ordinal_, " cannot map another process's memory: ", status.message()));
+    }
     return std::make_unique<Memory>(ordinal_, Memory::Kind::kImported, data, bytes);
   }
 
@@ -226,14 +231,23 @@ class CudaDevice final : public Device {
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
+// Before the first CUDA call of the process. A kernel that is loaded at its first launch waits for the kernels that
+// run, and one of those may be waiting for what that launch does: all kernels are loaded at start.
+void LoadKernelsAtStart() {
+  static const int done = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  (void)done;
+}
+
 }  // namespace
 
 int DeviceCount() {
+  LoadKernelsAtStart();
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
 const char* WhyNoDevice() {
+  LoadKernelsAtStart();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   return error == cudaSuccess ? "there is no GPU" : cudaGetErrorString(error);
