@@ -37,7 +37,9 @@ DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots
       config_(layers.config()),
       options_(options),
       stream_(device.NewStream(true)),
-      side_stream_(device.NewStream(true)) {}
+      side_stream_(device.NewStream(true)),
+      fork_(device.NewEvent()),
+      published_(device.NewEvent()) {}
 
 size_t DecodeGraph::Carve(void* region) {
   const size_t rows = max_rows(), heads = config_.num_kv_heads, lists = slots_.shape().num_lists();
@@ -153,10 +155,10 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
                                      .slot_scales = slots_.scales()});
 }
 
-void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer, int num_rows) {
+void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
   if (options_.mode == DecodeMode::kColocated) {
-    options_.cache->OnRows(stream, layer, num_rows);
-    options_.cache->Join(stream, layer, num_rows);
+    options_.cache->OnRows(stream, layer);
+    options_.cache->AwaitDelta(stream, layer);
     return;
   }
   auto* words = static_cast<uint32_t*>(words_->data());
@@ -182,19 +184,21 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
   const bool exchanges = is_sparse() && parts.Has(DecodePart::kExchange);
-  const bool publishes = exchanges && options_.sends_hidden;
+  const bool publishes = exchanges && layer < options_.hidden_layers;
   if (publishes) {
-    device_.Order(stream, side_stream_);
+    fork_->Record(stream);
+    fork_->Hold(side_stream_);
     PublishHidden(side_stream_, layer, num_rows);
-    if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer, num_rows);
+    if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer);
+    published_->Record(side_stream_);
   }
   if (parts.Has(DecodePart::kInputNorm)) layers_.InputNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
-  if (exchanges) ExchangeRows(stream, layer, num_rows);
+  if (exchanges) ExchangeRows(stream, layer);
   if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows);
   // The residual changes below: it must have been read.
-  if (publishes) device_.Order(side_stream_, stream);
+  if (publishes) published_->Hold(stream);
   if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kMlpNorm)) layers_.MlpNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows);
@@ -204,9 +208,8 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
 
 void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts) {
   BeginStep(stream, num_rows);
-  if (options_.mode == DecodeMode::kColocated && parts.Has(DecodePart::kExchange)) {
-    options_.cache->BeginPlan(stream, num_rows);
-  }
+  const bool colocated = options_.mode == DecodeMode::kColocated && parts.Has(DecodePart::kExchange);
+  if (colocated) options_.cache->BeginPlan(stream);
   if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.token_ids, num_rows);
   for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
   if (parts.Has(DecodePart::kFinalNorm)) layers_.FinalNorm(stream, num_rows);
@@ -214,6 +217,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
   if (parts.Has(DecodePart::kSample)) {
     layers_.Sample(stream, num_rows, state_.sample_rows, state_.token_ids, state_.logprobs);
   }
+  if (colocated) options_.cache->EndPlan(stream);
 }
 
 absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts) {

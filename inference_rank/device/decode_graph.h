@@ -57,14 +57,15 @@ class DecodeParts {
 class ColocatedCache {
  public:
   virtual ~ColocatedCache() = default;
-  // Where this step begins.
-  virtual void BeginPlan(cuda::Stream stream, int num_rows) = 0;
+  virtual void BeginPlan(cuda::Stream stream) = 0;
   // hidden[layer] is in the inbox.
-  virtual void OnHidden(cuda::Stream stream, int layer, int num_rows) = 0;
+  virtual void OnHidden(cuda::Stream stream, int layer) = 0;
   // rows[layer] and queries[layer] are in the inbox.
-  virtual void OnRows(cuda::Stream stream, int layer, int num_rows) = 0;
-  // Before attention: what it reads of `layer` is in the slots and lists when `stream` gets here.
-  virtual void Join(cuda::Stream stream, int layer, int num_rows) = 0;
+  virtual void OnRows(cuda::Stream stream, int layer) = 0;
+  // Holds `stream` until what attention of `layer` reads is in the slots and lists.
+  virtual void AwaitDelta(cuda::Stream stream, int layer) = 0;
+  // Holds `stream` until everything has ended.
+  virtual void EndPlan(cuda::Stream stream) = 0;
 };
 
 struct DecodeGraphOptions {
@@ -73,7 +74,7 @@ struct DecodeGraphOptions {
   // kColocated and kDisaggregated: the cache rank's inbox. Layers whose residual it wants (kDisaggregated: of the
   // layers whose flag it waits for).
   cuda::CacheInbox inbox = {};
-  bool sends_hidden = false;
+  int hidden_layers = 0;            // of so many layers, from the first, the residual entering them is sent
   ColocatedCache* cache = nullptr;  // kColocated
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
@@ -141,7 +142,7 @@ class DecodeGraph {
   void BeginStep(cuda::Stream stream, int num_rows);
   void PublishHidden(cuda::Stream stream, int layer, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
-  void ExchangeRows(cuda::Stream stream, int layer, int num_rows);
+  void ExchangeRows(cuda::Stream stream, int layer);
   void Attend(cuda::Stream stream, int layer, int num_rows);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
@@ -156,6 +157,7 @@ class DecodeGraph {
   const DecodeGraphOptions options_;
   const cuda::Stream stream_;
   const cuda::Stream side_stream_;  // publishes the residual beside the layer
+  const std::unique_ptr<cuda::Event> fork_, published_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
   std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
   State state_;

@@ -43,12 +43,27 @@ class Memory final : public DeviceMemory {
 
 class CapturedGraph final : public Graph {
  public:
-  explicit CapturedGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  CapturedGraph(int ordinal, cudaGraphExec_t exec) : ordinal_(ordinal), exec_(exec) {}
   ~CapturedGraph() override { cudaGraphExecDestroy(exec_); }
-  void Launch(Stream stream) override { cudaGraphLaunch(exec_, stream); }
+  void Launch(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    cudaGraphLaunch(exec_, stream);
+  }
 
  private:
+  const int ordinal_;
   const cudaGraphExec_t exec_;
+};
+
+class StreamEvent final : public Event {
+ public:
+  explicit StreamEvent(cudaEvent_t event) : event_(event) {}
+  ~StreamEvent() override { cudaEventDestroy(event_); }
+  void Record(Stream stream) override { cudaEventRecord(event_, stream); }
+  void Hold(Stream stream) override { cudaStreamWaitEvent(stream, event_); }
+
+ private:
+  const cudaEvent_t event_;
 };
 
 class CudaDevice final : public Device {
@@ -57,7 +72,7 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     Bind();
     for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-    for (const cudaEvent_t event : {start_, stop_, order_}) {
+    for (const cudaEvent_t event : {start_, stop_}) {
       if (event != nullptr) cudaEventDestroy(event);
     }
   }
@@ -105,11 +120,11 @@ class CudaDevice final : public Device {
     if (absl::Status status = CheckLaunches(); !status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream), "on the GPU");
   }
-  void Order(Stream first, Stream then) override {
+  std::unique_ptr<Event> NewEvent() override {
     Bind();
-    if (order_ == nullptr) Note(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming));
-    Note(cudaEventRecord(order_, first));
-    Note(cudaStreamWaitEvent(then, order_));
+    cudaEvent_t event = nullptr;
+    Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return std::make_unique<StreamEvent>(event);
   }
   absl::Status CheckLaunches() override {
     Bind();
@@ -135,7 +150,7 @@ class CudaDevice final : public Device {
       cudaGraphExecDestroy(exec);
       return status;
     }
-    return std::make_unique<CapturedGraph>(exec);
+    return std::make_unique<CapturedGraph>(ordinal_, exec);
   }
 
   absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) override {
@@ -213,7 +228,7 @@ class CudaDevice final : public Device {
   const DeviceInfo info_;
   cudaError_t first_error_ = cudaSuccess;
   std::vector<cudaStream_t> streams_;
-  cudaEvent_t start_ = nullptr, stop_ = nullptr, order_ = nullptr;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
 // Before the first CUDA call of the process. A kernel that is loaded at its first launch waits for the kernels that

@@ -25,6 +25,15 @@ class Graph {
   virtual void Launch(Stream stream) = 0;
 };
 
+// A point in a stream's work, recorded anew as often as wanted. Within a capture it forks or joins the graph.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void Record(Stream stream) = 0;
+  // What is enqueued on `stream` from now on starts when what was recorded last has ended.
+  virtual void Hold(Stream stream) = 0;
+};
+
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).
 struct IpcHandle {
   unsigned char bytes[64];
@@ -55,9 +64,7 @@ class Device {
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
-  // What is enqueued on `then` from now on starts when what `first` holds now has ended. While one of the two is being
-  // captured, it forks or joins the graph.
-  virtual void Order(Stream first, Stream then) = 0;
+  virtual std::unique_ptr<Event> NewEvent() = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 
   // Captures what `enqueue` launches on the stream.

@@ -12,6 +12,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .matmul = &kMatmulKernels,
                                   .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
+                                  .probe = &kProbeKernels,
                                   .selection = &kSelectionKernels,
                                   .step = &kStepKernels,
                                   .device_count = DeviceCount,

@@ -10,6 +10,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/probe.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
 
@@ -24,6 +25,7 @@ struct CudaTable {
   const MatmulKernels* matmul = nullptr;
   const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
+  const ProbeKernels* probe = nullptr;
   const SelectionKernels* selection = nullptr;
   const StepKernels* step = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
