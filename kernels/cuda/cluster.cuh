@@ -1,8 +1,4 @@
 #pragma once
-<<<<<<< HEAD
-<<<<<<< HEAD
-=======
->>>>>>> ea277c90683050081fb2e08a2c8515bd7f3bd39d
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -42,15 +38,6 @@ struct Cluster {
     return reinterpret_cast<const T&>(bits);
   }
 };
-<<<<<<< HEAD
-=======
-#include <cstdint>
-
-#include "cuda_runtime.h"
-
-namespace winnow::cuda {
-=======
->>>>>>> ea277c90683050081fb2e08a2c8515bd7f3bd39d
 
 // Thread block clusters, and single blocks where there are none (before sm_90 every cluster has one block).
 
@@ -95,9 +82,5 @@ __device__ __forceinline__ T* OfRank(T* local, uint32_t rank) {
   return local;
 #endif
 }
-<<<<<<< HEAD
->>>>>>> 55288aaf83210d98c75203b8413aa3a130579f82
-=======
->>>>>>> ea277c90683050081fb2e08a2c8515bd7f3bd39d
 
 }  // namespace winnow::cuda
