@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/kv_layout.h"
+#include "kernels/params.h"
 
 namespace winnow {
 namespace {
@@ -121,8 +122,10 @@ Candidates FindCandidates(const SelectionReference& r, uint32_t first, uint32_t 
   }
   const double cut = best[order[count - 1]];
   for (uint32_t j = first; j < last; ++j) {
-    found.certain[j] = best[j / page] > cut + 2 * pages.delta;
-    found.possible[j] = best[j / page] >= cut - 2 * pages.delta;
+    // Keys are scored in groups, so that those beside the sinks are candidates whatever their page.
+    const bool beside_sinks = first > 0 && j / kKeyGroup <= (first - 1) / kKeyGroup;
+    found.certain[j] = beside_sinks || best[j / page] > cut + 2 * pages.delta;
+    found.possible[j] = beside_sinks || best[j / page] >= cut - 2 * pages.delta;
   }
   return found;
 }

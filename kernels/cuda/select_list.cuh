@@ -349,7 +349,8 @@ __device__ __noinline__ void SelectColumns(const SelectLaunch& launch, uint32_t 
                               .group = params.group,
                               .kind = KindOf(params.aggregation),
                               .aligned = true};
-  const bool by_mass = params.min_mass > 0, leads = ClusterRank() == 0;
+  const bool takes_all = params.takes_all_that_fit && list.last - list.first <= list.budget;
+  const bool by_mass = params.min_mass > 0 && !takes_all, leads = ClusterRank() == 0;
   CutRule rule{.rows = list.budget, .mass = 0, .by_mass = by_mass, .unit_rows = 1, .first_row = 0, .last_row = 0};
   bool none = false;
   if (by_mass && leads) {
