@@ -25,6 +25,14 @@ __device__ inline void LetDependentsStart() {
 #endif
 }
 
+// The same two for kernels of clusters.
+__device__ __forceinline__ void WaitForPrerequisites() {
+  WaitForInputs();
+}
+__device__ __forceinline__ void LetDependentsLaunch() {
+  LetDependentsStart();
+}
+
 inline int ComputeMajor() {
   int device = 0, major = 0;
   cudaGetDevice(&device);
