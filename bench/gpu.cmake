@@ -1,6 +1,10 @@
 add_executable(winnow-gpu-check
   gpu/attention_section.cc
+  gpu/cache_gpu.cc
+  gpu/cache_gpu_mirror.cc
   gpu/cache_section.cc
+  gpu/device_selection_bench.cc
+  gpu/device_selection_section.cc
   gpu/elementwise_section.cc
   gpu/engine_section.cc
   gpu/gpu_check.cc
@@ -10,8 +14,9 @@ add_executable(winnow-gpu-check
   gpu/report.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
+  gpu/selection_reference.cc
   gpu/selection_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags inference_device inference_rank kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cache_rank_device inference_device inference_rank kernels kernels_cuda tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()
