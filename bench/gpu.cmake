@@ -18,6 +18,11 @@ target_link_libraries(winnow-gpu-check PRIVATE winnow_flags kernels kernels_cuda
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()
+add_executable(winnow-link-bench gpu/gpu_context.cc gpu/link_bench.cc gpu/link_process.cc gpu/report.cc)
+target_link_libraries(winnow-link-bench PRIVATE winnow_flags kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+if(TARGET winnow_cuda)
+  add_dependencies(winnow-link-bench winnow_cuda)
+endif()
 # Where there is no GPU it says why and counts as skipped.
 add_test(NAME gpu_check COMMAND winnow-gpu-check --bench=false)
 set_tests_properties(gpu_check PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS gpu)
