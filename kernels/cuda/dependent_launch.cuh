@@ -33,11 +33,14 @@ __device__ __forceinline__ void LetDependentsLaunch() {
   LetDependentsStart();
 }
 
-inline int ComputeMajor() {
-  int device = 0, major = 0;
+inline int DeviceAttribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major;
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+inline int ComputeMajor() {
+  return DeviceAttribute(cudaDevAttrComputeCapabilityMajor);
 }
 
 struct LaunchShape {
