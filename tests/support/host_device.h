@@ -28,6 +28,7 @@ class HostDevice final : public cuda::Device {
   void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
   std::unique_ptr<cuda::Event> NewEvent() override { return std::make_unique<NoEvent>(); }
   absl::Status Synchronize(cuda::Stream) override { return absl::OkStatus(); }
+  absl::Status SynchronizeAll() override { return absl::OkStatus(); }
   absl::Status CheckLaunches() override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
                                                        const std::function<void(cuda::Stream)>&) override {
