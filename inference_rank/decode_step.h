@@ -8,7 +8,7 @@
 #include "common/transport/transport.h"
 #include "inference_rank/frame_writer.h"
 #include "inference_rank/metrics.h"
-#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/forward.h"
 #include "inference_rank/sequence.h"
 
 namespace winnow {

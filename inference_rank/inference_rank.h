@@ -11,13 +11,10 @@
 #include "common/model/model_config.h"
 #include "common/selection/selection_spec.h"
 #include "common/transport/transport.h"
+#include "inference_rank/backend.h"
 #include "inference_rank/engine.h"
-#include "inference_rank/memory_plan.h"
 #include "inference_rank/metrics.h"
-#include "inference_rank/model/transformer.h"
-#include "inference_rank/model/weights.h"
 #include "inference_rank/rank_service.h"
-#include "kernels/kernel_table.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {
@@ -60,7 +57,8 @@ class InferenceRank {
   v1::RankLoad load() const;
   const InferenceRankMetrics& metrics() const { return *metrics_; }
   Timeline& timeline() { return metrics_->timeline; }
-  const MemoryPlan& memory_plan() const { return memory_plan_; }
+  const MemoryPlan& memory_plan() const { return backend_->memory_plan(); }
+  const Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return config_; }
   // Of the model's files, to be logged once.
   std::vector<std::string> warnings() const;
@@ -75,13 +73,9 @@ class InferenceRank {
   ModelConfig config_;
   std::vector<std::string> profile_warnings_;
   KvLayout layout_;
-  MemoryPlan memory_plan_;
   v1::Fingerprint fingerprint_;
-  const KernelTable* kernels_ = nullptr;
-  std::unique_ptr<Executor> executor_;
-  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<Backend> backend_;
   std::unique_ptr<InferenceRankMetrics> metrics_;
-  std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RankServiceImpl> service_;
 };
