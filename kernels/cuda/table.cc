@@ -10,8 +10,10 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .cache = &kCacheKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,
+                                  .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
                                   .selection = &kSelectionKernels,
+                                  .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
                                   .open_device = OpenDevice};

@@ -8,8 +8,10 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
 
@@ -20,8 +22,10 @@ struct CudaTable {
   const CacheKernels* cache = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;
+  const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
   const SelectionKernels* selection = nullptr;
+  const StepKernels* step = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;
