@@ -137,8 +137,18 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
               "process, so that a crash loses both. auto = ucx.");
 }
 
-void DeclareDevice(Fields& fields, DeviceKind* device) {
-  fields.Enum("device", device, {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}}, "Where to compute.");
+void DeclareDevice(Fields& fields, DeviceChoice* device) {
+  fields.Custom(
+      "device", "auto|cpu|cuda[:N]",
+      "Where inference ranks compute. auto: on the GPU if one answers and can, otherwise on the CPU, and the log says "
+      "why "
+      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0; `winnow up` gives each inference rank the "
+      "next.",
+      [device](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(*device, ParseDeviceChoice(text));
+        return absl::OkStatus();
+      },
+      [device] { return ToString(*device); });
 }
 
 void DeclareCompute(Fields& fields, Dtype* compute) {

@@ -80,6 +80,8 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.model = model;
   options.transport = hosts_cache() ? TransportKind::kInproc : TransportKind::kUcx;
   options.device = device;
+  // A GPU each: two processes on one would take turns.
+  if (device.kind != DeviceChoice::Kind::kCpu) options.device.ordinal += index;
   options.compute = compute;
   options.kv_dtype = kv_dtype;
   options.threads = threads > 0 ? threads : std::max(1, UsableCores() / inference_ranks);

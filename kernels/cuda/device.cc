@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/open_device.h"
+#include "kernels/cuda/row_moves.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -218,6 +219,18 @@ const char* WhyNoDevice() {
   return error == cudaSuccess ? "there is no GPU" : cudaGetErrorString(error);
 }
 
+CudaVersions Versions() {
+  CudaVersions versions;
+  if (cudaRuntimeGetVersion(&versions.runtime) != cudaSuccess) versions.runtime = 0;
+  if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) versions.driver = 0;
+  return versions;
+}
+
+bool CanAccessPeer(int ordinal, int peer_ordinal) {
+  int can = 0;
+  return cudaDeviceCanAccessPeer(&can, ordinal, peer_ordinal) == cudaSuccess && can != 0;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
   const int count = DeviceCount();
   if (ordinal < 0 || ordinal >= count) {
@@ -241,6 +254,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
     return absl::FailedPreconditionError(absl::StrCat("GPU ", ordinal, " (", info.name, ") has compute capability ",
                                                       properties.major, ".", properties.minor,
                                                       ", and 8.0 is the least"));
+  }
+  if (const absl::Status status = ToStatus(LoadRowKernels(), "kernels"); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this build has no kernels for GPU ", ordinal, " (", info.name, ", compute capability ", properties.major, ".",
+        properties.minor, "; see WINNOW_CUDA_ARCHITECTURES): ", std::string(status.message())));
   }
   if (absl::Status status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cudaMemGetInfo");
       !status.ok()) {

@@ -16,7 +16,10 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
-                                  .open_device = OpenDevice};
+                                  .open_device = OpenDevice,
+                                  .rows = &kRowKernels,
+                                  .versions = Versions,
+                                  .can_access_peer = CanAccessPeer};
   return &table;
 }
 

@@ -10,10 +10,17 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
+
+// As CUDA numbers them: 13020 is 13.2. 0: none.
+struct CudaVersions {
+  int runtime = 0;
+  int driver = 0;
+};
 
 // All that the CUDA backend gives: one table of launchers per family, and devices. Lives in the plugin, for ever.
 struct CudaTable {
@@ -29,6 +36,9 @@ struct CudaTable {
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;
+  const RowKernels* rows = nullptr;
+  CudaVersions (*versions)() = nullptr;
+  bool (*can_access_peer)(int ordinal, int peer_ordinal) = nullptr;
 };
 inline constexpr uint32_t kCudaAbi = 1;  // grows with every change of these headers that a release has seen
 
