@@ -1,0 +1,565 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/attention_fragments.cuh"
+#include "kernels/cuda/attention_lists.cuh"
+#include "kernels/cuda/attention_state.cuh"
+
+// Decode attention: a thread block streams the rows of one unit of one list through shared memory, in chunks of 64 rows
+// of which each of its 4 warps fetches and scores 16. Weights of the whole chunk then meet its V halves with the warps
+// side by side along head_dim, so that no sums have to be exchanged. Bound by memory: several chunks are on their way
+// while one is worked on, and two or more blocks share a multiprocessor.
+namespace winnow::cuda {
+
+inline constexpr int kDecodeWarps = 4;
+inline constexpr int kTileRows = 16;  // of a chunk, for one warp
+inline constexpr int kMaxGroup = 8;   // query heads of a kv head, the N side of products
+
+template <int kHeadDim, Dtype kDtype>
+struct DecodeShape {
+  static constexpr int kHalfBytes = kDtype == Dtype::kI4 ? kHeadDim / 2 : kHeadDim * (kDtype == Dtype::kBf16 ? 2 : 1);
+  static constexpr int kRowBytes = 2 * kHalfBytes;
+  static constexpr int kRowPieces = kRowBytes / 16;
+  static constexpr int kRowStride = kRowBytes + 16;  // an odd number of pieces: 8 rows' pieces lie in different banks
+  static constexpr int kRowsBytes = kChunkRows * kRowStride;
+  static constexpr int kScaleBytes = kDtype == Dtype::kBf16 ? 0 : kChunkRows * 8;
+  static constexpr int kStageBytes = kRowsBytes + kScaleBytes;
+  static constexpr int kStages = kStageBytes * 4 <= 100 * 1024 ? 4 : 3;
+  static constexpr int kValueTiles = kHeadDim / 16;
+  static constexpr int kWarpTiles = (kValueTiles + kDecodeWarps - 1) / kDecodeWarps;
+  static_assert(kRowPieces % 2 == 0 && kTileRows * kRowPieces % 32 == 0);
+
+  // What the warps tell each other of a chunk; two of them, in turn.
+  struct Exchange {
+    uint2 weights[kDecodeWarps][32];  // of each tile, as the product with V takes them
+    float m[kDecodeWarps][kMaxGroup];
+    float l[kDecodeWarps][kMaxGroup];
+    float value_scale[kDecodeWarps];
+  };
+  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * sizeof(Exchange);
+
+  // A partial result in scratch: the fragments of one head_dim, then (m, l) of each head.
+  static constexpr size_t kPartialFloats = kValueTiles * 32 * 4 + 2 * kMaxGroup;
+};
+
+__device__ inline uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline void CopyAsync16(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ inline void CopyAsync8(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
+}
+__device__ inline void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// The kernel before in the stream has ended and what it wrote can be read; the kernel behind may start its blocks.
+__device__ inline void WaitForKernelBefore() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+struct DecodeLaunch {
+  DecodeAttentionParams params;
+  int level;           // UnitLevel
+  uint32_t max_units;  // of a list: gridDim.x
+  uint32_t* counters;  // [lists] units that have written their partial result
+  float* partials;     // [lists][max_units][kPartialFloats]
+};
+
+// The group's queries as the N operand of all products along head_dim, and what scores have to be multiplied by.
+template <int kHeadDim, Dtype kDtype>
+struct QueryFragments {
+  using Fragment = Fragments<kDtype>;
+  static constexpr int kSteps = kHeadDim / 16;
+
+  // `heads` are those of the group, q points to the first.
+  __device__ QueryFragments(const float* q, int heads, float scale) {
+    const int lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
+    float value[kSteps][4];
+    float largest = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int element = Fragment::KeyElement(step, pair, i / 2, i % 2);
+        value[step][i] = quad < heads ? __ldg(q + quad * kHeadDim + element) : 0.0f;
+        largest = fmaxf(largest, fabsf(value[step][i]));
+      }
+    }
+    float unit = 1;  // f16 ends at 65504: queries are scaled by a power of two to stay below 2
+    if constexpr (Fragment::kScaled) {
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 1u), 253u);
+      unit = __uint_as_float(exponent << 23);
+      const float inverse = __uint_as_float((254u - exponent) << 23);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) value[step][i] *= inverse;
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      b[step][0] = Fragment::Pack(value[step][0], value[step][1]);
+      b[step][1] = Fragment::Pack(value[step][2], value[step][3]);
+    }
+    const float to_log2 = scale * 1.4426950408889634f;
+#pragma unroll
+    for (int head = 0; head < 2; ++head) {
+      factor[head] = to_log2 * (Fragment::kScaled ? __shfl_sync(~0u, unit, (2 * pair + head) * 4) : 1.0f);
+    }
+  }
+
+  uint32_t b[kSteps][2];
+  float factor[2];
+};
+
+// q . k of 16 rows at `tile` for 8 heads, as a product's accumulators.
+template <int kHeadDim, Dtype kDtype>
+__device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint32_t tile, float (&c)[4]) {
+  using Shape = DecodeShape<kHeadDim, kDtype>;
+  using Fragment = Fragments<kDtype>;
+  const int lane = threadIdx.x % 32;
+  float even[4] = {}, odd[4] = {};  // two chains
+  const uint32_t address = tile + (lane % 16) * Shape::kRowStride + (lane / 16) * 16;
+  if constexpr (kDtype == Dtype::kBf16) {
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      uint32_t a[4];
+      LoadTiles(a, address + 32 * step);
+      Fragment::Multiply(step % 2 == 0 ? even : odd, a, q.b[step][0], q.b[step][1]);
+    }
+  } else if constexpr (kDtype == Dtype::kI4) {
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; step += 2) {
+      uint32_t words[2];
+      LoadTiles(words, tile + (lane % 16) * Shape::kRowStride + 8 * step);
+      uint32_t a[4];
+      Fragment::WidenNibbles(words[0], a[0], a[2]);
+      Fragment::WidenNibbles(words[1], a[1], a[3]);
+      Fragment::Multiply(even, a, q.b[step][0], q.b[step][1]);
+      Fragment::WidenNibbles(words[0] >> 8, a[0], a[2]);
+      Fragment::WidenNibbles(words[1] >> 8, a[1], a[3]);
+      Fragment::Multiply(odd, a, q.b[step + 1][0], q.b[step + 1][1]);
+    }
+  } else {
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; step += 2) {
+      uint32_t words[4];
+      LoadTiles(words, address + 16 * step);
+      uint32_t a[4];
+      Fragment::WidenBytes(words[0], a[0], a[2]);
+      Fragment::WidenBytes(words[1], a[1], a[3]);
+      Fragment::Multiply(even, a, q.b[step][0], q.b[step][1]);
+      Fragment::WidenBytes(words[2], a[0], a[2]);
+      Fragment::WidenBytes(words[3], a[1], a[3]);
+      Fragment::Multiply(odd, a, q.b[step + 1][0], q.b[step + 1][1]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = even[i] + odd[i];
+}
+
+// Elements of V of 16 rows of the chunk as the M operand: head_dim `tile`, rows of `rows`.
+template <int kHeadDim, Dtype kDtype>
+__device__ inline void ValueFragment(uint32_t rows, int tile, uint32_t (&a)[4]) {
+  using Shape = DecodeShape<kHeadDim, kDtype>;
+  using Fragment = Fragments<kDtype>;
+  const int lane = threadIdx.x % 32;
+  if constexpr (kDtype == Dtype::kBf16) {
+    LoadTilesTransposed(
+        a, rows + (lane % 8 + lane / 16 * 8) * Shape::kRowStride + Shape::kHalfBytes + 32 * tile + lane / 8 % 2 * 16);
+  } else {
+    uint32_t words[2];
+    const uint32_t row = rows + (lane % 16) * Shape::kRowStride + Shape::kHalfBytes;
+    if constexpr (kDtype == Dtype::kI4) {
+      LoadTilesTransposed(words, row + tile / 2 * 16);
+      const int shift = tile % 2 * 8;
+      Fragment::WidenNibbles(words[0] >> shift, a[0], a[1]);
+      Fragment::WidenNibbles(words[1] >> shift, a[2], a[3]);
+    } else {
+      LoadTilesTransposed(words, row + tile * 16);
+      Fragment::WidenBytes(words[0], a[0], a[1]);
+      Fragment::WidenBytes(words[1], a[2], a[3]);
+    }
+  }
+}
+
+__device__ inline float MaxOverQuads(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+}
+__device__ inline float SumOverQuads(float x) {
+  x += __shfl_xor_sync(~0u, x, 4);
+  x += __shfl_xor_sync(~0u, x, 8);
+  return x + __shfl_xor_sync(~0u, x, 16);
+}
+
+// Brings chunks of one list's rows into shared memory, looking up where they lie one and two chunks ahead. Each warp
+// fetches its 16 rows of every chunk; lanes r and r + 16 know of row r.
+template <int kHeadDim, Dtype kDtype>
+class ChunkStream {
+ public:
+  using Shape = DecodeShape<kHeadDim, kDtype>;
+
+  __device__ ChunkStream(const DecodeAttentionParams& params, const ListRows& rows, uint32_t shared, uint32_t begin,
+                         uint32_t end)
+      : pool_(static_cast<const char*>(params.slot_pool)),
+        scales_(static_cast<const float2*>(params.kv_scales)),
+        rows_(rows),
+        shared_(shared),
+        next_(begin),
+        end_(end) {}
+
+  // Starts the first kStages - 1 chunks.
+  __device__ void Start() {
+    constexpr int kAhead = Shape::kStages - 1;
+    uint32_t local[kAhead + 2];
+#pragma unroll
+    for (int i = 0; i < kAhead + 2; ++i) local[i] = rows_.LocalIndex(Row(next_ + i));
+    uint32_t slot[kAhead + 1];
+#pragma unroll
+    for (int i = 0; i < kAhead + 1; ++i) slot[i] = rows_.Slot(local[i]);
+    local_ = local[kAhead + 1];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) Fetch(slot[i]);
+    slot_ = slot[kAhead];
+  }
+
+  // Starts the next chunk, into the stage that the one kStages before had.
+  __device__ void Advance() {
+    Fetch(slot_);
+    slot_ = rows_.Slot(local_);
+    local_ = rows_.LocalIndex(Row(next_ + 1));
+  }
+
+ private:
+  __device__ static uint32_t TileRow() {
+    return threadIdx.x / 32 * kTileRows + threadIdx.x % kTileRows;
+  }
+  __device__ static uint32_t Row(uint32_t chunk) {
+    return chunk * kChunkRows + TileRow();
+  }
+
+  __device__ void Fetch(uint32_t slot) {
+    if (next_ < end_) {
+      const int lane = threadIdx.x % 32;
+      const uint32_t first = threadIdx.x / 32 * kTileRows;
+      const uint32_t to = shared_ + stage_ * Shape::kStageBytes + first * Shape::kRowStride;
+      const uint32_t left = rows_.count - min(rows_.count, next_ * kChunkRows + first);  // of this tile and behind
+#pragma unroll
+      for (int i = 0; i < kTileRows * Shape::kRowPieces / 32; ++i) {
+        const int piece = i * 32 + lane, row = piece / Shape::kRowPieces, column = piece % Shape::kRowPieces;
+        const uint32_t from = __shfl_sync(~0u, slot, row);
+        CopyAsync16(to + row * Shape::kRowStride + column * 16,
+                    pool_ + static_cast<size_t>(from) * Shape::kRowBytes + column * 16, row < left);
+      }
+      if constexpr (Fragments<kDtype>::kScaled) {
+        if (lane < kTileRows) {
+          CopyAsync8(shared_ + stage_ * Shape::kStageBytes + Shape::kRowsBytes + (first + lane) * 8, scales_ + slot,
+                     lane < left);
+        }
+      }
+    }
+    CommitCopies();
+    ++next_;
+    stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
+  }
+
+  const char* pool_;
+  const float2* scales_;
+  const ListRows& rows_;
+  uint32_t shared_;
+  uint32_t next_, end_;  // chunks
+  uint32_t stage_ = 0;
+  uint32_t slot_, local_;
+};
+
+template <int kHeadDim, Dtype kDtype>
+class DecodeBlock {
+ public:
+  using Shape = DecodeShape<kHeadDim, kDtype>;
+  using Fragment = Fragments<kDtype>;
+  using State = AttentionState<Shape::kWarpTiles>;
+  using Exchange = typename Shape::Exchange;
+
+  __device__ DecodeBlock(const DecodeLaunch& launch, unsigned char* shared)
+      : launch_(launch),
+        params_(launch.params),
+        shared_(shared),
+        exchange_(reinterpret_cast<Exchange*>(shared + Shape::kStages * Shape::kStageBytes)),
+        group_(params_.num_query_heads / params_.num_kv_heads) {}
+
+  __device__ void Run() {
+    const uint32_t list_index = blockIdx.y, unit = blockIdx.x;
+    const AttentionList list = params_.lists[list_index];
+    const ListCut cut(list.count());
+    const uint32_t units = cut.units(launch_.level);
+    if (unit >= units && unit > 0) return;
+    State result;
+    if (units > 0) Attend(list, list_index, cut, unit, result);
+    if (units > 1) {
+      WritePartial(list_index, unit, result);
+      if (!IsLast(list_index, units)) return;
+      Merge(list_index, units, result);
+    }
+    Write(list_index, result);
+  }
+
+ private:
+  __device__ static int Lane() { return threadIdx.x % 32; }
+  __device__ static int Quad() { return Lane() / 4; }
+  __device__ static int Pair() { return Lane() % 4; }
+  __device__ static int Warp() { return threadIdx.x / 32; }
+  __device__ static int FirstTile() { return Warp() * Shape::kWarpTiles; }
+
+  // The unit's rows, folded as ListCut says.
+  __device__ void Attend(const AttentionList& list, uint32_t list_index, const ListCut& cut, uint32_t unit,
+                         State& result) {
+    const uint32_t unit_chunks = SplitsOfUnit(launch_.level) * cut.split_chunks;
+    const uint32_t begin = unit * unit_chunks, end = min(cut.chunks, begin + unit_chunks);
+    const ListRows rows(params_, list);
+    const uint32_t shared = SharedAddress(shared_);
+    ChunkStream<kHeadDim, kDtype> stream(params_, rows, shared, begin, end);
+    stream.Start();
+    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
+    const float* q = params_.q + (static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_) * kHeadDim;
+    const QueryFragments<kHeadDim, kDtype> queries(q, group_, params_.scale);
+
+    State split, pair, octet;
+    uint32_t split_left = cut.split_chunks, splits_done = 0, stage = 0;
+    for (uint32_t chunk = begin; chunk < end; ++chunk) {
+      WaitForCopies<Shape::kStages - 2>();
+      __syncwarp();
+      const uint32_t rows_at = shared + stage * Shape::kStageBytes;
+      Exchange& exchange = exchange_[chunk % 2];
+      Score(queries, rows_at, list.count() - chunk * kChunkRows, exchange);
+      __syncthreads();  // the whole chunk is here, scored, and the one before has been used
+      stream.Advance();
+      Accumulate(exchange, rows_at, split);
+      stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+      if (--split_left == 0) {
+        split_left = cut.split_chunks;
+        ++splits_done;
+        pair.Fold(split);
+        if (splits_done % 2 == 0) octet.Fold(pair);
+        if (splits_done % 8 == 0) result.Fold(octet);
+      }
+    }
+    WaitForCopies<0>();
+    pair.Fold(split);
+    octet.Fold(pair);
+    result.Fold(octet);
+  }
+
+  // Scores this warp's rows; `left` counts the rows from the chunk's first to the list's last.
+  __device__ void Score(const QueryFragments<kHeadDim, kDtype>& queries, uint32_t rows_at, uint32_t left,
+                        Exchange& exchange) {
+    const uint32_t first = Warp() * kTileRows;
+    float s[4];  // [key: quad, quad + 8][head: 2 pair, 2 pair + 1]
+    ScoreTile<kHeadDim, kDtype>(queries, rows_at + first * Shape::kRowStride, s);
+    float weight_of_value[2] = {1, 1};
+#pragma unroll
+    for (int key = 0; key < 2; ++key) {
+      float key_scale = 1;
+      if constexpr (Fragment::kScaled) {
+        const float2 scales = *reinterpret_cast<const float2*>(shared_ + (rows_at - SharedAddress(shared_)) +
+                                                               Shape::kRowsBytes + (first + Quad() + 8 * key) * 8);
+        key_scale = scales.x;
+        weight_of_value[key] = scales.y;
+      }
+      const bool valid = first + Quad() + 8 * key < left;
+      s[2 * key] = valid ? s[2 * key] * (queries.factor[0] * key_scale) : -INFINITY;
+      s[2 * key + 1] = valid ? s[2 * key + 1] * (queries.factor[1] * key_scale) : -INFINITY;
+    }
+    const float m[2] = {MaxOverQuads(fmaxf(s[0], s[2])), MaxOverQuads(fmaxf(s[1], s[3]))};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[i] = Exp2(s[i] - State::Base(m[i % 2]));
+    const float l[2] = {SumOverQuads(s[0] + s[2]), SumOverQuads(s[1] + s[3])};
+    if constexpr (Fragment::kScaled) {
+      // The scales of V go into the weights, relative to the tile's largest: within f16 whatever they are.
+      const float largest = MaxOverQuads(fmaxf(fabsf(weight_of_value[0]), fabsf(weight_of_value[1])));
+      const float inverse = largest > 0 ? 1 / largest : 0.0f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i] *= weight_of_value[i / 2] * inverse;
+      if (Lane() == 0) exchange.value_scale[Warp()] = largest;
+    }
+    exchange.weights[Warp()][Lane()] =
+        make_uint2(TransposeTile(Fragment::Pack(s[0], s[1])), TransposeTile(Fragment::Pack(s[2], s[3])));
+    if (Quad() == 0) {
+      *reinterpret_cast<float2*>(&exchange.m[Warp()][2 * Pair()]) = make_float2(m[0], m[1]);
+      *reinterpret_cast<float2*>(&exchange.l[Warp()][2 * Pair()]) = make_float2(l[0], l[1]);
+    }
+  }
+
+  // Adds the chunk to the state.
+  __device__ void Accumulate(const Exchange& exchange, uint32_t rows_at, State& state) {
+    float2 m[kDecodeWarps];
+    float new_m[2] = {state.m[0], state.m[1]};
+#pragma unroll
+    for (int t = 0; t < kDecodeWarps; ++t) {
+      m[t] = *reinterpret_cast<const float2*>(&exchange.m[t][2 * Pair()]);
+      new_m[0] = fmaxf(new_m[0], m[t].x);
+      new_m[1] = fmaxf(new_m[1], m[t].y);
+    }
+    state.Rescale(new_m);
+    float factor[kDecodeWarps][2];
+#pragma unroll
+    for (int t = 0; t < kDecodeWarps; ++t) {
+      factor[t][0] = Exp2(m[t].x - State::Base(new_m[0]));
+      factor[t][1] = Exp2(m[t].y - State::Base(new_m[1]));
+      const float2 l = *reinterpret_cast<const float2*>(&exchange.l[t][2 * Pair()]);
+      state.l[0] = __fmaf_rn(l.x, factor[t][0], state.l[0]);
+      state.l[1] = __fmaf_rn(l.y, factor[t][1], state.l[1]);
+      if constexpr (Fragment::kScaled) {
+        factor[t][0] *= exchange.value_scale[t];
+        factor[t][1] *= exchange.value_scale[t];
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kDecodeWarps; ++t) {
+      const uint2 weights = exchange.weights[t][Lane()];
+#pragma unroll
+      for (int i = 0; i < Shape::kWarpTiles; ++i) {
+        if (FirstTile() + i >= Shape::kValueTiles) break;
+        uint32_t a[4];
+        ValueFragment<kHeadDim, kDtype>(rows_at + t * kTileRows * Shape::kRowStride, FirstTile() + i, a);
+        float c[4] = {};
+        Fragment::Multiply(c, a, weights.x, weights.y);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) state.o[i][k] = __fmaf_rn(c[k], factor[t][k % 2], state.o[i][k]);
+      }
+    }
+  }
+
+  __device__ float* Partial(uint32_t list_index, uint32_t unit) const {
+    return launch_.partials + (static_cast<size_t>(list_index) * launch_.max_units + unit) * Shape::kPartialFloats;
+  }
+
+  __device__ void WritePartial(uint32_t list_index, uint32_t unit, const State& state) {
+    float* partial = Partial(list_index, unit);
+    if (2 * Pair() < group_) {
+#pragma unroll
+      for (int i = 0; i < Shape::kWarpTiles; ++i) {
+        if (FirstTile() + i >= Shape::kValueTiles) break;
+        reinterpret_cast<float4*>(partial)[(FirstTile() + i) * 32 + Lane()] =
+            make_float4(state.o[i][0], state.o[i][1], state.o[i][2], state.o[i][3]);
+      }
+    }
+    if (threadIdx.x < 4) {
+      reinterpret_cast<float4*>(partial + Shape::kValueTiles * 128)[Pair()] =
+          make_float4(state.m[0], state.l[0], state.m[1], state.l[1]);
+    }
+  }
+
+  // Whether this block is the last of the list's to have written its partial result, which it then may read.
+  __device__ bool IsLast(uint32_t list_index, uint32_t units) {
+    uint32_t& arrived = *reinterpret_cast<uint32_t*>(shared_);  // no rows are on their way any more
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      arrived = atomicAdd(launch_.counters + list_index, 1);
+      __threadfence();
+    }
+    __syncthreads();
+    if (arrived + 1 != units) return false;
+    if (threadIdx.x == 0) launch_.counters[list_index] = 0;  // for the next launch
+    return true;
+  }
+
+  __device__ void Merge(uint32_t list_index, uint32_t units, State& result) {
+    result = State();
+    State pair, octet;
+#pragma unroll 4
+    for (uint32_t unit = 0; unit < units; ++unit) {
+      State part;
+      ReadPartial(Partial(list_index, unit), part);
+      const uint32_t done = unit + 1;
+      if (launch_.level == kSplit) {
+        pair.Fold(part);
+        if (done % 2 == 0) octet.Fold(pair);
+        if (done % 8 == 0) result.Fold(octet);
+      } else if (launch_.level == kPair) {
+        octet.Fold(part);
+        if (done % 4 == 0) result.Fold(octet);
+      } else {
+        result.Fold(part);
+      }
+    }
+    octet.Fold(pair);
+    result.Fold(octet);
+  }
+
+  __device__ void ReadPartial(const float* partial, State& state) {
+    if (2 * Pair() >= group_) return;
+#pragma unroll
+    for (int i = 0; i < Shape::kWarpTiles; ++i) {
+      if (FirstTile() + i >= Shape::kValueTiles) break;
+      const float4 o = __ldcg(reinterpret_cast<const float4*>(partial) + (FirstTile() + i) * 32 + Lane());
+      state.o[i][0] = o.x;
+      state.o[i][1] = o.y;
+      state.o[i][2] = o.z;
+      state.o[i][3] = o.w;
+    }
+    const float4 ml = __ldcg(reinterpret_cast<const float4*>(partial + Shape::kValueTiles * 128) + Pair());
+    state.m[0] = ml.x;
+    state.l[0] = ml.y;
+    state.m[1] = ml.z;
+    state.l[1] = ml.w;
+  }
+
+  __device__ void Write(uint32_t list_index, const State& state) {
+    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
+#pragma unroll
+    for (int head = 0; head < 2; ++head) {
+      const int in_group = 2 * Pair() + head;
+      if (in_group >= group_) break;
+      const size_t query = static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_ + in_group;
+      const float inverse = state.l[head] == 0 ? 0.0f : 1 / state.l[head];
+#pragma unroll
+      for (int i = 0; i < Shape::kWarpTiles; ++i) {
+        if (FirstTile() + i >= Shape::kValueTiles) break;
+#pragma unroll
+        for (int high = 0; high < 2; ++high) {
+          const size_t at = query * kHeadDim + Fragment::ValueElement(FirstTile() + i, Quad(), high);
+          const float value = state.o[i][2 * high + head] * inverse + 0.0f;  // no negative zero: Fold may lose it
+          if (params_.out_dtype == Dtype::kF32) {
+            static_cast<float*>(params_.out)[at] = value;
+          } else {
+            static_cast<__nv_bfloat16*>(params_.out)[at] = __float2bfloat16(value);
+          }
+        }
+      }
+      if (params_.lse != nullptr && Warp() == 0 && Quad() == 0) {
+        params_.lse[query] =
+            state.l[head] == 0 ? -INFINITY : (state.m[head] + log2f(state.l[head])) * 0.6931471805599453f;
+      }
+    }
+  }
+
+  const DecodeLaunch& launch_;
+  const DecodeAttentionParams& params_;
+  unsigned char* shared_;
+  Exchange* exchange_;
+  int group_;
+};
+
+template <int kHeadDim, Dtype kDtype>
+__global__ void __launch_bounds__(kDecodeWarps * 32)
+    DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
+  extern __shared__ __align__(16) unsigned char shared[];
+  WaitForKernelBefore();
+  DecodeBlock<kHeadDim, kDtype>(launch, shared).Run();
+}
+
+}  // namespace winnow::cuda
