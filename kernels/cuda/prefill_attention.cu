@@ -1,7 +1,8 @@
 #include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/prefill_mma.h"
 
 namespace winnow::cuda {
 
-const PrefillAttentionKernels kPrefillAttentionKernels = {};
+const PrefillAttentionKernels kPrefillAttentionKernels = {.prefill_attention = PrefillAttentionMma};
 
 }  // namespace winnow::cuda

@@ -17,6 +17,13 @@ __device__ inline T WarpSum(T value) {
   return value;
 }
 
+// 2^x to two units in the last place; 2^0 is 1, and what would be denormal is 0.
+__device__ inline float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 __device__ inline uint32_t PackBf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return reinterpret_cast<const uint32_t&>(pair);
