@@ -77,7 +77,7 @@ struct InferenceProcessOptions {
   int threads = 0;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
-  uint32_t prefill_chunk = 512;
+  uint32_t prefill_chunk = 0;
   int64_t slot_memory_bytes = 0;
   int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;

@@ -107,7 +107,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   const absl::StatusOr<SelectionSpec> spec = selection.Resolve();
   if (spec.ok() && spec->predictor == Predictor::kDepth && spec->projection == Projection::kCacheRank) {
     options.cache.model = model;
-    options.cache.compute = compute;
+    options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
   return options;
 }

@@ -6,9 +6,18 @@
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
 #include "inference_rank/cpu_backend.h"
+#include "inference_rank/device/cuda_backend.h"
 #include "inference_rank/fingerprint.h"
 
 namespace winnow {
+namespace {
+
+// A GPU needs more tokens at a time to reach its rate.
+constexpr uint32_t kCpuPrefillChunk = 512;
+constexpr uint32_t kGpuPrefillChunk = 2048;
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const InferenceRankOptions& options,
                                                                      std::unique_ptr<Transport> transport,
                                                                      const v1::Identity& identity) {
@@ -42,14 +51,13 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                        .compute_dtype = options.compute_dtype,
                                        .kv_dtype = options.kv_dtype,
                                        .max_context_tokens = rank->options_.max_context_tokens,
-                                       .prefill_chunk_tokens = options.prefill_chunk_tokens,
                                        .needs = {.layout = rank->layout_,
                                                  .selection = selection,
                                                  .max_context_tokens = rank->options_.max_context_tokens,
                                                  .max_running = options.max_running,
                                                  .slot_memory_bytes = options.slot_memory_bytes,
                                                  .prefill_memory_bytes = options.prefill_memory_bytes}};
-  WINNOW_ASSIGN_OR_RETURN(rank->backend_, NewCpuBackend(backend_options, options.isa, options.num_threads));
+  WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
   Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
   rank->fingerprint_ = InferenceFingerprint(checkpoint->Digest(), rank->layout_, backend.forward(), backend.numerics());
@@ -58,10 +66,13 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   Engine::Options engine_options;
   engine_options.limits = {.max_running = options.max_running,
                            .prefill_memory_bytes = backend.memory_plan().prefill_bytes};
-  engine_options.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  engine_options.prefill_chunk_tokens = rank->options_.prefill_chunk_tokens;
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.prefill_region = backend.prefill_region();
+  engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
+    if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
+  };
   rank->engine_ = std::make_unique<Engine>(
       std::move(engine_options), rank->layout_, backend.forward(), std::move(slots), std::move(transport),
       LinkTable::Options{.identity = identity, .fingerprint = rank->fingerprint_}, *rank->metrics_);
@@ -76,6 +87,29 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
 }
 
 InferenceRank::~InferenceRank() = default;
+
+absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
+  const uint32_t chunk = options_.prefill_chunk_tokens;
+  if (options_.device.kind != DeviceChoice::Kind::kCpu) {
+    options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, options_.device.ordinal);
+    if (gpu.ok()) {
+      backend_ = *std::move(gpu);
+      device_description_ = backend_->description();
+    } else if (options_.device.kind == DeviceChoice::Kind::kCuda || !CpuWouldDo(gpu.status())) {
+      return Annotate(gpu.status(), absl::StrCat("--device=", ToString(options_.device)));
+    } else {
+      device_description_ = absl::StrCat(" (--device=auto: ", gpu.status().message(), ")");
+    }
+  }
+  if (backend_ == nullptr) {
+    options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
+    WINNOW_ASSIGN_OR_RETURN(backend_, NewCpuBackend(options, options_.isa, options_.num_threads));
+    device_description_ = absl::StrCat(backend_->description(), device_description_);
+  }
+  options_.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  return absl::OkStatus();
+}
 
 std::vector<std::string> InferenceRank::warnings() const {
   std::vector<std::string> all = config_.warnings;

@@ -1,5 +1,7 @@
 #include "inference_rank/prefill_step.h"
 
+#include <algorithm>
+
 namespace winnow {
 
 void PrefillStep::Begin(Sequence& sequence, uint32_t count) {
@@ -10,6 +12,13 @@ void PrefillStep::Begin(Sequence& sequence, uint32_t count) {
 
 PrefillKv::Rows PrefillStep::Destination(int layer) {
   return sequence_->arena->on_device() ? RowsOf(layer) : Rows();
+}
+
+int PrefillStep::QueriesWanted(int num_tokens) const {
+  const uint32_t of_prompt = std::min(PromptQueries(sequence_->spec), sequence_->prompt_tokens());
+  const uint32_t from = std::max(sequence_->prompt_tokens() - of_prompt, first_);
+  const uint32_t end = first_ + static_cast<uint32_t>(num_tokens);
+  return from < end ? static_cast<int>(end - from) : 0;
 }
 
 PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) {

@@ -18,6 +18,7 @@ class PrefillStep final : public PrefillKv {
   // Starts a chunk of `count` tokens at sequence.next_position.
   void Begin(Sequence& sequence, uint32_t count);
   Rows Destination(int layer) override;
+  int QueriesWanted(int num_tokens) const override;
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
   // After the chunk: the sequence's position moves on.
   void Finish();

@@ -69,6 +69,8 @@ class DecodeKv {
   virtual ~DecodeKv() = default;
   // Layers ahead that queries are to be predicted for, 0 = not at all.
   virtual int Lookahead() const = 0;
+  // False: Publish does without the residual that enters `layer`.
+  virtual bool NeedsHidden(int /*layer*/) const { return true; }
   // The layer's rows and queries exist: make the rows resident, send everything to the cache rank.
   virtual void Publish(const DecodeLayerOutput& output) = 0;
   // Returns when the slots to attend to at `layer` are known and filled: adds the lists of all heads of all rows.
@@ -91,6 +93,8 @@ class PrefillKv {
   // Where the forward pass itself writes the layer's new rows and reads the earlier ones, when they lie in memory of
   // its device; null `kv`: Publish keeps the rows.
   virtual Rows Destination(int /*layer*/) { return {}; }
+  // Of the chunk's `num_tokens` queries Publish reads those of the last so many.
+  virtual int QueriesWanted(int num_tokens) const { return num_tokens; }
   // The layer's rows and queries exist in host memory: keep the rows (unless Destination named a place) and send them.
   // `kv_rows` [num_tokens, num_kv_heads, 2 * head_dim]; `q_pre_rope` [num_tokens, num_query_heads, head_dim]. Returns
   // where attention finds rows 0 .. first_position + num_tokens - 1 of the layer.

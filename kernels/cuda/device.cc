@@ -51,6 +51,28 @@ class CapturedGraph final : public Graph {
   const cudaGraphExec_t exec_;
 };
 
+class HostEvent final : public Event {
+ public:
+  explicit HostEvent(int ordinal) : ordinal_(ordinal) {
+    cudaSetDevice(ordinal_);
+    cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+  }
+  ~HostEvent() override { cudaEventDestroy(event_); }
+  void Record(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    recorded_ = cudaEventRecord(event_, stream);
+  }
+  absl::Status Wait() override {
+    if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
+    return ToStatus(cudaEventSynchronize(event_), "on the GPU");
+  }
+
+ private:
+  const int ordinal_;
+  cudaEvent_t event_ = nullptr;
+  cudaError_t recorded_ = cudaSuccess;
+};
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(int ordinal, DeviceInfo info) : ordinal_(ordinal), info_(std::move(info)) {}
@@ -110,6 +132,8 @@ class CudaDevice final : public Device {
     Note(cudaGetLastError());
     return ToStatus(std::exchange(first_error_, cudaSuccess), "launch");
   }
+
+  std::unique_ptr<Event> NewEvent() override { return std::make_unique<HostEvent>(ordinal_); }
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) override {
     Bind();

@@ -25,6 +25,16 @@ class Graph {
   virtual void Launch(Stream stream) = 0;
 };
 
+// A point in the work of a stream that the host can wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void Record(Stream stream) = 0;
+  // Until the work before the last Record is done; at once where there was none. The error of that work, or of any
+  // before it that was sticky.
+  virtual absl::Status Wait() = 0;
+};
+
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).
 struct IpcHandle {
   unsigned char bytes[64];
@@ -56,6 +66,8 @@ class Device {
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
+
+  virtual std::unique_ptr<Event> NewEvent() = 0;
 
   // Captures what `enqueue` launches on the stream.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) = 0;
