@@ -2,13 +2,14 @@ add_executable(winnow-gpu-check
   gpu/attention_section.cc
   gpu/cache_section.cc
   gpu/elementwise_section.cc
+  gpu/engine_section.cc
   gpu/gpu_check.cc
   gpu/gpu_context.cc
   gpu/matmul_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc
   gpu/selection_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags inference_rank kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags inference_device inference_rank kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()

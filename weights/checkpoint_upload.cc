@@ -39,9 +39,7 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
   const size_t shard = weights.options_.shard.index;
   const size_t hidden = part.hidden_size, vocab = part.vocab_size, intermediate = part.intermediate_size;
   const size_t q = part.q_features(), kv = part.kv_features();
-  size_t largest = weights.layer(0).qkv.out_features * hidden;
-  if (all) largest = std::max({largest, 2 * intermediate * hidden, part.tie_word_embeddings ? 0 : vocab * hidden});
-  WINNOW_ASSIGN_OR_RETURN(staging_, device_.Allocate(largest * sizeof(uint16_t)));
+  WINNOW_ASSIGN_OR_RETURN(staging_, NewStaging(device_, weights));
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(kPinnedBytes));
   WINNOW_RETURN_IF_ERROR(FillVectors(weights));
   for (int l = 0; l < part.num_layers; ++l) {
@@ -68,6 +66,7 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
   if (all) {
     WINNOW_RETURN_IF_ERROR(Upload({{std::string(kEmbeddingTensor), 0, vocab, 0, hidden}}, weights.embedding_));
     if (part.tie_word_embeddings) {
+      // Does nothing where the two share memory.
       table_.matmul->pack(stream_, weights.embedding_, weights.lm_head_);
     } else {
       WINNOW_RETURN_IF_ERROR(FillMatrix({{std::string(kLmHeadTensor), 0, vocab, 0, hidden}}, weights.lm_head_));
@@ -115,8 +114,9 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
 }
 
 absl::Status CheckpointUpload::FillMatrix(const std::vector<Piece>& pieces, const cuda::DeviceMatrix& matrix) {
-  WINNOW_RETURN_IF_ERROR(Upload(pieces, staging_->data()));
-  table_.matmul->pack(stream_, staging_->data(), matrix);
+  void* const row_major = StagingOf(matrix, staging_.get());
+  WINNOW_RETURN_IF_ERROR(Upload(pieces, row_major));
+  table_.matmul->pack(stream_, row_major, matrix);
   return absl::OkStatus();
 }
 

@@ -94,9 +94,12 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
     take(hidden, config_.intermediate_size, layer.down);
   }
   if (all) {
-    // Of its own even where it is tied: the two are read in different orders.
-    TakeMatrix(*table.matmul, arena, options_.dtype, config_.vocab_size, config_.hidden_size, lm_head_);
     embedding_ = arena.Take(static_cast<size_t>(config_.vocab_size) * hidden * DtypeBytes(Dtype::kBf16));
+    if (ties_tables()) {
+      lm_head_ = {.data = embedding_, .out_features = config_.vocab_size, .in_features = config_.hidden_size};
+    } else {
+      TakeMatrix(*table.matmul, arena, options_.dtype, config_.vocab_size, config_.hidden_size, lm_head_);
+    }
   }
   return arena.used_bytes();
 }
@@ -125,6 +128,20 @@ size_t DeviceWeights::bytes_per_step() const {
   return bytes;
 }
 
+absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights) {
+  if (weights.dtype() == Dtype::kBf16) return nullptr;
+  size_t largest = 0;
+  for (const cuda::DeviceMatrix& matrix :
+       {weights.layer(0).qkv, weights.layer(0).o, weights.layer(0).gate_up, weights.lm_head()}) {
+    largest = std::max(largest, static_cast<size_t>(matrix.out_features) * matrix.in_features);
+  }
+  return device.Allocate(largest * DtypeBytes(Dtype::kBf16));
+}
+
+void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging) {
+  return matrix.dtype == Dtype::kBf16 ? const_cast<void*>(matrix.data) : staging->data();
+}
+
 // Fills carved memory with values from a seed.
 class WeightSynthesis {
  public:
@@ -133,13 +150,7 @@ class WeightSynthesis {
 
   absl::Status Fill(DeviceWeights& weights) {
     const ModelConfig& config = weights.config_;
-    const size_t hidden = config.hidden_size;
-    size_t largest = static_cast<size_t>(weights.layer(0).qkv.out_features) * hidden;
-    if (weights.lm_head_.data != nullptr) {
-      largest = std::max({largest, 2 * static_cast<size_t>(config.intermediate_size) * hidden,
-                          static_cast<size_t>(config.vocab_size) * hidden});
-    }
-    WINNOW_ASSIGN_OR_RETURN(staging_, device_.Allocate(largest * DtypeBytes(Dtype::kBf16)));
+    WINNOW_ASSIGN_OR_RETURN(staging_, NewStaging(device_, weights));
     FillVectors(weights);
     uint64_t number = 0;
     for (DeviceLayerWeights& layer : weights.layers_) {
@@ -147,10 +158,10 @@ class WeightSynthesis {
         FillMatrix(*matrix, ++number);
       }
     }
-    FillMatrix(weights.lm_head_, ++number);
+    if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
     if (weights.embedding_ != nullptr) {
-      table_.elementwise->fill_normal(stream_, weights.embedding_, static_cast<size_t>(config.vocab_size) * hidden,
-                                      Seed(++number), 1.0f);
+      const size_t elements = static_cast<size_t>(config.vocab_size) * config.hidden_size;
+      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(++number), 1.0f);
     }
     return device_.Synchronize(stream_);
   }
@@ -174,8 +185,9 @@ class WeightSynthesis {
     if (matrix.data == nullptr) return;
     const size_t elements = static_cast<size_t>(matrix.out_features) * matrix.in_features;
     const float stddev = 1 / std::sqrt(static_cast<float>(matrix.in_features));
-    table_.elementwise->fill_normal(stream_, staging_->data(), elements, Seed(number), stddev);
-    table_.matmul->pack(stream_, staging_->data(), matrix);
+    void* const row_major = StagingOf(matrix, staging_.get());
+    table_.elementwise->fill_normal(stream_, row_major, elements, Seed(number), stddev);
+    table_.matmul->pack(stream_, row_major, matrix);
   }
 
   const cuda::CudaTable& table_;
@@ -213,10 +225,9 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
   return weights;
 }
 
-absl::Status DeviceWeights::SetQueryBias(cuda::Device& device, const std::vector<float>& bias) {
+absl::Status DeviceWeights::SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias) {
   const size_t features = config_.q_features();
   WINNOW_CHECK(config_.qkv_bias && bias.size() == layers_.size() * features);
-  const cuda::Stream stream = device.NewStream();
   for (size_t l = 0; l < layers_.size(); ++l) {
     device.CopyAsync(const_cast<float*>(layers_[l].qkv_bias), bias.data() + l * features, features * sizeof(float),
                      stream);

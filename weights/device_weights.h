@@ -82,7 +82,7 @@ class DeviceWeights {
   const std::vector<std::string>& warnings() const { return warnings_; }  // of the checkpoint, to be logged once
 
   // Of a synthetic model with query_bias: bias [num_layers][q_features] in host memory. Waits for the copy.
-  absl::Status SetQueryBias(cuda::Device& device, const std::vector<float>& bias);
+  absl::Status SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias);
 
  private:
   DeviceWeights(ModelConfig config, const DeviceWeightOptions& options)
@@ -90,6 +90,8 @@ class DeviceWeights {
   // Cuts `region` (null: counts only) and returns the bytes used. Vectors come first, in vector_bytes.
   size_t Carve(const cuda::CudaTable& table, void* region);
   absl::Status Allocate(const cuda::CudaTable& table, cuda::Device& device);
+  // The embedding is the lm_head too, in one piece of memory.
+  bool ties_tables() const { return config_.tie_word_embeddings && options_.dtype == Dtype::kBf16; }
   friend size_t DeviceWeightBytes(const cuda::CudaTable&, const ModelConfig&, const DeviceWeightOptions&);
   friend class CheckpointUpload;
   friend class WeightSynthesis;
@@ -104,5 +106,9 @@ class DeviceWeights {
   size_t vector_bytes_ = 0;  // of all norms and biases, at the region's begin
   std::vector<std::string> warnings_;
 };
+
+// Where a matrix is row-major bf16 before it is packed: in place, or in memory for the largest of them.
+absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights);
+void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging);
 
 }  // namespace winnow

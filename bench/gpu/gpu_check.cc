@@ -63,7 +63,7 @@ int Run() {
     for (const bool benching : {false, true}) {
       if (!absl::GetFlag(benching ? FLAGS_bench : FLAGS_check)) continue;
       for (const GpuSection& section : {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(),
-                                        CacheSection(), PrefillAttentionSection()}) {
+                                        CacheSection(), PrefillAttentionSection(), EngineSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {

@@ -61,23 +61,25 @@ Sequence NewSequence(GpuContext& gpu, const Shape& shape, float key_deviation) {
   return sequence;
 }
 
+using Kernel = decltype(cuda::PrefillAttentionKernels::prefill_attention);
+
 // The chunk [begin, end) of a sequence.
-std::vector<uint16_t> Attend(GpuContext& gpu, const Shape& shape, const Sequence& sequence, int begin, int end) {
+std::vector<uint16_t> Attend(GpuContext& gpu, Kernel kernel, const Shape& shape, const Sequence& sequence, int begin,
+                             int end) {
   const size_t row = static_cast<size_t>(shape.num_query_heads) * shape.head_dim;
   uint16_t* out = gpu.New<uint16_t>((end - begin) * row);
-  gpu.table.prefill->prefill_attention(gpu.stream,
-                                       {.q = sequence.q_device + begin * row,
-                                        .num_queries = end - begin,
-                                        .first_position = static_cast<uint32_t>(begin),
-                                        .num_query_heads = shape.num_query_heads,
-                                        .num_kv_heads = shape.num_kv_heads,
-                                        .head_dim = shape.head_dim,
-                                        .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
-                                        .kv = sequence.kv_device,
-                                        .kv_head_stride = sequence.kv_head_stride,
-                                        .streaming_window = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows),
-                                        .streaming_sinks = static_cast<uint32_t>(shape.sinks),
-                                        .out = out});
+  kernel(gpu.stream, {.q = sequence.q_device + begin * row,
+                      .num_queries = end - begin,
+                      .first_position = static_cast<uint32_t>(begin),
+                      .num_query_heads = shape.num_query_heads,
+                      .num_kv_heads = shape.num_kv_heads,
+                      .head_dim = shape.head_dim,
+                      .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+                      .kv = sequence.kv_device,
+                      .kv_head_stride = sequence.kv_head_stride,
+                      .streaming_window = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows),
+                      .streaming_sinks = static_cast<uint32_t>(shape.sinks),
+                      .out = out});
   return gpu.Download(out, (end - begin) * row);
 }
 
@@ -125,11 +127,11 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
   return worst;
 }
 
-void CheckShape(GpuContext& gpu, const Shape& shape, float key_deviation = 1) {
+void CheckShape(GpuContext& gpu, Kernel kernel, const Shape& shape, float key_deviation = 1) {
   const Sequence sequence = NewSequence(gpu, shape, key_deviation);
   const int begin = shape.first_position, end = begin + shape.num_queries;
   const size_t row = static_cast<size_t>(shape.num_query_heads) * shape.head_dim;
-  const std::vector<uint16_t> got = Attend(gpu, shape, sequence, begin, end);
+  const std::vector<uint16_t> got = Attend(gpu, kernel, shape, sequence, begin, end);
   double worst = 0;
   for (int sample = 0; sample < 160; ++sample) {
     // The first and the last queries, and some between.
@@ -149,46 +151,49 @@ void CheckShape(GpuContext& gpu, const Shape& shape, float key_deviation = 1) {
   for (int round = 0; round < 3 && shape.num_queries > 1; ++round) {
     const int from = begin + static_cast<int>(gpu.random() % shape.num_queries);
     const int to = from + 1 + static_cast<int>(gpu.random() % (end - from));
-    const std::vector<uint16_t> part = Attend(gpu, shape, sequence, from, to);
+    const std::vector<uint16_t> part = Attend(gpu, kernel, shape, sequence, from, to);
     const bool same = std::equal(part.begin(), part.end(), got.begin() + (from - begin) * row);
     gpu.report.Check(absl::StrFormat("chunk [%d, %d), %s", from, to, shape.Name()), same ? 0 : 1, 0);
   }
   gpu.FreeAll();
 }
 
-void Check(GpuContext& gpu) {
+void CheckKernel(GpuContext& gpu, Kernel kernel) {
   for (const int head_dim : {64, 96, 128, 256}) {
     for (const int group : {1, 5, 8}) {
-      CheckShape(gpu, {.head_dim = head_dim,
-                       .num_query_heads = 2 * group,
-                       .num_kv_heads = 2,
-                       .first_position = 0,
-                       .num_queries = 700});
+      CheckShape(gpu, kernel,
+                 {.head_dim = head_dim,
+                  .num_query_heads = 2 * group,
+                  .num_kv_heads = 2,
+                  .first_position = 0,
+                  .num_queries = 700});
     }
     CheckShape(
-        gpu,
+        gpu, kernel,
         {.head_dim = head_dim, .num_query_heads = 6, .num_kv_heads = 2, .first_position = 1931, .num_queries = 333});
-    CheckShape(gpu,
+    CheckShape(gpu, kernel,
                {.head_dim = head_dim, .num_query_heads = 4, .num_kv_heads = 4, .first_position = 77, .num_queries = 1});
-    CheckShape(gpu, {.head_dim = head_dim,
-                     .num_query_heads = 6,
-                     .num_kv_heads = 3,
-                     .first_position = 200,
-                     .num_queries = 900,
-                     .sinks = 4,
-                     .windows = {0, 100, 256}});
-    CheckShape(gpu, {.head_dim = head_dim,
-                     .num_query_heads = 2,
-                     .num_kv_heads = 2,
-                     .first_position = 1000,
-                     .num_queries = 200,
-                     .sinks = 0,
-                     .windows = {1, 129}});
+    CheckShape(gpu, kernel,
+               {.head_dim = head_dim,
+                .num_query_heads = 6,
+                .num_kv_heads = 3,
+                .first_position = 200,
+                .num_queries = 900,
+                .sinks = 4,
+                .windows = {0, 100, 256}});
+    CheckShape(gpu, kernel,
+               {.head_dim = head_dim,
+                .num_query_heads = 2,
+                .num_kv_heads = 2,
+                .first_position = 1000,
+                .num_queries = 200,
+                .sinks = 0,
+                .windows = {1, 129}});
   }
   // Scores of a spread of 20: the running maximum jumps.
-  CheckShape(gpu, {.head_dim = 128, .num_query_heads = 5, .num_kv_heads = 1, .first_position = 0, .num_queries = 3000},
-             20);
-  CheckShape(gpu,
+  CheckShape(gpu, kernel,
+             {.head_dim = 128, .num_query_heads = 5, .num_kv_heads = 1, .first_position = 0, .num_queries = 3000}, 20);
+  CheckShape(gpu, kernel,
              {.head_dim = 128, .num_query_heads = 40, .num_kv_heads = 8, .first_position = 6000, .num_queries = 2048});
 }
 
@@ -196,7 +201,7 @@ void Check(GpuContext& gpu) {
 // H200 (790 TFLOP/s) where nothing better is known.
 constexpr double kMatmulFlopsPerUs = 790e6;
 
-void BenchShape(GpuContext& gpu, const Shape& shape, double goal_fraction) {
+void BenchShape(GpuContext& gpu, Kernel kernel, const Shape& shape, double goal_fraction) {
   const int length = shape.first_position + shape.num_queries;
   const size_t q_elements = static_cast<size_t>(shape.num_queries) * shape.num_query_heads * shape.head_dim;
   const size_t kv_elements = static_cast<size_t>(length) * shape.num_kv_heads * 2 * shape.head_dim;
@@ -209,18 +214,18 @@ void BenchShape(GpuContext& gpu, const Shape& shape, double goal_fraction) {
   const double us = gpu.MedianUs(
       1, 1,
       [&](cuda::Stream stream, int) {
-        gpu.table.prefill->prefill_attention(stream, {.q = q,
-                                                      .num_queries = shape.num_queries,
-                                                      .first_position = static_cast<uint32_t>(shape.first_position),
-                                                      .num_query_heads = shape.num_query_heads,
-                                                      .num_kv_heads = shape.num_kv_heads,
-                                                      .head_dim = shape.head_dim,
-                                                      .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
-                                                      .kv = kv,
-                                                      .kv_head_stride = length,
-                                                      .streaming_window = windows,
-                                                      .streaming_sinks = static_cast<uint32_t>(shape.sinks),
-                                                      .out = out});
+        kernel(stream, {.q = q,
+                        .num_queries = shape.num_queries,
+                        .first_position = static_cast<uint32_t>(shape.first_position),
+                        .num_query_heads = shape.num_query_heads,
+                        .num_kv_heads = shape.num_kv_heads,
+                        .head_dim = shape.head_dim,
+                        .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
+                        .kv = kv,
+                        .kv_head_stride = length,
+                        .streaming_window = windows,
+                        .streaming_sinks = static_cast<uint32_t>(shape.sinks),
+                        .out = out});
       },
       7);
   double pairs = 0;  // that are not masked, of all query heads
@@ -238,24 +243,40 @@ void BenchShape(GpuContext& gpu, const Shape& shape, double goal_fraction) {
   gpu.FreeAll();
 }
 
-void Bench(GpuContext& gpu) {
+void BenchKernel(GpuContext& gpu, Kernel kernel) {
   Shape shape = {.head_dim = 128, .num_query_heads = 40, .num_kv_heads = 8, .first_position = 0, .num_queries = 2048};
-  BenchShape(gpu, shape, 0);
+  BenchShape(gpu, kernel, shape, 0);
   shape.num_queries = 8192;
-  BenchShape(gpu, shape, 0.6);
+  BenchShape(gpu, kernel, shape, 0.6);
   shape.num_queries = 32768;
-  BenchShape(gpu, shape, 0.6);
+  BenchShape(gpu, kernel, shape, 0.6);
   shape.first_position = 30720;
   shape.num_queries = 2048;
-  BenchShape(gpu, shape, 0.6);
+  BenchShape(gpu, kernel, shape, 0.6);
   shape.sinks = 128;  // half of the heads stream, as LServe has it
   shape.windows = {0, 256, 0, 256, 0, 256, 0, 256};
-  BenchShape(gpu, shape, 0);
+  BenchShape(gpu, kernel, shape, 0);
   for (const int head_dim : {64, 96, 256}) {
     BenchShape(
-        gpu, {.head_dim = head_dim, .num_query_heads = 32, .num_kv_heads = 8, .first_position = 0, .num_queries = 8192},
-        0);
+        gpu, kernel,
+        {.head_dim = head_dim, .num_query_heads = 32, .num_kv_heads = 8, .first_position = 0, .num_queries = 8192}, 0);
   }
+}
+
+// Both paths where there are two; the slower one first.
+void Check(GpuContext& gpu) {
+  gpu.report.Note("prefill attention", "checking the kernel for any GPU");
+  CheckKernel(gpu, gpu.table.prefill->prefill_attention_any_gpu);
+  gpu.report.Note("prefill attention", "checking the kernel for this GPU");
+  CheckKernel(gpu, gpu.table.prefill->prefill_attention);
+}
+
+void Bench(GpuContext& gpu) {
+  gpu.report.Note("prefill attention", "timing the kernel for any GPU");
+  BenchShape(gpu, gpu.table.prefill->prefill_attention_any_gpu,
+             {.head_dim = 128, .num_query_heads = 40, .num_kv_heads = 8, .first_position = 0, .num_queries = 8192}, 0);
+  gpu.report.Note("prefill attention", "timing the kernel for this GPU");
+  BenchKernel(gpu, gpu.table.prefill->prefill_attention);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ namespace winnow {
 GpuSection AttentionSection();
 GpuSection CacheSection();
 GpuSection ElementwiseSection();
+GpuSection EngineSection();
 GpuSection MatmulSection();
 GpuSection PrefillAttentionSection();
 GpuSection SelectionSection();

@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const cuda::C
   std::unique_ptr<DeviceLayers> layers(new DeviceLayers(table, weights.config(), &weights, options));
   WINNOW_ASSIGN_OR_RETURN(layers->memory_, device.Allocate(layers->Carve(nullptr)));
   layers->Carve(layers->memory_->data());
+  if (options.max_prefill_rows > 0) layers->plans_ = table.matmul->open_prefill_plans();
   const RopeTable rope = ComputeRope(weights.config().rope, weights.config().head_dim);
   layers->rope_attention_factor_ = rope.attention_factor;
   const cuda::Stream stream = device.NewStream();
@@ -115,7 +116,8 @@ void DeviceLayers::Norm(cuda::Stream stream, const float* weight, int num_rows) 
 void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x,
                           int num_rows, const MatmulOutput& output) {
   if (phase == DevicePhase::kPrefill) {
-    table_.matmul->prefill_matmul(stream, {.x = x,
+    table_.matmul->prefill_matmul(stream, {.plans = plans_.get(),
+                                           .x = x,
                                            .x_stride = weight.in_features,
                                            .num_rows = num_rows,
                                            .weight = weight,

@@ -115,6 +115,7 @@ class DeviceLayers {
   const float scale_;
   float rope_attention_factor_ = 1;
   std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<cuda::PrefillPlans> plans_;
 
   float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
   float* hidden_ = nullptr;         // [rows, hidden_size]

@@ -51,17 +51,15 @@ class CapturedGraph final : public Graph {
   const cudaGraphExec_t exec_;
 };
 
-class HostEvent final : public Event {
+class StreamEvent final : public Event {
  public:
-  explicit HostEvent(int ordinal) : ordinal_(ordinal) {
-    cudaSetDevice(ordinal_);
-    cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
-  }
-  ~HostEvent() override { cudaEventDestroy(event_); }
+  StreamEvent(int ordinal, cudaEvent_t event) : ordinal_(ordinal), event_(event) {}
+  ~StreamEvent() override { cudaEventDestroy(event_); }
   void Record(Stream stream) override {
     cudaSetDevice(ordinal_);
     recorded_ = cudaEventRecord(event_, stream);
   }
+  void Hold(Stream stream) override { cudaStreamWaitEvent(stream, event_); }
   absl::Status Wait() override {
     if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
     return ToStatus(cudaEventSynchronize(event_), "on the GPU");
@@ -69,7 +67,7 @@ class HostEvent final : public Event {
 
  private:
   const int ordinal_;
-  cudaEvent_t event_ = nullptr;
+  const cudaEvent_t event_;
   cudaError_t recorded_ = cudaSuccess;
 };
 
@@ -127,13 +125,17 @@ class CudaDevice final : public Device {
     if (absl::Status status = CheckLaunches(); !status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream), "on the GPU");
   }
+  std::unique_ptr<Event> NewEvent() override {
+    Bind();
+    cudaEvent_t event = nullptr;
+    Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return std::make_unique<StreamEvent>(ordinal_, event);
+  }
   absl::Status CheckLaunches() override {
     Bind();
     Note(cudaGetLastError());
     return ToStatus(std::exchange(first_error_, cudaSuccess), "launch");
   }
-
-  std::unique_ptr<Event> NewEvent() override { return std::make_unique<HostEvent>(ordinal_); }
 
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) override {
     Bind();

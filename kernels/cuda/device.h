@@ -25,13 +25,15 @@ class Graph {
   virtual void Launch(Stream stream) = 0;
 };
 
-// A point in the work of a stream that the host can wait for.
+// A point in a stream's work, recorded anew as often as wanted. Within a capture it forks or joins the graph.
 class Event {
  public:
   virtual ~Event() = default;
   virtual void Record(Stream stream) = 0;
-  // Until the work before the last Record is done; at once where there was none. The error of that work, or of any
-  // before it that was sticky.
+  // What is enqueued on `stream` from now on starts when what was recorded last has ended.
+  virtual void Hold(Stream stream) = 0;
+  // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
+  // earlier work if it was sticky.
   virtual absl::Status Wait() = 0;
 };
 
@@ -65,9 +67,8 @@ class Device {
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
-  virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
-
   virtual std::unique_ptr<Event> NewEvent() = 0;
+  virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 
   // Captures what `enqueue` launches on the stream.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) = 0;

@@ -91,13 +91,13 @@ __global__ void BeginChunk(const BeginChunkParams p) {
 __global__ void FillSlots(const FillSlotsParams p) {
   const int head = blockIdx.y % p.num_kv_heads, layer = blockIdx.y / p.num_kv_heads;
   const AttentionList list = p.lists[layer * p.lists_layer_stride + head];
-  const uint32_t count = list.sinks + list.selected_count + list.recent_count;
+  const uint32_t count = list.sinks + list.selected_count + p.recent_count;
   const uint32_t lane = threadIdx.x % 32, warps = gridDim.x * (blockDim.x / 32);
   const int64_t words = p.row_bytes / sizeof(uint4);
   for (uint32_t j = (blockIdx.x * blockDim.x + threadIdx.x) / 32; j < count; j += warps) {
     uint32_t position = j, local = j;
     if (j >= list.sinks + list.selected_count) {
-      position = list.recent_begin + j - list.sinks - list.selected_count;
+      position = p.recent_begin + j - list.sinks - list.selected_count;
       local = list.ring_base + position % list.ring_tokens;
     } else if (j >= list.sinks) {
       position = p.selected_positions[list.selected_first + j - list.sinks];

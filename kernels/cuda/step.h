@@ -69,7 +69,8 @@ struct BeginChunkParams {
 };
 
 // Copies the rows that lists attend to from where they lie by position into the lists' slots: what a prefill leaves to
-// decode steps. Row `position` of list l lies at rows + (l * list_stride + position) * row_bytes.
+// decode steps. Row `position` of list l lies at rows + (l * list_stride + position) * row_bytes. The recent part is
+// given here: the next step has yet to say it in the lists.
 struct FillSlotsParams {
   const void* rows = nullptr;
   int64_t list_stride = 0;               // in rows
@@ -80,6 +81,8 @@ struct FillSlotsParams {
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;            // as attention reads it
   const uint32_t* selected_positions = nullptr;  // the same rows' positions; may be null without selections
+  uint32_t recent_begin = 0;
+  uint32_t recent_count = 0;
   uint32_t max_count = 0;
   void* slot_pool = nullptr;
   size_t row_bytes = 0;  // a multiple of 16

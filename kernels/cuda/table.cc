@@ -12,12 +12,13 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .matmul = &kMatmulKernels,
                                   .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
+                                  .probe = &kProbeKernels,
+                                  .rows = &kRowKernels,
                                   .selection = &kSelectionKernels,
                                   .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
                                   .open_device = OpenDevice,
-                                  .rows = &kRowKernels,
                                   .versions = Versions,
                                   .can_access_peer = CanAccessPeer};
   return &table;

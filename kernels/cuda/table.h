@@ -10,6 +10,7 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/probe.h"
 #include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
@@ -31,12 +32,13 @@ struct CudaTable {
   const MatmulKernels* matmul = nullptr;
   const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
+  const ProbeKernels* probe = nullptr;
+  const RowKernels* rows = nullptr;
   const SelectionKernels* selection = nullptr;
   const StepKernels* step = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;
-  const RowKernels* rows = nullptr;
   CudaVersions (*versions)() = nullptr;
   bool (*can_access_peer)(int ordinal, int peer_ordinal) = nullptr;
 };

@@ -97,6 +97,7 @@ class HostEvent final : public cuda::Event {
  public:
   explicit HostEvent(HostDevice& device) : device_(device) {}
   void Record(cuda::Stream) override {}
+  void Hold(cuda::Stream) override {}
   absl::Status Wait() override { return device_.Wait(); }
 
  private:

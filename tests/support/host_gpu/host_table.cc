@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -135,16 +136,34 @@ void Sample(Stream, const cuda::SampleParams& p) {
 }
 
 size_t MatrixBytes(int out_features, int in_features, Dtype) {
-  return PackedBytes(out_features, in_features, Dtype::kBf16);
+  return static_cast<size_t>(out_features) * in_features * sizeof(uint16_t);
 }
 
-void Pack(Stream, const void* row_major, const cuda::DeviceMatrix& matrix) {
-  Cpu().pack({.weight = row_major,
+// On the device a matrix of bf16 lies row-major. What the CPU's kernels read is made from it at its first use.
+const void* PackedFor(const cuda::DeviceMatrix& matrix) {
+  struct Packed {
+    std::unique_ptr<std::byte[]> memory;
+    void* data;
+  };
+  static std::map<const void*, Packed> all;
+  const auto found = all.find(matrix.data);
+  if (found != all.end()) return found->second.data;
+  const size_t bytes = PackedBytes(matrix.out_features, matrix.in_features, Dtype::kBf16);
+  Packed packed{std::make_unique<std::byte[]>(bytes + 64), nullptr};
+  packed.data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(packed.memory.get()) + 63) / 64 * 64);
+  Cpu().pack({.weight = matrix.data,
               .dtype = Dtype::kBf16,
               .out_features = matrix.out_features,
               .in_features = matrix.in_features,
               .packed_dtype = Dtype::kBf16,
-              .packed = const_cast<void*>(matrix.data)});
+              .packed = packed.data});
+  return all.emplace(matrix.data, std::move(packed)).first->second.data;
+}
+
+void Pack(Stream, const void* row_major, const cuda::DeviceMatrix& matrix) {
+  if (row_major == matrix.data) return;
+  std::memcpy(const_cast<void*>(matrix.data), row_major,
+              MatrixBytes(matrix.out_features, matrix.in_features, matrix.dtype));
 }
 
 template <typename Params>
@@ -158,7 +177,7 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
   cpu(Team(), {.x = x.data(),
                .x_stride = in,
                .num_rows = p.num_rows,
-               .weight = {.data = p.weight.data, .out_features = out, .in_features = in, .dtype = Dtype::kBf16},
+               .weight = {.data = PackedFor(p.weight), .out_features = out, .in_features = in, .dtype = Dtype::kBf16},
                .y = y.data(),
                .y_stride = out});
   for (int row = 0; row < p.num_rows; ++row) {
@@ -267,49 +286,55 @@ void MoveRows(Stream, const cuda::MoveRowsParams& p) {
   for (uint32_t i = p.num_moves; i > 0; --i) std::memcpy(p.moves[i - 1].to, p.moves[i - 1].from, p.row_bytes);
 }
 
-}  // namespace
+// Members that are not named stay null.
+struct HostKernels {
+  cuda::AttentionKernels attention{};
+  cuda::ElementwiseKernels elementwise{};
+  cuda::MatmulKernels matmul{};
+  cuda::PrefillAttentionKernels prefill{};
+  cuda::RowKernels rows{};
+  cuda::StepKernels step{};
+  cuda::CudaTable table;
 
-const cuda::CudaTable& HostGpuTable() {
-  static const cuda::AttentionKernels attention = {.decode_attention_scratch_bytes = AttentionScratch,
-                                                   .decode_attention = DecodeAttention,
-                                                   .quantize_rows = nullptr};
-  static const cuda::ElementwiseKernels elementwise = {.embed = Embed,
-                                                       .rms_norm = RmsNorm,
-                                                       .rope_append = RopeAppend,
-                                                       .silu_mul = SiluMul,
-                                                       .sample_scratch_bytes = NoScratch,
-                                                       .sample = Sample,
-                                                       .fill_normal = nullptr};
-  static const cuda::MatmulKernels matmul = {.packed_bytes = MatrixBytes,
-                                             .pack = Pack,
-                                             .decode_scratch_bytes = NoScratch,
-                                             .decode_matmul = DecodeMatmul,
-                                             .prefill_workspace_bytes = PrefillWorkspace,
-                                             .prefill_matmul = PrefillMatmul};
-  static const cuda::PrefillAttentionKernels prefill = {.prefill_attention = PrefillAttention};
-  static const cuda::StepKernels step = {.begin_step = nullptr,
-                                         .publish = nullptr,
-                                         .begin_chunk = BeginChunk,
-                                         .fill_slots = nullptr,
-                                         .scatter_rows = nullptr};
-  static const cuda::RowKernels rows = {.move_rows = MoveRows};
-  static const cuda::CudaTable table = [] {
-    cuda::CudaTable table;
+  HostKernels() {
+    attention.decode_attention_scratch_bytes = AttentionScratch;
+    attention.decode_attention = DecodeAttention;
+    elementwise.embed = Embed;
+    elementwise.rms_norm = RmsNorm;
+    elementwise.rope_append = RopeAppend;
+    elementwise.silu_mul = SiluMul;
+    elementwise.sample_scratch_bytes = NoScratch;
+    elementwise.sample = Sample;
+    matmul.packed_bytes = MatrixBytes;
+    matmul.pack = Pack;
+    matmul.decode_scratch_bytes = NoScratch;
+    matmul.decode_matmul = DecodeMatmul;
+    matmul.open_prefill_plans = [] { return std::unique_ptr<cuda::PrefillPlans>(); };
+    matmul.prefill_workspace_bytes = PrefillWorkspace;
+    matmul.prefill_matmul = PrefillMatmul;
+    prefill.prefill_attention = PrefillAttention;
+    rows.move_rows = MoveRows;
+    step.begin_chunk = BeginChunk;
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.elementwise = &elementwise;
     table.matmul = &matmul;
     table.prefill = &prefill;
-    table.step = &step;
     table.rows = &rows;
+    table.step = &step;
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;
     table.versions = [] { return cuda::CudaVersions(); };
     table.can_access_peer = [](int, int) { return true; };
-    return table;
-  }();
-  return table;
+  }
+};
+
+}  // namespace
+
+const cuda::CudaTable& HostGpuTable() {
+  static const HostKernels kernels;
+  return kernels.table;
 }
 
 }  // namespace winnow::test
