@@ -8,6 +8,8 @@ add_executable(winnow-gpu-check
   gpu/matmul_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc
+  gpu/selection_checks.cc
+  gpu/selection_inputs.cc
   gpu/selection_section.cc)
 target_link_libraries(winnow-gpu-check PRIVATE winnow_flags inference_device inference_rank kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)

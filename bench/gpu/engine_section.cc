@@ -36,7 +36,8 @@ std::vector<GoldenCase> LoadGolden() {
   std::ifstream in(absl::GetFlag(FLAGS_demo_golden));
   std::vector<GoldenCase> cases;
   if (!in.is_open()) return cases;
-  for (const nlohmann::json& item : nlohmann::json::parse(in).at("cases")) {
+  const nlohmann::json golden = nlohmann::json::parse(in);
+  for (const nlohmann::json& item : golden.at("cases")) {
     cases.push_back({item.at("name"), item.at("prompt"), item.at("greedy"), item.at("margin"), item.at("top_logits"),
                      item.at("top_ids")});
   }

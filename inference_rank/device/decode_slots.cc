@@ -83,7 +83,8 @@ absl::Status DecodeSlots::Reset() {
                            .ring_base = shape_.ring_base(),
                            .ring_tokens = shape_.ring_capacity(),
                            .recent_begin = 0,
-                           .recent_count = 0});
+                           .recent_count = 0,
+                           .num_pages = shape_.pages_per_list()});
   }
   return UploadLists();
 }

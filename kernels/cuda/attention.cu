@@ -21,20 +21,42 @@ int NumLists(const DecodeAttentionParams& params) {
   return params.num_rows * params.num_kv_heads;
 }
 
-// Units of the greatest list. Shorter ones may have more of them: the number of splits is not monotonic.
+struct Plan {
+  int level;
+  uint32_t units;  // of a list, at most
+  bool clustered;
+};
+
+// Units of the longest list; no shorter one has more, though the number of splits is not monotonic.
 uint32_t MaxUnits(const DecodeAttentionParams& params, int level) {
-  const ListCut cut(params.max_count);
-  const uint32_t splits = cut.chunks <= kMaxSplits ? cut.chunks : kMaxSplits;
+  const uint32_t splits = std::min(CeilDiv(params.max_count, kChunkRows), kMaxSplits);
   return std::max<uint32_t>(1, CeilDiv(splits, SplitsOfUnit(level)));
 }
 
-// As few units as fill the device twice over, since each costs a start and a partial result.
-int Level(const DecodeAttentionParams& params) {
-  if (params.unit_level >= 0) return params.unit_level;
+// Clusters of more than 8 blocks are from compute capability 9.0 on.
+bool HasLargeClusters() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+}
+
+// Few lists: a cluster each, which merges without a way through memory. Else as few units as fill the device twice
+// over, since each costs a start and a partial result.
+Plan MakePlan(const DecodeAttentionParams& params) {
+  constexpr uint32_t kMaxClusteredLists = 16;
   constexpr uint32_t kEnoughBlocks = 250;
-  int level = kWholeList;
-  while (level > kSplit && NumLists(params) * MaxUnits(params, level) < kEnoughBlocks) --level;
-  return level;
+  constexpr int kClustered = 4;
+  const uint32_t num_lists = NumLists(params);
+  const int clustered_level = MaxUnits(params, kSplit) <= kClusterUnits ? kSplit : kPair;
+  const bool may_cluster = MaxUnits(params, kSplit) > 2 && HasLargeClusters();
+  if (may_cluster && (params.unit_level == kClustered || (params.unit_level < 0 && num_lists <= kMaxClusteredLists))) {
+    return {clustered_level, kClusterUnits, true};
+  }
+  int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
+  if (params.unit_level < 0) {
+    while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughBlocks) --level;
+  }
+  return {level, MaxUnits(params, level), false};
 }
 
 size_t PartialBytes(int head_dim) {
@@ -42,8 +64,9 @@ size_t PartialBytes(int head_dim) {
 }
 
 size_t ScratchBytes(const DecodeAttentionParams& params) {
-  const uint32_t units = MaxUnits(params, Level(params));
-  return kCounterBytes + (units == 1 ? 0 : NumLists(params) * units * PartialBytes(params.head_dim));
+  const Plan plan = MakePlan(params);
+  const size_t partials = plan.units == 1 || plan.clustered ? 0 : static_cast<size_t>(NumLists(params)) * plan.units;
+  return kCounterBytes + partials * PartialBytes(params.head_dim);
 }
 
 void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
@@ -53,8 +76,10 @@ void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
                params.num_query_heads / params.num_kv_heads <= kMaxGroup);
   DecodeLaunch launch;
   launch.params = params;
-  launch.level = Level(params);
-  launch.max_units = MaxUnits(params, launch.level);
+  const Plan plan = MakePlan(params);
+  launch.level = plan.level;
+  launch.max_units = plan.units;
+  launch.clustered = plan.clustered;
   launch.counters = static_cast<uint32_t*>(params.scratch);
   launch.partials = reinterpret_cast<float*>(static_cast<char*>(params.scratch) + kCounterBytes);
   switch (params.kv_dtype) {

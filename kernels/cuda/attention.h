@@ -27,6 +27,7 @@ struct AttentionList {
   uint32_t ring_tokens;   // >= 1
   uint32_t recent_begin;  // position modulo nothing: the kernel reduces it
   uint32_t recent_count;  // at most ring_tokens
+  uint32_t num_pages;     // of the page table, to read it ahead; 0 where not known
   constexpr uint32_t count() const { return sinks + selected_count + recent_count; }
 };
 
@@ -50,7 +51,7 @@ struct DecodeAttentionParams {
   Dtype out_dtype = Dtype::kBf16;  // kBf16 or kF32
   float* lse = nullptr;            // [num_rows, num_query_heads] natural log, -inf of an empty list; may be null
   void* scratch = nullptr;         // decode_attention_scratch_bytes; zeroed once when it is allocated
-  int unit_level = -1;             // how much of a list one thread block takes; -1: chosen. Never the result
+  int unit_level = -1;             // how much of a list one thread block takes, 0..4; -1: chosen. Never the result
 };
 
 struct AttentionKernels {

@@ -13,7 +13,8 @@ namespace winnow::cuda {
 
 inline constexpr int kDecodeWarps = 4;
 inline constexpr int kTileRows = 16;  // of a chunk, for one warp
-inline constexpr int kMaxGroup = 8;   // query heads of a kv head, the N side of products
+inline constexpr int kClusterUnits = 16;
+inline constexpr int kMaxGroup = 8;  // query heads of a kv head, the N side of products
 
 template <int kHeadDim, Dtype kDtype>
 struct DecodeShape {
@@ -58,6 +59,17 @@ template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+// Shared memory of another block of the cluster.
+__device__ inline uint32_t ClusterAddress(uint32_t shared, uint32_t block) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(block));
+  return address;
+}
+__device__ inline float LoadCluster(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address));
+  return value;
+}
 // The kernel before in the stream has ended and what it wrote can be read; the kernel behind may start its blocks.
 __device__ inline void WaitForKernelBefore() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -69,6 +81,7 @@ __device__ inline void WaitForKernelBefore() {
 struct DecodeLaunch {
   DecodeAttentionParams params;
   int level;           // UnitLevel
+  bool clustered;      // max_units is kClusterUnits, and the blocks of a list are a cluster
   uint32_t max_units;  // of a list: gridDim.x
   uint32_t* counters;  // [lists] units that have written their partial result
   float* partials;     // [lists][max_units][kPartialFloats]
@@ -305,11 +318,16 @@ class DecodeBlock {
     const AttentionList list = params_.lists[list_index];
     const ListCut cut(list.count());
     const uint32_t units = cut.units(launch_.level);
-    if (unit >= units && unit > 0) return;
     State result;
+    if (launch_.clustered) {
+      if (unit < units) Attend(list, list_index, cut, unit, result);
+      MergeInCluster(list_index, result);
+      return;
+    }
+    if (unit >= units && unit > 0) return;
     if (units > 0) Attend(list, list_index, cut, unit, result);
     if (units > 1) {
-      WritePartial(list_index, unit, result);
+      StorePartial(Partial(list_index, unit), result);
       if (!IsLast(list_index, units)) return;
       Merge(list_index, units, result);
     }
@@ -329,6 +347,7 @@ class DecodeBlock {
     const uint32_t unit_chunks = SplitsOfUnit(launch_.level) * cut.split_chunks;
     const uint32_t begin = unit * unit_chunks, end = min(cut.chunks, begin + unit_chunks);
     const ListRows rows(params_, list);
+    rows.TouchPages();
     const uint32_t shared = SharedAddress(shared_);
     ChunkStream<kHeadDim, kDtype> stream(params_, rows, shared, begin, end);
     stream.Start();
@@ -336,7 +355,8 @@ class DecodeBlock {
     const float* q = params_.q + (static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_) * kHeadDim;
     const QueryFragments<kHeadDim, kDtype> queries(q, group_, params_.scale);
 
-    State split, pair, octet;
+    State split;
+    ListFold<State> fold(kSplit);
     uint32_t split_left = cut.split_chunks, splits_done = 0, stage = 0;
     for (uint32_t chunk = begin; chunk < end; ++chunk) {
       WaitForCopies<Shape::kStages - 2>();
@@ -350,16 +370,12 @@ class DecodeBlock {
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       if (--split_left == 0) {
         split_left = cut.split_chunks;
-        ++splits_done;
-        pair.Fold(split);
-        if (splits_done % 2 == 0) octet.Fold(pair);
-        if (splits_done % 8 == 0) result.Fold(octet);
+        fold.Take(split, splits_done++);
       }
     }
     WaitForCopies<0>();
-    pair.Fold(split);
-    octet.Fold(pair);
-    result.Fold(octet);
+    if (split_left < cut.split_chunks) fold.Take(split, splits_done);  // the list's last
+    result = fold.Finish();
   }
 
   // Scores this warp's rows; `left` counts the rows from the chunk's first to the list's last.
@@ -384,7 +400,7 @@ class DecodeBlock {
     }
     const float m[2] = {MaxOverQuads(fmaxf(s[0], s[2])), MaxOverQuads(fmaxf(s[1], s[3]))};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = Exp2(s[i] - State::Base(m[i % 2]));
+    for (int i = 0; i < 4; ++i) s[i] = Exp2(s[i] - BaseOf(m[i % 2]));
     const float l[2] = {SumOverQuads(s[0] + s[2]), SumOverQuads(s[1] + s[3])};
     if constexpr (Fragment::kScaled) {
       // The scales of V go into the weights, relative to the tile's largest: within f16 whatever they are.
@@ -416,8 +432,8 @@ class DecodeBlock {
     float factor[kDecodeWarps][2];
 #pragma unroll
     for (int t = 0; t < kDecodeWarps; ++t) {
-      factor[t][0] = Exp2(m[t].x - State::Base(new_m[0]));
-      factor[t][1] = Exp2(m[t].y - State::Base(new_m[1]));
+      factor[t][0] = Exp2(m[t].x - BaseOf(new_m[0]));
+      factor[t][1] = Exp2(m[t].y - BaseOf(new_m[1]));
       const float2 l = *reinterpret_cast<const float2*>(&exchange.l[t][2 * Pair()]);
       state.l[0] = __fmaf_rn(l.x, factor[t][0], state.l[0]);
       state.l[1] = __fmaf_rn(l.y, factor[t][1], state.l[1]);
@@ -446,8 +462,7 @@ class DecodeBlock {
     return launch_.partials + (static_cast<size_t>(list_index) * launch_.max_units + unit) * Shape::kPartialFloats;
   }
 
-  __device__ void WritePartial(uint32_t list_index, uint32_t unit, const State& state) {
-    float* partial = Partial(list_index, unit);
+  __device__ void StorePartial(float* partial, const State& state) const {
     if (2 * Pair() < group_) {
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
@@ -478,26 +493,65 @@ class DecodeBlock {
   }
 
   __device__ void Merge(uint32_t list_index, uint32_t units, State& result) {
-    result = State();
-    State pair, octet;
-#pragma unroll 4
-    for (uint32_t unit = 0; unit < units; ++unit) {
-      State part;
-      ReadPartial(Partial(list_index, unit), part);
-      const uint32_t done = unit + 1;
-      if (launch_.level == kSplit) {
-        pair.Fold(part);
-        if (done % 2 == 0) octet.Fold(pair);
-        if (done % 8 == 0) result.Fold(octet);
-      } else if (launch_.level == kPair) {
-        octet.Fold(part);
-        if (done % 4 == 0) result.Fold(octet);
-      } else {
-        result.Fold(part);
+    ListFold<State> fold(launch_.level);
+    constexpr int kBatch = Shape::kWarpTiles <= 2 ? 4 : 2;  // reads under way at once
+    for (uint32_t first = 0; first < units; first += kBatch) {
+      State parts[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i < units) ReadPartial(Partial(list_index, first + i), parts[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i < units) fold.Take(parts[i], first + i);
       }
     }
-    octet.Fold(pair);
-    result.Fold(octet);
+    result = fold.Finish();
+  }
+
+  // As Merge, through the shared memory of a cluster that holds all units of the list: each block merges and writes its
+  // share of the elements. Blocks without a unit give empty parts.
+  __device__ void MergeInCluster(uint32_t list_index, const State& state) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    __syncthreads();  // rows in shared memory have been used
+    float* partial = reinterpret_cast<float*>(shared_);
+    StorePartial(partial, state);
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    constexpr uint32_t kShare = Shape::kValueTiles * 128 / kClusterUnits;
+    static_assert(kShare <= kDecodeWarps * 32 && Shape::kValueTiles * 128 % kClusterUnits == 0);
+    const uint32_t element = blockIdx.x * kShare + threadIdx.x, fragment = element / 4;
+    const int pair = fragment % 4, quad = fragment % 32 / 4, high = element % 4 / 2, head = 2 * pair + element % 2;
+    const bool mine = threadIdx.x < kShare && head < group_;
+    AttentionElement list;
+    if (mine) {
+      AttentionElement parts[kClusterUnits];
+#pragma unroll
+      for (int unit = 0; unit < kClusterUnits; ++unit) {
+        const uint32_t at = ClusterAddress(SharedAddress(partial), unit);
+        parts[unit].o = LoadCluster(at + element * 4);
+        parts[unit].m = LoadCluster(at + (Shape::kValueTiles * 128 + 2 * head) * 4);
+        parts[unit].l = LoadCluster(at + (Shape::kValueTiles * 128 + 2 * head + 1) * 4);
+      }
+      if (launch_.level == kPair) {
+        list = FoldAll<kPair>(parts);
+      } else {
+        list = FoldAll<kSplit>(parts);
+      }
+    }
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    if (mine) {
+      WriteElement(list_index, head, Fragment::ValueElement(fragment / 32, quad, high), list.o, list.l);
+      if (element < 128 && quad == 0 && high == 0) WriteLse(list_index, head, list.m, list.l);
+    }
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");  // others may still read this block's part
+#endif
+  }
+  template <UnitLevel kLevel>
+  __device__ static AttentionElement FoldAll(AttentionElement (&parts)[kClusterUnits]) {
+    ListFold<AttentionElement> fold(kLevel);
+#pragma unroll
+    for (int unit = 0; unit < kClusterUnits; ++unit) fold.Take(parts[unit], unit);
+    return fold.Finish();
   }
 
   __device__ void ReadPartial(const float* partial, State& state) {
@@ -519,32 +573,39 @@ class DecodeBlock {
   }
 
   __device__ void Write(uint32_t list_index, const State& state) {
-    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
       const int in_group = 2 * Pair() + head;
       if (in_group >= group_) break;
-      const size_t query = static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_ + in_group;
-      const float inverse = state.l[head] == 0 ? 0.0f : 1 / state.l[head];
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
         if (FirstTile() + i >= Shape::kValueTiles) break;
 #pragma unroll
         for (int high = 0; high < 2; ++high) {
-          const size_t at = query * kHeadDim + Fragment::ValueElement(FirstTile() + i, Quad(), high);
-          const float value = state.o[i][2 * high + head] * inverse + 0.0f;  // no negative zero: Fold may lose it
-          if (params_.out_dtype == Dtype::kF32) {
-            static_cast<float*>(params_.out)[at] = value;
-          } else {
-            static_cast<__nv_bfloat16*>(params_.out)[at] = __float2bfloat16(value);
-          }
+          WriteElement(list_index, in_group, Fragment::ValueElement(FirstTile() + i, Quad(), high),
+                       state.o[i][2 * high + head], state.l[head]);
         }
       }
-      if (params_.lse != nullptr && Warp() == 0 && Quad() == 0) {
-        params_.lse[query] =
-            state.l[head] == 0 ? -INFINITY : (state.m[head] + log2f(state.l[head])) * 0.6931471805599453f;
-      }
+      if (Warp() == 0 && Quad() == 0) WriteLse(list_index, in_group, state.m[head], state.l[head]);
     }
+  }
+
+  __device__ size_t Query(uint32_t list_index, int head) const {
+    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
+    return static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_ + head;
+  }
+  __device__ void WriteElement(uint32_t list_index, int head, int element, float o, float l) const {
+    const size_t at = Query(list_index, head) * kHeadDim + element;
+    const float value = l == 0 ? 0.0f : __fmaf_rn(o, __frcp_rn(l), 0.0f);  // no negative zero: Fold may lose it
+    if (params_.out_dtype == Dtype::kF32) {
+      static_cast<float*>(params_.out)[at] = value;
+    } else {
+      static_cast<__nv_bfloat16*>(params_.out)[at] = __float2bfloat16(value);
+    }
+  }
+  __device__ void WriteLse(uint32_t list_index, int head, float m, float l) const {
+    if (params_.lse == nullptr) return;
+    params_.lse[Query(list_index, head)] = l == 0 ? -INFINITY : (m + log2f(l)) * 0.6931471805599453f;
   }
 
   const DecodeLaunch& launch_;

@@ -16,16 +16,24 @@ void LaunchDecodeOf(cudaStream_t stream, const DecodeLaunch& launch, int num_lis
   constexpr int kSharedBytes = DecodeShape<kHeadDim, kDtype>::kSharedBytes;
   const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(launch.max_units, num_lists);
   config.blockDim = dim3(kDecodeWarps * 32);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
-  config.attrs = &attribute;
+  config.attrs = attributes;
   config.numAttrs = 1;
+  if (launch.clustered) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = kClusterUnits;
+    attributes[1].val.clusterDim.y = 1;
+    attributes[1].val.clusterDim.z = 1;
+    config.numAttrs = 2;
+  }
   cudaLaunchKernelEx(&config, kernel, launch);  // a refusal is kept for Device::CheckLaunches
 }
 

@@ -2,12 +2,18 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/cuda/attention_lists.cuh"
+
 namespace winnow::cuda {
 
 __device__ inline float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+__device__ inline float BaseOf(float m) {
+  return m == -INFINITY ? 0.0f : m;  // -inf - -inf is not a number
 }
 
 // Softmax-weighted sums so far, relative to the largest logit m: o = sum 2^(s - m) v, l = sum 2^(s - m). Held as the
@@ -22,12 +28,10 @@ struct AttentionState {
   float l[2] = {0, 0};
   float o[kTiles][4] = {};
 
-  __device__ static float Base(float m) { return m == -INFINITY ? 0.0f : m; }  // -inf - -inf is not a number
-
   __device__ void Rescale(const float (&new_m)[2]) {
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
-      const float factor = Exp2(m[head] - Base(new_m[head]));
+      const float factor = Exp2(m[head] - BaseOf(new_m[head]));
       m[head] = new_m[head];
       l[head] = __fmul_rn(l[head], factor);
 #pragma unroll
@@ -44,7 +48,7 @@ struct AttentionState {
     Rescale(new_m);
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
-      const float factor = Exp2(later.m[head] - Base(new_m[head]));
+      const float factor = Exp2(later.m[head] - BaseOf(new_m[head]));
       l[head] = __fmaf_rn(later.l[head], factor, l[head]);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
@@ -54,6 +58,53 @@ struct AttentionState {
     }
     later = AttentionState();
   }
+};
+
+// One element of such a state, with the same arithmetic.
+struct AttentionElement {
+  float m = -INFINITY;
+  float l = 0;
+  float o = 0;
+
+  __device__ void Fold(AttentionElement& later) {
+    const float new_m = fmaxf(m, later.m);
+    const float factor = Exp2(m - BaseOf(new_m)), later_factor = Exp2(later.m - BaseOf(new_m));
+    m = new_m;
+    l = __fmaf_rn(later.l, later_factor, __fmul_rn(l, factor));
+    o = __fmaf_rn(later.o, later_factor, __fmul_rn(o, factor));
+    later = AttentionElement();
+  }
+};
+
+// The folds above a level: takes the parts of a list one after the other, gives the list's. See ListCut.
+template <typename State>
+class ListFold {
+ public:
+  __device__ explicit ListFold(int level) : level_(level) {}
+
+  // `index` is that of the part among the list's of this level.
+  __device__ void Take(State& part, uint32_t index) {
+    const uint32_t done = index + 1;
+    if (level_ == kSplit) {
+      pair_.Fold(part);
+      if (done % 2 == 0) octet_.Fold(pair_);
+      if (done % 8 == 0) list_.Fold(octet_);
+    } else if (level_ == kPair) {
+      octet_.Fold(part);
+      if (done % 4 == 0) list_.Fold(octet_);
+    } else {
+      list_.Fold(part);
+    }
+  }
+  __device__ State& Finish() {
+    octet_.Fold(pair_);
+    list_.Fold(octet_);
+    return list_;
+  }
+
+ private:
+  int level_;
+  State pair_, octet_, list_;
 };
 
 }  // namespace winnow::cuda

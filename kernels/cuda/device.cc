@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -43,11 +44,15 @@ class Memory final : public DeviceMemory {
 
 class CapturedGraph final : public Graph {
  public:
-  explicit CapturedGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  CapturedGraph(int ordinal, cudaGraphExec_t exec) : ordinal_(ordinal), exec_(exec) {}
   ~CapturedGraph() override { cudaGraphExecDestroy(exec_); }
-  void Launch(Stream stream) override { cudaGraphLaunch(exec_, stream); }
+  void Launch(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    cudaGraphLaunch(exec_, stream);
+  }
 
  private:
+  const int ordinal_;
   const cudaGraphExec_t exec_;
 };
 
@@ -155,7 +160,7 @@ class CudaDevice final : public Device {
       cudaGraphExecDestroy(exec);
       return status;
     }
-    return std::make_unique<CapturedGraph>(exec);
+    return std::make_unique<CapturedGraph>(ordinal_, exec);
   }
 
   absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) override {
@@ -209,7 +214,11 @@ class CudaDevice final : public Device {
     void* data = nullptr;
     const absl::Status status =
         ToStatus(cudaIpcOpenMemHandle(&data, ipc, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      cudaGetLastError();  // nothing was launched: the device goes on
+      return absl::FailedPreconditionError(
+          absl::StrCat("GPU ", ordinal_, " cannot map another process's memory: ", status.message()));
+    }
     return std::make_unique<Memory>(ordinal_, Memory::Kind::kImported, data, bytes);
   }
 
@@ -232,14 +241,23 @@ class CudaDevice final : public Device {
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
+// Before the first CUDA call of the process. A kernel that is loaded at its first launch waits for the kernels that
+// run, and one of those may be waiting for what that launch does: all kernels are loaded at start.
+void LoadKernelsAtStart() {
+  static const int done = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  (void)done;
+}
+
 }  // namespace
 
 int DeviceCount() {
+  LoadKernelsAtStart();
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
 const char* WhyNoDevice() {
+  LoadKernelsAtStart();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   return error == cudaSuccess ? "there is no GPU" : cudaGetErrorString(error);

@@ -22,10 +22,10 @@ constexpr int kThreads = kWarpgroup * (1 + kConsumers);
 constexpr int kConsumerQueries = 64;
 constexpr int kQueries = kConsumers * kConsumerQueries;
 constexpr int kStages = 2;
-constexpr float kLog2E = 1.44269504088896341f;
+[[maybe_unused]] constexpr float kLog2E = 1.44269504088896341f;
 // Named barriers: 0 is __syncthreads'.
-constexpr int kTurnBarrier = 1;   // and the next, one per consumer
-constexpr int kWriteBarrier = 3;  // and the next
+[[maybe_unused]] constexpr int kTurnBarrier = 1;   // and the next, one per consumer
+[[maybe_unused]] constexpr int kWriteBarrier = 3;  // and the next
 
 template <int kHeadDim>
 struct Layout {
@@ -49,7 +49,7 @@ struct TensorMaps {
 struct WorkOrder {
   int num_heads, section_heads, num_query_blocks;
 
-  __device__ void Find(int item, int* head, int* query_block) const {
+  [[maybe_unused]] __device__ void Find(int item, int* head, int* query_block) const {
     const int section = item / (section_heads * num_query_blocks);
     const int first_head = section * section_heads;
     const int heads = min(section_heads, num_heads - first_head);
