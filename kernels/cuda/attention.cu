@@ -29,7 +29,7 @@ struct Plan {
 
 // Units of the longest list; no shorter one has more, though the number of splits is not monotonic.
 uint32_t MaxUnits(const DecodeAttentionParams& params, int level) {
-  const uint32_t splits = std::min(CeilDiv(params.max_count, kChunkRows), kMaxSplits);
+  const uint32_t splits = std::min(CeilDiv(params.max_count, ChunkRows(params.kv_dtype)), kMaxSplits);
   return std::max<uint32_t>(1, CeilDiv(splits, SplitsOfUnit(level)));
 }
 

@@ -5,15 +5,15 @@
 #include "kernels/cuda/attention_lists.cuh"
 #include "kernels/cuda/attention_state.cuh"
 
-// Decode attention: a thread block streams the rows of one unit of one list through shared memory, in chunks of 64 rows
-// of which each of its 4 warps fetches and scores 16. Weights of the whole chunk then meet its V halves with the warps
+// Decode attention: a thread block streams the rows of one unit of one list through shared memory, in chunks of which
+// each of its 4 warps fetches and scores a quarter. Weights of the whole chunk then meet its V halves with the warps
 // side by side along head_dim, so that no sums have to be exchanged. Bound by memory: several chunks are on their way
 // while one is worked on, and two or more blocks share a multiprocessor.
 namespace winnow::cuda {
 
 inline constexpr int kDecodeWarps = 4;
-inline constexpr int kTileRows = 16;  // of a chunk, for one warp
 inline constexpr int kClusterUnits = 16;
+inline constexpr int kTileRows = 16;
 inline constexpr int kMaxGroup = 8;  // query heads of a kv head, the N side of products
 
 template <int kHeadDim, Dtype kDtype>
@@ -22,17 +22,20 @@ struct DecodeShape {
   static constexpr int kRowBytes = 2 * kHalfBytes;
   static constexpr int kRowPieces = kRowBytes / 16;
   static constexpr int kRowStride = kRowBytes + 16;  // an odd number of pieces: 8 rows' pieces lie in different banks
+  static constexpr int kChunkRows = ChunkRows(kDtype);
+  static constexpr int kWarpRows = kChunkRows / kDecodeWarps;
+  static constexpr int kWarpRowTiles = kWarpRows / kTileRows;
   static constexpr int kRowsBytes = kChunkRows * kRowStride;
   static constexpr int kScaleBytes = kDtype == Dtype::kBf16 ? 0 : kChunkRows * 8;
   static constexpr int kStageBytes = kRowsBytes + kScaleBytes;
-  static constexpr int kStages = kStageBytes * 4 <= 100 * 1024 ? 4 : 3;
+  static constexpr int kStages = kStageBytes * 4 <= 80 * 1024 ? 4 : 3;
   static constexpr int kValueTiles = kHeadDim / 16;
   static constexpr int kWarpTiles = (kValueTiles + kDecodeWarps - 1) / kDecodeWarps;
-  static_assert(kRowPieces % 2 == 0 && kTileRows * kRowPieces % 32 == 0);
+  static_assert(kRowPieces % 2 == 0 && kWarpRows * kRowPieces % 32 == 0);
 
   // What the warps tell each other of a chunk; two of them, in turn.
   struct Exchange {
-    uint2 weights[kDecodeWarps][32];  // of each tile, as the product with V takes them
+    uint2 weights[kDecodeWarps][kWarpRowTiles][32];  // as the product with V takes them
     float m[kDecodeWarps][kMaxGroup];
     float l[kDecodeWarps][kMaxGroup];
     float value_scale[kDecodeWarps];
@@ -45,6 +48,11 @@ struct DecodeShape {
 
 __device__ inline uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ inline float2 LoadShared(uint32_t address) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address));
+  return value;
 }
 __device__ inline void CopyAsync16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
@@ -182,27 +190,53 @@ __device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint
   for (int i = 0; i < 4; ++i) c[i] = even[i] + odd[i];
 }
 
-// Elements of V of 16 rows of the chunk as the M operand: head_dim `tile`, rows of `rows`.
-template <int kHeadDim, Dtype kDtype>
-__device__ inline void ValueFragment(uint32_t rows, int tile, uint32_t (&a)[4]) {
+// Products of the weights of one warp's rows of the chunk with their V halves: adds those of head_dim tile `tile` and
+// on to c. The rows begin at `rows`, their weights at `weights`.
+template <int kHeadDim, Dtype kDtype, int kTiles>
+__device__ inline void WeighValues(uint32_t rows, int tile, const uint2 (*weights)[32], float (&c)[kTiles][4]) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
   const int lane = threadIdx.x % 32;
+  uint2 w[Shape::kWarpRowTiles];
+#pragma unroll
+  for (int t = 0; t < Shape::kWarpRowTiles; ++t) w[t] = weights[t][lane];
   if constexpr (kDtype == Dtype::kBf16) {
-    LoadTilesTransposed(
-        a, rows + (lane % 8 + lane / 16 * 8) * Shape::kRowStride + Shape::kHalfBytes + 32 * tile + lane / 8 % 2 * 16);
+    const uint32_t at = rows + (lane % 8 + lane / 16 * 8) * Shape::kRowStride + Shape::kHalfBytes + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      if (tile + i >= Shape::kValueTiles) break;
+#pragma unroll
+      for (int t = 0; t < Shape::kWarpRowTiles; ++t) {
+        uint32_t a[4];
+        LoadTilesTransposed(a, at + t * kTileRows * Shape::kRowStride + 32 * (tile + i));
+        Fragment::Multiply(c[i], a, w[t].x, w[t].y);
+      }
+    }
   } else {
-    uint32_t words[2];
-    const uint32_t row = rows + (lane % 16) * Shape::kRowStride + Shape::kHalfBytes;
-    if constexpr (kDtype == Dtype::kI4) {
-      LoadTilesTransposed(words, row + tile / 2 * 16);
-      const int shift = tile % 2 * 8;
-      Fragment::WidenNibbles(words[0] >> shift, a[0], a[1]);
-      Fragment::WidenNibbles(words[1] >> shift, a[2], a[3]);
-    } else {
-      LoadTilesTransposed(words, row + tile * 16);
-      Fragment::WidenBytes(words[0], a[0], a[1]);
-      Fragment::WidenBytes(words[1], a[2], a[3]);
+    static_assert(Shape::kWarpRowTiles == 2);
+    constexpr int kPieceTiles = kDtype == Dtype::kI4 ? 2 : 1;  // of head_dim, in 16 bytes
+    const uint32_t at = rows + lane * Shape::kRowStride + Shape::kHalfBytes;
+#pragma unroll
+    for (int i = 0; i < kTiles; i += kPieceTiles) {
+      if (tile + i >= Shape::kValueTiles) break;
+      uint32_t words[4];
+      LoadTilesTransposed(words, at + (tile + i) / kPieceTiles * 16);
+#pragma unroll
+      for (int j = 0; j < kPieceTiles && i + j < kTiles; ++j) {
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+          uint32_t a[4];
+          if constexpr (kDtype == Dtype::kI4) {
+            const int shift = (tile + i + j) % 2 * 8;
+            Fragment::WidenNibbles(words[2 * t] >> shift, a[0], a[1]);
+            Fragment::WidenNibbles(words[2 * t + 1] >> shift, a[2], a[3]);
+          } else {
+            Fragment::WidenBytes(words[2 * t], a[0], a[1]);
+            Fragment::WidenBytes(words[2 * t + 1], a[2], a[3]);
+          }
+          Fragment::Multiply(c[i + j], a, w[t].x, w[t].y);
+        }
+      }
     }
   }
 }
@@ -219,7 +253,7 @@ __device__ inline float SumOverQuads(float x) {
 }
 
 // Brings chunks of one list's rows into shared memory, looking up where they lie one and two chunks ahead. Each warp
-// fetches its 16 rows of every chunk; lanes r and r + 16 know of row r.
+// fetches its rows of every chunk; lane r, and with 16 rows lane r + 16, knows of row r.
 template <int kHeadDim, Dtype kDtype>
 class ChunkStream {
  public:
@@ -227,16 +261,16 @@ class ChunkStream {
 
   __device__ ChunkStream(const DecodeAttentionParams& params, const ListRows& rows, uint32_t shared, uint32_t begin,
                          uint32_t end)
-      : pool_(static_cast<const char*>(params.slot_pool)),
+      : pool_(static_cast<const char*>(params.slot_pool) + threadIdx.x % 32 % Shape::kRowPieces * 16),
         scales_(static_cast<const float2*>(params.kv_scales)),
         rows_(rows),
         shared_(shared),
         next_(begin),
         end_(end) {}
 
-  // Starts the first kStages - 1 chunks.
+  // Starts the first kStages chunks.
   __device__ void Start() {
-    constexpr int kAhead = Shape::kStages - 1;
+    constexpr int kAhead = Shape::kStages;
     uint32_t local[kAhead + 2];
 #pragma unroll
     for (int i = 0; i < kAhead + 2; ++i) local[i] = rows_.LocalIndex(Row(next_ + i));
@@ -257,31 +291,41 @@ class ChunkStream {
   }
 
  private:
-  __device__ static uint32_t TileRow() {
-    return threadIdx.x / 32 * kTileRows + threadIdx.x % kTileRows;
-  }
   __device__ static uint32_t Row(uint32_t chunk) {
-    return chunk * kChunkRows + TileRow();
+    return chunk * Shape::kChunkRows + threadIdx.x / 32 * Shape::kWarpRows + threadIdx.x % Shape::kWarpRows;
+  }
+
+  template <bool kAllValid>
+  __device__ void FetchRows(uint32_t slot, uint32_t to, uint32_t left) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < Shape::kWarpRows * Shape::kRowPieces / 32; ++i) {
+      const int piece = i * 32 + lane, row = piece / Shape::kRowPieces, column = piece % Shape::kRowPieces;
+      const uint32_t from = __shfl_sync(~0u, slot, row);
+      const char* at = pool_ + static_cast<size_t>(from) * Shape::kRowBytes;  // of this lane's column where it stays
+      if constexpr (32 % Shape::kRowPieces != 0 && Shape::kRowPieces % 32 != 0) {
+        at += (column - lane % Shape::kRowPieces) * 16;
+      } else if constexpr (Shape::kRowPieces > 32) {
+        at += i % (Shape::kRowPieces / 32) * 512;
+      }
+      CopyAsync16(to + row * Shape::kRowStride + column * 16, at, kAllValid || row < left);
+    }
+    if constexpr (Fragments<kDtype>::kScaled) {
+      CopyAsync8(shared_ + stage_ * Shape::kStageBytes + Shape::kRowsBytes + threadIdx.x * 8, scales_ + slot,
+                 kAllValid || lane < left);
+    }
   }
 
   __device__ void Fetch(uint32_t slot) {
     if (next_ < end_) {
-      const int lane = threadIdx.x % 32;
-      const uint32_t first = threadIdx.x / 32 * kTileRows;
+      const uint32_t first = threadIdx.x / 32 * Shape::kWarpRows;
       const uint32_t to = shared_ + stage_ * Shape::kStageBytes + first * Shape::kRowStride;
-      const uint32_t left = rows_.count - min(rows_.count, next_ * kChunkRows + first);  // of this tile and behind
-#pragma unroll
-      for (int i = 0; i < kTileRows * Shape::kRowPieces / 32; ++i) {
-        const int piece = i * 32 + lane, row = piece / Shape::kRowPieces, column = piece % Shape::kRowPieces;
-        const uint32_t from = __shfl_sync(~0u, slot, row);
-        CopyAsync16(to + row * Shape::kRowStride + column * 16,
-                    pool_ + static_cast<size_t>(from) * Shape::kRowBytes + column * 16, row < left);
-      }
-      if constexpr (Fragments<kDtype>::kScaled) {
-        if (lane < kTileRows) {
-          CopyAsync8(shared_ + stage_ * Shape::kStageBytes + Shape::kRowsBytes + (first + lane) * 8, scales_ + slot,
-                     lane < left);
-        }
+      const uint32_t left =
+          rows_.count - min(rows_.count, next_ * Shape::kChunkRows + first);  // of this warp and behind
+      if (left >= Shape::kWarpRows) {
+        FetchRows<true>(slot, to, left);
+      } else {
+        FetchRows<false>(slot, to, left);
       }
     }
     CommitCopies();
@@ -316,7 +360,7 @@ class DecodeBlock {
   __device__ void Run() {
     const uint32_t list_index = blockIdx.y, unit = blockIdx.x;
     const AttentionList list = params_.lists[list_index];
-    const ListCut cut(list.count());
+    const ListCut cut(list.count(), Shape::kChunkRows);
     const uint32_t units = cut.units(launch_.level);
     State result;
     if (launch_.clustered) {
@@ -359,13 +403,17 @@ class DecodeBlock {
     ListFold<State> fold(kSplit);
     uint32_t split_left = cut.split_chunks, splits_done = 0, stage = 0;
     for (uint32_t chunk = begin; chunk < end; ++chunk) {
-      WaitForCopies<Shape::kStages - 2>();
+      if (chunk == begin) {
+        WaitForCopies<Shape::kStages - 1>();
+      } else {
+        WaitForCopies<Shape::kStages - 2>();
+      }
       __syncwarp();
       const uint32_t rows_at = shared + stage * Shape::kStageBytes;
       Exchange& exchange = exchange_[chunk % 2];
-      Score(queries, rows_at, list.count() - chunk * kChunkRows, exchange);
+      Score(queries, rows_at, list.count() - chunk * Shape::kChunkRows, exchange);
       __syncthreads();  // the whole chunk is here, scored, and the one before has been used
-      stream.Advance();
+      if (chunk != begin) stream.Advance();
       Accumulate(exchange, rows_at, split);
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       if (--split_left == 0) {
@@ -381,37 +429,67 @@ class DecodeBlock {
   // Scores this warp's rows; `left` counts the rows from the chunk's first to the list's last.
   __device__ void Score(const QueryFragments<kHeadDim, kDtype>& queries, uint32_t rows_at, uint32_t left,
                         Exchange& exchange) {
-    const uint32_t first = Warp() * kTileRows;
-    float s[4];  // [key: quad, quad + 8][head: 2 pair, 2 pair + 1]
-    ScoreTile<kHeadDim, kDtype>(queries, rows_at + first * Shape::kRowStride, s);
-    float weight_of_value[2] = {1, 1};
+    constexpr int kTiles = Shape::kWarpRowTiles;
+    const uint32_t first = Warp() * Shape::kWarpRows;
+    float s[kTiles][4];  // [key: quad, quad + 8][head: 2 pair, 2 pair + 1]
+    float value_scale[kTiles][2];
+    float m[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-    for (int key = 0; key < 2; ++key) {
-      float key_scale = 1;
-      if constexpr (Fragment::kScaled) {
-        const float2 scales = *reinterpret_cast<const float2*>(shared_ + (rows_at - SharedAddress(shared_)) +
-                                                               Shape::kRowsBytes + (first + Quad() + 8 * key) * 8);
-        key_scale = scales.x;
-        weight_of_value[key] = scales.y;
+    for (int t = 0; t < kTiles; ++t) {
+      ScoreTile<kHeadDim, kDtype>(queries, rows_at + (first + t * kTileRows) * Shape::kRowStride, s[t]);
+#pragma unroll
+      for (int key = 0; key < 2; ++key) {
+        const uint32_t row = first + t * kTileRows + Quad() + 8 * key;
+        float factor[2] = {queries.factor[0], queries.factor[1]};
+        if constexpr (Fragment::kScaled) {
+          const float2 scales = LoadShared(rows_at + Shape::kRowsBytes + row * 8);
+          factor[0] *= scales.x;
+          factor[1] *= scales.x;
+          value_scale[t][key] = scales.y;
+        }
+#pragma unroll
+        for (int head = 0; head < 2; ++head) {
+          float& score = s[t][2 * key + head];
+          score = row < left ? score * factor[head] : -INFINITY;
+          m[head] = fmaxf(m[head], score);
+        }
       }
-      const bool valid = first + Quad() + 8 * key < left;
-      s[2 * key] = valid ? s[2 * key] * (queries.factor[0] * key_scale) : -INFINITY;
-      s[2 * key + 1] = valid ? s[2 * key + 1] * (queries.factor[1] * key_scale) : -INFINITY;
     }
-    const float m[2] = {MaxOverQuads(fmaxf(s[0], s[2])), MaxOverQuads(fmaxf(s[1], s[3]))};
+    m[0] = MaxOverQuads(m[0]);
+    m[1] = MaxOverQuads(m[1]);
+    float l[2] = {0, 0};
+    const float base[2] = {BaseOf(m[0]), BaseOf(m[1])};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = Exp2(s[i] - BaseOf(m[i % 2]));
-    const float l[2] = {SumOverQuads(s[0] + s[2]), SumOverQuads(s[1] + s[3])};
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        s[t][i] = Exp2(s[t][i] - base[i % 2]);
+        l[i % 2] += s[t][i];
+      }
+    }
+    l[0] = SumOverQuads(l[0]);
+    l[1] = SumOverQuads(l[1]);
     if constexpr (Fragment::kScaled) {
-      // The scales of V go into the weights, relative to the tile's largest: within f16 whatever they are.
-      const float largest = MaxOverQuads(fmaxf(fabsf(weight_of_value[0]), fabsf(weight_of_value[1])));
+      // The scales of V go into the weights, relative to the warp's largest: within f16 whatever they are.
+      float largest = 0;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        largest = fmaxf(largest, fmaxf(fabsf(value_scale[t][0]), fabsf(value_scale[t][1])));
+      }
+      largest = MaxOverQuads(largest);
       const float inverse = largest > 0 ? 1 / largest : 0.0f;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[i] *= weight_of_value[i / 2] * inverse;
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[t][i] *= value_scale[t][i / 2] * inverse;
+      }
       if (Lane() == 0) exchange.value_scale[Warp()] = largest;
     }
-    exchange.weights[Warp()][Lane()] =
-        make_uint2(TransposeTile(Fragment::Pack(s[0], s[1])), TransposeTile(Fragment::Pack(s[2], s[3])));
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      exchange.weights[Warp()][t][Lane()] =
+          make_uint2(TransposeTile(Fragment::Pack(s[t][0], s[t][1])), TransposeTile(Fragment::Pack(s[t][2], s[t][3])));
+    }
     if (Quad() == 0) {
       *reinterpret_cast<float2*>(&exchange.m[Warp()][2 * Pair()]) = make_float2(m[0], m[1]);
       *reinterpret_cast<float2*>(&exchange.l[Warp()][2 * Pair()]) = make_float2(l[0], l[1]);
@@ -423,37 +501,29 @@ class DecodeBlock {
     float2 m[kDecodeWarps];
     float new_m[2] = {state.m[0], state.m[1]};
 #pragma unroll
-    for (int t = 0; t < kDecodeWarps; ++t) {
-      m[t] = *reinterpret_cast<const float2*>(&exchange.m[t][2 * Pair()]);
-      new_m[0] = fmaxf(new_m[0], m[t].x);
-      new_m[1] = fmaxf(new_m[1], m[t].y);
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      m[w] = *reinterpret_cast<const float2*>(&exchange.m[w][2 * Pair()]);
+      new_m[0] = fmaxf(new_m[0], m[w].x);
+      new_m[1] = fmaxf(new_m[1], m[w].y);
     }
     state.Rescale(new_m);
-    float factor[kDecodeWarps][2];
 #pragma unroll
-    for (int t = 0; t < kDecodeWarps; ++t) {
-      factor[t][0] = Exp2(m[t].x - BaseOf(new_m[0]));
-      factor[t][1] = Exp2(m[t].y - BaseOf(new_m[1]));
-      const float2 l = *reinterpret_cast<const float2*>(&exchange.l[t][2 * Pair()]);
-      state.l[0] = __fmaf_rn(l.x, factor[t][0], state.l[0]);
-      state.l[1] = __fmaf_rn(l.y, factor[t][1], state.l[1]);
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      float factor[2] = {Exp2(m[w].x - BaseOf(new_m[0])), Exp2(m[w].y - BaseOf(new_m[1]))};
+      const float2 l = *reinterpret_cast<const float2*>(&exchange.l[w][2 * Pair()]);
+      state.l[0] = __fmaf_rn(l.x, factor[0], state.l[0]);
+      state.l[1] = __fmaf_rn(l.y, factor[1], state.l[1]);
       if constexpr (Fragment::kScaled) {
-        factor[t][0] *= exchange.value_scale[t];
-        factor[t][1] *= exchange.value_scale[t];
+        factor[0] *= exchange.value_scale[w];
+        factor[1] *= exchange.value_scale[w];
       }
-    }
-#pragma unroll
-    for (int t = 0; t < kDecodeWarps; ++t) {
-      const uint2 weights = exchange.weights[t][Lane()];
+      float c[Shape::kWarpTiles][4] = {};
+      WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at + w * Shape::kWarpRows * Shape::kRowStride, FirstTile(),
+                                                       exchange.weights[w], c);
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
-        if (FirstTile() + i >= Shape::kValueTiles) break;
-        uint32_t a[4];
-        ValueFragment<kHeadDim, kDtype>(rows_at + t * kTileRows * Shape::kRowStride, FirstTile() + i, a);
-        float c[4] = {};
-        Fragment::Multiply(c, a, weights.x, weights.y);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) state.o[i][k] = __fmaf_rn(c[k], factor[t][k % 2], state.o[i][k]);
+        for (int k = 0; k < 4; ++k) state.o[i][k] = __fmaf_rn(c[i][k], factor[k % 2], state.o[i][k]);
       }
     }
   }

@@ -5,12 +5,11 @@
 
 namespace winnow::cuda {
 
-// How a list is cut, which its own count alone decides, so that a row's bits depend on nothing else: chunks of 64 rows,
-// splits of equally many chunks, at most 32 of them. Partial results are folded from left to right in four levels,
-// chunks into a split, 2 splits into a pair, 4 pairs into an octet, octets into the list. A thread block takes one
-// unit, which is a node of one of these levels; which level is a matter of speed only, as every level gives the same
-// folds.
-inline constexpr uint32_t kChunkRows = 64;
+// How a list is cut, which its own count and the shape of rows alone decide, so that a row's bits depend on nothing
+// else: chunks of so many rows as are worked on at once, splits of equally many chunks, at most 32 of them. Partial
+// results are folded from left to right in four levels, chunks into a split, 2 splits into a pair, 4 pairs into an
+// octet, octets into the list. A thread block takes one unit, which is a node of one of these levels; which level is a
+// matter of speed only, as every level gives the same folds.
 inline constexpr uint32_t kMaxSplits = 32;
 enum UnitLevel : int { kSplit = 0, kPair = 1, kOctet = 2, kWholeList = 3 };
 
@@ -20,10 +19,14 @@ __host__ __device__ constexpr uint32_t SplitsOfUnit(int level) {
 __host__ __device__ constexpr uint32_t CeilDiv(uint32_t a, uint32_t b) {
   return (a + b - 1) / b;
 }
+// Narrow rows come in larger chunks, over which the fixed work of a chunk is spread.
+__host__ __device__ constexpr uint32_t ChunkRows(Dtype dtype) {
+  return dtype == Dtype::kBf16 ? 64 : 128;
+}
 
 struct ListCut {
-  __host__ __device__ explicit ListCut(uint32_t count)
-      : chunks(CeilDiv(count, kChunkRows)),
+  __host__ __device__ ListCut(uint32_t count, uint32_t chunk_rows)
+      : chunks(CeilDiv(count, chunk_rows)),
         split_chunks(chunks <= kMaxSplits ? 1 : CeilDiv(chunks, kMaxSplits)),
         splits(CeilDiv(chunks, split_chunks)) {}
   __host__ __device__ uint32_t units(int level) const { return CeilDiv(splits, SplitsOfUnit(level)); }
