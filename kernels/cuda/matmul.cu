@@ -7,6 +7,7 @@
 #include "kernels/cuda/matmul_decode.cuh"
 #include "kernels/cuda/matmul_pack.h"
 #include "kernels/cuda/matmul_prefill.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace winnow::cuda {
 namespace {
@@ -43,6 +44,13 @@ size_t DecodeScratchBytes(int, int max_out_features) {
   return kPartialBytes + CeilDiv(max_out_features, Geometry::kTileOut) * sizeof(int);
 }
 
+bool HasTensorMaps() {
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major >= 9;
+}
+
 template <typename OfGeometry, int kRows, bool kF8>
 void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   using Layout = DecodeLayout<OfGeometry, kRows, kF8>;
@@ -50,21 +58,29 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   const int num_chunks = CeilDiv(weight.in_features, Layout::kChunkK);
   const int num_units = num_chunks * CeilDiv(weight.out_features, OfGeometry::kTileOut);
   char* scratch = static_cast<char*>(params.scratch);
-  const DecodeMatmulArgs args = {.x = static_cast<const __nv_bfloat16*>(params.x),
-                                 .x_stride = params.x_stride,
-                                 .weight = static_cast<const char*>(weight.data),
-                                 .scales = kF8 ? weight.scales : nullptr,
-                                 .y = params.y,
-                                 .y_stride = params.y_stride,
-                                 .num_rows = params.num_rows,
-                                 .out_features = weight.out_features,
-                                 .in_features = weight.in_features,
-                                 .num_chunks = num_chunks,
-                                 .num_units = num_units,
-                                 .accumulate = params.accumulate,
-                                 .y_is_bf16 = params.y_dtype == Dtype::kBf16,
-                                 .counters = reinterpret_cast<int*>(scratch + kPartialBytes),
-                                 .partials = reinterpret_cast<float4*>(scratch)};
+  DecodeMatmulArgs args = {.weight_map = {},
+                           .x_map = {},
+                           .x = static_cast<const __nv_bfloat16*>(params.x),
+                           .x_stride = params.x_stride,
+                           .weight = static_cast<const char*>(weight.data),
+                           .scales = kF8 ? weight.scales : nullptr,
+                           .y = params.y,
+                           .y_stride = params.y_stride,
+                           .num_rows = params.num_rows,
+                           .out_features = weight.out_features,
+                           .in_features = weight.in_features,
+                           .num_chunks = num_chunks,
+                           .num_units = num_units,
+                           .accumulate = params.accumulate,
+                           .y_is_bf16 = params.y_dtype == Dtype::kBf16,
+                           .counters = reinterpret_cast<int*>(scratch + kPartialBytes),
+                           .partials = reinterpret_cast<float4*>(scratch)};
+  if (HasTensorMaps()) {
+    const int element_bytes = kF8 ? 1 : 2;
+    args.weight_map = TensorMapOf(weight.data, element_bytes, weight.in_features, weight.out_features,
+                                  int64_t{weight.in_features} * element_bytes, OfGeometry::kTileOut);
+    args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
+  }
   const auto kernel = DecodeMatmulKernel<OfGeometry, kRows, kF8>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one's ends.

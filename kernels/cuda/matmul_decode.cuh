@@ -17,6 +17,9 @@ namespace winnow::cuda {
 inline constexpr int kMatmulBlocks = 132;
 
 struct DecodeMatmulArgs {
+  // Boxes of 128 bytes x kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
+  CUtensorMap weight_map;
+  CUtensorMap x_map;
   const __nv_bfloat16* x;
   int64_t x_stride;
   const char* weight;
@@ -34,30 +37,37 @@ struct DecodeMatmulArgs {
   float4* partials;  // [2 * kMatmulBlocks][kTileOut * kRows / 4]
 };
 
-template <int kTileOut_, int kChunkBytes_, int kSlices_, int kStrips_, int kRingBytes_>
+template <int kTileOut_, int kChunkBytes_, int kSlices_, int kStrips_, int kRingBytes_, int kLead_ = 0, int kAhead_ = 0,
+          bool kContiguous_ = false>
 struct DecodeGeometry {
+  static constexpr bool kContiguous = kContiguous_;
   static constexpr int kTileOut = kTileOut_;        // output features of a tile
   static constexpr int kChunkBytes = kChunkBytes_;  // of a weight row in a stage
   static constexpr int kSlices = kSlices_;          // warps that share a tile's k
   static constexpr int kStrips = kStrips_;          // of 16 output features a warp
   static constexpr int kRingBytes = kRingBytes_;
+  static constexpr int kLead = kLead_;    // units before the last at which the next kernel may start
+  static constexpr int kAhead = kAhead_;  // units beyond the ring that the L2 fetches while earlier kernels run
   static constexpr int kWarpsAcross = kTileOut / 16 / kStrips;
   static constexpr int kConsumers = kWarpsAcross * kSlices;
   static constexpr int kThreads = 32 * (kConsumers + 1);
 };
 
+// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
 template <typename Geometry, int kRows, bool kF8>
 struct DecodeLayout {
   static constexpr int kChunkK = Geometry::kChunkBytes / (kF8 ? 1 : 2);
-  // Rows are 16 bytes apart modulo 128, so that the eight rows of a matrix lie in different banks.
-  static constexpr int kWeightPitch = Geometry::kChunkBytes + 16;
-  static constexpr int kRowPitch = kChunkK * 2 + 16;
-  static constexpr int kWeightBytes = Geometry::kTileOut * kWeightPitch;
-  static constexpr int kStageBytes = kWeightBytes + kRows * kRowPitch;
+  static constexpr int kWeightBoxes = Geometry::kChunkBytes / 128;
+  static constexpr int kWeightBoxK = kF8 ? 128 : 64;
+  static constexpr int kWeightBoxBytes = Geometry::kTileOut * 128;
+  static constexpr int kRowBoxes = kChunkK / 64;
+  static constexpr int kRowBoxBytes = kRows * 128;
+  static constexpr int kWeightBytes = kWeightBoxes * kWeightBoxBytes;
+  static constexpr int kStageBytes = kWeightBytes + kRowBoxes * kRowBoxBytes;
   static constexpr int kStages = Geometry::kRingBytes / kStageBytes;
   static constexpr int kSliceBytes =
-      (Geometry::kSlices - 1) * Geometry::kTileOut * kRows * 4;  // sums of all slices but the first
-  static constexpr int kSharedBytes = kStages * kStageBytes + kSliceBytes;
+      (Geometry::kSlices - 1) * Geometry::kTileOut * kRows * 4;                    // sums of all slices but the first
+  static constexpr int kSharedBytes = kStages * kStageBytes + kSliceBytes + 1024;  // swizzles repeat every 1024 bytes
   static_assert(kStages >= 2);
 };
 
@@ -77,41 +87,65 @@ template <typename Geometry, int kRows, bool kF8>
 __device__ void FillRing(const DecodeMatmulArgs& args, UnitRange units, uint32_t ring, uint32_t full, uint32_t empty) {
   using Layout = DecodeLayout<Geometry, kRows, kF8>;
   constexpr int kStages = Layout::kStages;
-  const int lane = threadIdx.x % 32;
+  if (kTensorMaps && threadIdx.x % 32 != 0) return;
+  if (kTensorMaps) {
+    PrefetchMap(args.weight_map);
+    PrefetchMap(args.x_map);
+  }
   const uint64_t once = EvictFirst(), often = EvictLast();
-  const int64_t weight_row_bytes = int64_t{args.in_features} * (kF8 ? 1 : 2);
 
   const auto copy_weights = [&](int unit, int stage) {
-    const int tile = unit / args.num_chunks, chunk = unit % args.num_chunks;
-    const int k = min(Layout::kChunkK, args.in_features - chunk * Layout::kChunkK);
-    const int rows = min(Geometry::kTileOut, args.out_features - tile * Geometry::kTileOut);
-    const uint32_t bytes = k * (kF8 ? 1 : 2);
-    if (kBulkCopies && lane == 0) ArriveExpectBytes(full + 8 * stage, rows * bytes + args.num_rows * k * 2);
-    __syncwarp();
-    const char* from =
-        args.weight + int64_t{tile} * Geometry::kTileOut * weight_row_bytes + int64_t{chunk} * Geometry::kChunkBytes;
-    const uint32_t to = ring + stage * Layout::kStageBytes;
+    const int row = unit / args.num_chunks * Geometry::kTileOut;
+    const int k = unit % args.num_chunks * Layout::kChunkK;
+    const uint32_t to = ring + stage * Layout::kStageBytes, barrier = full + 8 * stage;
+    if (kTensorMaps) ArriveExpectBytes(barrier, Layout::kStageBytes);
+    if constexpr (Geometry::kContiguous) {
+      CopyToShared(to, args.weight + int64_t{unit} * Layout::kWeightBytes, Layout::kWeightBytes, barrier, once);
+      return;
+    }
 #pragma unroll
-    for (int row = lane; row < Geometry::kTileOut; row += 32) {
-      if (row >= rows) break;
-      CopyToShared(to + row * Layout::kWeightPitch, from + row * weight_row_bytes, bytes, full + 8 * stage, once);
+    for (int box = 0; box < Layout::kWeightBoxes; ++box) {
+      const int box_k = k + box * Layout::kWeightBoxK, box_to = to + box * Layout::kWeightBoxBytes;
+      if (kTensorMaps) {
+        CopyBox(box_to, args.weight_map, box_k, row, barrier, once);
+      } else {
+        constexpr int kElementBytes = kF8 ? 1 : 2;
+        const int64_t pitch = int64_t{args.in_features} * kElementBytes;
+        CopyBoxByLanes(box_to, args.weight + row * pitch + box_k * kElementBytes, pitch, Geometry::kTileOut,
+                       args.out_features - row, (args.in_features - box_k) * kElementBytes);
+      }
     }
   };
   const auto copy_rows = [&](int unit, int stage) {
-    const int chunk = unit % args.num_chunks;
-    const int k = min(Layout::kChunkK, args.in_features - chunk * Layout::kChunkK);
-    const uint32_t to = ring + stage * Layout::kStageBytes + Layout::kWeightBytes;
-    for (int row = lane; row < args.num_rows; row += 32) {
-      CopyToShared(to + row * Layout::kRowPitch, args.x + row * args.x_stride + chunk * Layout::kChunkK, k * 2,
-                   full + 8 * stage, often);
+    const int k = unit % args.num_chunks * Layout::kChunkK;
+    const uint32_t to = ring + stage * Layout::kStageBytes + Layout::kWeightBytes, barrier = full + 8 * stage;
+#pragma unroll
+    for (int box = 0; box < Layout::kRowBoxes; ++box) {
+      const int box_k = k + box * 64, box_to = to + box * Layout::kRowBoxBytes;
+      if (kTensorMaps) {
+        CopyBox(box_to, args.x_map, box_k, 0, barrier, often);
+      } else {
+        CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args.x + box_k), args.x_stride * 2, kRows, args.num_rows,
+                       (args.in_features - box_k) * 2);
+      }
     }
-    if (!kBulkCopies) ArriveAfterCopies(full + 8 * stage);
+    if (!kTensorMaps) ArriveAfterCopies(barrier);
+  };
+  const auto prefetch_weights = [&](int unit) {
+    for (int box = 0; kTensorMaps && box < Layout::kWeightBoxes; ++box) {
+      PrefetchBox(args.weight_map, unit % args.num_chunks * Layout::kChunkK + box * Layout::kWeightBoxK,
+                  unit / args.num_chunks * Geometry::kTileOut);
+    }
   };
 
-  // Weights do not depend on earlier kernels: the ring fills while those still run.
   const int count = units.end - units.begin;
+  // Weights do not depend on earlier kernels: the ring fills while those still run.
   for (int i = 0; i < min(kStages, count); ++i) copy_weights(units.begin + i, i);
+  for (int i = kStages; i < min(kStages + Geometry::kAhead, count); ++i) prefetch_weights(units.begin + i);
   WaitForEarlierKernels();
+  // Not before: all blocks of the kernel before this one have left then, and this one has a block on each
+  // multiprocessor, so that the next kernel's blocks, too, come one to a multiprocessor.
+  if (Geometry::kLead == 0) LetNextKernelStart();
   for (int i = 0; i < min(kStages, count); ++i) copy_rows(units.begin + i, i);
   int stage = 0;
   uint32_t parity = 0;
@@ -124,8 +158,7 @@ __device__ void FillRing(const DecodeMatmulArgs& args, UnitRange units, uint32_t
       parity ^= 1;
     }
   }
-  // From here on the memory idles more and more: the next kernel may fill its ring.
-  LetNextKernelStart();
+  if (Geometry::kLead != 0) LetNextKernelStart();
 }
 
 template <typename Geometry, int kRows>
@@ -134,38 +167,39 @@ struct TileSums {
 };
 
 template <typename Geometry, int kRows, bool kF8>
-__device__ void MultiplyChunk(TileSums<Geometry, kRows>& sums, uint32_t weights, uint32_t rows, int k) {
+__device__ void MultiplyChunk(TileSums<Geometry, kRows>& sums, uint32_t weights, uint32_t rows) {
   using Layout = DecodeLayout<Geometry, kRows, kF8>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int across = warp % Geometry::kWarpsAcross, slice = warp / Geometry::kWarpsAcross;
-  const uint32_t weight_lane =
-      weights + (across * Geometry::kStrips * 16 + lane % 16) * Layout::kWeightPitch + lane / 16 * 16;
-  const uint32_t row_lane = rows + lane % 8 * Layout::kRowPitch + lane / 8 * 16;
+  // The swizzle: which piece of its row a lane reads, but for bits that the step in k flips.
+  const uint32_t weight_lane = weights + (across * Geometry::kStrips * 16 + lane % 16) * 128;
+  const uint32_t weight_piece = ((lane / 16) ^ (lane % 8)) * 16;
+  const uint32_t row_lane = rows + lane % 8 * 128;
+  const uint32_t row_piece = ((lane / 8) ^ (lane % 8)) * 16;
 #pragma unroll
   for (int block = 0; block < Layout::kChunkK / 32 / Geometry::kSlices; ++block) {
-    const int k32 = block * Geometry::kSlices + slice;
-    if (k32 * 32 >= k) break;
+    const int k32 = Geometry::kSlices == 1 ? block : block * Geometry::kSlices + slice;
     uint32_t a[Geometry::kStrips][2][4];
 #pragma unroll
     for (int strip = 0; strip < Geometry::kStrips; ++strip) {
-      const uint32_t address = weight_lane + strip * 16 * Layout::kWeightPitch + k32 * (kF8 ? 32 : 64);
+      const uint32_t box = weight_lane + strip * 16 * 128 + k32 / (kF8 ? 4 : 2) * Layout::kWeightBoxBytes;
       if constexpr (kF8) {
         uint32_t bytes[4];
-        LoadMatrices(bytes, address);
+        LoadMatrices(bytes, box + (weight_piece ^ (k32 % 4 * 32)));
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           UnpackF8(bytes[2 * step], a[strip][step][0], a[strip][step][2]);
           UnpackF8(bytes[2 * step + 1], a[strip][step][1], a[strip][step][3]);
         }
       } else {
-        LoadMatrices(a[strip][0], address);
-        LoadMatrices(a[strip][1], address + 32);
+        LoadMatrices(a[strip][0], box + (weight_piece ^ (k32 % 2 * 64)));
+        LoadMatrices(a[strip][1], box + (weight_piece ^ (k32 % 2 * 64 + 32)));
       }
     }
 #pragma unroll
     for (int column = 0; column < kRows / 8; ++column) {
       uint32_t b[4];
-      LoadMatrices(b, row_lane + column * 8 * Layout::kRowPitch + k32 * 64);
+      LoadMatrices(b, row_lane + k32 / 2 * Layout::kRowBoxBytes + column * 8 * 128 + (row_piece ^ (k32 % 2 * 64)));
 #pragma unroll
       for (int strip = 0; strip < Geometry::kStrips; ++strip) {
         MultiplyAccumulate(sums.values[strip][column], a[strip][0], b[0], b[1]);
@@ -210,17 +244,26 @@ __device__ void WriteTile(const DecodeMatmulArgs& args, int tile, const TileSums
   }
 }
 
-// Leaves this block's part of a shared tile in memory; the last block of the tile to come gets the sum of all, and
-// true.
+// The blocks that share a tile.
+struct Sharers {
+  int first, last;
+};
+template <typename Geometry>
+__device__ Sharers SharersOf(const DecodeMatmulArgs& args, int tile) {
+  return {BlockOf(tile * args.num_chunks, gridDim.x, args.num_units),
+          BlockOf((tile + 1) * args.num_chunks - 1, gridDim.x, args.num_units)};
+}
+
+// Sums a tile's parts in the order of its blocks. Whoever comes last does it and gets true; the others leave their part
+// in memory. `arrived_before` is what the tile's counter held some time ago: if only this block was missing, its part
+// need not go through memory.
 template <typename Geometry, int kRows>
-__device__ bool SumWithOtherBlocks(const DecodeMatmulArgs& args, UnitRange units, int tile, int* arrived,
-                                   TileSums<Geometry, kRows>& sums) {
+__device__ bool SumWithOtherBlocks(const DecodeMatmulArgs& args, Sharers sharers, int tile, bool units_end,
+                                   int arrived_before, int* arrived, TileSums<Geometry, kRows>& sums) {
   constexpr int kColumns = kRows / 8;
   constexpr int kSlotFloat4s = Geometry::kTileOut * kRows / 4;
-  const int num_blocks = gridDim.x, block = blockIdx.x;
-  const int first = BlockOf(tile * args.num_chunks, num_blocks, args.num_units);
-  const int last = BlockOf((tile + 1) * args.num_chunks - 1, num_blocks, args.num_units);
-  if (first == last) return true;
+  const int num_blocks = gridDim.x, block = blockIdx.x, others = sharers.last - sharers.first;
+  if (others == 0) return true;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool has_sums = warp < Geometry::kWarpsAcross;
   // A block shares at most its first and its last tile with others.
@@ -228,39 +271,50 @@ __device__ bool SumWithOtherBlocks(const DecodeMatmulArgs& args, UnitRange units
     const int first_tile = UnitsOf(other, num_blocks, args.num_units).begin / args.num_chunks;
     return args.partials + (2 * other + (tile == first_tile ? 0 : 1)) * kSlotFloat4s + lane;
   };
-  if (has_sums) {
-    float4* slot = slot_of(block);
+  bool is_last = false;
+  if (units_end) {
+    if (threadIdx.x == 0) arrived[1] = arrived_before;
+    SyncConsumers<Geometry::kConsumers * 32>();
+    is_last = arrived[1] == others;
+  }
+  if (!is_last) {
+    if (has_sums) {
+      float4* slot = slot_of(block);
 #pragma unroll
-    for (int strip = 0; strip < Geometry::kStrips; ++strip) {
+      for (int strip = 0; strip < Geometry::kStrips; ++strip) {
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        const float(&v)[4] = sums.values[strip][column];
-        __stcg(slot + ((warp * Geometry::kStrips + strip) * kColumns + column) * 32,
-               make_float4(v[0], v[1], v[2], v[3]));
+        for (int column = 0; column < kColumns; ++column) {
+          const float(&v)[4] = sums.values[strip][column];
+          __stcg(slot + ((warp * Geometry::kStrips + strip) * kColumns + column) * 32,
+                 make_float4(v[0], v[1], v[2], v[3]));
+        }
       }
     }
+    __threadfence();
+    SyncConsumers<Geometry::kConsumers * 32>();
+    if (threadIdx.x == 0) *arrived = atomicAdd(args.counters + tile, 1);
+    SyncConsumers<Geometry::kConsumers * 32>();
+    if (*arrived != others) return false;
   }
-  __threadfence();
-  SyncConsumers<Geometry::kConsumers * 32>();
-  if (threadIdx.x == 0) *arrived = atomicAdd(args.counters + tile, 1);
-  SyncConsumers<Geometry::kConsumers * 32>();
-  if (*arrived != last - first) return false;
   __threadfence();
   if (threadIdx.x == 0) args.counters[tile] = 0;
   if (!has_sums) return true;
-  sums = {};
-  for (int other = first; other <= last; ++other) {
+  TileSums<Geometry, kRows> total = {};
+  for (int other = sharers.first; other <= sharers.last; ++other) {
     const float4* slot = slot_of(other);
 #pragma unroll
     for (int strip = 0; strip < Geometry::kStrips; ++strip) {
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) {
-        const float4 v = __ldcg(slot + ((warp * Geometry::kStrips + strip) * kColumns + column) * 32);
-        float(&sum)[4] = sums.values[strip][column];
+        const float(&own)[4] = sums.values[strip][column];
+        const float4 v = other == block ? make_float4(own[0], own[1], own[2], own[3])
+                                        : __ldcg(slot + ((warp * Geometry::kStrips + strip) * kColumns + column) * 32);
+        float(&sum)[4] = total.values[strip][column];
         sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
       }
     }
   }
+  sums = total;
   return true;
 }
 
@@ -307,13 +361,14 @@ __device__ void SumSlices(float4* shared, TileSums<Geometry, kRows>& sums) {
 
 // Grid: min(kMatmulBlocks, num_units) blocks of kConsumers warps that multiply and one that copies.
 template <typename Geometry, int kRows, bool kF8>
-__global__ void __launch_bounds__(Geometry::kThreads)
+__global__ void __launch_bounds__(Geometry::kThreads, 2)
     DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
   using Layout = DecodeLayout<Geometry, kRows, kF8>;
   constexpr int kStages = Layout::kStages;
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ unsigned char unaligned[];
+  unsigned char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   __shared__ uint64_t barriers[2 * kStages];
-  __shared__ int arrived;
+  __shared__ int arrived[2];
   const uint32_t ring = SharedAddress(shared);
   const uint32_t full = SharedAddress(barriers), empty = full + 8 * kStages;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -321,7 +376,7 @@ __global__ void __launch_bounds__(Geometry::kThreads)
 
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(full + 8 * stage, kBulkCopies ? 1 : 32);
+      InitBarrier(full + 8 * stage, kTensorMaps ? 1 : 32);
       InitBarrier(empty + 8 * stage, Geometry::kConsumers);
     }
     PublishBarriers();
@@ -334,14 +389,18 @@ __global__ void __launch_bounds__(Geometry::kThreads)
 
   WaitForEarlierKernels();
   TileSums<Geometry, kRows> sums = {};
+  int arrived_before = 0;
   int stage = 0;
   uint32_t parity = 0;
   for (int unit = units.begin; unit < units.end; ++unit) {
     const int tile = unit / args.num_chunks, chunk = unit % args.num_chunks;
-    const int k = min(Layout::kChunkK, args.in_features - chunk * Layout::kChunkK);
+    // Asked for a little early, as the answer takes long. Only the last tile of a block can wait for nobody else.
+    if (threadIdx.x == 0 && unit == units.end - 2) {
+      arrived_before = *reinterpret_cast<volatile int*>(args.counters + (units.end - 1) / args.num_chunks);
+    }
     WaitBarrier(full + 8 * stage, parity);
     const uint32_t weights = ring + stage * Layout::kStageBytes;
-    MultiplyChunk<Geometry, kRows, kF8>(sums, weights, weights + Layout::kWeightBytes, k);
+    MultiplyChunk<Geometry, kRows, kF8>(sums, weights, weights + Layout::kWeightBytes);
     __syncwarp();
     if (lane == 0) ArriveBarrier(empty + 8 * stage);
     if (++stage == kStages) {
@@ -350,7 +409,9 @@ __global__ void __launch_bounds__(Geometry::kThreads)
     }
     if (chunk + 1 < args.num_chunks && unit + 1 < units.end) continue;
     SumSlices<Geometry, kRows>(reinterpret_cast<float4*>(shared + kStages * Layout::kStageBytes), sums);
-    if (SumWithOtherBlocks<Geometry, kRows>(args, units, tile, &arrived, sums) && warp < Geometry::kWarpsAcross) {
+    if (SumWithOtherBlocks<Geometry, kRows>(args, SharersOf<Geometry>(args, tile), tile, unit + 1 == units.end,
+                                            arrived_before, arrived, sums) &&
+        warp < Geometry::kWarpsAcross) {
       WriteTile<Geometry, kRows>(args, tile, sums);
     }
     sums = {};

@@ -1,8 +1,10 @@
 #pragma once
+#include <cuda.h>
+
 #include <cstdint>
 
-// Barriers in shared memory and asynchronous copies that complete on them: bulk copies where the GPU has them (sm_90),
-// 16 bytes a lane elsewhere.
+// Barriers in shared memory and asynchronous copies that complete on them: of boxes by tensor maps where the GPU has
+// them (sm_90), of 16 bytes a lane elsewhere.
 namespace winnow::cuda {
 
 __device__ inline uint32_t SharedAddress(const void* pointer) {
@@ -10,9 +12,9 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
 }
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr bool kBulkCopies = false;
+inline constexpr bool kTensorMaps = false;
 #else
-inline constexpr bool kBulkCopies = true;
+inline constexpr bool kTensorMaps = true;
 #endif
 
 __device__ inline void InitBarrier(uint32_t barrier, int arrivals) {
@@ -74,7 +76,49 @@ __device__ inline uint64_t EvictLast() {
   return policy;
 }
 
-// Copies `bytes` (a multiple of 16, both sides aligned to 16) by one lane.
+// A box of a matrix that a tensor map describes, at (column, row), to shared memory in the 128-byte swizzle: 16-byte
+// piece c of a row of 128 bytes lies at piece c ^ (row % 8). What is outside of the matrix comes as zeros, and counts
+// as bytes that arrived. sm_90.
+__device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column, int row, uint32_t barrier,
+                               uint64_t policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+#endif
+}
+
+// Has the L2 fetch such a box.
+__device__ inline void PrefetchBox(const CUtensorMap& map, int column, int row) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row)
+               : "memory");
+#endif
+}
+// And has the copy engine fetch the map itself.
+__device__ inline void PrefetchMap(const CUtensorMap& map) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
+// The same box where there are no tensor maps, by the lanes of a warp: `rows` rows of 128 bytes `pitch` bytes apart, of
+// which valid_rows rows and valid_bytes bytes (a multiple of 16) exist.
+__device__ inline void CopyBoxByLanes(uint32_t to, const char* from, int64_t pitch, int rows, int valid_rows,
+                                      int valid_bytes) {
+  for (int piece = threadIdx.x % 32; piece < rows * 8; piece += 32) {
+    const int row = piece / 8, column = piece % 8;
+    const bool exists = row < valid_rows && column * 16 < valid_bytes;
+    const char* source = exists ? from + row * pitch + column * 16 : from;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + row * 128 + ((column ^ (row % 8)) << 4)),
+                 "l"(source), "r"(exists ? 16 : 0)
+                 : "memory");
+  }
+}
+
+// LAB
 __device__ inline void CopyToShared(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -82,12 +126,8 @@ __device__ inline void CopyToShared(uint32_t to, const void* from, uint32_t byte
           "r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
-#else
-  for (uint32_t i = 0; i < bytes; i += 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(static_cast<const char*>(from) + i)
-                 : "memory");
-  }
 #endif
 }
+// LAB END
 
 }  // namespace winnow::cuda
