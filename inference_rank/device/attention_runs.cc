@@ -42,15 +42,10 @@ void AttentionRuns::AddRow(const RowLists& row) {
   for (; next_list_ < row.end; ++next_list_) {
     const std::span<const uint32_t> slots = input_->slots(next_list_);
     const auto count = static_cast<uint32_t>(slots.size());
-    const cuda::AttentionList list = {.first_page = 0,
-                                      .sinks = 0,
-                                      .selected_first = num_selected_,
-                                      .selected_count = count,
-                                      .pool_base = 0,
-                                      .ring_base = 0,
-                                      .ring_tokens = 1,
-                                      .recent_begin = 0,
-                                      .recent_count = 0};
+    cuda::AttentionList list{};
+    list.selected_first = num_selected_;
+    list.selected_count = count;
+    list.ring_tokens = 1;
     const uint32_t copies = row.per_query_head ? input_->heads()[next_list_] : 1;
     std::fill_n(list_space_.begin() + num_lists_, copies, list);
     num_lists_ += copies;
