@@ -1,7 +1,10 @@
 #include "tests/support/host_gpu/host_device.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 
 #include "absl/strings/str_cat.h"
@@ -43,17 +46,17 @@ class HostDevice final : public cuda::Device {
     info_.num_multiprocessors = 1;
     info_.total_bytes = info_.free_bytes = kTotalBytes;
     info_.pci_bus_id = "none";
-    if (const char* after = std::getenv("WINNOW_HOST_GPU_FAULT_AFTER"); after != nullptr) fault_after_ = atoll(after);
+    if (const char* path = std::getenv("WINNOW_HOST_GPU_FAULT"); path != nullptr) fault_file_ = path;
   }
 
-  // One wait nearer to the fault.
   absl::Status Wait() {
-    if (fault_after_ < 0) return absl::OkStatus();
-    if (fault_after_ > 0) {
-      --fault_after_;
-      return absl::OkStatus();
+    if (!fault_file_.empty() && !failed_) {
+      std::ifstream file(fault_file_);
+      pid_t pid = 0;
+      failed_ = file >> pid && pid == getpid();
     }
-    return absl::InternalError("on the GPU: cudaErrorIllegalAddress, as asked for by WINNOW_HOST_GPU_FAULT_AFTER");
+    if (failed_) return absl::InternalError("on the GPU: cudaErrorIllegalAddress, as it was asked for");
+    return absl::OkStatus();
   }
 
   const cuda::DeviceInfo& info() const override { return info_; }
@@ -90,7 +93,8 @@ class HostDevice final : public cuda::Device {
  private:
   const int ordinal_;
   cuda::DeviceInfo info_;
-  int64_t fault_after_ = -1;
+  std::string fault_file_;
+  bool failed_ = false;
 };
 
 class HostEvent final : public cuda::Event {
