@@ -10,8 +10,10 @@ add_executable(winnow-gpu-check
   gpu/report.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
-  gpu/selection_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags inference_device inference_rank kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+  gpu/selection_section.cc
+  gpu/serve_section.cc)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags inference_device inference_rank kernels kernels_cuda tests_e2e nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()

@@ -10,5 +10,6 @@ GpuSection EngineSection();
 GpuSection MatmulSection();
 GpuSection PrefillAttentionSection();
 GpuSection SelectionSection();
+GpuSection ServeSection();
 
 }  // namespace winnow
