@@ -251,6 +251,10 @@ bool Engine::RunPrefillChunk() {
   const bool last = first + 1 == sequence->prompt_tokens();
   const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
+  if (last && forward_.DrawsTokens()) {
+    draws_.assign(1, DrawFor(*sequence));
+    forward_.PlanDraws(draws_);
+  }
   prefill_step_.Begin(*sequence, count);
   const std::span<float> logits =
       forward_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
@@ -263,7 +267,7 @@ bool Engine::RunPrefillChunk() {
   prefill_bytes_ -= sequence->arena->bytes();
   PrefillStep::HandOver(layout_, *sequence);
   BecomeDecoding(*sequence, sequence->prompt_tokens());
-  if (sequence->generated.empty()) TakeToken(*sequence, logits);
+  if (sequence->generated.empty()) TakeToken(*sequence, 0, logits);
   return true;
 }
 
@@ -277,6 +281,11 @@ bool Engine::RunDecodeStep() {
     const std::span<Sequence* const> rows(batch_.data() + first,
                                           std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
     const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+    if (forward_.DrawsTokens()) {
+      draws_.clear();
+      for (const Sequence* sequence : rows) draws_.push_back(DrawFor(*sequence));
+      forward_.PlanDraws(draws_);
+    }
     decode_step_.Begin(next_plan_++, rows);
     const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
     decode_step_.Finish();
@@ -285,7 +294,7 @@ bool Engine::RunDecodeStep() {
     for (size_t row = 0; row < rows.size(); ++row) {
       Sequence& sequence = *rows[row];
       if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
-        TakeToken(sequence, logits.subspan(row * vocab, vocab));
+        TakeToken(sequence, static_cast<int>(row), logits.subspan(row * vocab, vocab));
       }
     }
     ++metrics_.decode_steps;
@@ -294,10 +303,22 @@ bool Engine::RunDecodeStep() {
   return !batch_.empty();
 }
 
-void Engine::TakeToken(Sequence& sequence, std::span<float> logits) {
+std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
+  // A known token that is computed again: whatever is drawn is dropped.
+  if (sequence.next_position + 1 < sequence.known_tokens()) return TokenDraw();
+  if (sequence.top_logprobs.has_value()) return std::nullopt;
+  return sequence.sampler->DrawOf(static_cast<uint32_t>(sequence.generated.size()));
+}
+
+void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
-  if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
-  const uint32_t id = sequence.sampler->Sample(logits, index);
+  uint32_t id = 0;
+  if (forward_.DrawsTokens() && draws_[row].has_value()) {
+    id = forward_.drawn_token(row);
+  } else {
+    if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
+    id = sequence.sampler->Sample(logits, index);
+  }
   sequence.sampler->Observe(id);
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;

@@ -71,7 +71,10 @@ class Engine {
   size_t FreePrefillBytes() const;
   bool RunPrefillChunk();
   bool RunDecodeStep();
-  void TakeToken(Sequence& sequence, std::span<float> logits);
+  // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
+  std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
+  // The token of a row of the last Decode or Prefill.
+  void TakeToken(Sequence& sequence, int row, std::span<float> logits);
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   // True once the device has failed; then everything fails over.
   bool DeviceFailed();
@@ -102,6 +105,7 @@ class Engine {
   size_t prefill_bytes_ = 0;
   bool device_failed_ = false;
   std::vector<float> logits_copy_;
+  std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
   struct Reopen {
     Sequence* sequence;

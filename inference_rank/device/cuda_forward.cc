@@ -49,6 +49,8 @@ size_t CudaForward::CarveDevice(void* region) {
   attention_f32_ = arena.TakeArray<float>(kMaxDecodeRows * q);
   lse_ = arena.TakeArray<float>(kMaxDecodeRows * heads);
   attention_scratch_ = arena.Take(AttentionScratchBytes());
+  draw_rows_ = arena.TakeArray<cuda::SampleRow>(kMaxDecodeRows);
+  drawn_ = arena.TakeArray<uint32_t>(kMaxDecodeRows);
   return arena.used_bytes();
 }
 
@@ -69,6 +71,8 @@ size_t CudaForward::CarvePinned(void* region) {
   host_attention_ = arena.TakeArray<float>(kMaxDecodeRows * q);
   host_lse_ = arena.TakeArray<float>(kMaxDecodeRows * heads);
   host_corrected_ = arena.TakeArray<uint16_t>(kMaxDecodeRows * q);
+  host_draw_rows_ = arena.TakeArray<cuda::SampleRow>(kMaxDecodeRows);
+  host_drawn_ = arena.TakeArray<uint32_t>(kMaxDecodeRows);
   for (ChunkStage& stage : stages_) {
     stage.kv_rows = arena.Take<std::byte>(chunk * token_kv_bytes);
     stage.q_pre_rope = arena.TakeArray<float>(chunk * q);
@@ -141,12 +145,32 @@ void CudaForward::UploadTokens(std::span<const uint32_t> token_ids) {
 }
 
 std::span<float> CudaForward::TakeLogits(int num_rows) {
-  const size_t count = static_cast<size_t>(num_rows) * config_.vocab_size;
+  const size_t vocab = config_.vocab_size;
   At("logits", config_.num_layers);
   layers_->Logits(stream_, num_rows);
-  device_->CopyAsync(logits_, layers_->logits(), count * sizeof(float), stream_);
-  Wait("waiting for the logits");
-  return {logits_, count};
+  draws_.resize(num_rows);
+  bool any_drawn = false;
+  for (int row = 0; row < num_rows; ++row) {
+    any_drawn |= draws_[row].has_value();
+    const TokenDraw draw = draws_[row].value_or(TokenDraw());
+    host_draw_rows_[row] = {.temperature = draw.temperature,
+                            .top_p = draw.top_p,
+                            .top_k = draw.top_k,
+                            .min_p = draw.min_p,
+                            .sample_index = draw.sample_index,
+                            .token_index = draw.token_index,
+                            .seed = draw.seed};
+    if (draws_[row].has_value()) continue;
+    device_->CopyAsync(logits_ + row * vocab, layers_->logits() + row * vocab, vocab * sizeof(float), stream_);
+  }
+  if (any_drawn) {
+    device_->CopyAsync(draw_rows_, host_draw_rows_, num_rows * sizeof(cuda::SampleRow), stream_);
+    layers_->Sample(stream_, num_rows, draw_rows_, drawn_, nullptr);
+    device_->CopyAsync(host_drawn_, drawn_, num_rows * sizeof(uint32_t), stream_);
+  }
+  draws_.clear();
+  Wait("waiting for the tokens");
+  return {logits_, num_rows * vocab};
 }
 
 }  // namespace winnow

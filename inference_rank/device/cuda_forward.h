@@ -37,6 +37,9 @@ class CudaForward final : public Forward {
                           DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
+  bool DrawsTokens() const override { return true; }
+  void PlanDraws(std::span<const std::optional<TokenDraw>> rows) override { draws_.assign(rows.begin(), rows.end()); }
+  uint32_t drawn_token(int row) const override { return host_drawn_[row]; }
   const RopeTable& rope() const override { return rope_; }
   float attention_scale() const override { return scale_; }
   absl::Status status() const override { return status_; }
@@ -68,6 +71,7 @@ class CudaForward final : public Forward {
   bool AttendF32(const SlotLists& lists, int num_rows);
   void LaunchRuns(bool to_f32);
   bool CorrectByPartials(const SlotLists& lists, int num_rows, std::span<const PartialAttention> partials);
+  // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);
   void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
                          const PrefillKv::Rows& rows, ChunkStage& stage);
@@ -101,6 +105,8 @@ class CudaForward final : public Forward {
   float* attention_f32_ = nullptr;        // [kMaxDecodeRows, num_query_heads, head_dim]
   float* lse_ = nullptr;                  // [kMaxDecodeRows, num_query_heads]
   void* attention_scratch_ = nullptr;
+  cuda::SampleRow* draw_rows_ = nullptr;  // [kMaxDecodeRows]
+  uint32_t* drawn_ = nullptr;             // [kMaxDecodeRows]
 
   // Pinned memory, which the device reads and writes too.
   uint32_t* host_token_ids_ = nullptr;
@@ -115,10 +121,13 @@ class CudaForward final : public Forward {
   float* host_attention_ = nullptr;     // [kMaxDecodeRows, num_query_heads, head_dim]
   float* host_lse_ = nullptr;           // [kMaxDecodeRows, num_query_heads]
   uint16_t* host_corrected_ = nullptr;  // [kMaxDecodeRows, num_query_heads, head_dim] bf16
+  cuda::SampleRow* host_draw_rows_ = nullptr;
+  uint32_t* host_drawn_ = nullptr;
   std::array<ChunkStage, 2> stages_;
 
   std::unique_ptr<AttentionRuns> runs_;
   SlotLists slot_lists_;
+  std::vector<std::optional<TokenDraw>> draws_;  // of the pass under way; empty: logits of all rows
   absl::Status status_;
   const char* pass_ = "nothing";
   int pass_rows_ = 0;

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/model/rope.h"
+#include "inference_rank/model/token_draw.h"
 
 namespace winnow {
 
@@ -114,6 +116,13 @@ class Forward {
   // A chunk of one prompt. `last`: it is the prompt's last token, alone; returns its logits, otherwise nothing.
   virtual std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                                    PrefillKv& kv) = 0;
+
+  // True when it can choose tokens itself, which spares moving logits to the host and sorting them there.
+  virtual bool DrawsTokens() const { return false; }
+  // For the next Decode or Prefill: rows with an entry get their token from drawn_token(), and no logits. The caller's
+  // rows are as many as the call's. Only where DrawsTokens().
+  virtual void PlanDraws(std::span<const std::optional<TokenDraw>> /*rows*/) {}
+  virtual uint32_t drawn_token(int /*row*/) const { return 0; }
 
   virtual const RopeTable& rope() const = 0;
   virtual float attention_scale() const = 0;

@@ -78,6 +78,24 @@ TEST(Gpu, AnswersAreTheSameAloneOrInABatch) {
   for (const auto& [selection, ids] : alone) EXPECT_EQ(together[i++].get().ids, ids) << selection;
 }
 
+// With log probabilities the logits come to the host, which then draws; without them the GPU does.
+TEST(Gpu, DrawsTheTokensThatTheHostWouldDraw) {
+  const auto cluster = StartCluster({"--device=cuda", "--max-context=4096"});
+  ASSERT_NE(cluster, nullptr);
+  for (const Json& sampling : {Json{{"temperature", 1.2}}, Json{{"temperature", 2.0}, {"top_p", 0.9}},
+                               Json{{"temperature", 1.5}, {"top_k", 7}}, Json{{"temperature", 1.5}, {"min_p", 0.02}},
+                               Json{{"temperature", 0.0}}}) {
+    Json request = GreedyRequest(DemoText(60), 40);
+    request.update(sampling);
+    request["seed"] = 11;
+    const Completion drawn = Complete(cluster->http(), request);
+    request["logprobs"] = 1;
+    const Completion sampled = Complete(cluster->http(), request);
+    ASSERT_TRUE(drawn.ok() && sampled.ok()) << drawn.error << sampled.error;
+    EXPECT_EQ(drawn.ids, sampled.ids) << sampling.dump();
+  }
+}
+
 TEST(Gpu, AFailedGpuEndsItsRankAndItsRequestsGoOnElsewhere) {
   const TempDir folder;
   const std::string fault = folder.path() + "/fault";

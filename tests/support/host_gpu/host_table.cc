@@ -5,10 +5,11 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "common/base/check.h"
-#include "kernels/cuda/predict.h"
+#include "inference_rank/philox.h"
 #include "kernels/kernel_table.h"
 #include "tests/support/host_gpu/host_device.h"
 
@@ -126,12 +127,34 @@ size_t NoScratch(int, int) {
   return 0;
 }
 
-// Greedy alone.
+// As Sampler draws: all candidates in descending order, sums in f64.
+uint32_t DrawToken(const cuda::SampleRow& row, std::vector<float> logits) {
+  std::vector<uint32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+  if (row.temperature <= 0) return order[0];
+  if (row.top_k > 0) order.resize(std::min<size_t>(row.top_k, order.size()));
+  std::vector<double> weights;
+  for (const uint32_t id : order) {
+    weights.push_back(std::exp(static_cast<double>(logits[id] / row.temperature) - logits[order[0]] / row.temperature));
+  }
+  const auto sum = [&](size_t count) { return std::accumulate(weights.begin(), weights.begin() + count, 0.0); };
+  if (row.top_p < 1) {
+    size_t kept = 1;
+    while (kept < weights.size() && sum(kept) < row.top_p * sum(weights.size())) ++kept;
+    weights.resize(kept);
+  }
+  while (row.min_p > 0 && weights.size() > 1 && weights.back() < row.min_p) weights.pop_back();
+  double left = PhiloxUniform(row.seed, row.sample_index, row.token_index) * sum(weights.size());
+  size_t drawn = 0;
+  while (drawn + 1 < weights.size() && (left -= weights[drawn]) >= 0) ++drawn;
+  return order[drawn];
+}
+
 void Sample(Stream, const cuda::SampleParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
-    WINNOW_CHECK(p.rows[row].temperature == 0);
     const float* logits = p.logits + static_cast<size_t>(row) * p.vocab_size;
-    p.token_ids[row] = static_cast<uint32_t>(std::max_element(logits, logits + p.vocab_size) - logits);
+    p.token_ids[row] = DrawToken(p.rows[row], {logits, logits + p.vocab_size});
   }
 }
 
