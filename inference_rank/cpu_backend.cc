@@ -20,6 +20,9 @@ class CpuBackend final : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, const std::string& isa,
                                                          int num_threads) {
+    if (options.checkpoint == nullptr) {
+      return absl::UnimplementedError("random weights are made on GPUs alone: a synthetic model needs --device=cuda");
+    }
     auto backend = std::unique_ptr<CpuBackend>(new CpuBackend());
     const ModelConfig& config = *options.config;
     WINNOW_ASSIGN_OR_RETURN(backend->kernels_, CpuKernels(isa));

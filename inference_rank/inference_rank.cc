@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
 #include "inference_rank/cpu_backend.h"
@@ -23,7 +24,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                                      const v1::Identity& identity) {
   auto rank = std::unique_ptr<InferenceRank>(new InferenceRank());
   rank->options_ = options;
-  WINNOW_ASSIGN_OR_RETURN(rank->config_, LoadModelConfig(options.model_dir));
+  WINNOW_ASSIGN_OR_RETURN(rank->config_, ModelConfigOf(options.model_dir));
   ModelConfig& config = rank->config_;
   const int64_t model_context = std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max());
   if (options.max_context_tokens > model_context) {
@@ -34,13 +35,17 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   if (options.max_context_tokens == 0) rank->options_.max_context_tokens = static_cast<uint32_t>(model_context);
   rank->layout_ = config.kv_layout(options.kv_dtype);
 
-  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model_dir));
-  const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::string digest = options.model_dir;
+  if (!IsSyntheticModel(options.model_dir)) {
+    WINNOW_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
+    digest = checkpoint->Digest();
+  }
   SelectionSpec selection = options.selection;
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
-    for (const std::string& doubt : profile.DoubtsAbout(checkpoint->Digest(), selection)) {
+    for (const std::string& doubt : profile.DoubtsAbout(digest, selection)) {
       rank->profile_warnings_.push_back(absl::StrCat("head profile ", options.head_profile, " ", doubt));
     }
     selection = WithHeadProfile(selection, profile);
@@ -60,7 +65,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
   Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
-  rank->fingerprint_ = InferenceFingerprint(checkpoint->Digest(), rank->layout_, backend.forward(), backend.numerics());
+  rank->fingerprint_ = InferenceFingerprint(digest, rank->layout_, backend.forward(), backend.numerics());
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
   Engine::Options engine_options;
@@ -104,7 +109,9 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
   }
   if (backend_ == nullptr) {
     options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
-    WINNOW_ASSIGN_OR_RETURN(backend_, NewCpuBackend(options, options_.isa, options_.num_threads));
+    absl::StatusOr<std::unique_ptr<Backend>> cpu = NewCpuBackend(options, options_.isa, options_.num_threads);
+    if (!cpu.ok()) return absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_));
+    backend_ = *std::move(cpu);
     device_description_ = absl::StrCat(backend_->description(), device_description_);
   }
   options_.prefill_chunk_tokens = options.prefill_chunk_tokens;

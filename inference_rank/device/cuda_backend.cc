@@ -85,8 +85,13 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Load(const BackendOptions& options, const DeviceWeightOptions& weight_options) {
-    WINNOW_ASSIGN_OR_RETURN(
-        weights_, DeviceWeights::Load(*table_, *device_, *options.checkpoint, *options.config, weight_options));
+    if (options.checkpoint == nullptr) {
+      WINNOW_ASSIGN_OR_RETURN(weights_, DeviceWeights::Synthesize(*table_, *device_, *options.config, /*seed=*/1,
+                                                                  /*query_bias=*/false, weight_options));
+    } else {
+      WINNOW_ASSIGN_OR_RETURN(
+          weights_, DeviceWeights::Load(*table_, *device_, *options.checkpoint, *options.config, weight_options));
+    }
     WINNOW_ASSIGN_OR_RETURN(slots_, device_->Allocate(memory_plan_.slot_bytes));
     WINNOW_ASSIGN_OR_RETURN(prefill_memory_, device_->Allocate(memory_plan_.prefill_bytes));
     prefill_region_.emplace(prefill_memory_->data(), prefill_memory_->bytes());
