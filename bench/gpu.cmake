@@ -8,6 +8,7 @@ add_executable(winnow-gpu-check
   gpu/matmul_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc
+  gpu/row_moves_section.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
   gpu/selection_section.cc

@@ -77,8 +77,9 @@ int Run() {
     MeasureRates(gpu);
     for (const bool benching : {false, true}) {
       if (!absl::GetFlag(benching ? FLAGS_bench : FLAGS_check)) continue;
-      for (const GpuSection& section : {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(),
-                                        CacheSection(), PrefillAttentionSection(), EngineSection(), ServeSection()}) {
+      for (const GpuSection& section :
+           {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(), CacheSection(),
+            PrefillAttentionSection(), RowMovesSection(), EngineSection(), ServeSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {

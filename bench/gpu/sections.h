@@ -9,6 +9,7 @@ GpuSection ElementwiseSection();
 GpuSection EngineSection();
 GpuSection MatmulSection();
 GpuSection PrefillAttentionSection();
+GpuSection RowMovesSection();
 GpuSection SelectionSection();
 GpuSection ServeSection();
 
