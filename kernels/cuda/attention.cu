@@ -27,9 +27,9 @@ struct Plan {
   bool clustered;
 };
 
-// Units of the longest list; no shorter one has more, though the number of splits is not monotonic.
+// Units of the longest list; no shorter one has more.
 uint32_t MaxUnits(const DecodeAttentionParams& params, int level) {
-  const uint32_t splits = std::min(CeilDiv(params.max_count, ChunkRows(params.kv_dtype)), kMaxSplits);
+  const uint32_t splits = std::min(CeilDiv(params.max_count, kMinSplitRows), kMaxSplits);
   return std::max<uint32_t>(1, CeilDiv(splits, SplitsOfUnit(level)));
 }
 
@@ -45,12 +45,11 @@ bool HasLargeClusters() {
 Plan MakePlan(const DecodeAttentionParams& params) {
   constexpr uint32_t kMaxClusteredLists = 16;
   constexpr uint32_t kEnoughBlocks = 250;
-  constexpr int kClustered = 4;
+  constexpr int kClustered = 3;
   const uint32_t num_lists = NumLists(params);
-  const int clustered_level = MaxUnits(params, kSplit) <= kClusterUnits ? kSplit : kPair;
-  const bool may_cluster = MaxUnits(params, kSplit) > 2 && HasLargeClusters();
-  if (may_cluster && (params.unit_level == kClustered || (params.unit_level < 0 && num_lists <= kMaxClusteredLists))) {
-    return {clustered_level, kClusterUnits, true};
+  if (MaxUnits(params, kSplit) > 1 && HasLargeClusters() &&
+      (params.unit_level == kClustered || (params.unit_level < 0 && num_lists <= kMaxClusteredLists))) {
+    return {kSplit, kClusterUnits, true};
   }
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {

@@ -28,7 +28,7 @@ struct DecodeShape {
   static constexpr int kRowsBytes = kChunkRows * kRowStride;
   static constexpr int kScaleBytes = kDtype == Dtype::kBf16 ? 0 : kChunkRows * 8;
   static constexpr int kStageBytes = kRowsBytes + kScaleBytes;
-  static constexpr int kStages = kStageBytes * 4 <= 80 * 1024 ? 4 : 3;
+  static constexpr int kStages = kStageBytes * 4 <= 72 * 1024 ? 4 : 3;
   static constexpr int kValueTiles = kHeadDim / 16;
   static constexpr int kWarpTiles = (kValueTiles + kDecodeWarps - 1) / kDecodeWarps;
   static_assert(kRowPieces % 2 == 0 && kWarpRows * kRowPieces % 32 == 0);
@@ -41,6 +41,8 @@ struct DecodeShape {
     float value_scale[kDecodeWarps];
   };
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * sizeof(Exchange);
+  // Thread blocks of a multiprocessor, which has 227 KiB for them, each taking 1 KiB more than it asks for.
+  static constexpr int kBlocks = 227 * 1024 / (kSharedBytes + 1024) < 3 ? 227 * 1024 / (kSharedBytes + 1024) : 3;
 
   // A partial result in scratch: the fragments of one head_dim, then (m, l) of each head.
   static constexpr size_t kPartialFloats = kValueTiles * 32 * 4 + 2 * kMaxGroup;
@@ -101,22 +103,28 @@ struct QueryFragments {
   using Fragment = Fragments<kDtype>;
   static constexpr int kSteps = kHeadDim / 16;
 
-  // `heads` are those of the group, q points to the first.
-  __device__ QueryFragments(const float* q, int heads, float scale) {
-    const int lane = threadIdx.x % 32, quad = lane / 4, pair = lane % 4;
-    float value[kSteps][4];
-    float largest = 0;
+  // Starts to read; `heads` are those of the group, q points to the first.
+  __device__ void Load(const float* q, int heads) {
+    const int quad = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int element = Fragment::KeyElement(step, pair, i / 2, i % 2);
         value[step][i] = quad < heads ? __ldg(q + quad * kHeadDim + element) : 0.0f;
-        largest = fmaxf(largest, fabsf(value[step][i]));
       }
     }
+  }
+  __device__ void Pack(float scale) {
+    const int pair = threadIdx.x % 4;
     float unit = 1;  // f16 ends at 65504: queries are scaled by a power of two to stay below 2
     if constexpr (Fragment::kScaled) {
+      float largest = 0;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) largest = fmaxf(largest, fabsf(value[step][i]));
+      }
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
       const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 1u), 253u);
@@ -140,6 +148,7 @@ struct QueryFragments {
     }
   }
 
+  float value[kSteps][4];
   uint32_t b[kSteps][2];
   float factor[2];
 };
@@ -266,28 +275,30 @@ class ChunkStream {
         rows_(rows),
         shared_(shared),
         next_(begin),
-        end_(end) {}
+        end_(end) {
+    asm volatile("" : "+l"(pool_));  // one multiply-add gives an address
+  }
 
   // Starts the first kStages chunks.
   __device__ void Start() {
     constexpr int kAhead = Shape::kStages;
-    uint32_t local[kAhead + 2];
+    ListRows::Local local[kAhead + 2];
 #pragma unroll
-    for (int i = 0; i < kAhead + 2; ++i) local[i] = rows_.LocalIndex(Row(next_ + i));
-    uint32_t slot[kAhead + 1];
+    for (int i = 0; i < kAhead + 2; ++i) local[i] = rows_.Find(Row(next_ + i));
+    ListRows::Page page[kAhead + 1];
 #pragma unroll
-    for (int i = 0; i < kAhead + 1; ++i) slot[i] = rows_.Slot(local[i]);
+    for (int i = 0; i < kAhead + 1; ++i) page[i] = rows_.FindPage(local[i]);
     local_ = local[kAhead + 1];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) Fetch(slot[i]);
-    slot_ = slot[kAhead];
+    for (int i = 0; i < kAhead; ++i) Fetch(page[i].slot());
+    page_ = page[kAhead];
   }
 
   // Starts the next chunk, into the stage that the one kStages before had.
   __device__ void Advance() {
-    Fetch(slot_);
-    slot_ = rows_.Slot(local_);
-    local_ = rows_.LocalIndex(Row(next_ + 1));
+    Fetch(page_.slot());
+    page_ = rows_.FindPage(local_);
+    local_ = rows_.Find(Row(next_ + 1));
   }
 
  private:
@@ -339,7 +350,8 @@ class ChunkStream {
   uint32_t shared_;
   uint32_t next_, end_;  // chunks
   uint32_t stage_ = 0;
-  uint32_t slot_, local_;
+  ListRows::Page page_;    // of chunk next_
+  ListRows::Local local_;  // of the one behind it
 };
 
 template <int kHeadDim, Dtype kDtype>
@@ -359,17 +371,18 @@ class DecodeBlock {
 
   __device__ void Run() {
     const uint32_t list_index = blockIdx.y, unit = blockIdx.x;
+    queries_.Load(params_.q + Query(list_index, 0) * kHeadDim, group_);
     const AttentionList list = params_.lists[list_index];
     const ListCut cut(list.count(), Shape::kChunkRows);
     const uint32_t units = cut.units(launch_.level);
     State result;
     if (launch_.clustered) {
-      if (unit < units) Attend(list, list_index, cut, unit, result);
+      if (unit < units) Attend(list, cut, unit, result);
       MergeInCluster(list_index, result);
       return;
     }
     if (unit >= units && unit > 0) return;
-    if (units > 0) Attend(list, list_index, cut, unit, result);
+    if (units > 0) Attend(list, cut, unit, result);
     if (units > 1) {
       StorePartial(Partial(list_index, unit), result);
       if (!IsLast(list_index, units)) return;
@@ -386,8 +399,7 @@ class DecodeBlock {
   __device__ static int FirstTile() { return Warp() * Shape::kWarpTiles; }
 
   // The unit's rows, folded as ListCut says.
-  __device__ void Attend(const AttentionList& list, uint32_t list_index, const ListCut& cut, uint32_t unit,
-                         State& result) {
+  __device__ void Attend(const AttentionList& list, const ListCut& cut, uint32_t unit, State& result) {
     const uint32_t unit_chunks = SplitsOfUnit(launch_.level) * cut.split_chunks;
     const uint32_t begin = unit * unit_chunks, end = min(cut.chunks, begin + unit_chunks);
     const ListRows rows(params_, list);
@@ -395,9 +407,7 @@ class DecodeBlock {
     const uint32_t shared = SharedAddress(shared_);
     ChunkStream<kHeadDim, kDtype> stream(params_, rows, shared, begin, end);
     stream.Start();
-    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
-    const float* q = params_.q + (static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_) * kHeadDim;
-    const QueryFragments<kHeadDim, kDtype> queries(q, group_, params_.scale);
+    queries_.Pack(params_.scale);
 
     State split;
     ListFold<State> fold(kSplit);
@@ -411,24 +421,27 @@ class DecodeBlock {
       __syncwarp();
       const uint32_t rows_at = shared + stage * Shape::kStageBytes;
       Exchange& exchange = exchange_[chunk % 2];
-      Score(queries, rows_at, list.count() - chunk * Shape::kChunkRows, exchange);
+      Score(rows_at, list.count() - chunk * Shape::kChunkRows, exchange);
       __syncthreads();  // the whole chunk is here, scored, and the one before has been used
       if (chunk != begin) stream.Advance();
       Accumulate(exchange, rows_at, split);
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
-      if (--split_left == 0) {
+      if (--split_left == 0 && launch_.level != kSplit) {
         split_left = cut.split_chunks;
         fold.Take(split, splits_done++);
       }
     }
     WaitForCopies<0>();
+    if (launch_.level == kSplit) {
+      result = split;
+      return;
+    }
     if (split_left < cut.split_chunks) fold.Take(split, splits_done);  // the list's last
     result = fold.Finish();
   }
 
   // Scores this warp's rows; `left` counts the rows from the chunk's first to the list's last.
-  __device__ void Score(const QueryFragments<kHeadDim, kDtype>& queries, uint32_t rows_at, uint32_t left,
-                        Exchange& exchange) {
+  __device__ void Score(uint32_t rows_at, uint32_t left, Exchange& exchange) {
     constexpr int kTiles = Shape::kWarpRowTiles;
     const uint32_t first = Warp() * Shape::kWarpRows;
     float s[kTiles][4];  // [key: quad, quad + 8][head: 2 pair, 2 pair + 1]
@@ -436,11 +449,11 @@ class DecodeBlock {
     float m[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      ScoreTile<kHeadDim, kDtype>(queries, rows_at + (first + t * kTileRows) * Shape::kRowStride, s[t]);
+      ScoreTile<kHeadDim, kDtype>(queries_, rows_at + (first + t * kTileRows) * Shape::kRowStride, s[t]);
 #pragma unroll
       for (int key = 0; key < 2; ++key) {
         const uint32_t row = first + t * kTileRows + Quad() + 8 * key;
-        float factor[2] = {queries.factor[0], queries.factor[1]};
+        float factor[2] = {queries_.factor[0], queries_.factor[1]};
         if constexpr (Fragment::kScaled) {
           const float2 scales = LoadShared(rows_at + Shape::kRowsBytes + row * 8);
           factor[0] *= scales.x;
@@ -602,11 +615,10 @@ class DecodeBlock {
         parts[unit].m = LoadCluster(at + (Shape::kValueTiles * 128 + 2 * head) * 4);
         parts[unit].l = LoadCluster(at + (Shape::kValueTiles * 128 + 2 * head + 1) * 4);
       }
-      if (launch_.level == kPair) {
-        list = FoldAll<kPair>(parts);
-      } else {
-        list = FoldAll<kSplit>(parts);
-      }
+      ListFold<AttentionElement> fold(kSplit);
+#pragma unroll
+      for (int unit = 0; unit < kClusterUnits; ++unit) fold.Take(parts[unit], unit);
+      list = fold.Finish();
     }
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     if (mine) {
@@ -616,14 +628,6 @@ class DecodeBlock {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");  // others may still read this block's part
 #endif
   }
-  template <UnitLevel kLevel>
-  __device__ static AttentionElement FoldAll(AttentionElement (&parts)[kClusterUnits]) {
-    ListFold<AttentionElement> fold(kLevel);
-#pragma unroll
-    for (int unit = 0; unit < kClusterUnits; ++unit) fold.Take(parts[unit], unit);
-    return fold.Finish();
-  }
-
   __device__ void ReadPartial(const float* partial, State& state) {
     if (2 * Pair() >= group_) return;
 #pragma unroll
@@ -683,10 +687,11 @@ class DecodeBlock {
   unsigned char* shared_;
   Exchange* exchange_;
   int group_;
+  QueryFragments<kHeadDim, kDtype> queries_;
 };
 
 template <int kHeadDim, Dtype kDtype>
-__global__ void __launch_bounds__(kDecodeWarps * 32)
+__global__ void __launch_bounds__(kDecodeWarps * 32, DecodeShape<kHeadDim, kDtype>::kBlocks)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
   extern __shared__ __align__(16) unsigned char shared[];
   WaitForKernelBefore();
