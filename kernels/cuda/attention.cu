@@ -6,10 +6,10 @@
 
 namespace winnow::cuda {
 
-extern template void LaunchDecode<Dtype::kBf16>(cudaStream_t, const DecodeLaunch&, int);
-extern template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&, int);
-extern template void LaunchDecode<Dtype::kI8>(cudaStream_t, const DecodeLaunch&, int);
-extern template void LaunchDecode<Dtype::kI4>(cudaStream_t, const DecodeLaunch&, int);
+extern template void LaunchDecode<Dtype::kBf16>(cudaStream_t, const DecodeLaunch&);
+extern template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&);
+extern template void LaunchDecode<Dtype::kI8>(cudaStream_t, const DecodeLaunch&);
+extern template void LaunchDecode<Dtype::kI4>(cudaStream_t, const DecodeLaunch&);
 
 namespace {
 
@@ -77,19 +77,20 @@ void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
   launch.params = params;
   const Plan plan = MakePlan(params);
   launch.level = plan.level;
+  launch.num_lists = NumLists(params);
   launch.max_units = plan.units;
   launch.clustered = plan.clustered;
   launch.counters = static_cast<uint32_t*>(params.scratch);
   launch.partials = reinterpret_cast<float*>(static_cast<char*>(params.scratch) + kCounterBytes);
   switch (params.kv_dtype) {
     case Dtype::kBf16:
-      return LaunchDecode<Dtype::kBf16>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kBf16>(stream, launch);
     case Dtype::kF8:
-      return LaunchDecode<Dtype::kF8>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kF8>(stream, launch);
     case Dtype::kI8:
-      return LaunchDecode<Dtype::kI8>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kI8>(stream, launch);
     case Dtype::kI4:
-      return LaunchDecode<Dtype::kI4>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kI4>(stream, launch);
     default:
       WINNOW_CHECK(false);
   }
