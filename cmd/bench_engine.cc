@@ -18,8 +18,9 @@ constexpr char kUsage[] =
     "`winnow bench engine --help` lists its options.\n";
 
 void PrintDecode(const DecodeMeasurement& result) {
-  std::printf("%-14s B %2d  %9.1f us  floor %9.1f us  %5.2f x  %8.0f tokens/s", DecodeModeName(result.mode), result.batch,
-              result.step_us, result.floor_us, result.step_us / result.floor_us, result.batch * 1e6 / result.step_us);
+  std::printf("%-14s B %2d  %9.1f us  floor %9.1f us  %5.2f x  %8.0f tokens/s", DecodeModeName(result.mode),
+              result.batch, result.step_us, result.floor_us, result.step_us / result.floor_us,
+              result.batch * 1e6 / result.step_us);
   if (result.selects) {
     std::printf("  overlap %.3f  resident %.3f  pushed %.1f MB", result.overlap, result.resident,
                 static_cast<double>(result.pushed_bytes) / 1e6);

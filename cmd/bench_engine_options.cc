@@ -11,8 +11,7 @@ constexpr DecodeMode kModes[] = {DecodeMode::kDense, DecodeMode::kFixed, DecodeM
                                  DecodeMode::kDisaggregated};
 
 absl::Status Wrong(std::string_view option, std::string_view text, std::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", AbslSv(option), "=", AbslSv(text), ": ", AbslSv(expected)));
+  return absl::InvalidArgumentError(absl::StrCat("--", AbslSv(option), "=", AbslSv(text), ": ", AbslSv(expected)));
 }
 
 std::vector<std::string> Split(std::string_view list) {
@@ -85,7 +84,8 @@ void BenchEngineOptions::Declare(Fields& fields) {
                {"exact", Predictor::kExact}},
               "Which query selects: that of the residual some layers earlier, a blend of past ones, the last one, or "
               "the position's own.");
-  fields.Enum("scorer", &scorer, {{"token", Scorer::kToken}, {"two-stage", Scorer::kTwoStage}, {"page", Scorer::kPageMinmax}},
+  fields.Enum("scorer", &scorer,
+              {{"token", Scorer::kToken}, {"two-stage", Scorer::kTwoStage}, {"page", Scorer::kPageMinmax}},
               "Which keys are scored: all, those of the best pages, or pages alone.");
   fields.Integer<uint32_t>("lookahead", &lookahead, "Layers that --predictor=depth looks ahead.", 1, 8);
   fields.Integer<uint32_t>("budget", &budget, "Rows selected for each kv head.", 1, 65536);

@@ -18,6 +18,7 @@ int TimelineMain(const Arguments& arguments);
 int SelectionMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
 int ProfileHeadsMain(const Arguments& arguments);
+int BenchMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 
 }  // namespace winnow

@@ -30,7 +30,7 @@ struct DecodeMeasurement {
   double overlap = 0;       // of adjacent selections, measured
   double resident = 0;      // share of a selection that need not be pushed
   size_t pushed_bytes = 0;  // of a step
-  std::vector<PartTime> parts;
+  std::vector<PartTime> parts = {};
 };
 
 struct PrefillMeasurement {
@@ -47,8 +47,7 @@ nlohmann::ordered_json ToJson(const PrefillMeasurement& result);
 class EngineBench {
  public:
   // UNAVAILABLE: no GPU; INVALID_ARGUMENT: fewer than asked for; RESOURCE_EXHAUSTED: the weights do not fit.
-  static absl::StatusOr<std::unique_ptr<EngineBench>> Open(const ModelConfig& config,
-                                                           const BenchEngineOptions& options,
+  static absl::StatusOr<std::unique_ptr<EngineBench>> Open(const ModelConfig& config, const BenchEngineOptions& options,
                                                            const BenchEnginePlan& plan);
 
   // RESOURCE_EXHAUSTED with the arithmetic where the batch does not fit beside the weights.

@@ -51,9 +51,9 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
   side->peer_ = slots.inbox();
   device.FillAsync(side->inbox_memory_->data(), 0, side->inbox_memory_->bytes(), side->stream_);
   if (options.spec.predictor == Predictor::kDepth) {
-    WINNOW_ASSIGN_OR_RETURN(side->weights_, DeviceWeights::Synthesize(table, device, options.config,
-                                                                      options.weight_seed, /*query_bias=*/true,
-                                                                      QueryWeightOptions(options)));
+    WINNOW_ASSIGN_OR_RETURN(side->weights_,
+                            DeviceWeights::Synthesize(table, device, options.config, options.weight_seed,
+                                                      /*query_bias=*/true, QueryWeightOptions(options)));
   }
   WINNOW_ASSIGN_OR_RETURN(side->store_, DeviceKvStore::Create(&table, &device, shape));
   WINNOW_ASSIGN_OR_RETURN(side->plan_,
@@ -64,9 +64,8 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
                                      .queries = side->weights_.get()};
   WINNOW_ASSIGN_OR_RETURN(side->selection_, DeviceSelection::Create(&table, &device, side->store_.get(),
                                                                     side->plan_.get(), model, exchange));
-  WINNOW_ASSIGN_OR_RETURN(side->graph_,
-                          SelectGraph::Create(&table, &device, side->store_.get(), side->plan_.get(),
-                                              side->selection_.get(), side->inbox_, side->peer_, {}));
+  WINNOW_ASSIGN_OR_RETURN(side->graph_, SelectGraph::Create(&table, &device, side->store_.get(), side->plan_.get(),
+                                                            side->selection_.get(), side->inbox_, side->peer_, {}));
   WINNOW_RETURN_IF_ERROR(side->FillSequences(slots));
   return side;
 }
@@ -96,9 +95,8 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
     WINNOW_ASSIGN_OR_RETURN(const auto queries, device_.Allocate(bytes));
     device_.FillAsync(queries->data(), 0, bytes, stream_);
     for (int layer = 0; layer < layout.num_layers; ++layer) {
-      WINNOW_RETURN_IF_ERROR(store_->LoadPastQueries(sequence, layer, context, past,
-                                                     static_cast<const float*>(queries->data()), selection_->rope(),
-                                                     stream_));
+      WINNOW_RETURN_IF_ERROR(store_->LoadPastQueries(
+          sequence, layer, context, past, static_cast<const float*>(queries->data()), selection_->rope(), stream_));
     }
     WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
   }

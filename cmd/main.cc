@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"selection", SelectionMain, "list and explain selection presets and specifications"},
     {"doctor", DoctorMain, "say what this machine offers and what is missing"},
     {"profile-heads", ProfileHeadsMain, "measure on sample text how much of the context each head of a model needs"},
+    {"bench", BenchMain, "time decode steps and prefill on GPUs, part by part"},
     {"router", RouterMain, "run a router"},
     {"inference-rank", InferenceRankMain, "run an inference rank"},
     {"cache-rank", CacheRankMain, "run a cache rank"},

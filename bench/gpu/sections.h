@@ -5,6 +5,7 @@ namespace winnow {
 
 GpuSection AttentionSection();
 GpuSection CacheSection();
+GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
 GpuSection EngineSection();
 GpuSection MatmulSection();

@@ -43,7 +43,6 @@ absl::Status CheckDeviceSpec(const SelectionSpec& spec) {
   if (spec.scorer == Scorer::kPageMinmax && spec.policy == Policy::kMass) return refuse("policy mass of whole pages");
   if (spec.stop_rule == StopRule::kBound) return refuse("stop_rule bound");
   if (spec.key_copy == KeyCopy::kInt4) return refuse("key_copy int4");
-  if (spec.score_all_below_tokens != 0) return refuse("score_all_below_tokens");
   if (spec.list_per == ListPer::kQueryHead) return refuse("list_per query-head");
   if (spec.reuse_interval != 1) return refuse("reuse_interval above 1");
   if (spec.transfer == Transfer::kFull) return refuse("transfer full");

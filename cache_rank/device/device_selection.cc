@@ -171,6 +171,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
     const uint64_t rows = uint64_t{plan_->max_budget()} * spec().candidate_factor;
     const uint64_t pages = (rows + spec().page_tokens - 1) / spec().page_tokens;
     params.candidate_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, bucket.max_keys / spec().page_tokens + 1));
+    params.score_all_below = spec().score_all_below_tokens;
   }
   if (spec().policy == Policy::kMass) params.min_mass = 1 - spec().epsilon;
   return params;

@@ -73,33 +73,35 @@ void SelectGraph::Wait(cuda::Stream stream, const uint32_t* flag) const {
 
 void SelectGraph::Enqueue(cuda::Stream stream, const PlanBucket& bucket) const {
   plan_->EnqueueBegin(stream, bucket.num_rows);
-  for (const SelectAction& action : order_) {
-    switch (action.kind) {
-      case SelectAction::Kind::kWaitHidden:
-        Wait(stream, inbox_.hidden_flags + action.layer);
-        break;
-      case SelectAction::Kind::kWaitRows:
-        Wait(stream, inbox_.rows_flags + action.layer);
-        break;
-      case SelectAction::Kind::kQueriesOfOwn:
-        selection_->EnqueueOwnQueries(stream, bucket, action.layer, inbox_);
-        break;
-      case SelectAction::Kind::kQueriesFromHidden:
-        selection_->EnqueueDepthQueries(stream, bucket, action.layer, action.hidden_layer, inbox_);
-        break;
-      case SelectAction::Kind::kQueriesFromPast:
-        selection_->EnqueuePastQueries(stream, bucket, action.layer);
-        break;
-      case SelectAction::Kind::kSelect:
-        selection_->EnqueueSelect(stream, bucket, action.layer);
-        break;
-      case SelectAction::Kind::kPush:
-        selection_->EnqueuePush(stream, bucket, action.layer, peer_);
-        break;
-      case SelectAction::Kind::kAppend:
-        selection_->EnqueueAppend(stream, bucket, action.layer, inbox_);
-        break;
-    }
+  for (const SelectAction& action : order_) EnqueueAction(stream, bucket, action);
+}
+
+void SelectGraph::EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const {
+  switch (action.kind) {
+    case SelectAction::Kind::kWaitHidden:
+      Wait(stream, inbox_.hidden_flags + action.layer);
+      break;
+    case SelectAction::Kind::kWaitRows:
+      Wait(stream, inbox_.rows_flags + action.layer);
+      break;
+    case SelectAction::Kind::kQueriesOfOwn:
+      selection_->EnqueueOwnQueries(stream, bucket, action.layer, inbox_);
+      break;
+    case SelectAction::Kind::kQueriesFromHidden:
+      selection_->EnqueueDepthQueries(stream, bucket, action.layer, action.hidden_layer, inbox_);
+      break;
+    case SelectAction::Kind::kQueriesFromPast:
+      selection_->EnqueuePastQueries(stream, bucket, action.layer);
+      break;
+    case SelectAction::Kind::kSelect:
+      selection_->EnqueueSelect(stream, bucket, action.layer);
+      break;
+    case SelectAction::Kind::kPush:
+      selection_->EnqueuePush(stream, bucket, action.layer, peer_);
+      break;
+    case SelectAction::Kind::kAppend:
+      selection_->EnqueueAppend(stream, bucket, action.layer, inbox_);
+      break;
   }
 }
 

@@ -38,6 +38,9 @@ class SelectGraph {
   // the plan.
   void Enqueue(cuda::Stream stream, const PlanBucket& bucket) const;
   PlanBucket NextBucket() const;
+  // The same one by one, after DevicePlan::EnqueueBegin: to look at what is between.
+  const std::vector<SelectAction>& order() const { return order_; }
+  void EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const;
 
   // Ends all waits, from any thread.
   void Abort();

@@ -42,6 +42,7 @@ const char* DecodePartName(DecodePart part);
 // A set of parts.
 class DecodeParts {
  public:
+  static DecodeParts None() { return DecodeParts(0); }
   static DecodeParts All() { return DecodeParts((1u << kNumDecodeParts) - 1); }
   static DecodeParts Only(DecodePart part) { return DecodeParts(1u << static_cast<int>(part)); }
   DecodeParts Without(DecodePart part) const { return DecodeParts(bits_ & ~Only(part).bits_); }

@@ -130,6 +130,11 @@ class CudaDevice final : public Device {
     if (absl::Status status = CheckLaunches(); !status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream), "on the GPU");
   }
+  absl::Status SynchronizeAll() override {
+    Bind();
+    if (absl::Status status = CheckLaunches(); !status.ok()) return status;
+    return ToStatus(cudaDeviceSynchronize(), "on the GPU");
+  }
   std::unique_ptr<Event> NewEvent() override {
     Bind();
     cudaEvent_t event = nullptr;

@@ -67,6 +67,7 @@ class Device {
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
+  virtual absl::Status SynchronizeAll() = 0;  // of this device
   virtual std::unique_ptr<Event> NewEvent() = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 

@@ -86,13 +86,12 @@ void RmsNorm(Stream stream, const RmsNormParams& params) {
   const int width = params.hidden_size / 4;
   WINNOW_CHECK(params.hidden_size % 4 == 0 && width <= 8 * kNormThreads);
   if (params.num_rows == 0) return;
-  const LaunchShape shape = {.grid = dim3(params.num_rows),
-                             .threads = std::min<unsigned>(kNormThreads, DivideUp(width, kWarp) * kWarp)};
-  if (width <= kNormThreads) {
-    LaunchDependent(RmsNormKernel<1>, shape, stream, params);
-  } else if (width <= 2 * kNormThreads) {
-    LaunchDependent(RmsNormKernel<2>, shape, stream, params);
+  // Few warps that have several loads in flight each meet sooner than many.
+  if (width <= 4 * kNormThreads) {
+    const LaunchShape shape = {.grid = dim3(params.num_rows), .threads = DivideUp(width, 4 * kWarp) * kWarp};
+    LaunchDependent(RmsNormKernel<4>, shape, stream, params);
   } else {
+    const LaunchShape shape = {.grid = dim3(params.num_rows), .threads = kNormThreads};
     LaunchDependent(RmsNormKernel<8>, shape, stream, params);
   }
 }

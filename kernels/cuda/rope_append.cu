@@ -66,22 +66,49 @@ __device__ void Normalise(const HeadPart<kPairs>& weight, bool active, float eps
   }
 }
 
+// What a warp reads for one head; of kv heads, V and the row's destination too.
+template <int kPairs>
+struct HeadInput {
+  HeadPart<kPairs> part, v;
+  __nv_bfloat16* destination = nullptr;
+
+  __device__ HeadInput(const RopeAppendParams& p, size_t row, int head, int at, int half) {
+    const float* projected = p.qkv + row * p.qkv_stride;
+    part = LoadPart<kPairs>(projected + head * p.head_dim, at, half);
+    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + head * p.head_dim, at, half), &part);
+    if (head < p.num_query_heads) return;
+    const int v_head = head + p.num_kv_heads;
+    v = LoadPart<kPairs>(projected + v_head * p.head_dim, at, half);
+    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + v_head * p.head_dim, at, half), &v);
+    if (p.kv_destinations != nullptr) {
+      destination = static_cast<__nv_bfloat16*>(p.kv_destinations[row * p.num_kv_heads + head - p.num_query_heads]);
+    }
+  }
+};
+
 // One warp per head: blockIdx.x is the row, and the heads (query heads, then kv heads) go round the warps of the
-// row's CTAs. The angles of a row are computed once per warp.
+// row's CTAs. The angles of a row are computed once per warp, while its first head is on its way.
 template <int kPairs>
 __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendParams p) {
   const int half = p.head_dim / 2;
   const int lane = threadIdx.x % kWarp;
   const bool active = lane * kPairs < half;
   const int at = active ? lane * kPairs : 0;
+  const int num_rotated = p.num_query_heads + p.num_kv_heads;
+  int head = blockIdx.y * kWarps + threadIdx.x / kWarp;
+  if (head >= num_rotated) return;
   float inv_freq[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) inv_freq[j] = p.rope_inv_freq[at + j];
+  HeadPart<kPairs> q_weight, k_weight;
+  if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, at, half);
+  if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, at, half);
   WaitForInputs();
   LetDependentsStart();
 
   const size_t row = blockIdx.x;
   const float position = static_cast<float>(p.positions[row]);
+  HeadInput<kPairs> input(p, row, head, at, half);
   float sine[kPairs], cosine[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -89,15 +116,11 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
     sine[j] *= p.rope_attention_factor;
     cosine[j] *= p.rope_attention_factor;
   }
-  const float* projected = p.qkv + row * p.qkv_stride;
-  const int num_rotated = p.num_query_heads + p.num_kv_heads;
-  for (int head = blockIdx.y * kWarps + threadIdx.x / kWarp; head < num_rotated; head += gridDim.y * kWarps) {
+  while (true) {
     const bool is_query = head < p.num_query_heads;
-    HeadPart<kPairs> part = LoadPart<kPairs>(projected + head * p.head_dim, at, half);
-    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + head * p.head_dim, at, half), &part);
-    const float* norm_weight = is_query ? p.q_norm_weight : p.k_norm_weight;
-    if (norm_weight != nullptr) {
-      Normalise(LoadPart<kPairs>(norm_weight, at, half), active, p.norm_epsilon, p.head_dim, &part);
+    HeadPart<kPairs>& part = input.part;
+    if ((is_query ? p.q_norm_weight : p.k_norm_weight) != nullptr) {
+      Normalise(is_query ? q_weight : k_weight, active, p.norm_epsilon, p.head_dim, &part);
     }
     HeadPart<kPairs> rotated;
 #pragma unroll
@@ -105,30 +128,26 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
       rotated.low[j] = part.low[j] * cosine[j] - part.high[j] * sine[j];
       rotated.high[j] = part.high[j] * cosine[j] + part.low[j] * sine[j];
     }
-    if (!active) continue;
-    if (is_query) {
+    if (active && is_query) {
       const size_t offset = (row * p.num_query_heads + head) * p.head_dim;
       if (p.q_pre_rope != nullptr) StorePart(part, p.q_pre_rope + offset, at, half);
       if (p.q != nullptr) StorePart(rotated, p.q + offset, at, half);
       if (p.q_bf16 != nullptr) StorePart(rotated, static_cast<__nv_bfloat16*>(p.q_bf16) + offset, at, half);
-      continue;
-    }
-    const int kv_head = head - p.num_query_heads;
-    const int v_head = head + p.num_kv_heads;
-    HeadPart<kPairs> v = LoadPart<kPairs>(projected + v_head * p.head_dim, at, half);
-    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + v_head * p.head_dim, at, half), &v);
-    const size_t kv_row = row * p.num_kv_heads + kv_head;
-    if (p.kv_destinations != nullptr) {
-      if (auto* out = static_cast<__nv_bfloat16*>(p.kv_destinations[kv_row]); out != nullptr) {
+    } else if (active) {
+      if (input.destination != nullptr) {
+        StorePart(rotated, input.destination, at, half);
+        StorePart(input.v, input.destination + p.head_dim, at, half);
+      }
+      if (p.kv_mirror != nullptr) {
+        const size_t kv_row = row * p.num_kv_heads + head - p.num_query_heads;
+        __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.kv_mirror) + kv_row * 2 * p.head_dim;
         StorePart(rotated, out, at, half);
-        StorePart(v, out + p.head_dim, at, half);
+        StorePart(input.v, out + p.head_dim, at, half);
       }
     }
-    if (p.kv_mirror != nullptr) {
-      __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.kv_mirror) + kv_row * 2 * p.head_dim;
-      StorePart(rotated, out, at, half);
-      StorePart(v, out + p.head_dim, at, half);
-    }
+    head += gridDim.y * kWarps;
+    if (head >= num_rotated) return;
+    input = HeadInput<kPairs>(p, row, head, at, half);
   }
 }
 
@@ -141,7 +160,7 @@ void RopeAppend(Stream stream, const RopeAppendParams& params) {
   if (params.num_rows == 0) return;
   const int head_ctas = (params.num_query_heads + params.num_kv_heads + kWarps - 1) / kWarps;
   // Few rows: every head has its warp. Many rows fill the GPU by themselves, and share their angles.
-  constexpr int kEnoughCtas = 2048;
+  constexpr int kEnoughCtas = 8192;
   const int row_ctas = std::clamp(kEnoughCtas / params.num_rows, 1, head_ctas);
   const LaunchShape shape = {.grid = dim3(params.num_rows, row_ctas), .threads = kWarps * kWarp};
   LaunchDependent(params.head_dim <= 128 ? RopeAppendKernel<2> : RopeAppendKernel<4>, shape, stream, params);

@@ -72,6 +72,7 @@ class HostDevice final : public cuda::Device {
   void CopyAsync(void* to, const void* from, size_t bytes, cuda::Stream) override { std::memcpy(to, from, bytes); }
   void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(cuda::Stream) override { return Wait(); }
+  absl::Status SynchronizeAll() override { return Wait(); }
   absl::Status CheckLaunches() override { return absl::OkStatus(); }
   std::unique_ptr<cuda::Event> NewEvent() override;
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
