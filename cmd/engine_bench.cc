@@ -231,12 +231,11 @@ absl::StatusOr<std::unique_ptr<DecodeSlots>> EngineBench::FilledSlots(DecodeMode
 absl::Status EngineBench::SeatRows(DecodeGraph& graph, int batch) {
   std::vector<std::optional<DecodeRow>> rows;
   for (int i = 0; i < batch; ++i) {
+    // Tokens that are drawn, not the largest: what generates text does that, and no row falls into a loop.
     rows.push_back(
         DecodeRow{.token_id = static_cast<uint32_t>(1000 + i),
                   .position = plan_.context_tokens,
-                  .sampling = {.top_p = 1, .sample_index = static_cast<uint32_t>(i), .seed = options_.seed}});
-    // Tokens that are drawn, not the largest: what generates text does that, and no row falls into a loop.
-    rows.back()->sampling.temperature = 1;
+                  .sampling = {.temperature = 1, .sample_index = static_cast<uint32_t>(i), .seed = options_.seed}});
   }
   return graph.SetRows(rows);
 }

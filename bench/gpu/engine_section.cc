@@ -86,7 +86,7 @@ class DemoEngine {
       WINNOW_RETURN_IF_ERROR(prefill_->Run(gpu_.stream, {prompts[i].data(), length - 1}, kChunk));
       prefill_->FillSlots(gpu_.stream, slots, static_cast<int>(i), length - 1, recent_begin);
       WINNOW_RETURN_IF_ERROR(gpu_.device.Synchronize(gpu_.stream));
-      rows.push_back(DecodeRow{.token_id = prompts[i].back(), .position = length - 1, .sampling = {.top_p = 1}});
+      rows.push_back(DecodeRow{.token_id = prompts[i].back(), .position = length - 1, .sampling = {.temperature = 0}});
     }
     WINNOW_RETURN_IF_ERROR(graph->SetRows(rows));
     WINNOW_ASSIGN_OR_RETURN(const auto step, graph->Capture(bucket));
@@ -111,7 +111,8 @@ class DemoEngine {
   absl::StatusOr<std::vector<float>> LogitsByDecoding(DecodeSlots& slots, const std::vector<uint32_t>& prompt) {
     WINNOW_ASSIGN_OR_RETURN(const auto graph, DecodeGraph::Create(gpu_.device, *layers_, slots, {}));
     for (uint32_t i = 0; i < prompt.size(); ++i) {
-      const std::optional<DecodeRow> row = DecodeRow{.token_id = prompt[i], .position = i, .sampling = {.top_p = 1}};
+      const std::optional<DecodeRow> row =
+          DecodeRow{.token_id = prompt[i], .position = i, .sampling = {.temperature = 0}};
       WINNOW_RETURN_IF_ERROR(graph->SetRows({&row, 1}));
       WINNOW_RETURN_IF_ERROR(graph->Step(1));
     }

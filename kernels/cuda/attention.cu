@@ -6,10 +6,10 @@
 
 namespace winnow::cuda {
 
-extern template void LaunchDecode<Dtype::kBf16>(cudaStream_t, const DecodeLaunch&, int);
-extern template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&, int);
-extern template void LaunchDecode<Dtype::kI8>(cudaStream_t, const DecodeLaunch&, int);
-extern template void LaunchDecode<Dtype::kI4>(cudaStream_t, const DecodeLaunch&, int);
+extern template void LaunchDecode<Dtype::kBf16>(cudaStream_t, const DecodeLaunch&);
+extern template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&);
+extern template void LaunchDecode<Dtype::kI8>(cudaStream_t, const DecodeLaunch&);
+extern template void LaunchDecode<Dtype::kI4>(cudaStream_t, const DecodeLaunch&);
 
 namespace {
 
@@ -27,9 +27,9 @@ struct Plan {
   bool clustered;
 };
 
-// Units of the longest list; no shorter one has more, though the number of splits is not monotonic.
+// Units of the longest list; no shorter one has more.
 uint32_t MaxUnits(const DecodeAttentionParams& params, int level) {
-  const uint32_t splits = std::min(CeilDiv(params.max_count, ChunkRows(params.kv_dtype)), kMaxSplits);
+  const uint32_t splits = std::min(CeilDiv(params.max_count, kMinSplitRows), kMaxSplits);
   return std::max<uint32_t>(1, CeilDiv(splits, SplitsOfUnit(level)));
 }
 
@@ -45,12 +45,11 @@ bool HasLargeClusters() {
 Plan MakePlan(const DecodeAttentionParams& params) {
   constexpr uint32_t kMaxClusteredLists = 16;
   constexpr uint32_t kEnoughBlocks = 250;
-  constexpr int kClustered = 4;
+  constexpr int kClustered = 3;
   const uint32_t num_lists = NumLists(params);
-  const int clustered_level = MaxUnits(params, kSplit) <= kClusterUnits ? kSplit : kPair;
-  const bool may_cluster = MaxUnits(params, kSplit) > 2 && HasLargeClusters();
-  if (may_cluster && (params.unit_level == kClustered || (params.unit_level < 0 && num_lists <= kMaxClusteredLists))) {
-    return {clustered_level, kClusterUnits, true};
+  if (MaxUnits(params, kSplit) > 1 && HasLargeClusters() &&
+      (params.unit_level == kClustered || (params.unit_level < 0 && num_lists <= kMaxClusteredLists))) {
+    return {kSplit, kClusterUnits, true};
   }
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {
@@ -78,19 +77,20 @@ void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
   launch.params = params;
   const Plan plan = MakePlan(params);
   launch.level = plan.level;
+  launch.num_lists = NumLists(params);
   launch.max_units = plan.units;
   launch.clustered = plan.clustered;
   launch.counters = static_cast<uint32_t*>(params.scratch);
   launch.partials = reinterpret_cast<float*>(static_cast<char*>(params.scratch) + kCounterBytes);
   switch (params.kv_dtype) {
     case Dtype::kBf16:
-      return LaunchDecode<Dtype::kBf16>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kBf16>(stream, launch);
     case Dtype::kF8:
-      return LaunchDecode<Dtype::kF8>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kF8>(stream, launch);
     case Dtype::kI8:
-      return LaunchDecode<Dtype::kI8>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kI8>(stream, launch);
     case Dtype::kI4:
-      return LaunchDecode<Dtype::kI4>(stream, launch, NumLists(params));
+      return LaunchDecode<Dtype::kI4>(stream, launch);
     default:
       WINNOW_CHECK(false);
   }

@@ -2,6 +2,6 @@
 
 namespace winnow::cuda {
 
-template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&, int);
+template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&);
 
 }  // namespace winnow::cuda

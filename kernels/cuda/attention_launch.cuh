@@ -1,27 +1,40 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "kernels/cuda/attention_decode.cuh"
 
 namespace winnow::cuda {
 
-// Enqueues one kernel over `num_lists` lists, so that its blocks may start while the kernel before still runs. One file
+// Enqueues one kernel so that its blocks may start while the kernel before still runs. One file
 // per row type instantiates it.
 template <Dtype kDtype>
-void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch, int num_lists);
+void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch);
+
+inline int NumMultiprocessors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
 
 template <int kHeadDim, Dtype kDtype>
-void LaunchDecodeOf(cudaStream_t stream, const DecodeLaunch& launch, int num_lists) {
-  constexpr int kSharedBytes = DecodeShape<kHeadDim, kDtype>::kSharedBytes;
+void LaunchDecodeOf(cudaStream_t stream, const DecodeLaunch& launch) {
+  using Shape = DecodeShape<kHeadDim, kDtype>;
+  constexpr int kSharedBytes = sizeof(typename Shape::Shared);
   const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(launch.max_units, num_lists);
-  config.blockDim = dim3(kDecodeWarps * 32);
+  config.gridDim =
+      launch.clustered
+          ? dim3(kClusterUnits, launch.num_lists)
+          : dim3(std::min<uint32_t>(launch.num_lists * launch.max_units, NumMultiprocessors() * Shape::kBlocks));
+  config.blockDim = dim3(kDecodeThreads);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
@@ -38,16 +51,16 @@ void LaunchDecodeOf(cudaStream_t stream, const DecodeLaunch& launch, int num_lis
 }
 
 template <Dtype kDtype>
-void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch, int num_lists) {
+void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch) {
   switch (launch.params.head_dim) {
     case 64:
-      return LaunchDecodeOf<64, kDtype>(stream, launch, num_lists);
+      return LaunchDecodeOf<64, kDtype>(stream, launch);
     case 96:
-      return LaunchDecodeOf<96, kDtype>(stream, launch, num_lists);
+      return LaunchDecodeOf<96, kDtype>(stream, launch);
     case 128:
-      return LaunchDecodeOf<128, kDtype>(stream, launch, num_lists);
+      return LaunchDecodeOf<128, kDtype>(stream, launch);
     default:
-      return LaunchDecodeOf<256, kDtype>(stream, launch, num_lists);
+      return LaunchDecodeOf<256, kDtype>(stream, launch);
   }
 }
 

@@ -84,27 +84,21 @@ class ListFold {
 
   // `index` is that of the part among the list's of this level.
   __device__ void Take(State& part, uint32_t index) {
-    const uint32_t done = index + 1;
     if (level_ == kSplit) {
-      pair_.Fold(part);
-      if (done % 2 == 0) octet_.Fold(pair_);
-      if (done % 8 == 0) list_.Fold(octet_);
-    } else if (level_ == kPair) {
-      octet_.Fold(part);
-      if (done % 4 == 0) list_.Fold(octet_);
+      quarter_.Fold(part);
+      if (index % 4 == 3) list_.Fold(quarter_);
     } else {
       list_.Fold(part);
     }
   }
   __device__ State& Finish() {
-    octet_.Fold(pair_);
-    list_.Fold(octet_);
+    list_.Fold(quarter_);
     return list_;
   }
 
  private:
   int level_;
-  State pair_, octet_, list_;
+  State quarter_, list_;
 };
 
 }  // namespace winnow::cuda
