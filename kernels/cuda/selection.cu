@@ -42,7 +42,7 @@ int ClusterBlocksFor(int num_lists, uint32_t max_columns, uint32_t least_columns
   if (major < 9) return 1;
   int blocks = 8;
   if (getenv("WB") != nullptr) return atoi(getenv("WB"));
-  while (blocks > 1 && (blocks * num_lists > multiprocessors * 15 / 8 ||
+  while (blocks > 1 && (blocks * num_lists > multiprocessors * (1024 / kSelectThreads) * 15 / 16 ||
                         static_cast<uint64_t>(blocks) * least_columns > max_columns)) {
     blocks /= 2;
   }
@@ -150,13 +150,10 @@ size_t SelectScratchBytes(const SelectParams& params) {
 
 template <UnitFormat kFormat, int kDim, bool kPages>
 void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns, bool depends) {
-  // A warp takes several runs where that leaves enough blocks to fill a large device.
-  constexpr uint32_t kColumns = kScoreWarps * (kPages ? kPageRun : kKeyRun), kEnoughBlocks = 500;
-  const uint32_t lists = launch.params.num_lists, blocks = (max_columns + kColumns - 1) / kColumns;
-  uint32_t warp_runs = kMaxWarpRuns;
-  while (warp_runs > 1 && (blocks + warp_runs - 1) / warp_runs * lists < kEnoughBlocks) warp_runs /= 2;
-  LaunchKernel(stream, dim3((blocks + warp_runs - 1) / warp_runs, lists), kScoreWarps * 32, 0, 1, depends,
-               ScoreKernel<kFormat, kDim, kPages>, launch);
+  using Memory = ScoreMemory<kFormat, kDim, kPages>;
+  constexpr uint32_t kColumns = kScoreWarps * Memory::kRun;
+  LaunchKernel(stream, dim3((max_columns + kColumns - 1) / kColumns, launch.params.num_lists), kScoreWarps * 32,
+               sizeof(Memory), 1, depends, ScoreKernel<kFormat, kDim, kPages>, launch);
 }
 
 template <UnitFormat kFormat>
