@@ -33,6 +33,7 @@ struct ListColumns {
 
 struct ScoreLaunch {
   SelectParams params;
+  bool chained;  // behind kernels of the same call: lists and queries were there before those
   ScoredGranules granules;
   float* scores;  // [num_lists, group, stride]
   int64_t stride;
@@ -54,12 +55,14 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 4) ScoreKernel(const __grid_
   using Memory = ScoreMemory<kFormat, kDim, kPages>;
   extern __shared__ __align__(16) uint8_t dynamic[];
   Memory& memory = *reinterpret_cast<Memory*>(dynamic);
+  // What is chained to this kernel reads lists at once: they must be there before it may begin.
+  if (!launch.chained) WaitForPrerequisites();
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
   const uint32_t index = blockIdx.y;
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, warp = threadIdx.x / 32;
-  WaitForPrerequisites();
+  if (launch.chained) WaitForPrerequisites();
   uint32_t end, summed;
   UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                   params.keys.scales,
