@@ -96,9 +96,12 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   if (all) {
     embedding_ = arena.Take(static_cast<size_t>(config_.vocab_size) * hidden * DtypeBytes(Dtype::kBf16));
     if (ties_tables()) {
-      lm_head_ = {.data = embedding_, .out_features = config_.vocab_size, .in_features = config_.hidden_size};
+      const size_t first = static_cast<size_t>(lm_head_first()) * hidden * DtypeBytes(Dtype::kBf16);
+      lm_head_ = {.data = region == nullptr ? nullptr : static_cast<std::byte*>(embedding_) + first,
+                  .out_features = LmHeadFeatures(),
+                  .in_features = config_.hidden_size};
     } else {
-      TakeMatrix(*table.matmul, arena, options_.dtype, config_.vocab_size, config_.hidden_size, lm_head_);
+      TakeMatrix(*table.matmul, arena, options_.dtype, LmHeadFeatures(), config_.hidden_size, lm_head_);
     }
   }
   return arena.used_bytes();
@@ -161,7 +164,8 @@ class WeightSynthesis {
     if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
     if (weights.embedding_ != nullptr) {
       const size_t elements = static_cast<size_t>(config.vocab_size) * config.hidden_size;
-      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(++number), 1.0f);
+      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(++number),
+                                      1 / std::sqrt(static_cast<float>(config.hidden_size)));
     }
     return device_.Synchronize(stream_);
   }
