@@ -1,6 +1,7 @@
 #include "kernels/cuda/table.h"
 
 #include "kernels/cuda/open_device.h"
+#include "kernels/cuda/open_nccl_pair.h"
 
 namespace winnow::cuda {
 
@@ -17,7 +18,9 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
-                                  .open_device = OpenDevice};
+                                  .open_device = OpenDevice,
+                                  .new_nccl_id = NewNcclId,
+                                  .open_nccl_pair = OpenNcclPair};
   return &table;
 }
 
