@@ -1,11 +1,11 @@
 add_executable(winnow-gpu-check
   gpu/attention_section.cc
-  gpu/cache_gpu.cc
-  gpu/cache_gpu_mirror.cc
   gpu/cache_append_check.cc
   gpu/cache_bench.cc
   gpu/cache_diff_check.cc
   gpu/cache_flag_check.cc
+  gpu/cache_gpu.cc
+  gpu/cache_gpu_mirror.cc
   gpu/cache_host_check.cc
   gpu/cache_move_check.cc
   gpu/cache_section.cc

@@ -173,7 +173,10 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
     params.candidate_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, bucket.max_keys / spec().page_tokens + 1));
     params.score_all_below = spec().score_all_below_tokens;
   }
-  if (spec().policy == Policy::kMass) params.min_mass = 1 - spec().epsilon;
+  if (spec().policy == Policy::kMass) {
+    params.min_mass = 1 - spec().epsilon;
+    params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
+  }
   return params;
 }
 

@@ -23,9 +23,12 @@ absl::StatusOr<std::unique_ptr<SelectGraph>> SelectGraph::Create(const cuda::Cud
                                                                  const cuda::InferenceInbox& peer,
                                                                  const Options& options) {
   std::unique_ptr<SelectGraph> graph(new SelectGraph(table, device, store, plan, selection, inbox, peer, options));
-  WINNOW_ASSIGN_OR_RETURN(graph->words_memory_, device->AllocatePinned(sizeof(Words)));
-  graph->words_ = static_cast<Words*>(graph->words_memory_->data());
-  *graph->words_ = {};
+  if (options.abort_word != nullptr) return graph;
+  WINNOW_ASSIGN_OR_RETURN(graph->words_, device->AllocatePinned(2 * sizeof(uint32_t)));
+  auto* const words = static_cast<uint32_t*>(graph->words_->data());
+  words[0] = words[1] = 0;
+  graph->options_.abort_word = words;
+  graph->options_.error_word = words + 1;
   return graph;
 }
 
@@ -66,8 +69,8 @@ absl::Status SelectGraph::Launch(cuda::Stream stream) {
 void SelectGraph::Wait(cuda::Stream stream, const uint32_t* flag) const {
   table_->cache->wait(stream, {.flag = flag,
                                .value = plan_->plan(),
-                               .abort = &words_->abort,
-                               .error = &words_->error,
+                               .abort = options_.abort_word,
+                               .error = options_.error_word,
                                .timeout_us = options_.timeout_us});
 }
 
@@ -106,11 +109,12 @@ void SelectGraph::EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, c
 }
 
 void SelectGraph::Abort() {
-  std::atomic_ref<uint32_t>(words_->abort).store(1, std::memory_order_release);
+  WINNOW_CHECK(words_ != nullptr);
+  std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(words_->data())).store(1, std::memory_order_release);
 }
 
 uint32_t SelectGraph::error() const {
-  return std::atomic_ref<uint32_t>(words_->error).load(std::memory_order_acquire);
+  return std::atomic_ref<uint32_t>(*options_.error_word).load(std::memory_order_acquire);
 }
 
 }  // namespace winnow

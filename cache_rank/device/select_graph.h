@@ -23,6 +23,9 @@ class SelectGraph {
  public:
   struct Options {
     uint32_t timeout_us = 1000000;  // of one wait, the first of a plan included
+    // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
+    const uint32_t* abort_word = nullptr;
+    uint32_t* error_word = nullptr;
   };
 
   // All arguments outlive the graph; `inbox` lies in this GPU's memory, `peer` is mapped.
@@ -42,7 +45,7 @@ class SelectGraph {
   const std::vector<SelectAction>& order() const { return order_; }
   void EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const;
 
-  // Ends all waits, from any thread.
+  // Ends all waits, from any thread. With words of its own; otherwise their owner does it.
   void Abort();
   uint32_t error() const;  // 0, cuda::kWaitAborted or cuda::kWaitTimedOut
 
@@ -52,11 +55,6 @@ class SelectGraph {
               const Options& options);
   void Wait(cuda::Stream stream, const uint32_t* flag) const;
 
-  struct Words {
-    uint32_t abort;
-    uint32_t error;
-  };
-
   const cuda::CudaTable* const table_;
   cuda::Device* const device_;
   const DeviceKvStore* const store_;
@@ -64,10 +62,9 @@ class SelectGraph {
   DeviceSelection* const selection_;
   const cuda::CacheInbox inbox_;
   const cuda::InferenceInbox peer_;
-  const Options options_;
+  Options options_;
   const std::vector<SelectAction> order_;
-  std::unique_ptr<cuda::DeviceMemory> words_memory_;  // of the host
-  Words* words_ = nullptr;
+  std::unique_ptr<cuda::DeviceMemory> words_;  // of the host: abort, error; null with those of a link
   std::vector<std::pair<PlanBucket, std::unique_ptr<cuda::Graph>>> graphs_;
 };
 

@@ -4,7 +4,7 @@
 
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/cache.h"
-#include "kernels/cuda/cache_dependent_launch.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
 
 namespace winnow::cuda {
 
@@ -20,8 +20,8 @@ constexpr int AppendPages(int rows_per_list, int page_tokens) {
 // [8i, 8i + 8) of the key and of the value.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p) {
-  AwaitLaunchesBefore();
-  AllowNextLaunch();
+  WaitForInputs();
+  LetDependentsStart();
   const int pages = AppendPages(p.rows_per_list, p.page_tokens);
   const int task = blockIdx.x * kAppendWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   const int list = task / pages;

@@ -12,13 +12,13 @@ namespace {
 
 // Stores of the launches before this one are ordered before the flag: what a thread has seen is released with it.
 __global__ void Raise(const RaiseParams p) {
-  AwaitLaunchesBefore();
-  AllowNextLaunch();
+  WaitForInputs();
+  LetDependentsStart();
   StoreRelease(p.flag, *p.value);
 }
 
 __global__ void Wait(const WaitParams p) {
-  AwaitLaunchesBefore();
+  WaitForInputs();
   WaitFor(p, *p.value);
 }
 
@@ -34,16 +34,16 @@ __global__ void Ping(uint32_t* peer_flag, const WaitParams p, uint32_t rounds, b
 void LaunchAppend(Stream stream, const AppendParams& p) {
   if (p.num_lists == 0 || p.rows_per_list == 0) return;
   const int tasks = p.num_lists * AppendPages(p.rows_per_list, p.page_tokens);
-  const dim3 grid((tasks + kAppendWarps - 1) / kAppendWarps), block(kAppendWarps * 32);
+  const LaunchShape shape{.grid = dim3((tasks + kAppendWarps - 1) / kAppendWarps), .threads = kAppendWarps * 32};
   switch (p.head_dim) {
     case 64:
-      return LaunchDependent(Append<64>, grid, block, 0, stream, p);
+      return LaunchDependent(Append<64>, shape, stream, p);
     case 96:
-      return LaunchDependent(Append<96>, grid, block, 0, stream, p);
+      return LaunchDependent(Append<96>, shape, stream, p);
     case 128:
-      return LaunchDependent(Append<128>, grid, block, 0, stream, p);
+      return LaunchDependent(Append<128>, shape, stream, p);
     case 256:
-      return LaunchDependent(Append<256>, grid, block, 0, stream, p);
+      return LaunchDependent(Append<256>, shape, stream, p);
     default:
       WINNOW_CHECK(false);
   }
@@ -56,7 +56,8 @@ void LaunchDiffOf(Stream stream, const DiffParams& p) {
     cudaFuncSetAttribute(Diff<kThreads, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared_bytes));
   }
-  LaunchDependent(Diff<kThreads, kTiles>, p.num_lists, kThreads, shared_bytes, stream, p);
+  LaunchDependent(Diff<kThreads, kTiles>,
+                  {.grid = dim3(p.num_lists), .threads = kThreads, .shared_bytes = shared_bytes}, stream, p);
 }
 
 void LaunchDiff(Stream stream, const DiffParams& p) {
@@ -75,7 +76,7 @@ void LaunchMoveOf(Stream stream, const PushParams& p, const GatherOut& out) {
   const size_t most_rows = static_cast<size_t>(p.num_lists) * p.max_budget;
   const size_t useful_ctas = (most_rows + kMoveGroup * kMoveWarps - 1) / (kMoveGroup * kMoveWarps);
   const int ctas = static_cast<int>(std::clamp<size_t>(useful_ctas, 1, p.max_ctas > 0 ? p.max_ctas : most_ctas));
-  LaunchDependent(MoveRows<kGather, kVectors>, ctas, kMoveThreads, 0, stream, p, out);
+  LaunchDependent(MoveRows<kGather, kVectors>, {.grid = dim3(ctas), .threads = kMoveThreads}, stream, p, out);
 }
 
 template <bool kGather>
@@ -114,11 +115,11 @@ void LaunchGather(Stream stream, const void* row_pool, size_t row_bytes, const S
 }
 
 void LaunchRaise(Stream stream, const RaiseParams& p) {
-  LaunchDependent(Raise, 1, 1, 0, stream, p);
+  LaunchDependent(Raise, {.grid = dim3(1), .threads = 1}, stream, p);
 }
 
 void LaunchWait(Stream stream, const WaitParams& p) {
-  LaunchDependent(Wait, 1, 1, 0, stream, p);
+  LaunchDependent(Wait, {.grid = dim3(1), .threads = 1}, stream, p);
 }
 
 void LaunchPing(Stream stream, uint32_t* peer_flag, const WaitParams& p, uint32_t rounds, bool first) {

@@ -2,7 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cache.h"
-#include "kernels/cuda/cache_dependent_launch.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
 
 // Which rows of a selection are missing from a pool, and where they go: one thread block per list, all in one launch.
 //
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
     reinterpret_cast<uint4*>(is_selected)[i] = {};
   }
   __syncthreads();
-  AwaitLaunchesBefore();
-  AllowNextLaunch();
+  WaitForInputs();
+  LetDependentsStart();
 
   const size_t row = static_cast<size_t>(blockIdx.x) * p.max_budget;
   const uint32_t plan = p.plan_ptr != nullptr ? *p.plan_ptr : p.plan;

@@ -3,7 +3,7 @@
 
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/cache.h"
-#include "kernels/cuda/cache_dependent_launch.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/flags.cuh"
 
 // Moves rows out of blocks: into slots (push) or one after the other (gather). The rows of all lists are numbered
@@ -109,7 +109,7 @@ __device__ inline void SendSelection(const PushParams& p) {
   for (uint32_t task = (gridDim.x - 1 - blockIdx.x) * kMoveThreads + threadIdx.x; task < p.num_lists * fours;
        task += threads) {
     const uint32_t list = task / fours, first = task % fours * 4, count = p.counts[list];
-    if (first == 0) p.peer_counts[list] = count;
+    if (first == 0) p.peer_counts[static_cast<size_t>(list) * p.peer_count_stride] = count;
     const size_t entry = static_cast<size_t>(list) * p.max_budget + first;
     if (wide && first + 4 <= count) {
       *reinterpret_cast<uint4*>(p.peer_pool_indices + entry) = *reinterpret_cast<const uint4*>(p.pool_indices + entry);
@@ -125,8 +125,8 @@ __device__ inline void SendSelection(const PushParams& p) {
 template <bool kGather, int kVectors>
 __global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, const GatherOut out) {
   __shared__ uint32_t shared_ends[kMaxMovedLists];
-  AwaitLaunchesBefore();
-  AllowNextLaunch();
+  WaitForInputs();
+  LetDependentsStart();
   const uint32_t raised = p.raise.flag != nullptr ? *p.raise.value : 0;
   const uint32_t lane = threadIdx.x % 32;
   const bool few = p.num_lists <= 32;

@@ -46,12 +46,12 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
   __shared__ __align__(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
   __shared__ float factors[kMaxGroup];
   __shared__ uint32_t slots[kScoreWarps][kScoreRun];
-  LetDependentsStart();
+  LetDependentsLaunch();
   const SelectParams& params = launch.params;
   const uint32_t index = blockIdx.y;
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, warp = threadIdx.x / 32;
-  WaitForInputs();
+  WaitForPrerequisites();
   uint32_t end, summed;
   UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                   params.keys.scales,

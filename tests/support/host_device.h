@@ -26,7 +26,7 @@ class HostDevice final : public cuda::Device {
   cuda::Stream NewStream(bool) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, cuda::Stream) override { std::memcpy(to, from, bytes); }
   void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
-  void Order(cuda::Stream, cuda::Stream) override {}
+  std::unique_ptr<cuda::Event> NewEvent() override { return std::make_unique<NoEvent>(); }
   absl::Status Synchronize(cuda::Stream) override { return absl::OkStatus(); }
   absl::Status CheckLaunches() override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
@@ -47,6 +47,10 @@ class HostDevice final : public cuda::Device {
   int allocations = 0;
 
  private:
+  class NoEvent final : public cuda::Event {
+    void Record(cuda::Stream) override {}
+    void Hold(cuda::Stream) override {}
+  };
   class Memory final : public cuda::DeviceMemory {
    public:
     explicit Memory(size_t bytes) : data_(std::malloc(bytes)), bytes_(bytes) { std::memset(data_, 0xa5, bytes); }
