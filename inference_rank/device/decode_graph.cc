@@ -24,8 +24,13 @@ const char* DecodePartName(DecodePart part) {
   return kNames[static_cast<int>(part)];
 }
 
+size_t DecodeGraph::BucketIndex(int num_rows) {
+  WINNOW_CHECK(num_rows >= 1 && num_rows <= kBuckets.back());
+  return std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin();
+}
+
 int DecodeGraph::BucketFor(int num_rows) {
-  return *std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows);
+  return kBuckets[BucketIndex(num_rows)];
 }
 
 DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots,
@@ -280,14 +285,16 @@ absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, De
   return device_.Capture(stream_, [&](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
 }
 
+absl::Status DecodeGraph::Prepare(int num_rows) {
+  std::unique_ptr<cuda::Graph>& graph = graphs_[BucketIndex(num_rows)];
+  if (graph != nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(graph, Capture(std::min(BucketFor(num_rows), max_rows())));
+  return absl::OkStatus();
+}
+
 absl::Status DecodeGraph::Step(int num_rows) {
-  const int bucket = std::min(BucketFor(num_rows), max_rows());
-  std::unique_ptr<cuda::Graph>& graph =
-      graphs_[std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin()];
-  if (graph == nullptr) {
-    WINNOW_ASSIGN_OR_RETURN(graph, Capture(bucket));
-  }
-  graph->Launch(stream_);
+  WINNOW_RETURN_IF_ERROR(Prepare(num_rows));
+  graphs_[BucketIndex(num_rows)]->Launch(stream_);
   return absl::OkStatus();
 }
 

@@ -106,6 +106,9 @@ class DecodeGraph {
   absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
+  // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
+  // before the first is launched.
+  absl::Status Prepare(int num_rows);
   // Enqueues one step for the first `num_rows` rows, on stream(); captures its bucket's graph the first time.
   absl::Status Step(int num_rows);
 
@@ -123,6 +126,7 @@ class DecodeGraph {
   const uint32_t* plan() const { return state_.plan; }  // device word: number of the step, from 1
 
  private:
+  static size_t BucketIndex(int num_rows);
   // Device memory of the step's state.
   struct State {
     uint32_t* plan = nullptr;
