@@ -18,11 +18,14 @@ add_executable(winnow-gpu-check
   gpu/matmul_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc
+  gpu/row_moves_section.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
   gpu/selection_reference.cc
-  gpu/selection_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cache_rank_device inference_device inference_rank kernels kernels_cuda tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+  gpu/selection_section.cc
+  gpu/serve_section.cc)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cache_rank_device inference_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()

@@ -94,7 +94,7 @@ class BenchCache {
       const std::vector<uint32_t> counts = gpu_.Download(words, lists);
       return std::accumulate(counts.begin(), counts.end(), 0.0) / static_cast<double>(lists);
     };
-    return {mean(selection_->counts()), mean(selection_->missing_counts())};
+    return {mean(selection_->counts(kLayers - 1)), mean(selection_->missing_counts(kLayers - 1))};
   }
 
   double key_bytes() const { return config_.head_dim * (store_->shape().key_copy ? 1.0 : 2.0) + 4; }

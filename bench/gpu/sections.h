@@ -10,6 +10,8 @@ GpuSection ElementwiseSection();
 GpuSection EngineSection();
 GpuSection MatmulSection();
 GpuSection PrefillAttentionSection();
+GpuSection RowMovesSection();
 GpuSection SelectionSection();
+GpuSection ServeSection();
 
 }  // namespace winnow

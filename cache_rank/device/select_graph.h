@@ -17,6 +17,8 @@ namespace winnow {
 // layer by layer, selects, pushes and appends (SelectOrder). Numbers and positions of plans are counted on the device:
 // as long as the same sequences decode, a step is one launch. Graphs are captured when their bucket is first met.
 //
+// Rows travel on a second stream while the next layer is selected for.
+//
 // Every wait is bounded. When one times out or is aborted, all that follow end at once, what the step has selected and
 // stored is worthless, and error() says so until the attachment ends.
 class SelectGraph {
@@ -37,8 +39,8 @@ class SelectGraph {
   // Enqueues the next plan of the rows that are seated. OUT_OF_RANGE when a sequence is full; nothing is enqueued then.
   absl::Status Launch(cuda::Stream stream);
 
-  // The same as plain launches, for a bucket that covers the plan: to be captured with other work. The caller advances
-  // the plan.
+  // The same on one stream, for a bucket that covers the plan: to be captured with other work. The caller advances the
+  // plan.
   void Enqueue(cuda::Stream stream, const PlanBucket& bucket) const;
   PlanBucket NextBucket() const;
   // The same one by one, after DevicePlan::EnqueueBegin: to look at what is between.
@@ -54,6 +56,7 @@ class SelectGraph {
               DeviceSelection* selection, const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer,
               const Options& options);
   void Wait(cuda::Stream stream, const uint32_t* flag) const;
+  void EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket) const;
 
   const cuda::CudaTable* const table_;
   cuda::Device* const device_;
@@ -64,7 +67,10 @@ class SelectGraph {
   const cuda::InferenceInbox peer_;
   Options options_;
   const std::vector<SelectAction> order_;
-  std::unique_ptr<cuda::DeviceMemory> words_;  // of the host: abort, error; null with those of a link
+  const cuda::Stream push_stream_;
+  const std::unique_ptr<cuda::Event> selected_;
+  const std::unique_ptr<cuda::Event> pushed_[2];  // of even and odd layers
+  std::unique_ptr<cuda::DeviceMemory> words_;     // of the host: abort, error; null with those of a link
   std::vector<std::pair<PlanBucket, std::unique_ptr<cuda::Graph>>> graphs_;
 };
 

@@ -63,6 +63,10 @@ absl::StatusOr<ModelConfig> SyntheticModelConfig(std::string_view model) {
       absl::StrCat("there is no synthetic model \"", AbslSv(name), "\"; there are ", SyntheticModelNames()));
 }
 
+absl::StatusOr<ModelConfig> ModelConfigOf(const std::string& model) {
+  return IsSyntheticModel(model) ? SyntheticModelConfig(model) : LoadModelConfig(model);
+}
+
 std::string SyntheticModelNames() {
   std::string names;
   for (const SyntheticModel& known : kModels) {

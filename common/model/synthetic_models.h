@@ -16,6 +16,9 @@ bool IsSyntheticModel(std::string_view model);
 // max_context_tokens is only what positions can count.
 absl::StatusOr<ModelConfig> SyntheticModelConfig(std::string_view model);
 
+// The configuration of what --model names: SyntheticModelConfig, or LoadModelConfig of a directory.
+absl::StatusOr<ModelConfig> ModelConfigOf(const std::string& model);
+
 // "synthetic:llama3-8b, synthetic:qwen3-0.6b, ..." for help texts.
 std::string SyntheticModelNames();
 

@@ -97,7 +97,7 @@ struct PushParams {
   uint32_t* peer_pool_indices = nullptr;  // [num_lists, max_budget]
   uint32_t* peer_counts = nullptr;        // [num_lists], peer_count_stride words apart
   uint32_t peer_count_stride = 1;
-  uint64_t* pushed_rows = nullptr;        // counter; may be null
+  uint64_t* pushed_rows = nullptr;  // counter; may be null
   // Raised when all of that has been stored; flag null: not at all. done_ctas is a word of this device for this alone,
   // zeroed once when it is allocated.
   RaiseParams raise = {};

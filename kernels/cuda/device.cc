@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/open_device.h"
+#include "kernels/cuda/row_moves.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -57,13 +58,22 @@ class CapturedGraph final : public Graph {
 
 class StreamEvent final : public Event {
  public:
-  explicit StreamEvent(cudaEvent_t event) : event_(event) {}
+  StreamEvent(int ordinal, cudaEvent_t event) : ordinal_(ordinal), event_(event) {}
   ~StreamEvent() override { cudaEventDestroy(event_); }
-  void Record(Stream stream) override { cudaEventRecord(event_, stream); }
+  void Record(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    recorded_ = cudaEventRecord(event_, stream);
+  }
   void Hold(Stream stream) override { cudaStreamWaitEvent(stream, event_); }
+  absl::Status Wait() override {
+    if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
+    return ToStatus(cudaEventSynchronize(event_), "on the GPU");
+  }
 
  private:
+  const int ordinal_;
   const cudaEvent_t event_;
+  cudaError_t recorded_ = cudaSuccess;
 };
 
 class CudaDevice final : public Device {
@@ -129,7 +139,7 @@ class CudaDevice final : public Device {
     Bind();
     cudaEvent_t event = nullptr;
     Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    return std::make_unique<StreamEvent>(event);
+    return std::make_unique<StreamEvent>(ordinal_, event);
   }
   absl::Status CheckLaunches() override {
     Bind();
@@ -258,6 +268,18 @@ const char* WhyNoDevice() {
   return error == cudaSuccess ? "there is no GPU" : cudaGetErrorString(error);
 }
 
+CudaVersions Versions() {
+  CudaVersions versions;
+  if (cudaRuntimeGetVersion(&versions.runtime) != cudaSuccess) versions.runtime = 0;
+  if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) versions.driver = 0;
+  return versions;
+}
+
+bool CanAccessPeer(int ordinal, int peer_ordinal) {
+  int can = 0;
+  return cudaDeviceCanAccessPeer(&can, ordinal, peer_ordinal) == cudaSuccess && can != 0;
+}
+
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
   const int count = DeviceCount();
   if (ordinal < 0 || ordinal >= count) {
@@ -281,6 +303,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
     return absl::FailedPreconditionError(absl::StrCat("GPU ", ordinal, " (", info.name, ") has compute capability ",
                                                       properties.major, ".", properties.minor,
                                                       ", and 8.0 is the least"));
+  }
+  if (const absl::Status status = ToStatus(LoadRowKernels(), "kernels"); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this build has no kernels for GPU ", ordinal, " (", info.name, ", compute capability ", properties.major, ".",
+        properties.minor, "; see WINNOW_CUDA_ARCHITECTURES): ", std::string(status.message())));
   }
   if (absl::Status status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cudaMemGetInfo");
       !status.ok()) {

@@ -32,6 +32,9 @@ class Event {
   virtual void Record(Stream stream) = 0;
   // What is enqueued on `stream` from now on starts when what was recorded last has ended.
   virtual void Hold(Stream stream) = 0;
+  // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
+  // earlier work if it was sticky.
+  virtual absl::Status Wait() = 0;
 };
 
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).

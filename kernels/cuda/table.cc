@@ -14,13 +14,16 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
                                   .probe = &kProbeKernels,
+                                  .rows = &kRowKernels,
                                   .selection = &kSelectionKernels,
                                   .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
                                   .open_device = OpenDevice,
                                   .new_nccl_id = NewNcclId,
-                                  .open_nccl_pair = OpenNcclPair};
+                                  .open_nccl_pair = OpenNcclPair,
+                                  .versions = Versions,
+                                  .can_access_peer = CanAccessPeer};
   return &table;
 }
 

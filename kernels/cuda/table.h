@@ -14,10 +14,17 @@
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
+
+// As CUDA numbers them: 13020 is 13.2. 0: none.
+struct CudaVersions {
+  int runtime = 0;
+  int driver = 0;
+};
 
 // All that the CUDA backend gives: one table of launchers per family, and devices. Lives in the plugin, for ever.
 struct CudaTable {
@@ -29,6 +36,7 @@ struct CudaTable {
   const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
   const ProbeKernels* probe = nullptr;
+  const RowKernels* rows = nullptr;
   const SelectionKernels* selection = nullptr;
   const StepKernels* step = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
@@ -39,6 +47,8 @@ struct CudaTable {
   absl::StatusOr<std::string> (*new_nccl_id)() = nullptr;
   absl::StatusOr<std::unique_ptr<NcclPair>> (*open_nccl_pair)(Device&, std::string_view id, int rank,
                                                               const NcclPairOptions&) = nullptr;
+  CudaVersions (*versions)() = nullptr;
+  bool (*can_access_peer)(int ordinal, int peer_ordinal) = nullptr;
 };
 inline constexpr uint32_t kCudaAbi = 1;  // grows with every change of these headers that a release has seen
 
