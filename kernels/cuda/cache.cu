@@ -52,6 +52,7 @@ void LaunchAppend(Stream stream, const AppendParams& p) {
 template <int kThreads, int kTiles>
 void LaunchDiffOf(Stream stream, const DiffParams& p) {
   const size_t shared_bytes = DiffSharedBytes(p);
+  WINNOW_CHECK(p.max_positions > 0 && shared_bytes <= 220 * 1024);
   if (shared_bytes > 40 * 1024) {
     cudaFuncSetAttribute(Diff<kThreads, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared_bytes));

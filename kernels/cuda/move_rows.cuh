@@ -184,8 +184,7 @@ __global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, 
   __syncthreads();
   if (threadIdx.x != 0) return;
   FenceSystem();
-  if (atomicAdd(p.done_ctas, 1) != gridDim.x - 1) return;
-  *p.done_ctas = 0;
+  if (atomicInc(p.done_ctas, gridDim.x - 1) != gridDim.x - 1) return;  // goes round to 0 for the next launch
   StoreRelease(p.raise.flag, raised);
 }
 
