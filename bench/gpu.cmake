@@ -1,5 +1,6 @@
 add_executable(winnow-gpu-check
   gpu/attention_section.cc
+  gpu/batch_selector_check.cc
   gpu/cache_append_check.cc
   gpu/cache_bench.cc
   gpu/cache_diff_check.cc
