@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
+#include "inference_rank/device/warm_up.h"
 #include "kernels/cuda/arena.h"
 
 namespace winnow {
@@ -119,7 +120,21 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   device.FillAsync(forward->memory_->data(), 0, forward->memory_->bytes(), forward->stream_);
   device.CopyAsync(forward->pages_, pages.data(), pages.size() * sizeof(uint32_t), forward->stream_);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(forward->stream_));
+  WINNOW_RETURN_IF_ERROR(forward->WarmUp());
   return forward;
+}
+
+// One token through either phase: kernels are loaded and the library's algorithms chosen now, and what cannot run is
+// found before anyone asks for it.
+absl::Status CudaForward::WarmUp() {
+  const uint32_t token = 0, position = 1;
+  const std::optional<TokenDraw> draw = TokenDraw();
+  WarmUpPrefill prefill(slots_);
+  Prefill({&token, 1}, 0, /*last=*/true, prefill);
+  WarmUpDecode decode(config_.num_kv_heads, config_.group_size());
+  PlanDraws({&draw, 1});
+  Decode({&token, 1}, {&position, 1}, decode);
+  return status_;
 }
 
 bool CudaForward::Take(const absl::Status& status) {

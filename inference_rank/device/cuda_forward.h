@@ -78,6 +78,7 @@ class CudaForward final : public Forward {
   cuda::DecodeAttentionParams AttentionParams(const AttentionRun& run) const;
   size_t AttentionScratchBytes() const;
 
+  absl::Status WarmUp();
   void UploadTokens(std::span<const uint32_t> token_ids);
   // Of one layer of a decode step. Those that return bool return false when the device has failed.
   void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
