@@ -77,10 +77,20 @@ __device__ __forceinline__ void SumSoftmaxes(const SoftmaxPart* parts, uint32_t 
     if (threadIdx.x % 32 < kMaxGroup) control.warp_parts[threadIdx.x / 32][query] = part;
   }
   __syncthreads();
-  if (threadIdx.x < kMaxGroup) {
-    SoftmaxPart part = control.warp_parts[0][query];
-    for (uint32_t warp = 1; warp < kSumThreads / 32; ++warp) part = Joined(part, control.warp_parts[warp][query]);
-    control.lse[query] = part.largest == -INFINITY ? INFINITY : part.largest + log2f(part.sum);
+  // Sixteen lanes to a query.
+  constexpr uint32_t kWarps = kSumThreads / 32;
+  static_assert(kWarps == 16);
+  if (threadIdx.x < kWarps * kMaxGroup) {
+    SoftmaxPart part = control.warp_parts[threadIdx.x % kWarps][threadIdx.x / kWarps];
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) {
+      const SoftmaxPart other = {__shfl_down_sync(~0u, part.largest, step, 16),
+                                 __shfl_down_sync(~0u, part.sum, step, 16)};
+      part = Joined(part, other);
+    }
+    if (threadIdx.x % kWarps == 0) {
+      control.lse[threadIdx.x / kWarps] = part.largest == -INFINITY ? INFINITY : part.largest + log2f(part.sum);
+    }
   }
   __syncthreads();
 }
