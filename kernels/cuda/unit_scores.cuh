@@ -2,10 +2,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
-
-#include "cuda_runtime.h"
 
 // Scores of a group's queries on tensor cores: sixteen units (keys, or pages' pseudo-keys) are the rows of a product,
 // the queries, padded to eight, its columns. A lane loads its part of the units from memory straight into the operand
