@@ -9,6 +9,7 @@ add_executable(winnow-gpu-check
   gpu/report.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
+  gpu/selection_list_checks.cc
   gpu/selection_section.cc)
 target_link_libraries(winnow-gpu-check PRIVATE winnow_flags kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)

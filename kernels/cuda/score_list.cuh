@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/run_scorer.cuh"
 #include "kernels/cuda/selection.h"
-#include "kernels/cuda/unit_scores.cuh"
 
 namespace winnow::cuda {
 
