@@ -99,8 +99,9 @@ void LaunchPush(Stream stream, const PushParams& p) {
 template <int kVectors, int kRows>
 void LaunchGatherOf(Stream stream, const GatherParams& p, int num_lists) {
   constexpr uint32_t kCtaRows = kGatherWarps * kRows;
-  LaunchDependent(GatherRows<kVectors, kRows>, dim3((p.max_count + kCtaRows - 1) / kCtaRows, num_lists),
-                  kGatherWarps * 32, 0, stream, p);
+  LaunchDependent(GatherRows<kVectors, kRows>,
+                  {.grid = dim3((p.max_count + kCtaRows - 1) / kCtaRows, num_lists), .threads = kGatherWarps * 32},
+                  stream, p);
 }
 
 void LaunchGather(Stream stream, const void* row_pool, size_t row_bytes, const SelectionList* lists,
