@@ -15,11 +15,11 @@
 
 namespace winnow::cuda {
 
-#ifndef ST
-#define ST 512
-#endif
-inline constexpr int kSelectThreads = ST;
-inline constexpr int kSelectWarps = kSelectThreads / 32;
+// Blocks have 512 or 1,024 threads. What is summed in floating point is summed by the first 512, so that results do not
+// depend on it.
+inline constexpr int kMaxSelectThreads = 1024;
+inline constexpr int kMaxSelectWarps = kMaxSelectThreads / 32;
+inline constexpr uint32_t kSumThreads = 512;
 inline constexpr uint32_t kBins = 2048;
 inline constexpr int kBinBits = 11;
 inline constexpr uint32_t kContested = 512;           // ranks that are compared with one another
@@ -47,8 +47,8 @@ struct TopKControl {
   uint32_t bin, rows_above, num_contested;
   uint64_t mass_above;
   uint64_t cut;
-  uint32_t warp_rows[kSelectWarps];
-  uint64_t warp_mass[kSelectWarps];
+  uint32_t warp_rows[kMaxSelectWarps];
+  uint64_t warp_mass[kMaxSelectWarps];
   uint64_t contested[kContested];
 };
 struct TopKMemory {
@@ -86,7 +86,7 @@ __device__ __forceinline__ SumsOfThreads SumBefore(uint32_t value, uint32_t* war
   }
   if (lane == 31) warp_sums[warp] = sum;
   __syncthreads();
-  const uint32_t of_warp = lane < kSelectWarps ? warp_sums[lane] : 0;
+  const uint32_t of_warp = lane < blockDim.x / 32 ? warp_sums[lane] : 0;
   return {__reduce_add_sync(~0u, lane < warp ? of_warp : 0) + sum - value, __reduce_add_sync(~0u, of_warp)};
 }
 __device__ __forceinline__ uint64_t SumBefore(uint64_t value, uint64_t* warp_sums) {
@@ -109,40 +109,38 @@ __device__ __forceinline__ int BinShift(uint32_t low, uint32_t high) {
 }
 
 __device__ __forceinline__ void ClearBins(const TopKMemory& memory, bool by_mass) {
-#pragma unroll
-  for (uint32_t bin = 0; bin < kBins; bin += kSelectThreads) memory.bins[bin + threadIdx.x] = 0;
+  for (uint32_t bin = threadIdx.x; bin < kBins; bin += blockDim.x) memory.bins[bin] = 0;
   if (!by_mass) return;
-  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kSelectThreads) memory.mass_bins[bin] = 0;
+  for (uint32_t bin = threadIdx.x; bin < kBins; bin += blockDim.x) memory.mass_bins[bin] = 0;
 }
 
 // The bin, from the top, in which `rows` rows or `mass` are reached, and what lies above it; bin ~0 where neither is.
 // All threads call it between barriers; the results are there after the next one.
 __device__ __forceinline__ void FindBin(const TopKMemory& memory, uint32_t rows, uint64_t mass, bool by_mass) {
-  constexpr int kPerThread = kBins / kSelectThreads;
+  const uint32_t per_thread = kBins / blockDim.x;
   TopKControl& control = *memory.control;
-  const uint32_t top = kBins - 1 - threadIdx.x * kPerThread;
+  const uint32_t top = kBins - 1 - threadIdx.x * per_thread;
   if (threadIdx.x == 0) control.bin = ~0u;
-  uint32_t of_bin[kPerThread], own_rows = 0;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) own_rows += of_bin[i] = memory.bins[top - i];
+  uint32_t own_rows = 0;
+  for (uint32_t i = 0; i < per_thread; ++i) own_rows += memory.bins[top - i];
   uint32_t rows_above = SumBefore(own_rows, control.warp_rows).before;
   uint64_t own_mass = 0, mass_above = 0;
   if (by_mass) {
-    for (int i = 0; i < kPerThread; ++i) own_mass += memory.mass_bins[top - i];
+    for (uint32_t i = 0; i < per_thread; ++i) own_mass += memory.mass_bins[top - i];
     mass_above = SumBefore(own_mass, control.warp_mass);
   }
   if (rows_above >= rows || (by_mass && mass_above >= mass)) return;
   if (rows_above + own_rows < rows && !(by_mass && mass_above + own_mass >= mass)) return;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) {
+  for (uint32_t i = 0; i < per_thread; ++i) {
+    const uint32_t bin_rows = memory.bins[top - i];
     const uint64_t bin_mass = by_mass ? memory.mass_bins[top - i] : 0;
-    if (rows_above + of_bin[i] >= rows || (by_mass && mass_above + bin_mass >= mass)) {
+    if (rows_above + bin_rows >= rows || (by_mass && mass_above + bin_mass >= mass)) {
       control.bin = top - i;
       control.rows_above = rows_above;
       control.mass_above = mass_above;
       return;
     }
-    rows_above += of_bin[i];
+    rows_above += bin_rows;
     mass_above += bin_mass;
   }
 }
@@ -197,7 +195,7 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
   ClearBins(memory, rule.by_mass);
   __syncthreads();
   DigitRange range{.low = ~0u, .high = 0};
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
     range.low = min(range.low, memory.keys[i]);
     range.high = max(range.high, memory.keys[i]);
   }
@@ -212,7 +210,7 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
   range.high = control.high;
   for (bool first_round = true;; first_round = false) {
     const int shift = BinShift(range.low, range.high);
-    for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
       const uint32_t column = memory.columns[i];
       uint32_t place;
       if (range.Holds(memory.keys[i], column, &place)) {
@@ -235,7 +233,7 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
     ClearBins(memory, rule.by_mass);
     __syncthreads();
   }
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
     uint32_t place;
     if (range.Holds(memory.keys[i], memory.columns[i], &place)) {
       control.contested[atomicAdd(&control.num_contested, 1u)] = RankOf(memory.keys[i], memory.columns[i]);
@@ -264,8 +262,7 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
 }
 
 // Visits columns [first, last) of this block's part, kFours fours at once: visit(masks of those that are meant, column
-// of the first four, values); the fours of a thread lie kFourStride columns apart. The same trips for all threads.
-inline constexpr uint32_t kFourStride = 4 * kSelectThreads;
+// of the first four, values); the fours of a thread lie 4 * blockDim.x columns apart. The same trips for all threads.
 template <int kFours, ImportanceKind kKind, typename Visit>
 __device__ __forceinline__ void VisitPart(const Importance<kKind>& importance, uint32_t first, uint32_t last,
                                           Visit visit) {
@@ -274,14 +271,14 @@ __device__ __forceinline__ void VisitPart(const Importance<kKind>& importance, u
   const uint32_t begin = static_cast<uint32_t>(uint64_t{fours} * rank / blocks);
   const uint32_t end = static_cast<uint32_t>(uint64_t{fours} * (rank + 1) / blocks);
 #pragma unroll 1
-  for (uint32_t base = begin; base < end; base += kFours * kSelectThreads) {
+  for (uint32_t base = begin; base < end; base += kFours * blockDim.x) {
     float values[kFours][4];
     uint32_t meant = 0;
     const uint32_t column = (first_four + base + threadIdx.x) * 4;
 #pragma unroll
     for (int f = 0; f < kFours; ++f) {
-      if (base + f * kSelectThreads + threadIdx.x < end) {
-        importance.Four(column + f * kFourStride, last, values[f]);
+      if (base + f * blockDim.x + threadIdx.x < end) {
+        importance.Four(column + f * 4 * blockDim.x, last, values[f]);
         meant |= 15u << 4 * f;
       }
     }
@@ -289,7 +286,7 @@ __device__ __forceinline__ void VisitPart(const Importance<kKind>& importance, u
     if (column < first) meant &= ~0u << first - column;
 #pragma unroll
     for (int f = 0; f < kFours; ++f) {
-      const uint32_t from = column + f * kFourStride;
+      const uint32_t from = column + f * 4 * blockDim.x;
       if ((meant >> 4 * f & 15) != 0 && from + 4 > last) meant &= ~(15u << 4 * f) | ((1u << last - from) - 1) << 4 * f;
     }
     visit(meant, column, values);
@@ -303,8 +300,7 @@ __device__ __forceinline__ float SamplePivot(const Importance<kKind>& importance
                                              uint32_t rows, const TopKMemory& memory) {
   constexpr int kMostPerThread = 8;
   TopKControl& control = *memory.control;
-  const uint32_t per_thread = n <= 1u << 15 ? 2 : n <= 1u << 16 ? 4 : kMostPerThread;
-  const uint32_t samples = per_thread * kSelectThreads;
+  const uint32_t samples = n <= 1u << 15 ? 1024 : n <= 1u << 16 ? 2048 : 4096, per_thread = samples / blockDim.x;
   const float expected = static_cast<float>(rows) / static_cast<float>(n) * static_cast<float>(samples);
   const uint32_t wanted = static_cast<uint32_t>(expected + 4 * sqrtf(expected) + 4);
   if (wanted >= samples) return -INFINITY;
@@ -319,7 +315,7 @@ __device__ __forceinline__ float SamplePivot(const Importance<kKind>& importance
   for (int s = 0; s < kMostPerThread; ++s) {
     if (s >= per_thread) break;
     // One column of each stride, at a place in it that has no period.
-    const uint32_t i = s * kSelectThreads + threadIdx.x;
+    const uint32_t i = s * blockDim.x + threadIdx.x;
     const float place = (static_cast<float>(i) + static_cast<float>(i * 2654435761u >> 8) * 0x1p-24f) * width;
     keys[s] = OrderedKey(importance.At(first + min(static_cast<uint32_t>(place), n - 1)));
   }
@@ -412,7 +408,7 @@ __device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance
   const uint32_t n = last > first ? last - first : 0, blocks = ClusterBlocks();
   const bool leads = ClusterRank() == 0;
   if (leads) {
-    for (uint32_t word = threadIdx.x; word < (last + 31) / 32; word += kSelectThreads) memory.bitmap[word] = 0;
+    for (uint32_t word = threadIdx.x; word < (last + 31) / 32; word += blockDim.x) memory.bitmap[word] = 0;
   }
   if (n == 0 || most == 0) {
     __syncthreads();
@@ -453,7 +449,7 @@ __device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance
       for (int i = 0; i < 4; ++i) {
         if ((kept >> (4 * f + i) & 1) != 0 && fits) {
           memory.keys[place] = OrderedKey(values[f][i]);
-          memory.columns[place] = column + f * kFourStride + i;
+          memory.columns[place] = column + f * 4 * blockDim.x + i;
           ++place;
         }
       }
@@ -469,7 +465,7 @@ __device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance
       __syncthreads();
       uint32_t *keys = OfRank(memory.keys, 0), *columns = OfRank(memory.columns, 0);
       const uint32_t base = control.push_base;
-      for (uint32_t i = threadIdx.x; i < min(count, memory.capacity); i += kSelectThreads) {
+      for (uint32_t i = threadIdx.x; i < min(count, memory.capacity); i += blockDim.x) {
         if (base + i < memory.capacity) {
           keys[base + i] = memory.keys[i];
           columns[base + i] = memory.columns[i];
@@ -499,7 +495,7 @@ __device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance
   }
   if (!leads) return 0;
   cut = CutOfCandidates(memory, count, rule, importance);
-  for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
     const uint32_t column = memory.columns[i];
     if (RankOf(memory.keys[i], column) >= cut) atomicOr(&memory.bitmap[column / 32], 1u << column % 32);
   }

@@ -29,8 +29,8 @@ struct SelectLaunch {
 struct SelectControl {
   TopKControl top_k;
   float lse[kMaxGroup];
-  SoftmaxPart warp_parts[kSelectWarps][kMaxGroup];
-  double warp_masses[kSelectWarps];
+  SoftmaxPart warp_parts[kSumThreads / 32][kMaxGroup];
+  double warp_masses[kSumThreads / 32];
 };
 
 inline constexpr size_t AlignedTo16(size_t bytes) {
@@ -63,34 +63,51 @@ struct SelectMemory {
 // log2 of the softmax sums over all runs, in one order, to control.lse; ends with a barrier.
 __device__ __forceinline__ void SumSoftmaxes(const SoftmaxPart* parts, uint32_t runs, SelectControl& control) {
   const uint32_t query = threadIdx.x % kMaxGroup;
-  SoftmaxPart part = {-INFINITY, 0};
+  if (threadIdx.x < kSumThreads) {
+    SoftmaxPart part = {-INFINITY, 0};
 #pragma unroll 4
-  for (uint32_t run = threadIdx.x / kMaxGroup; run < runs; run += kSelectThreads / kMaxGroup) {
-    part = Joined(part, parts[run * kMaxGroup + query]);
-  }
+    for (uint32_t run = threadIdx.x / kMaxGroup; run < runs; run += kSumThreads / kMaxGroup) {
+      part = Joined(part, parts[run * kMaxGroup + query]);
+    }
 #pragma unroll
-  for (int step = kMaxGroup; step < 32; step *= 2) {
-    const SoftmaxPart other = {__shfl_down_sync(~0u, part.largest, step), __shfl_down_sync(~0u, part.sum, step)};
-    part = Joined(part, other);
+    for (int step = kMaxGroup; step < 32; step *= 2) {
+      const SoftmaxPart other = {__shfl_down_sync(~0u, part.largest, step), __shfl_down_sync(~0u, part.sum, step)};
+      part = Joined(part, other);
+    }
+    if (threadIdx.x % 32 < kMaxGroup) control.warp_parts[threadIdx.x / 32][query] = part;
   }
-  if (threadIdx.x % 32 < kMaxGroup) control.warp_parts[threadIdx.x / 32][query] = part;
   __syncthreads();
-  if (threadIdx.x < kMaxGroup) {
-    part = control.warp_parts[0][query];
-    for (int warp = 1; warp < kSelectWarps; ++warp) part = Joined(part, control.warp_parts[warp][query]);
-    control.lse[query] = part.largest == -INFINITY ? INFINITY : part.largest + log2f(part.sum);
+  // Sixteen lanes to a query.
+  constexpr uint32_t kWarps = kSumThreads / 32;
+  static_assert(kWarps == 16);
+  if (threadIdx.x < kWarps * kMaxGroup) {
+    SoftmaxPart part = control.warp_parts[threadIdx.x % kWarps][threadIdx.x / kWarps];
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) {
+      const SoftmaxPart other = {__shfl_down_sync(~0u, part.largest, step, 16),
+                                 __shfl_down_sync(~0u, part.sum, step, 16)};
+      part = Joined(part, other);
+    }
+    if (threadIdx.x % kWarps == 0) {
+      control.lse[threadIdx.x / kWarps] = part.largest == -INFINITY ? INFINITY : part.largest + log2f(part.sum);
+    }
   }
   __syncthreads();
 }
 
-// The sum over all threads, in a fixed order; all threads get it.
-__device__ __forceinline__ double BlockSum(double value, double* warp_sums) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = value;
-  __syncthreads();
+// The sum of value(i) for i in [begin, end), in a fixed order; all threads get it.
+template <typename Value>
+__device__ __forceinline__ double BlockSum(uint32_t begin, uint32_t end, double* warp_sums, Value value) {
   double sum = 0;
-  for (int w = 0; w < kSelectWarps; ++w) sum += warp_sums[w];
+  if (threadIdx.x < kSumThreads) {
+    for (uint32_t i = begin + threadIdx.x; i < end; i += kSumThreads) sum += value(i);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  }
+  __syncthreads();
+  if (threadIdx.x < kSumThreads && threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (uint32_t warp = 0; warp < kSumThreads / 32; ++warp) sum += warp_sums[warp];
   return sum;
 }
 
@@ -99,7 +116,7 @@ __device__ __forceinline__ double BlockSum(double value, double* warp_sums) {
 template <typename RowsOf, typename Visit>
 __device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t last, uint32_t* warp_sums,
                                                 RowsOf rows_of, Visit visit) {
-  const uint32_t words = (last + 31) / 32, per_thread = (words + kSelectThreads - 1) / kSelectThreads;
+  const uint32_t words = (last + 31) / 32, per_thread = (words + blockDim.x - 1) / blockDim.x;
   const uint32_t begin = min(threadIdx.x * per_thread, words), end = min(begin + per_thread, words);
   uint32_t rows = 0;
   for (uint32_t word = begin; word < end; ++word) {
@@ -121,7 +138,7 @@ __device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t
 template <typename Visit>
 __device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t last, uint32_t* warp_sums,
                                                 Visit visit) {
-  const uint32_t words = (last + 31) / 32, per_thread = (words + kSelectThreads - 1) / kSelectThreads;
+  const uint32_t words = (last + 31) / 32, per_thread = (words + blockDim.x - 1) / blockDim.x;
   const uint32_t begin = min(threadIdx.x * per_thread, words), end = min(begin + per_thread, words);
   uint32_t count = 0;
   for (uint32_t word = begin; word < end; ++word) count += __popc(bitmap[word]);
@@ -150,27 +167,29 @@ __device__ __noinline__ float CapturedMass(const SelectLaunch& launch, const Sel
 #pragma unroll
   for (int q = 0; q < kMaxGroup; ++q) {
     if (q >= group) break;
-    double mass = 0, tail = 0;
-    const uint32_t words = (scored.last + 31) / 32;
-    for (uint32_t word = threadIdx.x; word < words; word += kSelectThreads) {
-      for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1) mass += share(q, word * 32 + __ffs(bits) - 1);
-    }
-    for (uint32_t c = threadIdx.x; c < min(scored.first, scored.summed); c += kSelectThreads) mass += share(q, c);
-    for (uint32_t c = scored.last + threadIdx.x; c < scored.summed; c += kSelectThreads) mass += share(q, c);
-    for (uint32_t c = scored.summed + threadIdx.x; c < scored.scored; c += kSelectThreads) tail += share(q, c);
-    mass = BlockSum(mass + tail, control.warp_masses);
+    double* sums = control.warp_masses;
+    const auto share_of_q = [&](uint32_t column) -> double { return share(q, column); };
+    double mass = BlockSum(0, (scored.last + 31) / 32, sums, [&](uint32_t word) {
+      double of_word = 0;
+      for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1) of_word += share(q, word * 32 + __ffs(bits) - 1);
+      return of_word;
+    });
+    mass += BlockSum(0, min(scored.first, scored.summed), sums, share_of_q);
+    mass += BlockSum(scored.last, scored.summed, sums, share_of_q);
+    const double tail = BlockSum(scored.summed, scored.scored, sums, share_of_q);
+    mass += tail;
     masses[q] = mass;
-    if (scored.granules != nullptr) totals[q] = 1 + BlockSum(tail, control.warp_masses);
+    totals[q] = 1 + tail;
   }
   if (scored.granules != nullptr) {
     const uint32_t page_rows = launch.params.pages.page_tokens, num_pages = list.last / page_rows;
     const uint32_t num_granules = (scored.scored + kGranule - 1) / kGranule;
     __syncthreads();
-    for (uint32_t word = threadIdx.x; word < (list.num_keys / kGranule + 32) / 32; word += kSelectThreads) {
+    for (uint32_t word = threadIdx.x; word < (list.num_keys / kGranule + 32) / 32; word += blockDim.x) {
       bitmap[word] = 0;
     }
     __syncthreads();
-    for (uint32_t g = threadIdx.x; g < num_granules; g += kSelectThreads) {
+    for (uint32_t g = threadIdx.x; g < num_granules; g += blockDim.x) {
       atomicOr(&bitmap[scored.granules[g] / 32], 1u << scored.granules[g] % 32);
     }
     __syncthreads();
@@ -178,17 +197,14 @@ __device__ __noinline__ float CapturedMass(const SelectLaunch& launch, const Sel
 #pragma unroll
     for (int q = 0; q < kMaxGroup; ++q) {
       if (q >= group) break;
-      double unscored = 0;
-      for (uint32_t page = threadIdx.x; page < num_pages; page += kSelectThreads) {
+      totals[q] += BlockSum(0, num_pages, control.warp_masses, [&](uint32_t page) -> double {
         uint32_t rows = page_rows;
         for (uint32_t row = page * page_rows; row < (page + 1) * page_rows; row += min(page_rows, kGranule)) {
           rows -= is_scored(row) ? min(page_rows, kGranule) : 0;
         }
-        if (rows == 0) continue;
         const float bound = page_scores[q * launch.page_stride + page];
-        unscored += rows * double{Exp2(fmaf(bound, kLog2E, -control.lse[q]))};
-      }
-      totals[q] += BlockSum(unscored, control.warp_masses);
+        return rows == 0 ? 0 : rows * double{Exp2(fmaf(bound, kLog2E, -control.lse[q]))};
+      });
     }
   }
   double mean = 0;
@@ -205,8 +221,7 @@ __device__ __noinline__ float CapturedMass(const SelectLaunch& launch, const Sel
 
 // Narrows each list's pages down to those of the greatest bound that hold candidate_pages * page_tokens rows, and lists
 // the granules that are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
-__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
-    CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
+__global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
@@ -240,17 +255,17 @@ __global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
   uint32_t* wanted = memory.top_k.bins;  // bits of granules: up to 32 * kBins
   const uint32_t last_granule = (list.num_keys + kGranule - 1) / kGranule;
   const uint32_t words = (last_granule + 31) / 32;
-  for (uint32_t word = threadIdx.x; word < words; word += kSelectThreads) wanted[word] = 0;
+  for (uint32_t word = threadIdx.x; word < words; word += blockDim.x) wanted[word] = 0;
   __syncthreads();
   const auto want = [&](uint32_t granule) { atomicOr(&wanted[granule / 32], 1u << granule % 32); };
-  for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kSelectThreads) {
+  for (uint32_t page = first_page + threadIdx.x; page < last_page; page += blockDim.x) {
     if ((bitmap[page / 32] >> page % 32 & 1) == 0) continue;
     const uint32_t end = min((page + 1) * page_rows, list.last);
     for (uint32_t g = max(page * page_rows, list.first) / kGranule; g <= (end - 1) / kGranule; ++g) want(g);
   }
-  for (uint32_t g = threadIdx.x; g * kGranule < min(list.first, list.num_keys); g += kSelectThreads) want(g);
+  for (uint32_t g = threadIdx.x; g * kGranule < min(list.first, list.num_keys); g += blockDim.x) want(g);
   const uint32_t window = list.last / page_rows * page_rows / kGranule;
-  for (uint32_t g = window + threadIdx.x; g < last_granule; g += kSelectThreads) want(g);
+  for (uint32_t g = window + threadIdx.x; g < last_granule; g += blockDim.x) want(g);
   __syncthreads();
   const uint32_t count = VisitMarked(wanted, last_granule, memory.top_k.control->warp_rows,
                                      [&](uint32_t granule, uint32_t place) { granules[place] = granule; });
@@ -259,8 +274,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
 
 // Takes the best of the scored columns: selected positions, their count, and the captured mass.
 template <ImportanceKind kKind>
-__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
-    SelectKernel(const __grid_constant__ SelectLaunch launch) {
+__global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
@@ -287,21 +301,17 @@ __global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
   CutRule rule{.rows = list.budget, .mass = 0, .by_mass = by_mass, .unit_rows = 1, .first_row = 0, .last_row = 0};
   bool none = false;
   if (by_mass && leads) {
-    double held = 0;
-    for (uint32_t c = threadIdx.x; c < min(scored.first, scored.summed); c += kSelectThreads) {
-      held += SoftmaxSumOf(importance, c);
-    }
-    for (uint32_t c = scored.last + threadIdx.x; c < scored.summed; c += kSelectThreads) {
-      held += SoftmaxSumOf(importance, c);
-    }
-    const double missing = double{params.min_mass} * params.group - BlockSum(held, control.warp_masses);
+    const auto share = [&](uint32_t column) -> double { return SoftmaxSumOf(importance, column); };
+    const double held = BlockSum(0, min(scored.first, scored.summed), control.warp_masses, share) +
+                        BlockSum(scored.last, scored.summed, control.warp_masses, share);
+    const double missing = double{params.min_mass} * params.group - held;
     none = !(missing > 0);
     rule.mass = none ? 1 : max(1ull, __double2ull_ru(missing * double{kMassUnit}));
   }
   MarkTopK(importance, scored.first, scored.last, list.budget, rule, memory.top_k);
   if (!leads) return;
   if (none) {
-    for (uint32_t word = threadIdx.x; word < (scored.last + 31) / 32; word += kSelectThreads) {
+    for (uint32_t word = threadIdx.x; word < (scored.last + 31) / 32; word += blockDim.x) {
       memory.top_k.bitmap[word] = 0;
     }
     __syncthreads();
@@ -321,8 +331,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
 
 // Takes the pages of the greatest importance, the fewest that hold the budget; the least of them gives its first rows.
 template <ImportanceKind kKind>
-__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
-    SelectPagesKernel(const __grid_constant__ SelectLaunch launch) {
+__global__ void __launch_bounds__(kMaxSelectThreads) SelectPagesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
