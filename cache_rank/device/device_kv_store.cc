@@ -161,7 +161,6 @@ absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32
 }
 
 void DeviceKvStore::ForgetResidency(uint32_t sequence, cuda::Stream stream) {
-  if (shape_.pool_slots == 0) return;
   const size_t lists = shape_.layout.num_lists(), first = list_index(sequence, 0);
   const auto fill = [&](uint32_t* words, size_t per_list, int byte) {
     device_->FillAsync(words + first * per_list, byte, lists * per_list * sizeof(uint32_t), stream);
