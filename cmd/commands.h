@@ -15,6 +15,8 @@ int InferenceRankMain(const Arguments& arguments);
 int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
 int TimelineMain(const Arguments& arguments);
+int BenchMain(const Arguments& arguments);
+int BenchServeMain(const Arguments& arguments);
 int PlanMain(const Arguments& arguments);
 int SelectionMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
