@@ -11,6 +11,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,
                                   .prefill = &kPrefillAttentionKernels,
+                                  .probe = &kProbeKernels,
                                   .selection = &kSelectionKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,

@@ -9,6 +9,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/probe.h"
 #include "kernels/cuda/selection.h"
 
 namespace winnow::cuda {
@@ -21,6 +22,7 @@ struct CudaTable {
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
+  const ProbeKernels* probe = nullptr;
   const SelectionKernels* selection = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
