@@ -1,14 +1,25 @@
 add_executable(winnow-gpu-check
   gpu/attention_section.cc
+  gpu/cache_gpu.cc
+  gpu/cache_gpu_mirror.cc
   gpu/cache_section.cc
+  gpu/device_selection_bench.cc
+  gpu/device_selection_section.cc
   gpu/elementwise_section.cc
+  gpu/engine_section.cc
   gpu/gpu_check.cc
   gpu/gpu_context.cc
   gpu/matmul_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc
-  gpu/selection_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags kernels kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+  gpu/row_moves_section.cc
+  gpu/selection_checks.cc
+  gpu/selection_inputs.cc
+  gpu/selection_reference.cc
+  gpu/selection_section.cc
+  gpu/serve_section.cc)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cache_rank_device inference_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()

@@ -12,6 +12,7 @@ struct Benchmark {
 };
 
 constexpr Benchmark kBenchmarks[] = {
+    {"engine", BenchEngineMain, "time decode steps and prefill of a model of random weights on GPUs, part by part"},
     {"serve", BenchServeMain, "send a workload to a running server and measure latency, throughput and goodput"},
 };
 

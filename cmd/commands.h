@@ -16,6 +16,7 @@ int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
 int TimelineMain(const Arguments& arguments);
 int BenchMain(const Arguments& arguments);
+int BenchEngineMain(const Arguments& arguments);
 int BenchServeMain(const Arguments& arguments);
 int PlanMain(const Arguments& arguments);
 int SelectionMain(const Arguments& arguments);

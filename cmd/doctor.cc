@@ -1,16 +1,15 @@
-#include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/gpu_findings.h"
 #include "cmd/machine.h"
 #include "cmd/ucx_transports.h"
 #include "kernels/kernel_table.h"
@@ -21,19 +20,6 @@ namespace {
 struct DoctorOptions {
   void Declare(Fields&) {}
 };
-
-enum class Verdict { kOk, kWarn, kMissing };
-
-struct Finding {
-  Verdict verdict = Verdict::kOk;
-  std::string_view subject;
-  std::string what = {};
-  std::string advice = {};
-};
-
-std::string Gibibytes(double bytes) {
-  return absl::StrFormat("%.1f GiB", bytes / 1073741824.0);
-}
 
 Finding Cores() {
   const int cores = UsableCores();
@@ -129,35 +115,12 @@ Finding Limit(std::string_view subject, int resource, double wanted, const char*
   return finding;
 }
 
-Finding Gpu() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  bool plugin = false;
-  for (const char* folder : {".", "../lib", "../kernels/cuda"}) {
-    plugin |= std::filesystem::exists(self / folder / "libwinnow_cuda.so", error);
-  }
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  const bool has_driver = driver != nullptr;
-  if (has_driver) dlclose(driver);
-  Finding finding{.subject = "gpu"};
-  if (!has_driver) {
-    finding.what = "no NVIDIA driver (libcuda.so.1): the CPU does everything";
-  } else if (!plugin) {
-    finding.verdict = Verdict::kWarn;
-    finding.what = "NVIDIA driver found, but this build has no GPU plugin";
-    finding.advice = "configure with -DWINNOW_CUDA=ON to build it";
-  } else {
-    finding.what = "NVIDIA driver and GPU plugin found";
-  }
-  return finding;
-}
-
 }  // namespace
 
 int DoctorMain(const Arguments& arguments) {
   DoctorOptions options;
   if (const auto code = ParseCommandLine("doctor", "", arguments, options)) return *code;
-  const Finding findings[] = {
+  std::vector<Finding> findings = {
       Cores(),
       Memory(),
       HugePages(),
@@ -167,8 +130,8 @@ int DoctorMain(const Arguments& arguments) {
       Limit("open files", RLIMIT_NOFILE, 4096, "", 1, "each client connection takes one: ulimit -n 20000"),
       Limit("locked memory", RLIMIT_MEMLOCK, 1 << 20, " KiB", 1024,
             "RDMA needs locked memory (ulimit -l unlimited); shared memory and TCP do not"),
-      Gpu(),
   };
+  for (Finding& finding : GpuFindings()) findings.push_back(std::move(finding));
   bool missing = false;
   for (const Finding& finding : findings) {
     const char* verdict = finding.verdict == Verdict::kOk     ? "ok"

@@ -23,6 +23,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.model_dir = options.model;
   rank.compute_dtype = options.compute;
   rank.kv_dtype = options.kv_dtype;
+  rank.device = options.device;
   rank.isa = options.isa;
   rank.num_threads = ResolveThreads(options.threads);
   rank.max_context_tokens = options.max_context;
@@ -41,9 +42,15 @@ struct Parts {
   std::unique_ptr<InferenceRank> rank;
 };
 
-absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, const v1::Identity& identity) {
+absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProcess& process) {
   Parts parts;
-  WINNOW_ASSIGN_OR_RETURN(const InferenceRankOptions rank_options, RankOptions(options));
+  const v1::Identity& identity = process.identity();
+  WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptions(options));
+  rank_options.on_device_failure = [&process](const absl::Status& why, const std::string& dump) {
+    spdlog::critical("{}", dump);
+    process.StopServing();
+    process.Fail(why);
+  };
   std::unique_ptr<Transport> transport;
   if (options.transport == TransportKind::kInproc) {
     v1::Identity cache = MakeIdentity(identity.cluster(), v1::ROLE_CACHE_RANK, "cache-of-" + identity.rank());
@@ -63,9 +70,10 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   WINNOW_ASSIGN_OR_RETURN(
       const std::unique_ptr<RoleProcess> process,
       RoleProcess::Begin("inference-rank", v1::ROLE_INFERENCE_RANK, options.process, std::move(options_yaml)));
-  WINNOW_ASSIGN_OR_RETURN(const Parts parts, MakeParts(options, process->identity()));
+  WINNOW_ASSIGN_OR_RETURN(const Parts parts, MakeParts(options, *process));
   InferenceRank& rank = *parts.rank;
   for (const std::string& warning : rank.warnings()) spdlog::warn("{}", warning);
+  spdlog::info("computes on {}", rank.device_description());
   spdlog::info("memory plan: {}", rank.memory_plan().ToString());
   process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
   std::vector<NamedService> services;

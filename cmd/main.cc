@@ -18,7 +18,7 @@ constexpr Command kCommands[] = {
     {"generate", GenerateMain, "send a prompt to a running server and stream the answer"},
     {"timeline", TimelineMain, "record what the ranks of a running cluster do, by layer, as a Chrome trace"},
     {"selection", SelectionMain, "list and explain selection presets and specifications"},
-    {"bench", BenchMain, "measure a running server, or an engine on generated data"},
+    {"bench", BenchMain, "measure a running server, or the engine on GPUs"},
     {"plan", PlanMain, "say what placements of a model hold and how fast they can be, with the arithmetic"},
     {"doctor", DoctorMain, "say what this machine offers and what is missing"},
     {"profile-heads", ProfileHeadsMain, "measure on sample text how much of the context each head of a model needs"},

@@ -12,7 +12,10 @@
 #include "cmd/machine.h"
 #include "cmd/profile_texts.h"
 #include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
 #include "inference_rank/head_probe.h"
+#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/weights.h"
 
 namespace winnow {
 namespace {

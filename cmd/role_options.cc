@@ -112,9 +112,11 @@ void InferenceProcessOptions::Declare(Fields& fields) {
                  "Threads of the compute team; 0 = one per core. More than cores makes every step slower.", 0, 1024);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
-  fields.Integer("prefill-chunk", &prefill_chunk,
-                 "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer.",
-                 1u, 65536u);
+  fields.Integer(
+      "prefill-chunk", &prefill_chunk,
+      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
+      "512 on a CPU, 2048 on a GPU.",
+      0u, 65536u);
   fields.Bytes("slot-memory", &slot_memory_bytes,
                "Memory for resident KV rows; 0 = what the running sequences can need.");
   fields.Bytes("prefill-memory", &prefill_memory_bytes,
@@ -137,13 +139,25 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
               "process, so that a crash loses both. auto = ucx.");
 }
 
-void DeclareDevice(Fields& fields, DeviceKind* device) {
-  fields.Enum("device", device, {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}}, "Where to compute.");
+void DeclareDevice(Fields& fields, DeviceChoice* device) {
+  fields.Custom(
+      "device", "auto|cpu|cuda[:N]",
+      "Where inference ranks compute. auto: on the GPU if one answers and can, otherwise on the CPU, and the log says "
+      "why "
+      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0; `winnow up` gives each inference rank the "
+      "next.",
+      [device](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(*device, ParseDeviceChoice(text));
+        return absl::OkStatus();
+      },
+      [device] { return ToString(*device); });
 }
 
 void DeclareCompute(Fields& fields, Dtype* compute) {
-  fields.Enum("compute", compute, {{"auto", Dtype::kBf16}, {"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}},
-              "Type of weights and matrix inputs: auto = bf16; f32 doubles the memory and the time of a step.");
+  fields.Enum(
+      "compute", compute, {{"auto", Dtype::kBf16}, {"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"fp8", Dtype::kF8}},
+      "Type of weights and matrix inputs: auto = bf16; f32, on CPUs, doubles the memory and the time of a step; "
+      "fp8, on GPUs, halves the memory of the weights, which are rounded to e4m3 with a scale per output.");
 }
 
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {

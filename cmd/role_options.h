@@ -4,6 +4,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/status.h"
+#include "common/config/device_choice.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
 
@@ -38,7 +39,6 @@ struct SelectionOptions {
 };
 
 enum class TransportKind { kAuto, kInproc, kUcx };
-enum class DeviceKind { kAuto, kCpu };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
@@ -70,14 +70,14 @@ struct InferenceProcessOptions {
   HostPort router{"127.0.0.1", 8001};
   std::string model;
   TransportKind transport = TransportKind::kAuto;
-  DeviceKind device = DeviceKind::kAuto;
+  DeviceChoice device;
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
   std::string isa = "auto";
   int threads = 0;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
-  uint32_t prefill_chunk = 512;
+  uint32_t prefill_chunk = 0;
   int64_t slot_memory_bytes = 0;
   int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;
@@ -98,7 +98,7 @@ struct CacheProcessOptions {
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
-void DeclareDevice(Fields& fields, DeviceKind* device);
+void DeclareDevice(Fields& fields, DeviceChoice* device);
 void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);

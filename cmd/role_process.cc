@@ -92,12 +92,18 @@ void RoleProcess::Join(const std::string& router_address, std::vector<Membership
       const std::lock_guard lock(mutex_);
       standing_[i] = serving;
       const bool all = std::find(standing_.begin(), standing_.end(), false) == standing_.end();
-      server_->SetServing(all);
+      server_->SetServing(all && !stopped_serving_);
       if (on_serving_) on_serving_(all);
       if (all) report_.Ready();
     };
     memberships_.push_back(std::make_unique<MembershipClient>(std::move(options)));
   }
+}
+
+void RoleProcess::StopServing() {
+  const std::lock_guard lock(mutex_);
+  stopped_serving_ = true;
+  if (server_ != nullptr) server_->SetServing(false);
 }
 
 void RoleProcess::Leave() {

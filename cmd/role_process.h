@@ -46,6 +46,8 @@ class RoleProcess {
   // first time is reported as readiness. A refusal is a Fail.
   void Join(const std::string& router_address, std::vector<Membership> memberships,
             std::function<void(bool serving)> on_serving = nullptr);
+  // Health is NOT_SERVING from now on, whatever the memberships say. Any thread.
+  void StopServing();
   // Tells the router goodbye, so that no new work comes.
   void Leave();
 
@@ -75,6 +77,7 @@ class RoleProcess {
   absl::Status failure_;
   std::function<void(bool serving)> on_serving_;
   std::vector<bool> standing_;  // by membership
+  bool stopped_serving_ = false;
 
   std::vector<std::unique_ptr<MembershipClient>> memberships_;  // their threads use what is above
 };

@@ -5,12 +5,17 @@
 
 #include "cmd/child_process.h"
 #include "cmd/machine.h"
+#include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 
 namespace winnow {
 
 void UpOptions::Declare(Fields& fields) {
-  fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
+  fields.Text(
+      "model", &model,
+      absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
+                   "weights, for measuring: ",
+                   SyntheticModelNames(), ". Required."));
   fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
@@ -36,10 +41,11 @@ void UpOptions::Declare(Fields& fields) {
 absl::Status UpOptions::Validate() const {
   if (model.empty()) return absl::InvalidArgumentError("--model DIR is required");
   std::error_code error;
-  if (!std::filesystem::is_directory(model, error)) {
+  if (IsSyntheticModel(model)) {
+    WINNOW_RETURN_IF_ERROR(Annotate(SyntheticModelConfig(model).status(), "--model"));
+  } else if (!std::filesystem::is_directory(model, error)) {
     return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model));
-  }
-  if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
+  } else if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
     return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
   }
   if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
@@ -80,6 +86,8 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.model = model;
   options.transport = hosts_cache() ? TransportKind::kInproc : TransportKind::kUcx;
   options.device = device;
+  // A GPU each: two processes on one would take turns.
+  if (device.kind != DeviceChoice::Kind::kCpu) options.device.ordinal += index;
   options.compute = compute;
   options.kv_dtype = kv_dtype;
   options.threads = threads > 0 ? threads : std::max(1, UsableCores() / inference_ranks);
@@ -105,7 +113,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   const absl::StatusOr<SelectionSpec> spec = selection.Resolve();
   if (spec.ok() && spec->predictor == Predictor::kDepth && spec->projection == Projection::kCacheRank) {
     options.cache.model = model;
-    options.cache.compute = compute;
+    options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
   return options;
 }

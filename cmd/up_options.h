@@ -17,7 +17,7 @@ struct UpOptions {
   int cache_ranks = 1;
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
-  DeviceKind device = DeviceKind::kAuto;
+  DeviceChoice device;
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context = 0;

@@ -92,6 +92,10 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
   return group.link->channel()->Post(header, std::move(buffer));
 }
 
+bool DecodeStep::NeedsHidden(int layer) const {
+  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) { return layer < group.hidden_layers; });
+}
+
 void DecodeStep::Publish(const DecodeLayerOutput& output) {
   const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
                           static_cast<uint32_t>(rows_.size()));

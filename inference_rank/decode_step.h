@@ -8,7 +8,7 @@
 #include "common/transport/transport.h"
 #include "inference_rank/frame_writer.h"
 #include "inference_rank/metrics.h"
-#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/forward.h"
 #include "inference_rank/sequence.h"
 
 namespace winnow {
@@ -40,6 +40,7 @@ class DecodeStep final : public DecodeKv {
   absl::Status OnPartial(const CacheLink& link, const ReceivedFrame& frame);
 
   int Lookahead() const override { return lookahead_; }
+  bool NeedsHidden(int layer) const override;
   void Publish(const DecodeLayerOutput& output) override;
   void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }

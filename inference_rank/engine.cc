@@ -16,7 +16,7 @@ constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 
 }  // namespace
 
-Engine::Engine(Options options, const KvLayout& layout, Transformer& transformer, SlotPool slots,
+Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
                std::unique_ptr<Transport> transport, const LinkTable::Options& link_options,
                InferenceRankMetrics& metrics)
     : options_(std::move(options)),
@@ -29,12 +29,11 @@ Engine::Engine(Options options, const KvLayout& layout, Transformer& transformer
           [this] { transport_->Wake(); }),
       openers_(std::make_unique<TaskPool>(4)),
       releasers_(std::make_unique<TaskPool>(1)),
-      transformer_(transformer),
+      forward_(forward),
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
       prefill_step_(*transport_, layout, options_.waits) {
-  transformer_.set_slot_pool(slots_.rows());
   metrics_.slot_pages_total = slots_.num_pages();
 }
 
@@ -106,8 +105,9 @@ void Engine::Loop() {
     });
     ReapSequences();
     AdmitWaiting();
-    const bool prefilled = RunPrefillChunk();
-    const bool decoded = RunDecodeStep();
+    const bool prefilled = !device_failed_ && RunPrefillChunk();
+    const bool decoded = !device_failed_ && RunDecodeStep();
+    if (DeviceFailed()) ReapSequences();
     UpdateGauges();
     if (prefilled || decoded) {
       transport_->Progress();
@@ -123,9 +123,7 @@ void Engine::Loop() {
 
 void Engine::AdmitWaiting() {
   while (true) {
-    const size_t limit = options_.limits.prefill_memory_bytes;
-    Sequence* sequence = scheduler_.Admit(
-        {.slot_pages = slots_.free_pages(), .prefill_bytes = limit > prefill_bytes_ ? limit - prefill_bytes_ : 0});
+    Sequence* sequence = scheduler_.Admit({.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()});
     if (sequence == nullptr) break;
     absl::StatusOr<WorkingSet> set =
         WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
@@ -134,7 +132,7 @@ void Engine::AdmitWaiting() {
       continue;
     }
     sequence->working_set.emplace(*std::move(set));
-    absl::StatusOr<PrefillArena> arena = PrefillArena::Create(layout_, sequence->prompt_tokens());
+    absl::StatusOr<PrefillArena> arena = NewArena(sequence->prompt_tokens());
     if (!arena.ok()) {
       sequence->Fail(arena.status(), false);
       continue;
@@ -149,6 +147,19 @@ void Engine::AdmitWaiting() {
     if (entry.sequence->state != State::kWaiting || now < entry.at) continue;
     StartOpening(*entry.sequence);
   }
+}
+
+size_t Engine::FreePrefillBytes() const {
+  if (options_.prefill_region != nullptr) return options_.prefill_region->largest_free();
+  const size_t limit = options_.limits.prefill_memory_bytes;
+  return limit > prefill_bytes_ ? limit - prefill_bytes_ : 0;
+}
+
+absl::StatusOr<PrefillArena> Engine::NewArena(uint32_t prompt_tokens) {
+  if (options_.prefill_region != nullptr) {
+    return PrefillArena::CreateIn(*options_.prefill_region, layout_, prompt_tokens);
+  }
+  return PrefillArena::Create(layout_, prompt_tokens);
 }
 
 // Opens or attaches on a control thread. The sequence stays where it is until OnOpened, whatever happens to it
@@ -240,10 +251,15 @@ bool Engine::RunPrefillChunk() {
   const bool last = first + 1 == sequence->prompt_tokens();
   const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
+  if (last && forward_.DrawsTokens()) {
+    draws_.assign(1, DrawFor(*sequence));
+    forward_.PlanDraws(draws_);
+  }
   prefill_step_.Begin(*sequence, count);
   const std::span<float> logits =
-      transformer_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
+      forward_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
   prefill_step_.Finish();
+  if (!forward_.status().ok()) return true;
   ++metrics_.prefill_chunks;
   ++metrics_.progress;
   metrics_.prompt_tokens += count;
@@ -251,7 +267,7 @@ bool Engine::RunPrefillChunk() {
   prefill_bytes_ -= sequence->arena->bytes();
   PrefillStep::HandOver(layout_, *sequence);
   BecomeDecoding(*sequence, sequence->prompt_tokens());
-  if (sequence->generated.empty()) TakeToken(*sequence, logits);
+  if (sequence->generated.empty()) TakeToken(*sequence, 0, logits);
   return true;
 }
 
@@ -265,15 +281,20 @@ bool Engine::RunDecodeStep() {
     const std::span<Sequence* const> rows(batch_.data() + first,
                                           std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
     const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+    if (forward_.DrawsTokens()) {
+      draws_.clear();
+      for (const Sequence* sequence : rows) draws_.push_back(DrawFor(*sequence));
+      forward_.PlanDraws(draws_);
+    }
     decode_step_.Begin(next_plan_++, rows);
-    const std::span<float> logits =
-        transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
+    const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
     decode_step_.Finish();
+    if (!forward_.status().ok()) return true;
     const size_t vocab = logits.size() / rows.size();
     for (size_t row = 0; row < rows.size(); ++row) {
       Sequence& sequence = *rows[row];
       if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
-        TakeToken(sequence, logits.subspan(row * vocab, vocab));
+        TakeToken(sequence, static_cast<int>(row), logits.subspan(row * vocab, vocab));
       }
     }
     ++metrics_.decode_steps;
@@ -282,10 +303,22 @@ bool Engine::RunDecodeStep() {
   return !batch_.empty();
 }
 
-void Engine::TakeToken(Sequence& sequence, std::span<float> logits) {
+std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
+  // A known token that is computed again: whatever is drawn is dropped.
+  if (sequence.next_position + 1 < sequence.known_tokens()) return TokenDraw();
+  if (sequence.top_logprobs.has_value()) return std::nullopt;
+  return sequence.sampler->DrawOf(static_cast<uint32_t>(sequence.generated.size()));
+}
+
+void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
-  if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
-  const uint32_t id = sequence.sampler->Sample(logits, index);
+  uint32_t id = 0;
+  if (forward_.DrawsTokens() && draws_[row].has_value()) {
+    id = forward_.drawn_token(row);
+  } else {
+    if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
+    id = sequence.sampler->Sample(logits, index);
+  }
   sequence.sampler->Observe(id);
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
@@ -345,6 +378,16 @@ void Engine::FinishSequence(Sequence& sequence, v1::FinishReason reason) {
   *event.mutable_finished()->mutable_stats() = Stats(sequence);
   sequence.sink->Send(std::move(event));
   sequence.cancelled = true;  // nothing more to say; ReapSequences takes it out
+}
+
+bool Engine::DeviceFailed() {
+  const absl::Status status = forward_.status();
+  if (status.ok()) return false;
+  scheduler_.ForEach([](Sequence& sequence) {
+    sequence.Fail(absl::UnavailableError("the inference rank's device has failed"), true);
+  });
+  if (!std::exchange(device_failed_, true) && options_.on_device_failure) options_.on_device_failure(status);
+  return true;
 }
 
 // Takes out what has finished, failed, was cancelled or is past its deadline. Runs every iteration, whether or not

@@ -12,7 +12,7 @@
 #include "inference_rank/link_table.h"
 #include "inference_rank/mailbox.h"
 #include "inference_rank/metrics.h"
-#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/forward.h"
 #include "inference_rank/prefill_step.h"
 #include "inference_rank/scheduler.h"
 #include "inference_rank/slot_pool.h"
@@ -34,9 +34,14 @@ class Engine {
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
     std::vector<uint32_t> eos_token_ids;
+    // Where prompts in prefill lie when `forward` computes on a device; null: in host memory.
+    PrefillRegion* prefill_region = nullptr;
+    // Called once, on the engine thread, when the device has failed for good: every sequence has been failed as
+    // retryable, and none will run here any more. The KV of all of them lives on at their cache ranks.
+    std::function<void(const absl::Status& why)> on_device_failure = nullptr;
   };
 
-  Engine(Options options, const KvLayout& layout, Transformer& transformer, SlotPool slots,
+  Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
          std::unique_ptr<Transport> transport, const LinkTable::Options& link_options, InferenceRankMetrics& metrics);
   ~Engine();
 
@@ -62,10 +67,17 @@ class Engine {
   void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
                 const absl::StatusOr<v1::AttachSequenceResponse>& opened);
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
+  absl::StatusOr<PrefillArena> NewArena(uint32_t prompt_tokens);
+  size_t FreePrefillBytes() const;
   bool RunPrefillChunk();
   bool RunDecodeStep();
-  void TakeToken(Sequence& sequence, std::span<float> logits);
+  // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
+  std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
+  // The token of a row of the last Decode or Prefill.
+  void TakeToken(Sequence& sequence, int row, std::span<float> logits);
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
+  // True once the device has failed; then everything fails over.
+  bool DeviceFailed();
   void ReapSequences();
   void Retire(std::unique_ptr<Sequence> sequence);
   void UpdateGauges();
@@ -84,14 +96,16 @@ class Engine {
   std::unique_ptr<TaskPool> releasers_;  // Release calls: apart, so that opens that wait for room cannot hold them up
 
   // Engine thread.
-  Transformer& transformer_;
+  Forward& forward_;
   SlotPool slots_;
   Scheduler scheduler_;
   DecodeStep decode_step_;
   PrefillStep prefill_step_;
   uint64_t next_plan_ = 1;
   size_t prefill_bytes_ = 0;
+  bool device_failed_ = false;
   std::vector<float> logits_copy_;
+  std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
   struct Reopen {
     Sequence* sequence;

@@ -4,8 +4,8 @@
 
 namespace winnow {
 
-v1::Fingerprint InferenceFingerprint(const std::string& model_digest, const KvLayout& layout,
-                                     const Transformer& transformer, const std::string& numerics) {
+v1::Fingerprint InferenceFingerprint(const std::string& model_digest, const KvLayout& layout, const Forward& forward,
+                                     const std::string& numerics) {
   v1::Fingerprint fingerprint;
   fingerprint.set_model_digest(model_digest);
   v1::KvShape* shape = fingerprint.mutable_kv_shape();
@@ -14,9 +14,9 @@ v1::Fingerprint InferenceFingerprint(const std::string& model_digest, const KvLa
   shape->set_num_kv_heads(layout.num_kv_heads);
   shape->set_head_dim(layout.head_dim);
   shape->set_kv_dtype(layout.dtype == Dtype::kF32 ? v1::KV_DTYPE_F32 : v1::KV_DTYPE_BF16);
-  for (float frequency : transformer.rope().inv_freq) shape->add_rope_inv_freq(frequency);
-  shape->set_rope_attention_factor(transformer.rope().attention_factor);
-  shape->set_attention_scale(transformer.attention_scale());
+  for (float frequency : forward.rope().inv_freq) shape->add_rope_inv_freq(frequency);
+  shape->set_rope_attention_factor(forward.rope().attention_factor);
+  shape->set_attention_scale(forward.attention_scale());
   fingerprint.set_block_tokens(kBlockTokens);
   fingerprint.set_row_layout(1);
   fingerprint.set_selector_version(1);

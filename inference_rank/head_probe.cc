@@ -34,11 +34,11 @@ QueryNeeds NeedsOf(std::span<const float> softmax, uint32_t sink_tokens, uint32_
   return needs;
 }
 
-HeadProbe::HeadProbe(const Options& options, const KvLayout& layout, const Transformer& transformer,
-                     const KernelTable& kernels, Executor& executor)
+HeadProbe::HeadProbe(const Options& options, const KvLayout& layout, const Forward& forward, const KernelTable& kernels,
+                     Executor& executor)
     : options_(options),
       layout_(layout),
-      transformer_(transformer),
+      forward_(forward),
       kernels_(kernels),
       executor_(executor),
       tile_bytes_(kBlockTokens * layout.row_bytes() / 2),
@@ -137,8 +137,8 @@ void HeadProbe::Measure(size_t item, Worker& worker) {
                    .num_heads = group,
                    .head_dim = layout_.head_dim,
                    .positions = &position,
-                   .rope_inv_freq = transformer_.rope().inv_freq.data(),
-                   .rope_attention_factor = transformer_.rope().attention_factor,
+                   .rope_inv_freq = forward_.rope().inv_freq.data(),
+                   .rope_attention_factor = forward_.rope().attention_factor,
                    .q = worker.queries.data()});
   kernels_.key_softmax({.score = {.tiles = tile_list_.data() + head * blocks_,
                                   .num_keys = num_keys,
@@ -146,7 +146,7 @@ void HeadProbe::Measure(size_t item, Worker& worker) {
                                   .dtype = layout_.dtype,
                                   .queries = worker.queries.data(),
                                   .num_queries = group,
-                                  .scale = transformer_.attention_scale(),
+                                  .scale = forward_.attention_scale(),
                                   .scores = worker.weights.data(),
                                   .scores_stride = stride},
                         .run_scales = worker.run_scales.data(),

@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/selection/head_profile.h"
 #include "inference_rank/mass_summary.h"
-#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/forward.h"
 #include "inference_rank/prefill_arena.h"
 #include "kernels/kernel_table.h"
 
@@ -33,7 +33,7 @@ class HeadProbe final : public PrefillKv {
     uint32_t queries_per_text = 64;  // at most, evenly over what is measured of a text
   };
 
-  HeadProbe(const Options& options, const KvLayout& layout, const Transformer& transformer, const KernelTable& kernels,
+  HeadProbe(const Options& options, const KvLayout& layout, const Forward& forward, const KernelTable& kernels,
             Executor& executor);
 
   // Before the chunks of a text of `tokens` tokens that is measured from `measured_from` on. RESOURCE_EXHAUSTED when
@@ -59,7 +59,7 @@ class HeadProbe final : public PrefillKv {
 
   const Options options_;
   const KvLayout layout_;
-  const Transformer& transformer_;
+  const Forward& forward_;
   const KernelTable& kernels_;
   Executor& executor_;
 

@@ -1,21 +1,21 @@
 #include "inference_rank/inference_rank.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <limits>
 
+#include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
+#include "inference_rank/cpu_backend.h"
+#include "inference_rank/device/cuda_backend.h"
 #include "inference_rank/fingerprint.h"
 
 namespace winnow {
 namespace {
 
-uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_tokens) {
-  const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
-  const uint64_t row_floats = config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
-                              2ull * config.intermediate_size + 2ull * config.kv_features();
-  return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float);
-}
+// A GPU needs more tokens at a time to reach its rate.
+constexpr uint32_t kCpuPrefillChunk = 512;
+constexpr uint32_t kGpuPrefillChunk = 2048;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                                      const v1::Identity& identity) {
   auto rank = std::unique_ptr<InferenceRank>(new InferenceRank());
   rank->options_ = options;
-  WINNOW_ASSIGN_OR_RETURN(rank->config_, LoadModelConfig(options.model_dir));
+  WINNOW_ASSIGN_OR_RETURN(rank->config_, ModelConfigOf(options.model_dir));
   ModelConfig& config = rank->config_;
   const int64_t model_context = std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max());
   if (options.max_context_tokens > model_context) {
@@ -35,53 +35,51 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   if (options.max_context_tokens == 0) rank->options_.max_context_tokens = static_cast<uint32_t>(model_context);
   rank->layout_ = config.kv_layout(options.kv_dtype);
 
-  WINNOW_ASSIGN_OR_RETURN(rank->kernels_, CpuKernels(options.isa));
-  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model_dir));
-  const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
-  WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, checkpoint->Find("model.embed_tokens.weight"));
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::string digest = options.model_dir;
+  if (!IsSyntheticModel(options.model_dir)) {
+    WINNOW_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
+    digest = checkpoint->Digest();
+  }
   SelectionSpec selection = options.selection;
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
-    for (const std::string& doubt : profile.DoubtsAbout(checkpoint->Digest(), selection)) {
+    for (const std::string& doubt : profile.DoubtsAbout(digest, selection)) {
       rank->profile_warnings_.push_back(absl::StrCat("head profile ", options.head_profile, " ", doubt));
     }
     selection = WithHeadProfile(selection, profile);
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(selection, rank->layout_));
-  const MemoryNeeds needs{.layout = rank->layout_,
-                          .selection = selection,
-                          .max_context_tokens = rank->options_.max_context_tokens,
-                          .max_running = options.max_running,
-                          .weights_bytes = ComputeWeightMemory(config, options.compute_dtype,
-                                                               WeightDtype(embedding.dtype).value_or(Dtype::kF32))
-                                               .total_bytes(),
-                          .activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens),
-                          .slot_memory_bytes = options.slot_memory_bytes,
-                          .prefill_memory_bytes = options.prefill_memory_bytes};
-  WINNOW_ASSIGN_OR_RETURN(rank->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));
-
-  rank->executor_ = rank->kernels_->new_executor(options.num_threads);
-  WINNOW_ASSIGN_OR_RETURN(rank->weights_, ModelWeights::Load(checkpoint, config, *rank->kernels_,
-                                                             {.compute_dtype = options.compute_dtype}));
+  const BackendOptions backend_options{.checkpoint = checkpoint,
+                                       .config = &config,
+                                       .compute_dtype = options.compute_dtype,
+                                       .kv_dtype = options.kv_dtype,
+                                       .max_context_tokens = rank->options_.max_context_tokens,
+                                       .needs = {.layout = rank->layout_,
+                                                 .selection = selection,
+                                                 .max_context_tokens = rank->options_.max_context_tokens,
+                                                 .max_running = options.max_running,
+                                                 .slot_memory_bytes = options.slot_memory_bytes,
+                                                 .prefill_memory_bytes = options.prefill_memory_bytes}};
+  WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
+  Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
-  const uint32_t longest_list = rank->options_.max_context_tokens + kBlockTokens;
-  rank->transformer_ = std::make_unique<Transformer>(config, *rank->weights_, *rank->kernels_, *rank->executor_,
-                                                     options.kv_dtype, static_cast<int>(options.prefill_chunk_tokens),
-                                                     std::min<uint32_t>(longest_list, 16384));
-  const std::string numerics = absl::StrCat(AbslSv(rank->kernels_->name), "/", DtypeName(options.compute_dtype), "/",
-                                            DtypeName(options.kv_dtype));
-  rank->fingerprint_ = InferenceFingerprint(checkpoint->Digest(), rank->layout_, *rank->transformer_, numerics);
+  rank->fingerprint_ = InferenceFingerprint(digest, rank->layout_, backend.forward(), backend.numerics());
 
-  WINNOW_ASSIGN_OR_RETURN(SlotPool slots, SlotPool::Create(rank->layout_.row_bytes(), rank->memory_plan_.slot_pages));
+  WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
   Engine::Options engine_options;
   engine_options.limits = {.max_running = options.max_running,
-                           .prefill_memory_bytes = rank->memory_plan_.prefill_bytes};
-  engine_options.prefill_chunk_tokens = options.prefill_chunk_tokens;
+                           .prefill_memory_bytes = backend.memory_plan().prefill_bytes};
+  engine_options.prefill_chunk_tokens = rank->options_.prefill_chunk_tokens;
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
+  engine_options.prefill_region = backend.prefill_region();
+  engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
+    if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
+  };
   rank->engine_ = std::make_unique<Engine>(
-      std::move(engine_options), rank->layout_, *rank->transformer_, std::move(slots), std::move(transport),
+      std::move(engine_options), rank->layout_, backend.forward(), std::move(slots), std::move(transport),
       LinkTable::Options{.identity = identity, .fingerprint = rank->fingerprint_}, *rank->metrics_);
   rank->service_ = std::make_unique<RankServiceImpl>(
       *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
@@ -89,15 +87,41 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                    .max_budget_tokens = options.selection.budget_tokens,
                                    .lookahead = options.selection.lookahead,
                                    .layout = rank->layout_,
-                                   .slot_pages = rank->memory_plan_.slot_pages});
+                                   .slot_pages = backend.memory_plan().slot_pages});
   return rank;
 }
 
 InferenceRank::~InferenceRank() = default;
 
+absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
+  const uint32_t chunk = options_.prefill_chunk_tokens;
+  if (options_.device.kind != DeviceChoice::Kind::kCpu) {
+    options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, options_.device.ordinal);
+    if (gpu.ok()) {
+      backend_ = *std::move(gpu);
+      device_description_ = backend_->description();
+    } else if (options_.device.kind == DeviceChoice::Kind::kCuda || !CpuWouldDo(gpu.status())) {
+      return Annotate(gpu.status(), absl::StrCat("--device=", ToString(options_.device)));
+    } else {
+      device_description_ = absl::StrCat(" (--device=auto: ", gpu.status().message(), ")");
+    }
+  }
+  if (backend_ == nullptr) {
+    options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
+    absl::StatusOr<std::unique_ptr<Backend>> cpu = NewCpuBackend(options, options_.isa, options_.num_threads);
+    if (!cpu.ok()) return absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_));
+    backend_ = *std::move(cpu);
+    device_description_ = absl::StrCat(backend_->description(), device_description_);
+  }
+  options_.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  return absl::OkStatus();
+}
+
 std::vector<std::string> InferenceRank::warnings() const {
   std::vector<std::string> all = config_.warnings;
-  all.insert(all.end(), weights_->warnings().begin(), weights_->warnings().end());
+  const std::vector<std::string> of_backend = backend_->warnings();
+  all.insert(all.end(), of_backend.begin(), of_backend.end());
   all.insert(all.end(), profile_warnings_.begin(), profile_warnings_.end());
   return all;
 }

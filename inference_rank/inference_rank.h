@@ -1,23 +1,22 @@
 #pragma once
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
+#include "common/config/device_choice.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "common/selection/selection_spec.h"
 #include "common/transport/transport.h"
+#include "inference_rank/backend.h"
 #include "inference_rank/engine.h"
-#include "inference_rank/memory_plan.h"
 #include "inference_rank/metrics.h"
-#include "inference_rank/model/transformer.h"
-#include "inference_rank/model/weights.h"
 #include "inference_rank/rank_service.h"
-#include "kernels/kernel_table.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {
@@ -26,17 +25,21 @@ struct InferenceRankOptions {
   std::string model_dir;
   Dtype compute_dtype = Dtype::kBf16;  // of weights and matmul inputs: kBf16 or kF32
   Dtype kv_dtype = Dtype::kBf16;       // kBf16 or kF32
-  std::string isa = "auto";            // CpuKernels
+  DeviceChoice device;
+  std::string isa = "auto";  // CpuKernels
   int num_threads = 1;
   uint32_t max_context_tokens = 0;  // 0 = the model's
   uint32_t max_running = 64;
-  uint32_t prefill_chunk_tokens = 512;
-  size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
-  size_t prefill_memory_bytes = 0;  // 0 = automatic
-  SelectionSpec selection;          // the server's default; requests may go up to its budget
+  uint32_t prefill_chunk_tokens = 0;  // 0 = 512 on a CPU, 2048 on a GPU
+  size_t slot_memory_bytes = 0;       // 0 = automatic, see memory_plan.h
+  size_t prefill_memory_bytes = 0;    // 0 = automatic
+  SelectionSpec selection;            // the server's default; requests may go up to its budget
   // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
   std::string head_profile;
   DataPlaneWaits waits;
+  // The GPU has failed for good, and every sequence has been failed over: the process has to end. Called once, on the
+  // engine thread, with what a post-mortem needs.
+  std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
 };
 
 // Every part of an inference rank, wired: weights, forward pass, engine, services. The process (cmd/) gives it a
@@ -60,7 +63,9 @@ class InferenceRank {
   v1::RankLoad load() const;
   const InferenceRankMetrics& metrics() const { return *metrics_; }
   Timeline& timeline() { return metrics_->timeline; }
-  const MemoryPlan& memory_plan() const { return memory_plan_; }
+  const MemoryPlan& memory_plan() const { return backend_->memory_plan(); }
+  // What computes, and with device auto why no GPU does.
+  const std::string& device_description() const { return device_description_; }
   const ModelConfig& config() const { return config_; }
   // Of the model's files, to be logged once.
   std::vector<std::string> warnings() const;
@@ -70,18 +75,16 @@ class InferenceRank {
 
  private:
   InferenceRank() = default;
+  absl::Status ChooseBackend(BackendOptions options);
 
   InferenceRankOptions options_;
   ModelConfig config_;
   std::vector<std::string> profile_warnings_;
   KvLayout layout_;
-  MemoryPlan memory_plan_;
   v1::Fingerprint fingerprint_;
-  const KernelTable* kernels_ = nullptr;
-  std::unique_ptr<Executor> executor_;
-  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<Backend> backend_;
+  std::string device_description_;
   std::unique_ptr<InferenceRankMetrics> metrics_;
-  std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RankServiceImpl> service_;
 };

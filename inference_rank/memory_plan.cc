@@ -21,7 +21,7 @@ std::string MemoryPlan::ToString() const {
   return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (", slot_pages,
                       " slot pages, up to ", max_running, " sequences) + prefill KV ", Mib(prefill_bytes),
                       " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ", Mib(available_bytes),
-                      " available");
+                      " of ", memory_name, " available");
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes) {
@@ -30,18 +30,22 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   plan.activation_bytes = needs.activation_bytes;
   plan.available_bytes = available_bytes;
   plan.max_running = needs.max_running;
+  plan.memory_name = needs.memory_name;
 
   const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
   const uint64_t pages_per_sequence = WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens);
   const uint64_t longest_prefill = PrefillArena::BytesNeeded(needs.layout, needs.max_context_tokens);
-  uint64_t slot_bytes = needs.slot_memory_bytes;
-  if (slot_bytes == 0) {
-    slot_bytes = std::min(pages_per_sequence * needs.max_running * page_bytes,
-                          std::max(available_bytes * 2 / 5, pages_per_sequence * page_bytes));
-  }
   plan.prefill_bytes = needs.prefill_memory_bytes != 0
                            ? needs.prefill_memory_bytes
                            : std::max(longest_prefill, std::min(2 * longest_prefill, available_bytes / 5));
+  uint64_t slot_bytes = needs.slot_memory_bytes;
+  if (slot_bytes == 0) {
+    const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.prefill_bytes;
+    const uint64_t rest = available_bytes > others ? available_bytes - others : 0;
+    const uint64_t most = needs.is_exclusive ? rest / 10 * 9 : available_bytes * 2 / 5;
+    slot_bytes =
+        std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
+  }
   plan.slot_pages = static_cast<uint32_t>(
       std::min<uint64_t>(slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens));
   plan.slot_bytes = plan.slot_pages * page_bytes;

@@ -17,6 +17,7 @@ struct MemoryPlan {
   uint64_t available_bytes = 0;
   uint32_t slot_pages = 0;
   uint32_t max_running = 0;
+  std::string memory_name;  // for messages
 
   uint64_t total_bytes() const { return weights_bytes + slot_bytes + prefill_bytes + activation_bytes; }
   // One line per part, with the arithmetic.
@@ -34,6 +35,10 @@ struct MemoryNeeds {
       0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what is available
   uint64_t prefill_memory_bytes =
       0;  // 0 = automatic: two prompts of the longest context, at most 20 % of what is available
+  // Of which memory the plan is. A GPU's is this process's alone: there, automatic slot memory takes up to nine tenths
+  // of what weights, activations and prefill leave.
+  std::string memory_name = "memory";
+  bool is_exclusive = false;
 };
 
 // RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit or not even one sequence of the longest context would.

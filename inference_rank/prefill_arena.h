@@ -8,11 +8,12 @@
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
+#include "inference_rank/prefill_region.h"
 
 namespace winnow {
 
-// The whole KV of one prompt while it is prefilled, [layer][kv_head][prompt position] rows; unmapped after hand-over to
-// the cache rank. Engine thread only.
+// The whole KV of one prompt while it is prefilled, [layer][kv_head][prompt position] rows; given back after hand-over
+// to the cache rank. Host memory, or a part of a device's, which the forward pass writes itself. Engine thread only.
 class PrefillArena {
  public:
   static size_t BytesNeeded(const KvLayout& layout, uint32_t prompt_tokens) {
@@ -31,24 +32,42 @@ class PrefillArena {
     arena.memory_ = static_cast<std::byte*>(memory);
     return arena;
   }
+  // In device memory. RESOURCE_EXHAUSTED when no part of `region`, which must outlive the arena, is large enough.
+  static absl::StatusOr<PrefillArena> CreateIn(PrefillRegion& region, const KvLayout& layout, uint32_t prompt_tokens) {
+    PrefillArena arena;
+    arena.layout_ = layout;
+    arena.prompt_tokens_ = prompt_tokens;
+    arena.bytes_ = BytesNeeded(layout, prompt_tokens);
+    WINNOW_ASSIGN_OR_RETURN(arena.memory_, region.Take(arena.bytes_));
+    arena.region_ = &region;
+    return arena;
+  }
   PrefillArena(PrefillArena&& other) noexcept { *this = std::move(other); }
   PrefillArena& operator=(PrefillArena&& other) noexcept {
     std::swap(layout_, other.layout_);
     std::swap(memory_, other.memory_);
     std::swap(bytes_, other.bytes_);
     std::swap(prompt_tokens_, other.prompt_tokens_);
+    std::swap(region_, other.region_);
     return *this;
   }
   ~PrefillArena() {
-    if (memory_ != nullptr) munmap(memory_, bytes_);
+    if (memory_ == nullptr) return;
+    if (region_ != nullptr) {
+      region_->GiveBack(memory_);
+    } else {
+      munmap(memory_, bytes_);
+    }
   }
 
+  bool on_device() const { return region_ != nullptr; }
   size_t bytes() const { return bytes_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   std::byte* row(int layer, int kv_head, uint32_t position) const {
     return memory_ + (layout_.list(layer, kv_head) * prompt_tokens_ + position) * layout_.row_bytes();
   }
-  // Copies what a chunk computed: kv_rows [count, num_kv_heads, 2 * head_dim] of positions from `first` on.
+  // Host memory only: copies what a chunk computed: kv_rows [count, num_kv_heads, 2 * head_dim] of positions from
+  // `first` on.
   void Store(int layer, uint32_t first, uint32_t count, const std::byte* kv_rows) {
     const size_t row_bytes = layout_.row_bytes();
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -66,6 +85,7 @@ class PrefillArena {
   std::byte* memory_ = nullptr;
   size_t bytes_ = 0;
   uint32_t prompt_tokens_ = 0;
+  PrefillRegion* region_ = nullptr;
 };
 
 }  // namespace winnow

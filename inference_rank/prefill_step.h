@@ -2,7 +2,7 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
-#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/forward.h"
 #include "inference_rank/prompt_sender.h"
 #include "inference_rank/sequence.h"
 
@@ -13,10 +13,12 @@ namespace winnow {
 class PrefillStep final : public PrefillKv {
  public:
   PrefillStep(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
-      : sender_(transport, layout, waits) {}
+      : layout_(layout), sender_(transport, layout, waits) {}
 
   // Starts a chunk of `count` tokens at sequence.next_position.
   void Begin(Sequence& sequence, uint32_t count);
+  Rows Destination(int layer) override;
+  int QueriesWanted(int num_tokens) const override;
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
   // After the chunk: the sequence's position moves on.
   void Finish();
@@ -25,6 +27,9 @@ class PrefillStep final : public PrefillKv {
   static void HandOver(const KvLayout& layout, Sequence& sequence);
 
  private:
+  Rows RowsOf(int layer) const;
+
+  const KvLayout layout_;
   PromptSender sender_;
   Sequence* sequence_ = nullptr;
   uint32_t first_ = 0;

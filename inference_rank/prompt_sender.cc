@@ -11,17 +11,34 @@ uint32_t PromptQueries(const SelectionSpec& spec) {
   return spec.predictor == Predictor::kLast ? 1 : 0;
 }
 
-absl::Status PromptSender::SendRows(const Sequence& sequence, const PrefillArena& arena, int layer, uint32_t first,
+HostRows RowsOfArena(const KvLayout& layout, const PrefillArena& arena, int layer, uint32_t first) {
+  return {.first = arena.row(layer, 0, first),
+          .token_stride = layout.row_bytes(),
+          .head_stride = arena.prompt_tokens() * layout.row_bytes()};
+}
+
+HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows) {
+  return {
+      .first = kv_rows, .token_stride = layout.num_kv_heads * layout.row_bytes(), .head_stride = layout.row_bytes()};
+}
+
+absl::Status PromptSender::SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first,
                                     uint32_t count) {
   const size_t row_bytes = layout_.row_bytes();
   const uint32_t most = static_cast<uint32_t>(wire::kMaxPayloadBytes / (layout_.num_kv_heads * row_bytes));
   for (uint32_t done = 0; done < count;) {
-    const uint32_t rows = std::min(most, count - done);
-    const size_t head_bytes = rows * row_bytes;
+    const uint32_t num_rows = std::min(most, count - done);
+    const size_t head_bytes = num_rows * row_bytes;
     WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
                             AwaitSendBuffer(transport_, *sequence.link, layout_.num_kv_heads * head_bytes, waits_));
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
-      std::memcpy(buffer.payload().data() + head * head_bytes, arena.row(layer, head, first + done), head_bytes);
+      std::byte* out = buffer.payload().data() + head * head_bytes;
+      const std::byte* from = rows.first + head * rows.head_stride + done * rows.token_stride;
+      if (rows.token_stride == row_bytes) {
+        std::memcpy(out, from, head_bytes);
+        continue;
+      }
+      for (uint32_t i = 0; i < num_rows; ++i) std::memcpy(out + i * row_bytes, from + i * rows.token_stride, row_bytes);
     }
     wire::FrameHeader header{};
     header.type = wire::FrameType::kAppendRange;
@@ -29,9 +46,9 @@ absl::Status PromptSender::SendRows(const Sequence& sequence, const PrefillArena
     header.attach_epoch = sequence.attach_epoch;
     header.apply_position = first + done;
     header.layer_first = static_cast<uint16_t>(layer);
-    header.row_count = rows;
+    header.row_count = num_rows;
     WINNOW_RETURN_IF_ERROR(sequence.link->channel()->Post(header, std::move(buffer)));
-    done += rows;
+    done += num_rows;
   }
   transport_.Progress();
   return absl::OkStatus();
@@ -61,13 +78,14 @@ void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& seq
   const uint32_t prompt = sequence.prompt_tokens();
   WorkingSet& set = *sequence.working_set;
   const uint32_t sinks = std::min(sequence.spec.sink_tokens, prompt);
+  const auto rows_in = arena.on_device() ? WorkingSet::RowsIn::kSlotMemory : WorkingSet::RowsIn::kHost;
   const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (int head = 0; head < layout.num_kv_heads; ++head) {
       const bool dense = set.AttendsEverything(layout.list(layer, head), prompt - 1);
       const uint32_t tail = dense ? sinks : ring;
-      set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt);
-      set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt);
+      set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt, rows_in);
+      set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt, rows_in);
     }
   }
   set.FinishLoad(prompt);

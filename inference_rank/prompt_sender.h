@@ -11,6 +11,17 @@ namespace winnow {
 // Queries of the prompt's last positions that the predictor of `spec` needs for its first selections.
 uint32_t PromptQueries(const SelectionSpec& spec);
 
+// Rows of one layer in host memory: token i of kv head h lies at first + i * token_stride + h * head_stride bytes.
+struct HostRows {
+  const std::byte* first = nullptr;
+  size_t token_stride = 0;
+  size_t head_stride = 0;
+};
+// Rows from position `first` on of an arena in host memory.
+HostRows RowsOfArena(const KvLayout& layout, const PrefillArena& arena, int layer, uint32_t first);
+// `kv_rows` [tokens, num_kv_heads, 2 * head_dim].
+HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows);
+
 // Sends what prefill computed of a prompt to the sequence's cache rank: rows, and the last queries where the
 // specification's predictor looks back. Waits while the link's window is used up. Engine thread.
 class PromptSender {
@@ -18,8 +29,8 @@ class PromptSender {
   PromptSender(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
       : transport_(transport), layout_(layout), waits_(waits) {}
 
-  // Rows [first, first + count) of a layer, all kv heads.
-  absl::Status SendRows(const Sequence& sequence, const PrefillArena& arena, int layer, uint32_t first, uint32_t count);
+  // Rows [first, first + count) of a layer, all kv heads; `rows` begins with position `first`.
+  absl::Status SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first, uint32_t count);
   // Of the queries [first, first + count) those that PromptQueries asks for, if any. `q_pre_rope` [count,
   // num_query_heads, head_dim], unrotated, begins with position `first`.
   absl::Status SendQueries(const Sequence& sequence, int layer, uint32_t first, uint32_t count,

@@ -53,6 +53,17 @@ void Sampler::ApplyPenalties(std::span<float> logits) const {
   }
 }
 
+std::optional<TokenDraw> Sampler::DrawOf(uint32_t token_index) const {
+  if (has_penalties_ || !logit_bias_.empty()) return std::nullopt;
+  return TokenDraw{.temperature = temperature_,
+                   .top_p = top_p_,
+                   .top_k = top_k_,
+                   .min_p = min_p_,
+                   .seed = seed_,
+                   .sample_index = sample_index_,
+                   .token_index = token_index};
+}
+
 uint32_t Sampler::Sample(std::span<float> logits, uint32_t token_index) {
   if (has_penalties_) ApplyPenalties(logits);
   for (const auto& [id, bias] : logit_bias_) {

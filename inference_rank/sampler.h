@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "inference_rank/model/token_draw.h"
 #include "winnow/v1/rank.pb.h"
 #include "winnow/v1/sampling.pb.h"
 
@@ -19,6 +20,9 @@ class Sampler {
 
   // Counts a token into the history that penalties look at. `generated` tokens also count for presence and frequency.
   void Observe(uint32_t token_id);
+
+  // What a device needs to choose the token with that index instead; nullopt when the logits are to be changed first.
+  std::optional<TokenDraw> DrawOf(uint32_t token_index) const;
 
   // The token with index `token_index` among the generated ones. `logits` is scratch: overwritten.
   uint32_t Sample(std::span<float> logits, uint32_t token_index);

@@ -23,9 +23,23 @@ absl::StatusOr<SlotPool> SlotPool::Create(size_t row_bytes, uint32_t num_pages) 
   }
   madvise(memory, pool.mapped_bytes_, MADV_HUGEPAGE);
   pool.rows_ = static_cast<std::byte*>(memory);
-  pool.free_.reserve(num_pages);
-  for (uint32_t page = num_pages; page > 0; --page) pool.free_.push_back(page - 1);
+  pool.FreeAll();
   return pool;
+}
+
+SlotPool SlotPool::OnDevice(size_t row_bytes, uint32_t num_pages, void* rows, RowMover& mover) {
+  SlotPool pool;
+  pool.row_bytes_ = row_bytes;
+  pool.num_pages_ = num_pages;
+  pool.rows_ = static_cast<std::byte*>(rows);
+  pool.mover_ = &mover;
+  pool.FreeAll();
+  return pool;
+}
+
+void SlotPool::FreeAll() {
+  free_.reserve(num_pages_);
+  for (uint32_t page = num_pages_; page > 0; --page) free_.push_back(page - 1);
 }
 
 SlotPool::SlotPool(SlotPool&& other) noexcept {
@@ -36,6 +50,7 @@ SlotPool& SlotPool::operator=(SlotPool&& other) noexcept {
   std::swap(rows_, other.rows_);
   std::swap(row_bytes_, other.row_bytes_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(mover_, other.mover_);
   std::swap(num_pages_, other.num_pages_);
   std::swap(free_, other.free_);
   return *this;
@@ -44,7 +59,7 @@ SlotPool& SlotPool::operator=(SlotPool&& other) noexcept {
 SlotPool::~SlotPool() {
   if (rows_ == nullptr) return;
   WINNOW_CHECK(free_.size() == num_pages_);  // every page came back
-  munmap(rows_, mapped_bytes_);
+  if (mapped_bytes_ > 0) munmap(rows_, mapped_bytes_);
 }
 
 absl::StatusOr<std::vector<uint32_t>> SlotPool::Allocate(uint32_t pages) {

@@ -1,7 +1,6 @@
 #include "inference_rank/working_set.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
@@ -63,25 +62,26 @@ WorkingSet::~WorkingSet() {
 
 void WorkingSet::WriteRow(int layer, int kv_head, uint32_t position, const void* row) {
   const size_t list = List(layer, kv_head);
-  std::memcpy(slots_->row(RingSlot(list, position)), row, layout_.row_bytes());
-  if (position < sink_tokens_) std::memcpy(slots_->row(PhysicalSlot(list, position)), row, layout_.row_bytes());
+  slots_->Write(RingSlot(list, position), row);
+  if (position < sink_tokens_) slots_->Write(PhysicalSlot(list, position), row);
 }
 
 void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count, const std::byte* rows,
-                          uint32_t next_position) {
+                          uint32_t next_position, RowsIn rows_in) {
   const size_t list = List(layer, kv_head);
   const size_t row_bytes = layout_.row_bytes();
   const uint32_t ring_first = next_position > ring_tokens_ ? next_position - ring_tokens_ : 0;
   const bool dense = next_position > 0 && AttendsEverything(list, next_position - 1);
   const uint32_t pooled_end = dense ? WindowStartOf(next_position - 1) : sink_tokens_;
+  const auto load = [&](uint32_t slot, const std::byte* row) {
+    rows_in == RowsIn::kHost ? slots_->Write(slot, row) : slots_->Copy(slot, row);
+  };
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t position = first + i;
     const std::byte* row = rows + i * row_bytes;
-    if (position < sink_tokens_) std::memcpy(slots_->row(PhysicalSlot(list, position)), row, row_bytes);
-    if (position >= sink_tokens_ && position < pooled_end) {
-      std::memcpy(slots_->row(PoolSlot(list, position - sink_tokens_)), row, row_bytes);
-    }
-    if (position >= ring_first) std::memcpy(slots_->row(RingSlot(list, position)), row, row_bytes);
+    if (position < sink_tokens_) load(PhysicalSlot(list, position), row);
+    if (position >= sink_tokens_ && position < pooled_end) load(PoolSlot(list, position - sink_tokens_), row);
+    if (position >= ring_first) load(RingSlot(list, position), row);
   }
 }
 
@@ -119,7 +119,7 @@ void WorkingSet::AdvanceDense(size_t list, uint32_t position) {
   WINNOW_CHECK(!split_[list]);
   std::vector<uint32_t>& slots = SlotListsOf(list)[0];
   for (uint32_t p = pooled_end_; p < recent_start; ++p) {
-    std::memcpy(slots_->row(PoolSlot(list, p - sink_tokens_)), slots_->row(RingSlot(list, p)), layout_.row_bytes());
+    slots_->Copy(PoolSlot(list, p - sink_tokens_), slots_->row(RingSlot(list, p)));
   }
   // The list up to the recent window only grows, so what an earlier step wrote is kept.
   const size_t kept = std::min<size_t>(slots.size(), sinks == sink_tokens_ ? sinks + (pooled_end_ - sink_tokens_) : 0);
@@ -182,8 +182,7 @@ absl::Status WorkingSet::CommitLocal(int layer, int kv_head, uint32_t position, 
                                                      row.pool_index, " is outside the ring or the grant of ",
                                                      pool_slots_[list]));
     }
-    std::memcpy(slots_->row(PoolSlot(list, row.pool_index)), slots_->row(RingSlot(list, row.position)),
-                layout_.row_bytes());
+    slots_->Copy(PoolSlot(list, row.pool_index), slots_->row(RingSlot(list, row.position)));
   }
   return absl::OkStatus();
 }
@@ -197,7 +196,7 @@ absl::Status WorkingSet::CommitStreamed(int layer, int kv_head, std::span<const 
       return absl::InvalidArgumentError(
           absl::StrCat("pool index ", pool_indices[i], " is outside the grant of ", pool_slots_[list]));
     }
-    std::memcpy(slots_->row(PoolSlot(list, pool_indices[i])), rows + i * row_bytes, row_bytes);
+    slots_->Write(PoolSlot(list, pool_indices[i]), rows + i * row_bytes);
   }
   return absl::OkStatus();
 }

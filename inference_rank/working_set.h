@@ -46,7 +46,9 @@ class WorkingSet {
   void WriteRow(int layer, int kv_head, uint32_t position, const void* row);
   // Loads rows [first, first + count) of one list from contiguous memory, after prefill or attach: sinks, what the ring
   // at position `next_position` - 1 holds, and, if the list attends everything there, the pool.
-  void LoadRows(int layer, int kv_head, uint32_t first, uint32_t count, const std::byte* rows, uint32_t next_position);
+  enum class RowsIn { kHost, kSlotMemory };  // the memory that `rows` lies in
+  void LoadRows(int layer, int kv_head, uint32_t first, uint32_t count, const std::byte* rows, uint32_t next_position,
+                RowsIn rows_in = RowsIn::kHost);
   // Rows loaded by LoadRows up to `next_position` are complete: it is the first to be decoded in this attachment.
   void FinishLoad(uint32_t next_position);
 

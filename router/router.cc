@@ -6,7 +6,7 @@
 #include <set>
 
 #include "common/metrics/request_metrics.h"
-#include "common/model/model_config.h"
+#include "common/model/synthetic_models.h"
 #include "router/dispatcher.h"
 #include "router/generation_service.h"
 #include "router/http/http_server.h"
@@ -134,7 +134,7 @@ struct Router::Parts {
 };
 
 absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, MetricsRegistry* metrics) {
-  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir));
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(options.model_dir));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<ModelText> text, ModelText::Load(options.model_dir));
   const auto vocab_size = static_cast<uint32_t>(config.vocab_size);
   if (text->tokenizer() != nullptr && text->tokenizer()->VocabSize() > vocab_size) {

@@ -1,10 +1,454 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
 #include "bench/gpu/sections.h"
 
 namespace winnow {
 namespace {
 
-void Check(GpuContext&) {}
-void Bench(GpuContext&) {}
+using cuda::AttentionList;
+using cuda::DecodeAttentionParams;
+
+constexpr Dtype kKvDtypes[] = {Dtype::kBf16, Dtype::kF8, Dtype::kI8, Dtype::kI4};
+constexpr int kHeadDims[] = {64, 96, 128, 256};
+constexpr uint32_t kPageSlots = kSlotPageTokens;
+
+uint16_t Bf16Bits(float x) {  // finite, to nearest even
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float FromBf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+float FromF8(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// Roughly normal, of a standard deviation of about 0.58.
+float Random(std::mt19937_64& random) {
+  const uint64_t bits = random();
+  float sum = 0;
+  for (int i = 0; i < 4; ++i) sum += static_cast<float>(bits >> (16 * i) & 0xffff) / 65536 - 0.5f;
+  return sum;
+}
+std::vector<uint16_t> RandomBf16(std::mt19937_64& random, size_t count, float factor) {
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) value = Bf16Bits(factor * Random(random));
+  return values;
+}
+
+// A slot pool on both sides; the host's holds what the stored rows stand for.
+struct Pool {
+  int head_dim;
+  Dtype dtype;
+  uint32_t slots;
+  const void* rows = nullptr;
+  const void* scales = nullptr;
+  std::vector<float> values = {};  // [slots, 2 * head_dim]
+};
+
+Pool MakePool(GpuContext& gpu, int head_dim, Dtype dtype, uint32_t slots) {
+  Pool pool{head_dim, dtype, slots};
+  const std::vector<uint16_t> bf16 = RandomBf16(gpu.random, size_t{slots} * 2 * head_dim, 2);
+  const uint16_t* device_bf16 = gpu.Upload(bf16);
+  pool.values.resize(bf16.size());
+  for (size_t i = 0; i < bf16.size(); ++i) pool.values[i] = FromBf16(bf16[i]);
+  if (dtype == Dtype::kBf16) {
+    pool.rows = device_bf16;
+    return pool;
+  }
+  const size_t half_bytes = DtypeBytes(dtype, head_dim);
+  uint8_t* rows = gpu.New<uint8_t>(size_t{slots} * 2 * half_bytes);
+  float* scales = gpu.New<float>(size_t{slots} * 2);
+  gpu.table.attention->quantize_rows(gpu.stream, device_bf16, slots, head_dim, dtype, rows, scales);
+  const std::vector<uint8_t> stored = gpu.Download(rows, size_t{slots} * 2 * half_bytes);
+  const std::vector<float> stored_scales = gpu.Download(scales, size_t{slots} * 2);
+  // Of an element e in a half of largest magnitude a: fp8 errs by half a unit of its last place (2^-4 |e|, or 2^-10
+  // of the scale where it is subnormal), int8 by half a step, int4 by no more in all than with steps of a / 7.
+  double worst = 0;
+  for (size_t half = 0; half < size_t{slots} * 2; ++half) {
+    float* x = &pool.values[half * head_dim];
+    double largest = 0, squares = 0;
+    for (int d = 0; d < head_dim; ++d) largest = std::max<double>(largest, std::fabs(x[d]));
+    for (int d = 0; d < head_dim; ++d) {
+      const uint8_t byte = stored[half * half_bytes + (dtype == Dtype::kI4 ? d / 2 : d)];
+      float value = 0;
+      if (dtype == Dtype::kF8) value = FromF8(byte);
+      if (dtype == Dtype::kI8) value = static_cast<int8_t>(byte);
+      if (dtype == Dtype::kI4) value = static_cast<float>(d % 2 == 0 ? byte & 15 : byte >> 4) - 8;
+      value *= stored_scales[half];
+      const double error = std::fabs(value - x[d]);
+      const double bound = dtype == Dtype::kF8 ? std::max(std::fabs(x[d]) / 16.0, largest / 448 / 1024) : largest / 254;
+      if (dtype == Dtype::kI4) {
+        squares += error * error;
+      } else {
+        worst = std::isnan(error) ? error : std::max(worst, error / (bound * (1 + 1e-5)));
+      }
+      x[d] = value;
+    }
+    if (dtype == Dtype::kI4) {
+      worst = std::max(worst, std::sqrt(squares) / (std::sqrt(head_dim) * largest / 14 * (1 + 1e-4)));
+    }
+  }
+  gpu.report.Check(std::string("quantize_rows ") + DtypeName(dtype) + " head_dim " + std::to_string(head_dim), worst,
+                   1);
+  pool.rows = rows;
+  pool.scales = scales;
+  return pool;
+}
+
+// Lists over a pool; those of a sequence's kv heads one after the other.
+struct Lists {
+  std::vector<AttentionList> lists;
+  std::vector<uint32_t> pages, selected;
+  uint32_t max_count = 0;
+
+  void Add(std::mt19937_64& random, uint32_t sinks, uint32_t selected_count, uint32_t recent, uint32_t pool_pages) {
+    AttentionList list = {};
+    list.first_page = pages.size();
+    list.sinks = sinks;
+    list.selected_first = selected.size();
+    list.selected_count = selected_count;
+    list.pool_base = sinks + random() % 5;
+    const uint32_t pool_tokens = selected_count + 100;
+    list.ring_base = list.pool_base + pool_tokens;
+    list.ring_tokens = recent + 1 + random() % 7;
+    list.recent_begin = random() % 100000;
+    list.recent_count = recent;
+    for (uint32_t i = 0; i < selected_count; ++i) selected.push_back(random() % pool_tokens);
+    const uint32_t tokens = list.ring_base + list.ring_tokens;
+    const uint32_t num_pages = (tokens + kPageSlots - 1) / kPageSlots;
+    list.num_pages = random() % 2 == 0 ? num_pages : 0;
+    for (uint32_t i = 0; i < num_pages; ++i) pages.push_back(random() % pool_pages);
+    lists.push_back(list);
+    max_count = std::max(max_count, list.count());
+  }
+  uint32_t Slot(const AttentionList& list, uint32_t j) const {
+    uint32_t local = j;
+    if (j >= list.sinks + list.selected_count) {
+      local = list.ring_base + (list.recent_begin + j - list.sinks - list.selected_count) % list.ring_tokens;
+    } else if (j >= list.sinks) {
+      local = list.pool_base + selected[list.selected_first + j - list.sinks];
+    }
+    return pages[list.first_page + local / kPageSlots] * kPageSlots + local % kPageSlots;
+  }
+};
+
+struct Answer {
+  std::vector<float> out, lse;
+};
+
+Answer Run(GpuContext& gpu, DecodeAttentionParams params) {
+  const size_t heads = size_t(params.num_rows) * params.num_query_heads, count = heads * params.head_dim;
+  float* out = gpu.New<float>(count);
+  float* lse = gpu.New<float>(heads);
+  params.out = out;
+  params.lse = lse;
+  params.scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(params));
+  gpu.table.attention->decode_attention(gpu.stream, params);
+  Answer answer;
+  if (params.out_dtype == Dtype::kF32) {
+    answer.out = gpu.Download(out, count);
+  } else {
+    for (const uint16_t bits : gpu.Download(reinterpret_cast<const uint16_t*>(out), count)) {
+      answer.out.push_back(FromBf16(bits));
+    }
+  }
+  answer.lse = gpu.Download(lse, heads);
+  return answer;
+}
+
+// The answer's worst errors as fractions of what the arithmetic allows.
+//
+// Queries are exact in bf16 here, so scores err by what sums of head_dim products in f32 do, head_dim 2^-23 of the sum
+// of magnitudes (and 2^-14 |q| |k| / 2^11 for query elements that are subnormal in f16, far less). An error d of all
+// scores moves each weight by a factor e^(2d). Weights are rounded to bf16 (2^-8) or f16 (2^-11, and of small ones
+// 2^-25 of the largest in a tile of 16 rows), sums over the list are of relative 2^-20.
+struct Errors {
+  double out = 0, lse = 0;
+  void Take(double& worst, double error) {
+    worst = std::isnan(error) || std::isnan(worst) ? NAN : std::max(worst, error);
+  }
+};
+
+Errors Compare(const Pool& pool, const Lists& lists, const DecodeAttentionParams& params, const std::vector<float>& q,
+               const Answer& answer) {
+  Errors errors;
+  const int head_dim = params.head_dim, group = params.num_query_heads / params.num_kv_heads;
+  std::vector<double> scores, sum(head_dim), magnitudes(head_dim);
+  for (size_t head = 0; head < size_t(params.num_rows) * params.num_query_heads; ++head) {
+    const AttentionList& list = lists.lists[head / group];
+    const float* query = &q[head * head_dim];
+    const uint32_t count = list.count();
+    scores.assign(count, 0);
+    double score_error = 0, max_score = -INFINITY;
+    for (uint32_t j = 0; j < count; ++j) {
+      const float* k = &pool.values[size_t{lists.Slot(list, j)} * 2 * head_dim];
+      double dot = 0, magnitude = 0;
+      for (int d = 0; d < head_dim; ++d) {
+        dot += double{query[d]} * k[d];
+        magnitude += std::fabs(double{query[d]} * k[d]);
+      }
+      scores[j] = dot * params.scale;
+      score_error = std::max(score_error, magnitude * params.scale * head_dim * 0x1p-23);
+      max_score = std::max(max_score, scores[j]);
+    }
+    double total = 0, largest = 0;
+    std::fill(sum.begin(), sum.end(), 0);
+    std::fill(magnitudes.begin(), magnitudes.end(), 0);
+    for (uint32_t j = 0; j < count; ++j) {
+      const double p = std::exp(scores[j] - max_score);
+      const float* v = &pool.values[size_t{lists.Slot(list, j)} * 2 * head_dim + head_dim];
+      total += p;
+      for (int d = 0; d < head_dim; ++d) {
+        sum[d] += p * v[d];
+        magnitudes[d] += p * std::fabs(v[d]);
+        largest = std::max<double>(largest, std::fabs(v[d]));
+      }
+    }
+    const double rounding = (params.kv_dtype == Dtype::kBf16 ? 0x1p-8 : 0x1p-11) + 2 * score_error + 0x1p-18;
+    for (int d = 0; d < head_dim; ++d) {
+      const double expected = count == 0 ? 0 : sum[d] / total;
+      double allowed = count == 0 ? 0 : rounding * magnitudes[d] / total + 0x1p-22 * largest;
+      if (params.out_dtype == Dtype::kBf16) allowed += 0x1p-8 * std::fabs(expected);
+      const double error = std::fabs(answer.out[head * head_dim + d] - expected);
+      errors.Take(errors.out, error == 0 ? 0 : error / allowed);
+    }
+    const double lse = count == 0 ? -INFINITY : max_score + std::log(total);
+    errors.Take(errors.lse, answer.lse[head] == lse ? 0
+                                                    : std::fabs(answer.lse[head] - lse) /
+                                                          (score_error + 0x1p-18 + std::fabs(lse) * 0x1p-22));
+  }
+  return errors;
+}
+
+DecodeAttentionParams Params(GpuContext& gpu, const Pool& pool, const Lists& lists, int rows, int kv_heads, int group,
+                             const std::vector<float>& q) {
+  DecodeAttentionParams params;
+  params.q = gpu.Upload(q);
+  params.num_rows = rows;
+  params.num_query_heads = kv_heads * group;
+  params.num_kv_heads = kv_heads;
+  params.head_dim = pool.head_dim;
+  params.scale = 1 / std::sqrt(static_cast<float>(pool.head_dim));
+  params.slot_pool = pool.rows;
+  params.kv_dtype = pool.dtype;
+  params.kv_scales = pool.scales;
+  params.lists = gpu.Upload(lists.lists);
+  params.pages = gpu.Upload(lists.pages);
+  params.selected = gpu.Upload(lists.selected);
+  params.max_count = lists.max_count;
+  params.out_dtype = Dtype::kF32;
+  return params;
+}
+
+std::vector<float> RandomQueries(std::mt19937_64& random, size_t count) {
+  std::vector<float> q(count);
+  for (float& x : q) x = FromBf16(Bf16Bits(3 * Random(random)));
+  return q;
+}
+
+bool SameBits(const float* a, const float* b, size_t count) {
+  return std::memcmp(a, b, count * sizeof(float)) == 0;
+}
+
+// Every dtype, head_dim and group: lists of all three parts, of lengths around tiles, chunks and splits, and empty.
+void CheckAgainstReference(GpuContext& gpu) {
+  constexpr int kRows = 8, kKvHeads = 2;
+  for (const Dtype dtype : kKvDtypes) {
+    for (const int head_dim : kHeadDims) {
+      const Pool pool = MakePool(gpu, head_dim, dtype, 64 * kPageSlots);
+      for (int group = 1; group <= 8; ++group) {
+        Lists lists;
+        for (const uint32_t selected : {0u, 1u, 15u, 48u, 64u, 333u, 1200u, 2048u}) {
+          lists.Add(gpu.random, selected == 0 ? 0 : 4, selected, selected == 0 ? 0 : selected % 3 * 40, 64);
+          lists.Add(gpu.random, 0, 0, gpu.random() % 200 + (selected == 2048 ? 4000 : 0), 64);
+        }
+        const std::vector<float> q = RandomQueries(gpu.random, size_t{kRows} * kKvHeads * group * head_dim);
+        DecodeAttentionParams params = Params(gpu, pool, lists, kRows, kKvHeads, group, q);
+        if (group % 2 == 0) params.out_dtype = Dtype::kBf16;
+        const Answer answer = Run(gpu, params);
+        const Errors errors = Compare(pool, lists, params, q, answer);
+        const std::string what = std::string("decode attention ") + DtypeName(dtype) + " head_dim " +
+                                 std::to_string(head_dim) + " group " + std::to_string(group);
+        gpu.report.Check(what, errors.out, 1);
+        gpu.report.Check(what + " lse", errors.lse, 1);
+      }
+      gpu.FreeAll();
+    }
+  }
+}
+
+// A row's bits do not depend on the batch it is in, on max_count, nor on how much a thread block takes.
+void CheckInvariance(GpuContext& gpu) {
+  constexpr int kRows = 64, kKvHeads = 2, kGroup = 5, kHeadDim = 128;
+  for (const Dtype dtype : kKvDtypes) {
+    const Pool pool = MakePool(gpu, kHeadDim, dtype, 64 * kPageSlots);
+    Lists lists;
+    for (int i = 0; i < kRows * kKvHeads; ++i) {
+      lists.Add(gpu.random, i % 5, gpu.random() % (i % 7 == 0 ? 9000 : 2100), gpu.random() % 300, 64);
+    }
+    const std::vector<float> q = RandomQueries(gpu.random, size_t{kRows} * kKvHeads * kGroup * kHeadDim);
+    const DecodeAttentionParams params = Params(gpu, pool, lists, kRows, kKvHeads, kGroup, q);
+    const Answer all = Run(gpu, params);
+    int wrong = 0;
+    for (int level = 0; level <= 3; ++level) {
+      for (const uint32_t more : {0u, 1000u, 100000u}) {
+        DecodeAttentionParams other = params;
+        other.unit_level = level;
+        other.max_count += more;
+        const Answer answer = Run(gpu, other);
+        wrong += !SameBits(all.out.data(), answer.out.data(), all.out.size());
+        wrong += !SameBits(all.lse.data(), answer.lse.data(), all.lse.size());
+      }
+    }
+    gpu.report.Check(std::string("bits with other units and max_count, ") + DtypeName(dtype), wrong, 0);
+    wrong = 0;
+    constexpr size_t kRowFloats = size_t{kKvHeads} * kGroup * kHeadDim;
+    for (const int batch : {1, 2, 3, 7, 16, 33, 63}) {
+      for (int first = 0; first < kRows; first += batch) {
+        DecodeAttentionParams part = params;
+        part.num_rows = std::min(batch, kRows - first);
+        part.q += first * kRowFloats;
+        part.lists += first * kKvHeads;
+        const Answer answer = Run(gpu, part);
+        wrong += !SameBits(&all.out[first * kRowFloats], answer.out.data(), answer.out.size());
+      }
+    }
+    gpu.report.Check(std::string("bits of a row in batches of 1 to 64, ") + DtypeName(dtype), wrong, 0);
+    gpu.FreeAll();
+  }
+}
+
+void Check(GpuContext& gpu) {
+  CheckAgainstReference(gpu);
+  CheckInvariance(gpu);
+}
+
+// Memory of bytes that repeat every 16 MiB, without drawing all of them.
+const void* RandomBytes(GpuContext& gpu, size_t bytes, bool floats) {
+  std::vector<uint16_t> block = RandomBf16(gpu.random, size_t{8} << 20, 1);
+  if (floats) {
+    for (size_t i = 0; i < block.size(); i += 2) {
+      const uint32_t bits = std::bit_cast<uint32_t>(0.01f + 0.001f * FromBf16(block[i]));
+      std::memcpy(&block[i], &bits, sizeof(bits));
+    }
+  }
+  const size_t block_bytes = block.size() * sizeof(uint16_t);
+  uint8_t* data = gpu.New<uint8_t>(bytes);
+  for (size_t at = 0; at < bytes; at += block_bytes) {
+    gpu.device.CopyAsync(data + at, block.data(), std::min(block_bytes, bytes - at), gpu.stream);
+  }
+  WINNOW_CHECK(gpu.device.Synchronize(gpu.stream).ok());
+  return data;
+}
+
+struct BenchPool {
+  const void* rows;
+  const void* scales;
+  uint32_t pages;
+};
+
+struct BenchCase {
+  std::string name;
+  int rows;
+  uint32_t count;        // of each list
+  uint32_t pool_tokens;  // 0: dense; else `count` of so many are selected
+  double goal_us;
+};
+
+constexpr int kBenchKvHeads = 8, kBenchGroup = 5;
+
+void BenchOne(GpuContext& gpu, const BenchPool& pool, const BenchCase& bench, int head_dim, Dtype dtype, int level) {
+  const uint32_t tokens = bench.pool_tokens == 0 ? bench.count : bench.pool_tokens;
+  const uint32_t list_pages = tokens / kPageSlots, list_count = bench.rows * kBenchKvHeads;
+  const double row_bytes = 2.0 * DtypeBytes(dtype, head_dim) + (dtype == Dtype::kBf16 ? 0 : 8);
+  const double bytes = row_bytes * bench.count * list_count;
+  const int sets = std::clamp<int>(pool.pages / (list_pages * list_count), 1, std::ceil(400e6 / bytes));
+  std::vector<uint32_t> pages(pool.pages);
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), gpu.random);
+  std::vector<DecodeAttentionParams> params(sets);
+  const size_t query_heads = size_t(bench.rows) * kBenchKvHeads * kBenchGroup;
+  void* scratch = nullptr;
+  for (int set = 0; set < sets; ++set) {
+    std::vector<AttentionList> lists(list_count);
+    std::vector<uint32_t> selected, indices(tokens);
+    std::iota(indices.begin(), indices.end(), 0);
+    for (uint32_t i = 0; i < list_count; ++i) {
+      AttentionList& list = lists[i];
+      list = {};
+      list.first_page = (set * list_count + i) * list_pages;
+      list.num_pages = list_pages;
+      list.ring_tokens = tokens;
+      if (bench.pool_tokens == 0) {
+        list.recent_count = bench.count;
+        continue;
+      }
+      list.selected_first = selected.size();
+      list.selected_count = bench.count;
+      std::shuffle(indices.begin(), indices.end(), gpu.random);
+      selected.insert(selected.end(), indices.begin(), indices.begin() + bench.count);
+    }
+    std::vector<float> q(query_heads * head_dim);
+    for (float& x : q) x = Random(gpu.random);
+    DecodeAttentionParams& p = params[set];
+    p.q = gpu.Upload(q);
+    p.num_rows = bench.rows;
+    p.num_query_heads = kBenchKvHeads * kBenchGroup;
+    p.num_kv_heads = kBenchKvHeads;
+    p.head_dim = head_dim;
+    p.scale = 1 / std::sqrt(static_cast<float>(head_dim));
+    p.slot_pool = pool.rows;
+    p.kv_dtype = dtype;
+    p.kv_scales = pool.scales;
+    p.lists = gpu.Upload(lists);
+    p.pages = set == 0 ? gpu.Upload(pages) : params[0].pages;
+    selected.push_back(0);
+    p.selected = gpu.Upload(selected);
+    p.max_count = bench.count;
+    p.out = gpu.New<uint16_t>(query_heads * head_dim);
+    p.unit_level = level;
+    if (set == 0) scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(p));
+    p.scratch = scratch;
+  }
+  const double us =
+      gpu.MedianUs(sets, std::max(4, std::min(64, static_cast<int>(4e9 / bytes))),
+                   [&](cuda::Stream stream, int set) { gpu.table.attention->decode_attention(stream, params[set]); });
+  gpu.report.Time("decode attention " + bench.name + (level < 0 ? "" : " level " + std::to_string(level)), us,
+                  bytes / gpu.read_bytes_per_us, bench.goal_us);
+}
+
+void Bench(GpuContext& gpu) {
+  constexpr uint32_t kPages = 32 * kBenchKvHeads * 32768 / kPageSlots;  // 4.3 GB of 512 B rows
+  BenchPool pool{RandomBytes(gpu, size_t{kPages} * kPageSlots * 512, false),
+                 RandomBytes(gpu, size_t{kPages} * kPageSlots * 8, true), kPages};
+  const BenchCase cases[] = {
+      {"sparse 1", 1, 2048, 4096, 6.5},    {"sparse 8", 8, 2048, 4096, 20},    {"sparse 16", 16, 2048, 4096, 36},
+      {"sparse 64", 64, 2048, 4096, 130},  {"dense 1x32k", 1, 32768, 0, 38.1}, {"dense 8x32k", 8, 32768, 0, 242.5},
+      {"dense 32x32k", 32, 32768, 0, 963},
+  };
+  for (const BenchCase& bench : cases) {
+    for (int level = -1; level <= 3; ++level) BenchOne(gpu, pool, bench, 128, Dtype::kBf16, level);
+  }
+  for (const Dtype dtype : {Dtype::kF8, Dtype::kI8, Dtype::kI4}) {
+    for (BenchCase bench : cases) {
+      bench.name += std::string(" ") + DtypeName(dtype);
+      bench.goal_us = 0;
+      BenchOne(gpu, pool, bench, 128, dtype, -1);
+    }
+  }
+  for (BenchCase bench : {cases[1], cases[5]}) {
+    bench.name += " head_dim 64";
+    bench.goal_us = 0;
+    BenchOne(gpu, pool, bench, 64, Dtype::kBf16, -1);
+  }
+}
 
 }  // namespace
 

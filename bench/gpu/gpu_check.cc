@@ -2,9 +2,11 @@
 // the memory and the arithmetic of this GPU allow.
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
@@ -19,6 +21,9 @@ ABSL_FLAG(int, seconds, 300, "no section is begun after this time");
 ABSL_FLAG(int, device, 0, "ordinal of the GPU");
 ABSL_FLAG(uint64_t, seed, 0, "of the random inputs; 0 draws one, which is printed");
 ABSL_FLAG(std::string, out, "", "folder for gpu-check.json");
+
+ABSL_DECLARE_FLAG(std::string, demo_model);
+ABSL_DECLARE_FLAG(std::string, demo_golden);
 
 namespace winnow {
 namespace {
@@ -44,7 +49,17 @@ bool IsChosen(const std::string& name) {
   return only.empty() || ("," + only + ",").find("," + name + ",") != std::string::npos;
 }
 
+// In a bundle the demo model lies beside the programs' folder; an option that names a file that exists is kept.
+void FindDemoModel() {
+  const std::filesystem::path models = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../models";
+  if (!std::filesystem::exists(absl::GetFlag(FLAGS_demo_model))) absl::SetFlag(&FLAGS_demo_model, models / "demo");
+  if (!std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
+    absl::SetFlag(&FLAGS_demo_golden, models / "demo.golden.json");
+  }
+}
+
 int Run() {
+  FindDemoModel();
   const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
   if (!table.ok()) {
     std::printf("%s\n", std::string(table.status().message()).c_str());
@@ -65,8 +80,9 @@ int Run() {
     MeasureRates(gpu);
     for (const bool benching : {false, true}) {
       if (!absl::GetFlag(benching ? FLAGS_bench : FLAGS_check)) continue;
-      for (const GpuSection& section : {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(),
-                                        CacheSection(), PrefillAttentionSection()}) {
+      for (const GpuSection& section :
+           {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(), CacheSection(),
+            DeviceSelectionSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(), ServeSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {

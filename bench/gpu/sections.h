@@ -5,9 +5,13 @@ namespace winnow {
 
 GpuSection AttentionSection();
 GpuSection CacheSection();
+GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
+GpuSection EngineSection();
 GpuSection MatmulSection();
 GpuSection PrefillAttentionSection();
+GpuSection RowMovesSection();
 GpuSection SelectionSection();
+GpuSection ServeSection();
 
 }  // namespace winnow

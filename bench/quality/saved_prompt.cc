@@ -58,7 +58,7 @@ absl::StatusOr<SavedPrompt> SavedPrompt::Prefill(Transformer& transformer, const
 absl::Status SavedPrompt::HandTo(Sequence& sequence, const KvLayout& layout, PromptSender& sender) const {
   const uint32_t length = arena_.prompt_tokens();
   for (int layer = 0; layer < layout.num_layers; ++layer) {
-    WINNOW_RETURN_IF_ERROR(sender.SendRows(sequence, arena_, layer, 0, length));
+    WINNOW_RETURN_IF_ERROR(sender.SendRows(sequence, RowsOfArena(layout, arena_, layer, 0), layer, 0, length));
     WINNOW_RETURN_IF_ERROR(sender.SendQueries(sequence, layer, first_query_, length - first_query_,
                                               queries_[static_cast<size_t>(layer)].data()));
   }

@@ -26,10 +26,13 @@ struct AttentionList {
   uint32_t ring_base;
   uint32_t ring_tokens;   // >= 1
   uint32_t recent_begin;  // position modulo nothing: the kernel reduces it
-  uint32_t recent_count;
-  uint32_t count() const { return sinks + selected_count + recent_count; }
+  uint32_t recent_count;  // at most ring_tokens
+  uint32_t num_pages;     // of the page table, to read it ahead; 0 where not known
+  constexpr uint32_t count() const { return sinks + selected_count + recent_count; }
 };
 
+// Rows of 8-bit and 4-bit types hold values v of which scale * v is the element, with one scale for the K half and one
+// for the V half. int4: byte i of a half holds v + 8 of element 2i in its low and of element 2i + 1 in its high half.
 struct DecodeAttentionParams {
   const float* q = nullptr;  // [num_rows, num_query_heads, head_dim], rotated, not scaled
   int num_rows = 0;          // 1..64; rows whose lists are empty give 0
@@ -46,14 +49,19 @@ struct DecodeAttentionParams {
   uint32_t max_count = 0;          // greatest count of any list this launch may meet: fixes the grid, never the result
   void* out = nullptr;             // [num_rows, num_query_heads, head_dim] out_dtype
   Dtype out_dtype = Dtype::kBf16;  // kBf16 or kF32
-  float* lse = nullptr;            // [num_rows, num_query_heads] natural log; may be null
-  void* scratch = nullptr;         // DecodeAttentionScratchBytes; zeroed once when it is allocated
+  float* lse = nullptr;            // [num_rows, num_query_heads] natural log, -inf of an empty list; may be null
+  void* scratch = nullptr;         // decode_attention_scratch_bytes; zeroed once when it is allocated
+  int unit_level = -1;             // how much of a list one thread block takes, 0..3; -1: chosen. Never the result
 };
 
 struct AttentionKernels {
+  // Launches of any parameters may share one scratch of the greatest size among them, one after the other.
   size_t (*decode_attention_scratch_bytes)(const DecodeAttentionParams&);
   void (*decode_attention)(Stream, const DecodeAttentionParams&);
-  // Rows of bf16 [num_rows, 2 * head_dim] to kv_dtype rows and their scales (kF8, kI8, kI4).
+  // Rows of bf16 [num_rows, 2 * head_dim] to kv_dtype rows and their scales [num_rows][2] f32 (kF8, kI8, kI4).
+  // Symmetric: the scale takes the largest magnitude of a half to 448 (kF8) or 127 (kI8); kI4 as index keys in
+  // kernels/params.h. A half whose largest magnitude is below 2^-100 becomes zeros of scale 0, one with an element that
+  // is not finite zeros of scale NaN.
   void (*quantize_rows)(Stream, const void* rows, int num_rows, int head_dim, Dtype to, void* out, void* scales);
 };
 extern const AttentionKernels kAttentionKernels;

@@ -2,12 +2,14 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/open_device.h"
+#include "kernels/cuda/row_moves.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -42,12 +44,36 @@ class Memory final : public DeviceMemory {
 
 class CapturedGraph final : public Graph {
  public:
-  explicit CapturedGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  CapturedGraph(int ordinal, cudaGraphExec_t exec) : ordinal_(ordinal), exec_(exec) {}
   ~CapturedGraph() override { cudaGraphExecDestroy(exec_); }
-  void Launch(Stream stream) override { cudaGraphLaunch(exec_, stream); }
+  void Launch(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    cudaGraphLaunch(exec_, stream);
+  }
 
  private:
+  const int ordinal_;
   const cudaGraphExec_t exec_;
+};
+
+class StreamEvent final : public Event {
+ public:
+  StreamEvent(int ordinal, cudaEvent_t event) : ordinal_(ordinal), event_(event) {}
+  ~StreamEvent() override { cudaEventDestroy(event_); }
+  void Record(Stream stream) override {
+    cudaSetDevice(ordinal_);
+    recorded_ = cudaEventRecord(event_, stream);
+  }
+  void Hold(Stream stream) override { cudaStreamWaitEvent(stream, event_); }
+  absl::Status Wait() override {
+    if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
+    return ToStatus(cudaEventSynchronize(event_), "on the GPU");
+  }
+
+ private:
+  const int ordinal_;
+  const cudaEvent_t event_;
+  cudaError_t recorded_ = cudaSuccess;
 };
 
 class CudaDevice final : public Device {
@@ -104,6 +130,17 @@ class CudaDevice final : public Device {
     if (absl::Status status = CheckLaunches(); !status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream), "on the GPU");
   }
+  absl::Status SynchronizeAll() override {
+    Bind();
+    if (absl::Status status = CheckLaunches(); !status.ok()) return status;
+    return ToStatus(cudaDeviceSynchronize(), "on the GPU");
+  }
+  std::unique_ptr<Event> NewEvent() override {
+    Bind();
+    cudaEvent_t event = nullptr;
+    Note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return std::make_unique<StreamEvent>(ordinal_, event);
+  }
   absl::Status CheckLaunches() override {
     Bind();
     Note(cudaGetLastError());
@@ -128,7 +165,7 @@ class CudaDevice final : public Device {
       cudaGraphExecDestroy(exec);
       return status;
     }
-    return std::make_unique<CapturedGraph>(exec);
+    return std::make_unique<CapturedGraph>(ordinal_, exec);
   }
 
   absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) override {
@@ -182,7 +219,11 @@ class CudaDevice final : public Device {
     void* data = nullptr;
     const absl::Status status =
         ToStatus(cudaIpcOpenMemHandle(&data, ipc, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      cudaGetLastError();  // nothing was launched: the device goes on
+      return absl::FailedPreconditionError(
+          absl::StrCat("GPU ", ordinal_, " cannot map another process's memory: ", status.message()));
+    }
     return std::make_unique<Memory>(ordinal_, Memory::Kind::kImported, data, bytes);
   }
 
@@ -205,17 +246,38 @@ class CudaDevice final : public Device {
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
 };
 
+// Before the first CUDA call of the process. A kernel that is loaded at its first launch waits for the kernels that
+// run, and one of those may be waiting for what that launch does: all kernels are loaded at start.
+void LoadKernelsAtStart() {
+  static const int done = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  (void)done;
+}
+
 }  // namespace
 
 int DeviceCount() {
+  LoadKernelsAtStart();
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
 const char* WhyNoDevice() {
+  LoadKernelsAtStart();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   return error == cudaSuccess ? "there is no GPU" : cudaGetErrorString(error);
+}
+
+CudaVersions Versions() {
+  CudaVersions versions;
+  if (cudaRuntimeGetVersion(&versions.runtime) != cudaSuccess) versions.runtime = 0;
+  if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) versions.driver = 0;
+  return versions;
+}
+
+bool CanAccessPeer(int ordinal, int peer_ordinal) {
+  int can = 0;
+  return cudaDeviceCanAccessPeer(&can, ordinal, peer_ordinal) == cudaSuccess && can != 0;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
@@ -241,6 +303,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
     return absl::FailedPreconditionError(absl::StrCat("GPU ", ordinal, " (", info.name, ") has compute capability ",
                                                       properties.major, ".", properties.minor,
                                                       ", and 8.0 is the least"));
+  }
+  if (const absl::Status status = ToStatus(LoadRowKernels(), "kernels"); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this build has no kernels for GPU ", ordinal, " (", info.name, ", compute capability ", properties.major, ".",
+        properties.minor, "; see WINNOW_CUDA_ARCHITECTURES): ", std::string(status.message())));
   }
   if (absl::Status status = ToStatus(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "cudaMemGetInfo");
       !status.ok()) {

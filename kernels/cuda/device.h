@@ -25,6 +25,18 @@ class Graph {
   virtual void Launch(Stream stream) = 0;
 };
 
+// A point in a stream's work, recorded anew as often as wanted. Within a capture it forks or joins the graph.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void Record(Stream stream) = 0;
+  // What is enqueued on `stream` from now on starts when what was recorded last has ended.
+  virtual void Hold(Stream stream) = 0;
+  // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
+  // earlier work if it was sticky.
+  virtual absl::Status Wait() = 0;
+};
+
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).
 struct IpcHandle {
   unsigned char bytes[64];
@@ -55,6 +67,8 @@ class Device {
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
+  virtual absl::Status SynchronizeAll() = 0;  // of this device
+  virtual std::unique_ptr<Event> NewEvent() = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 
   // Captures what `enqueue` launches on the stream.

@@ -6,7 +6,11 @@
 
 namespace winnow::cuda {
 
-// x[i] = embedding[token_ids[i]] as f32.
+// Rows are independent, and their bits do not depend on the number of rows. Kernels are launched as programmatic
+// dependents (dependent_launch.cuh): norm weights and rope_inv_freq may be read while the kernel before still runs, so
+// they must have been written before the stream's work began; everything else may come from the kernel before.
+
+// x[i] = embedding[token_ids[i]] as f32. hidden_size is a multiple of 8.
 struct EmbedParams {
   const uint32_t* token_ids = nullptr;  // [num_rows] device
   int num_rows = 0;
@@ -15,7 +19,7 @@ struct EmbedParams {
   float* x = nullptr;  // [num_rows, hidden_size]
 };
 
-// out = bf16(x * rsqrt(mean(x^2) + eps) * weight)
+// out = bf16(x * rsqrt(mean(x^2) + eps) * weight); hidden_size is a multiple of 4, at most 32768.
 struct RmsNormParams {
   const float* x = nullptr;  // [num_rows, hidden_size]
   int num_rows = 0;
@@ -26,8 +30,9 @@ struct RmsNormParams {
 };
 
 // Splits qkv into heads, adds biases, normalises q and k per head (Qwen3), rotates both, and writes K and V of row i as
-// one row of bf16 to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a peer's mailbox), and,
-// where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads, 2 * head_dim] too.
+// one row of bf16 to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a peer's mailbox; null
+// drops the row), and, where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads, 2 * head_dim] too. head_dim is a
+// multiple of 4 up to 256, above 128 of 8.
 struct RopeAppendParams {
   const float* qkv = nullptr;  // [num_rows, qkv_stride]
   int64_t qkv_stride = 0;
@@ -42,13 +47,15 @@ struct RopeAppendParams {
   const uint32_t* positions = nullptr;   // [num_rows] device
   const float* rope_inv_freq = nullptr;  // [head_dim / 2] device
   float rope_attention_factor = 1;
-  float* q = nullptr;                      // [num_rows, num_query_heads, head_dim] rotated
+  float* q = nullptr;                      // [num_rows, num_query_heads, head_dim] rotated; may be null
+  void* q_bf16 = nullptr;                  // the same rounded to bf16, for prefill attention; may be null
   float* q_pre_rope = nullptr;             // may be null; may be a peer's memory
   void* const* kv_destinations = nullptr;  // may be null
   void* kv_mirror = nullptr;               // may be null
 };
 
-// out = bf16(silu(gate) * up), gate_up [num_rows, 2 * intermediate_size] f32 or bf16.
+// out = bf16(silu(gate) * up), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a
+// multiple of 8.
 struct SiluMulParams {
   const void* gate_up = nullptr;
   Dtype dtype = Dtype::kF32;
@@ -57,15 +64,19 @@ struct SiluMulParams {
   void* out = nullptr;  // [num_rows, intermediate_size] bf16
 };
 
-// token_ids[i] = the sampled token of row i: Philox(seed, sample, token index) as inference_rank/philox.h counts;
-// temperature 0 takes the largest logit, ties to the lower id.
+// token_ids[i] = the token that Sampler of inference_rank/sampler.h draws from the same logits (penalties and biases
+// are the caller's): temperature, top_k, top_p, min_p, then a draw by Philox(seed, sample, token index). Temperature 0
+// takes the largest logit, ties to the lower id. Probabilities are summed in fixed point of 2^-44 of the largest, in
+// any order, where Sampler sums f64 in descending order: the two differ only where a uniform lies within vocab * 2^-45
+// of the border between two tokens.
 struct SampleRow {
-  float temperature;
-  float top_p;     // 1: off
-  uint32_t top_k;  // 0: off
-  uint32_t sample_index;
-  uint64_t seed;
-  uint64_t token_index;
+  float temperature = 1;
+  float top_p = 1;     // 1: off
+  uint32_t top_k = 0;  // 0: off
+  float min_p = 0;     // 0: off
+  uint32_t sample_index = 0;
+  uint32_t token_index = 0;
+  uint64_t seed = 0;
 };
 struct SampleParams {
   const float* logits = nullptr;  // [num_rows, vocab_size]
@@ -74,7 +85,7 @@ struct SampleParams {
   const SampleRow* rows = nullptr;  // [num_rows] device
   uint32_t* token_ids = nullptr;    // [num_rows] device
   float* logprobs = nullptr;        // [num_rows] natural log of the token's probability at temperature 1; may be null
-  void* scratch = nullptr;          // sample_scratch_bytes
+  void* scratch = nullptr;          // sample_scratch_bytes; null where that is 0
 };
 
 struct ElementwiseKernels {
@@ -84,7 +95,7 @@ struct ElementwiseKernels {
   void (*silu_mul)(Stream, const SiluMulParams&);
   size_t (*sample_scratch_bytes)(int num_rows, int vocab_size);
   void (*sample)(Stream, const SampleParams&);
-  // Normal bf16 values of the given standard deviation from Philox(seed, element index).
+  // Normal bf16 values of the given standard deviation: element i from Philox4x32(seed, {i / 4, 0, 0}).
   void (*fill_normal)(Stream, void* out, size_t elements, uint64_t seed, float stddev);
 };
 extern const ElementwiseKernels kElementwiseKernels;

@@ -1,7 +1,121 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "common/base/check.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul_decode.cuh"
+#include "kernels/cuda/matmul_pack.h"
+#include "kernels/cuda/matmul_prefill.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace winnow::cuda {
+namespace {
 
-const MatmulKernels kMatmulKernels = {};
+// The same cuts for every number of rows, or rows would not be invariant.
+using Geometry = DecodeGeometry<64, 256, 1, 1, 100 * 1024>;
+using WideGeometry = DecodeGeometry<64, 256, 1, 1, 112 * 1024>;
+
+constexpr int kMaxRows = 64;
+constexpr size_t kPartialBytes = size_t{2} * kMatmulBlocks * Geometry::kTileOut * kMaxRows * sizeof(float);
+
+int CeilDiv(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+size_t PackedBytes(int out_features, int in_features, Dtype dtype) {
+  return size_t(out_features) * in_features * (dtype == Dtype::kF8 ? 1 : 2);
+}
+
+void Pack(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
+  WINNOW_CHECK(matrix.in_features % 32 == 0);
+  void* data = const_cast<void*>(matrix.data);
+  if (matrix.dtype == Dtype::kBf16) {
+    if (data == row_major) return;
+    cudaMemcpyAsync(data, row_major, PackedBytes(matrix.out_features, matrix.in_features, matrix.dtype),
+                    cudaMemcpyDeviceToDevice, stream);
+    return;
+  }
+  WINNOW_CHECK(matrix.dtype == Dtype::kF8);
+  PackF8(stream, row_major, matrix);
+}
+
+size_t DecodeScratchBytes(int, int max_out_features) {
+  return kPartialBytes + CeilDiv(max_out_features, Geometry::kTileOut) * sizeof(int);
+}
+
+bool HasTensorMaps() {
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major >= 9;
+}
+
+template <typename OfGeometry, int kRows, bool kF8>
+void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
+  using Layout = DecodeLayout<OfGeometry, kRows, kF8>;
+  const DeviceMatrix& weight = params.weight;
+  const int num_chunks = CeilDiv(weight.in_features, Layout::kChunkK);
+  const int num_units = num_chunks * CeilDiv(weight.out_features, OfGeometry::kTileOut);
+  char* scratch = static_cast<char*>(params.scratch);
+  DecodeMatmulArgs args = {.weight_map = {},
+                           .x_map = {},
+                           .x = static_cast<const __nv_bfloat16*>(params.x),
+                           .x_stride = params.x_stride,
+                           .weight = static_cast<const char*>(weight.data),
+                           .scales = kF8 ? weight.scales : nullptr,
+                           .y = params.y,
+                           .y_stride = params.y_stride,
+                           .num_rows = params.num_rows,
+                           .out_features = weight.out_features,
+                           .in_features = weight.in_features,
+                           .num_chunks = num_chunks,
+                           .num_units = num_units,
+                           .accumulate = params.accumulate,
+                           .y_is_bf16 = params.y_dtype == Dtype::kBf16,
+                           .counters = reinterpret_cast<int*>(scratch + kPartialBytes),
+                           .partials = reinterpret_cast<float4*>(scratch)};
+  if (HasTensorMaps()) {
+    const int element_bytes = kF8 ? 1 : 2;
+    args.weight_map = TensorMapOf(weight.data, element_bytes, weight.in_features, weight.out_features,
+                                  int64_t{weight.in_features} * element_bytes, OfGeometry::kTileOut);
+    args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
+  }
+  const auto kernel = DecodeMatmulKernel<OfGeometry, kRows, kF8>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
+  // Two blocks to a multiprocessor: the next kernel's fills its ring while this one's ends.
+  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  LaunchProgrammatic(kernel, dim3(std::min(kMatmulBlocks, num_units)), dim3(OfGeometry::kThreads), Layout::kSharedBytes,
+                     stream, args);
+}
+
+template <bool kF8>
+void LaunchDecodeOf(Stream stream, const DecodeMatmulParams& params) {
+  if (params.num_rows <= 8) return LaunchDecode<Geometry, 8, kF8>(stream, params);
+  if (params.num_rows <= 16) return LaunchDecode<Geometry, 16, kF8>(stream, params);
+  if (params.num_rows <= 32) return LaunchDecode<Geometry, 32, kF8>(stream, params);
+  LaunchDecode<WideGeometry, 64, kF8>(stream, params);
+}
+
+void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {
+  WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= kMaxRows);
+  WINNOW_CHECK(params.weight.in_features % 32 == 0 && params.x_stride % 8 == 0);
+  WINNOW_CHECK(!params.accumulate || params.y_dtype == Dtype::kF32);
+  if (params.weight.dtype == Dtype::kF8) {
+    LaunchDecodeOf<true>(stream, params);
+  } else {
+    LaunchDecodeOf<false>(stream, params);
+  }
+}
+
+}  // namespace
+
+const MatmulKernels kMatmulKernels = {.packed_bytes = PackedBytes,
+                                      .pack = Pack,
+                                      .decode_scratch_bytes = DecodeScratchBytes,
+                                      .decode_matmul = DecodeMatmul,
+                                      .open_prefill_plans = OpenPrefillPlans,
+                                      .prefill_workspace_bytes = PrefillWorkspaceBytes,
+                                      .prefill_matmul = PrefillMatmul};
 
 }  // namespace winnow::cuda

@@ -3,6 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/table.h"
 
 // Inside the plugin; CudaTable says what these do.
 namespace winnow::cuda {
@@ -10,5 +11,7 @@ namespace winnow::cuda {
 int DeviceCount();
 const char* WhyNoDevice();
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal);
+CudaVersions Versions();
+bool CanAccessPeer(int ordinal, int peer_ordinal);
 
 }  // namespace winnow::cuda

@@ -11,8 +11,16 @@
 namespace winnow::cuda {
 namespace {
 
+constexpr const char* kPathVariable = "WINNOW_CUDA_PLUGIN";
+
+// The path that was asked for; null without one.
+const char* AskedPath() {
+  const char* path = std::getenv(kPathVariable);
+  return path == nullptr || *path == '\0' ? nullptr : path;
+}
+
 std::vector<std::string> Candidates() {
-  if (const char* path = std::getenv("WINNOW_CUDA_PLUGIN"); path != nullptr) return {path};
+  if (AskedPath() != nullptr) return {AskedPath()};
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   std::vector<std::string> candidates;
@@ -32,7 +40,17 @@ absl::StatusOr<const CudaTable*> Load() {
     }
   }
   if (path.empty()) {
-    return absl::UnavailableError("no CUDA: libwinnow_cuda.so is not beside the program (built without nvcc?)");
+    const char* asked = AskedPath();
+    return absl::UnavailableError(asked != nullptr
+                                      ? absl::StrCat("no CUDA: there is no file ", asked, " (", kPathVariable, ")")
+                                      : "no CUDA: libwinnow_cuda.so is not beside the program (built without nvcc?)");
+  }
+  // The plugin brings libraries of hundreds of megabytes with it: not before there is a driver. A plugin that was asked
+  // for by its path may need none.
+  if (AskedPath() == nullptr) {
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver == nullptr) return absl::UnavailableError("no CUDA: no NVIDIA driver (libcuda.so.1) on this machine");
+    dlclose(driver);
   }
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::UnavailableError(absl::StrCat("no CUDA: ", dlerror()));

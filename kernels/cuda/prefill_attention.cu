@@ -1,7 +1,23 @@
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/prefill_attention.h"
+#include "kernels/cuda/prefill_mma.h"
+#include "kernels/cuda/prefill_wgmma.h"
 
 namespace winnow::cuda {
+namespace {
 
-const PrefillAttentionKernels kPrefillAttentionKernels = {};
+void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
+  if (params.num_queries == 0) return;
+  if (ComputeMajor() == 9) {
+    PrefillAttentionWgmma(stream, params);
+  } else {
+    PrefillAttentionMma(stream, params);
+  }
+}
+
+}  // namespace
+
+const PrefillAttentionKernels kPrefillAttentionKernels = {.prefill_attention = PrefillAttention,
+                                                          .prefill_attention_any_gpu = PrefillAttentionMma};
 
 }  // namespace winnow::cuda

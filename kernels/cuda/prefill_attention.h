@@ -6,7 +6,8 @@
 namespace winnow::cuda {
 
 // Causal attention of a chunk of one sequence over rows 0 .. first_position + num_queries - 1, with an optional
-// block-sparse pattern per kv head (streaming heads, LServe arXiv:2502.14866 section 3.2).
+// block-sparse pattern per kv head (streaming heads, LServe arXiv:2502.14866 section 3.2). The bits of a row do not
+// depend on the chunk it is in. head_dim is 64, 96, 128 or 256; all pointers are aligned to 16 bytes.
 struct PrefillAttentionParams {
   const void* q = nullptr;  // [num_queries, num_query_heads, head_dim] bf16, rotated, not scaled
   int num_queries = 0;
@@ -24,6 +25,8 @@ struct PrefillAttentionParams {
 
 struct PrefillAttentionKernels {
   void (*prefill_attention)(Stream, const PrefillAttentionParams&);
+  // The path of GPUs that are not Hopper's; runs, and can be checked, on those too. Other bits, and slower there.
+  void (*prefill_attention_any_gpu)(Stream, const PrefillAttentionParams&);
 };
 extern const PrefillAttentionKernels kPrefillAttentionKernels;
 

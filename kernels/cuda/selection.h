@@ -50,6 +50,7 @@ struct SelectParams {
   uint32_t max_keys = 0;  // greatest num_keys this launch may meet: fixes the grid, never the result
   uint32_t max_budget = 0;
   uint32_t candidate_pages = 0;    // two-stage: pages that the first stage keeps; 0: every key is scored
+  uint32_t score_all_below = 0;    // two-stage: every key is scored of lists with fewer selectable ones
   float min_mass = 0;              // policy mass: the fewest rows that hold it, at most budget; 0: top-k
   uint32_t* selected = nullptr;    // [num_lists, max_budget] positions, ascending
   uint32_t* counts = nullptr;      // [num_lists]

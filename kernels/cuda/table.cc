@@ -10,12 +10,17 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .cache = &kCacheKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,
+                                  .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
                                   .probe = &kProbeKernels,
+                                  .rows = &kRowKernels,
                                   .selection = &kSelectionKernels,
+                                  .step = &kStepKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
-                                  .open_device = OpenDevice};
+                                  .open_device = OpenDevice,
+                                  .versions = Versions,
+                                  .can_access_peer = CanAccessPeer};
   return &table;
 }
 

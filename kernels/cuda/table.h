@@ -8,11 +8,20 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
+
+// As CUDA numbers them: 13020 is 13.2. 0: none.
+struct CudaVersions {
+  int runtime = 0;
+  int driver = 0;
+};
 
 // All that the CUDA backend gives: one table of launchers per family, and devices. Lives in the plugin, for ever.
 struct CudaTable {
@@ -21,12 +30,17 @@ struct CudaTable {
   const CacheKernels* cache = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;
+  const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
   const ProbeKernels* probe = nullptr;
+  const RowKernels* rows = nullptr;
   const SelectionKernels* selection = nullptr;
+  const StepKernels* step = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;
+  CudaVersions (*versions)() = nullptr;
+  bool (*can_access_peer)(int ordinal, int peer_ordinal) = nullptr;
 };
 inline constexpr uint32_t kCudaAbi = 1;  // grows with every change of these headers that a release has seen
 

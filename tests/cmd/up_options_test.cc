@@ -117,6 +117,20 @@ TEST_F(UpOptionsTest, ASelectionThatUsesAHeadProfileNeedsOne) {
   EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kNone);
 }
 
+TEST_F(UpOptionsTest, EachInferenceRankTakesTheNextGpu) {
+  const HostPort router{"127.0.0.1", 8001};
+  EXPECT_EQ(ToString(options_.InferenceRank(0, router).device), "auto");
+  EXPECT_EQ(ToString(options_.InferenceRank(2, router).device), "auto:2");
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--device=cuda:4"}).ok());
+  EXPECT_EQ(ToString(options_.InferenceRank(0, router).device), "cuda:4");
+  EXPECT_EQ(ToString(options_.InferenceRank(1, router).device), "cuda:5");
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--device=cpu"}).ok());
+  EXPECT_EQ(ToString(options_.InferenceRank(1, router).device), "cpu");
+  EXPECT_THAT(
+      std::string(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--device=gpu"}).status().message()),
+      HasSubstr("\"gpu\" is not auto, cpu or cuda"));
+}
+
 TEST_F(UpOptionsTest, AConfigurationFileTakesASpecificationAndNamesItsLine) {
   ASSERT_TRUE(LoadYaml(Fields::Of(options_), "max-queue: 4\nselection: winnow,lookahead=2,recent=128\n", "f").ok());
   EXPECT_EQ(SpecText(*options_.selection.Resolve()), "winnow,lookahead=2,recent=128");

@@ -24,12 +24,21 @@ int FlagOr(const std::vector<std::string>& flags, const std::string& name, int o
 
 }  // namespace
 
+namespace {
+
+std::string FromEnvironment(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+}  // namespace
+
 std::string SourcePath(const std::string& relative) {
-  return std::string(WINNOW_SOURCE_DIR) + "/" + relative;
+  return FromEnvironment("WINNOW_SOURCE_DIR", WINNOW_SOURCE_DIR) + "/" + relative;
 }
 
 std::string WinnowBinary() {
-  return WINNOW_BINARY;
+  return FromEnvironment("WINNOW_BINARY", WINNOW_BINARY);
 }
 
 Metrics::Metrics(std::string_view text) {
@@ -66,6 +75,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) 
       WinnowBinary(),         "up", "--model=" + options.model, "--http=127.0.0.1:0", "--grpc=127.0.0.1:0",
       "--metrics=127.0.0.1:0"};
   arguments.insert(arguments.end(), options.flags.begin(), options.flags.end());
+  std::istringstream more(FromEnvironment("WINNOW_E2E_FLAGS", ""));
+  for (std::string flag; more >> flag;) arguments.push_back(flag);
   auto cluster = std::make_unique<Cluster>();
   cluster->process_ = std::make_unique<Process>(arguments, options.environment);
   const std::optional<std::string> line = cluster->process_->ReadLine(options.start_limit);

@@ -13,6 +13,10 @@
 
 namespace winnow::e2e {
 
+// Of the environment:
+//   WINNOW_SOURCE_DIR, WINNOW_BINARY   instead of the tree and the program that were built
+//   WINNOW_E2E_FLAGS                   flags for every cluster, for example --device=cuda
+
 // Paths of the tree.
 std::string SourcePath(const std::string& relative);
 inline std::string DemoModel() {

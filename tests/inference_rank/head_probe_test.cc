@@ -8,6 +8,11 @@
 #include <numeric>
 #include <random>
 
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "inference_rank/model/transformer.h"
+#include "inference_rank/model/weights.h"
+
 namespace winnow {
 namespace {
 

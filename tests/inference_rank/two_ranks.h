@@ -5,6 +5,7 @@
 
 #include "cache_rank/data_plane.h"
 #include "inference_rank/decode_step.h"
+#include "inference_rank/model/transformer.h"
 #include "inference_rank/prefill_step.h"
 #include "inference_rank/slot_pool.h"
 #include "tests/support/temp_dir.h"

@@ -1,0 +1,310 @@
+// A cache rank's GPU against the CPU backend: queries, selections and deltas of whole plans, step by step and as graphs
+// that wait for another stream.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "bench/gpu/cache_gpu_mirror.h"
+#include "bench/gpu/device_selection_bench.h"
+#include "bench/gpu/sections.h"
+#include "common/selection/presets.h"
+
+namespace winnow {
+namespace {
+
+using Kind = SelectAction::Kind;
+
+// Counts what a case finds, and reports it once.
+class CaseReport {
+ public:
+  CaseReport(GpuContext& gpu, std::string name) : gpu_(gpu), name_(std::move(name)) {}
+  void Wrong(const std::string& what) {
+    if (first_wrong_.empty()) first_wrong_ = what;
+    ++wrong_;
+  }
+  void Query(double error, double tolerance) { worst_query_ = std::max(worst_query_, error / tolerance); }
+  void Differs(size_t rows, size_t of) {
+    differing_ += rows;
+    compared_ += of;
+  }
+  ~CaseReport() {
+    gpu_.report.Check(name_ + ": queries, of what they may err by", worst_query_, 1);
+    if (wrong_ > 0) {
+      gpu_.report.Fail(name_, absl::StrCat(wrong_, " wrong, the first: ", first_wrong_));
+    } else {
+      gpu_.report.Check(name_ + ": selections and deltas", 0, 0);
+    }
+    gpu_.report.Note(name_, absl::StrCat(differing_, " of ", compared_, " rows differ from the CPU backend's"));
+  }
+
+ private:
+  GpuContext& gpu_;
+  const std::string name_;
+  std::string first_wrong_;
+  int wrong_ = 0;
+  double worst_query_ = 0;
+  size_t differing_ = 0, compared_ = 0;
+};
+
+size_t NumNotIn(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+  return static_cast<size_t>(
+      std::count_if(a.begin(), a.end(), [&](uint32_t x) { return !std::binary_search(b.begin(), b.end(), x); }));
+}
+
+// Runs a CacheGpu action by action and looks at what each leaves.
+class SteppedPlans {
+ public:
+  SteppedPlans(GpuContext& gpu, const CacheGpu::Options& options, const std::string& name)
+      : gpu_(gpu), cache_(gpu, options), mirror_(cache_, *CpuKernels().value()), report_(gpu, name) {}
+
+  void Run() {
+    for (int plan = 0; plan < cache_.options().num_plans; ++plan) {
+      for (int layer = 0; layer < cache_.layout().num_layers; ++layer) {
+        cache_.SendHidden(gpu_.stream, plan, layer);
+        cache_.SendRows(gpu_.stream, plan, layer);
+      }
+      cache_.RaiseAll(gpu_.stream, cache_.plan->next_plan());
+      const PlanBucket bucket = cache_.graph->NextBucket();
+      cache_.plan->EnqueueBegin(gpu_.stream, bucket.num_rows);
+      for (const SelectAction& action : cache_.graph->order()) {
+        cache_.graph->EnqueueAction(gpu_.stream, bucket, action);
+        if (action.kind <= Kind::kQueriesFromPast && action.kind >= Kind::kQueriesOfOwn) CheckQueries(plan, action);
+        if (action.kind == Kind::kSelect) CheckSelections(plan, action.layer);
+        if (action.kind == Kind::kPush) CheckDelta(action.layer);
+      }
+      cache_.plan->Advance();
+      mirror_.EndPlan(plan);
+    }
+    if (cache_.graph->error() != 0) report_.Wrong("a wait ended with an error");
+  }
+
+ private:
+  size_t group_floats() const { return static_cast<size_t>(cache_.layout().group_size()) * cache_.layout().head_dim; }
+
+  void CheckQueries(int plan, const SelectAction& action) {
+    const size_t floats = group_floats() * cache_.layout().num_kv_heads;
+    queries_ = gpu_.Download(cache_.selection->queries(), floats * cache_.max_rows());
+    for (int row = 0; row < cache_.max_rows(); ++row) {
+      if (!cache_.sits(row)) continue;
+      const std::vector<float> expected = mirror_.Queries(plan, action, row);
+      double error = 0;
+      for (size_t i = 0; i < floats; ++i) {
+        const double e = std::abs(double{queries_[row * floats + i]} - expected[i]);
+        error = e <= error ? error : e;  // keeps NaN
+      }
+      report_.Query(error, mirror_.QueryTolerance(plan, action, row));
+    }
+  }
+
+  void CheckSelections(int plan, int layer) {
+    const int heads = cache_.layout().num_kv_heads;
+    const size_t max_budget = cache_.plan->max_budget(), lists = static_cast<size_t>(cache_.max_rows()) * heads;
+    const std::vector<uint32_t> rows = gpu_.Download(cache_.selection->selected(), lists * max_budget);
+    const std::vector<uint32_t> counts = gpu_.Download(cache_.selection->counts(), lists);
+    selected_.assign(lists, {});
+    for (size_t entry = 0; entry < lists; ++entry) {
+      const int row = static_cast<int>(entry) / heads;
+      if (!cache_.sits(row)) {
+        if (counts[entry] != 0) report_.Wrong("rows are selected where nobody sits");
+        continue;
+      }
+      if (counts[entry] > max_budget) return report_.Wrong(absl::StrCat(counts[entry], " rows"));
+      selected_[entry].assign(rows.begin() + static_cast<int64_t>(entry * max_budget),
+                              rows.begin() + static_cast<int64_t>(entry * max_budget + counts[entry]));
+      const size_t list = cache_.layout().list(layer, static_cast<int>(entry) % heads);
+      const float* queries = queries_.data() + entry * group_floats();
+      const std::string where = absl::StrCat("plan ", plan, " row ", row, " list ", list, ": ");
+      if (const std::string wrong = mirror_.CheckSelection(plan, row, list, queries, selected_[entry]);
+          !wrong.empty()) {
+        report_.Wrong(where + wrong);
+      }
+      const std::vector<uint32_t> cpu = mirror_.Select(plan, row, list, queries);
+      if (const std::string wrong = mirror_.CheckSelection(plan, row, list, queries, cpu); !wrong.empty()) {
+        report_.Wrong(where + "of the CPU backend " + wrong);
+      }
+      report_.Differs(NumNotIn(selected_[entry], cpu), cpu.size());
+    }
+  }
+
+  // The inference rank finds the selected rows, in position order, where its pool indices say.
+  void CheckDelta(int layer) {
+    const int heads = cache_.layout().num_kv_heads;
+    const std::vector<cuda::AttentionList> lists = cache_.PeerLists(layer);
+    const std::vector<uint32_t> indices = cache_.PeerPoolIndices(layer);
+    const std::vector<uint16_t> slots = cache_.PeerSlots();
+    const size_t elements = 2 * static_cast<size_t>(cache_.layout().head_dim);
+    const uint32_t flag = gpu_.Download(cache_.peer.delta_flags + layer, 1)[0];
+    if (flag != cache_.plan->next_plan()) report_.Wrong(absl::StrCat("the delta's flag is ", flag));
+    for (size_t entry = 0; entry < selected_.size(); ++entry) {
+      const int row = static_cast<int>(entry) / heads;
+      const size_t list = cache_.layout().list(layer, static_cast<int>(entry) % heads);
+      if (lists[entry].selected_count != selected_[entry].size()) {
+        report_.Wrong(absl::StrCat("the peer is told of ", lists[entry].selected_count, " rows"));
+        continue;
+      }
+      for (size_t i = 0; i < selected_[entry].size(); ++i) {
+        const uint32_t index = indices[entry * cache_.plan->max_budget() + i];
+        if (index >= cache_.store->shape().pool_slots) {
+          report_.Wrong(absl::StrCat("pool index ", index));
+          break;
+        }
+        const uint16_t* slot = slots.data() + cache_.Slot(row, list, index) * elements;
+        if (!std::equal(slot, slot + elements, cache_.Row(row, list, selected_[entry][i]))) {
+          report_.Wrong(absl::StrCat("pool index ", index, " does not hold row ", selected_[entry][i]));
+          break;
+        }
+      }
+    }
+  }
+
+  GpuContext& gpu_;
+  CacheGpu cache_;
+  CacheGpuMirror mirror_;
+  CaseReport report_;
+  std::vector<float> queries_;
+  std::vector<std::vector<uint32_t>> selected_;  // [max_rows * num_kv_heads] of the layer at hand
+};
+
+CacheGpu::Options Case(const SelectionSpec& spec, uint64_t seed) {
+  return {.spec = spec,
+          .layout = {.num_layers = 3, .num_query_heads = 10, .num_kv_heads = 2, .head_dim = 128},
+          // Below the sinks' end, within the recent window, all rows fit the budget, nobody, and twice sparse.
+          .positions = {3, 60, 330, cuda::kNoPosition, 1999, 1203},
+          .num_plans = 3,
+          .key_spread = 2,
+          .seed = seed};
+}
+
+SelectionSpec Preset(const char* name, uint32_t budget_tokens = 256) {
+  SelectionSpec spec = FindPreset(name).value();
+  spec.budget_tokens = budget_tokens;
+  return spec;
+}
+
+void CheckStepped(GpuContext& gpu, const std::string& name, const CacheGpu::Options& options) {
+  SteppedPlans(gpu, options, name).Run();
+  gpu.FreeAll();
+}
+
+void CheckPresets(GpuContext& gpu) {
+  CheckStepped(gpu, "async-token", Case(Preset("async-token"), gpu.random()));
+  CheckStepped(gpu, "winnow", Case(Preset("winnow", 512), gpu.random()));
+  CheckStepped(gpu, "exact-token", Case(Preset("exact-token"), gpu.random()));
+  CheckStepped(gpu, "quest", Case(Preset("quest"), gpu.random()));
+  SelectionSpec spec = Preset("depth");
+  spec.lookahead = 2;
+  spec.scorer = Scorer::kTwoStage;
+  spec.candidate_factor = 3;
+  CheckStepped(gpu, "depth 2, two-stage", Case(spec, gpu.random()));
+}
+
+void CheckVariants(GpuContext& gpu) {
+  for (const auto& [variant, name] :
+       {std::pair{TemporalVariant::kRidge, "ridge"}, {TemporalVariant::kClipped, "clipped"}}) {
+    SelectionSpec spec = Preset("async-token");
+    spec.temporal_variant = variant;
+    spec.post_rope = false;
+    spec.window = variant == TemporalVariant::kRidge ? 16 : 32;
+    CheckStepped(gpu, absl::StrCat("temporal, ", name, ", before RoPE"), Case(spec, gpu.random()));
+  }
+  for (const auto& [aggregation, name] :
+       {std::pair{GroupAggregation::kMax, "max"}, {GroupAggregation::kMean, "mean"}}) {
+    SelectionSpec spec = Preset("exact-token");
+    spec.predictor = Predictor::kLast;
+    spec.group_aggregation = aggregation;
+    CheckStepped(gpu, absl::StrCat("last, ", name), Case(spec, gpu.random()));
+  }
+  for (const auto& [head_dim, query_heads] : {std::pair{64, 16}, {256, 2}}) {
+    CacheGpu::Options options = Case(Preset("winnow", 512), gpu.random());
+    options.layout.head_dim = head_dim;
+    options.layout.num_query_heads = query_heads;
+    CheckStepped(gpu, absl::StrCat("winnow, head_dim ", head_dim), options);
+  }
+  CacheGpu::Options dram = Case(Preset("winnow", 512), gpu.random());
+  dram.rows = RowTier::kPinnedHost;
+  CheckStepped(gpu, "winnow, rows in DRAM", dram);
+}
+
+// An inference rank's stream plays its part of the plans, flag by flag, while graphs of the cache rank wait for it:
+// both end, and the slots are those of the same plans done one by one.
+void CheckGraphs(GpuContext& gpu, const char* preset) {
+  const CacheGpu::Options options = Case(Preset(preset, 512), gpu.random());
+  const int num_layers = options.layout.num_layers;
+  std::vector<std::vector<uint16_t>> slots;
+  std::vector<std::vector<uint32_t>> indices;
+  for (const bool stepped : {true, false}) {
+    CacheGpu cache(gpu, options);
+    std::vector<uint32_t> numbers(options.num_plans);
+    for (int plan = 0; plan < options.num_plans; ++plan) numbers[plan] = cache.plan->next_plan() + plan;
+    const uint32_t* device_numbers = gpu.Upload(numbers);
+    uint32_t* error = gpu.NewZeroed<uint32_t>(1);
+    const cuda::Stream inference = stepped ? gpu.stream : gpu.device.NewStream();
+    const cuda::Stream selecting = gpu.stream;
+    WINNOW_CHECK(gpu.device.Synchronize(gpu.stream).ok());
+    for (int plan = 0; plan < options.num_plans; ++plan) {
+      const uint32_t* number = device_numbers + plan;
+      if (!stepped) {
+        if (const absl::Status status = cache.graph->Launch(selecting); !status.ok()) {
+          return gpu.report.Fail(absl::StrCat("graphs of ", preset), std::string(status.message()));
+        }
+      }
+      for (int layer = 0; layer < num_layers; ++layer) {
+        cache.SendHidden(inference, plan, layer);
+        gpu.table.cache->raise(inference, {.flag = cache.inbox.hidden_flags + layer, .value = number});
+        cache.SendRows(inference, plan, layer);
+        gpu.table.cache->raise(inference, {.flag = cache.inbox.rows_flags + layer, .value = number});
+        if (stepped) continue;
+        gpu.table.cache->wait(
+            inference, {.flag = cache.peer.delta_flags + layer, .value = number, .abort = nullptr, .error = error});
+      }
+      if (!stepped) continue;
+      cache.graph->Enqueue(selecting, cache.graph->NextBucket());
+      cache.plan->Advance();
+    }
+    for (const cuda::Stream stream : {inference, selecting}) {
+      if (const absl::Status status = gpu.device.Synchronize(stream); !status.ok()) {
+        return gpu.report.Fail(absl::StrCat("graphs of ", preset), std::string(status.message()));
+      }
+    }
+    gpu.report.Check(absl::StrCat("graphs of ", preset, ": errors of waits"),
+                     cache.graph->error() + gpu.Download(error, 1)[0], 0);
+    slots.push_back(cache.PeerSlots());
+    indices.emplace_back();
+    for (int layer = 0; layer < num_layers; ++layer) {
+      const std::vector<uint32_t> layer_indices = cache.PeerPoolIndices(layer);
+      const std::vector<cuda::AttentionList> lists = cache.PeerLists(layer);
+      for (size_t entry = 0; entry < lists.size(); ++entry) {
+        const auto first = layer_indices.begin() + static_cast<int64_t>(entry * cache.plan->max_budget());
+        indices.back().insert(indices.back().end(), first, first + lists[entry].selected_count);
+      }
+    }
+  }
+  gpu.report.Check(absl::StrCat("graphs of ", preset, ": slots"), slots[0] == slots[1] ? 0 : 1, 0);
+  gpu.report.Check(absl::StrCat("graphs of ", preset, ": pool indices"), indices[0] == indices[1] ? 0 : 1, 0);
+  gpu.FreeAll();
+}
+
+// A plan that nobody feeds ends when it is aborted, long before its waits would time out.
+void CheckAbort(GpuContext& gpu) {
+  CacheGpu cache(gpu, Case(Preset("winnow"), gpu.random()));
+  WINNOW_CHECK(cache.graph->Launch(gpu.stream).ok());
+  cache.graph->Abort();
+  const absl::Status status = gpu.device.Synchronize(gpu.stream);
+  if (!status.ok()) gpu.report.Fail("an aborted plan", std::string(status.message()));
+  gpu.report.Check("an aborted plan says so", cache.graph->error() == cuda::kWaitAborted ? 0 : 1, 0);
+  gpu.FreeAll();
+}
+
+void Check(GpuContext& gpu) {
+  CheckPresets(gpu);
+  CheckVariants(gpu);
+  for (const char* preset : {"winnow", "async-token", "exact-token"}) CheckGraphs(gpu, preset);
+  CheckAbort(gpu);
+}
+
+}  // namespace
+
+GpuSection DeviceSelectionSection() {
+  return {"device_selection", Check, BenchDeviceSelection};
+}
+
+}  // namespace winnow

@@ -1,0 +1,235 @@
+// Decode graphs and prefill with the demo model, against its golden data and against each other.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "bench/gpu/sections.h"
+#include "common/base/status.h"
+#include "inference_rank/device/decode_graph.h"
+#include "inference_rank/device/device_prefill.h"
+#include "weights/device_weights.h"
+
+ABSL_FLAG(std::string, demo_model, "deploy/models/demo", "folder of the demo model, for the section engine");
+ABSL_FLAG(std::string, demo_golden, "tests/testdata/demo.golden.json", "its golden data");
+
+namespace winnow {
+namespace {
+
+constexpr int kRows = 16;
+constexpr uint32_t kMaxTokens = 8192;
+constexpr int kChunk = 1024;
+constexpr int kSteps = 48;
+// Weights and KV are those of the reference; activations that enter a matrix are rounded to bf16, which keeps 8 bits: a
+// logit of 20 is off by up to 0.08 for the last rounding alone. Twice that, for the eight layers before.
+constexpr double kLogitTolerance = 0.16;
+
+struct GoldenCase {
+  std::string name;
+  std::vector<uint32_t> prompt, greedy;
+  std::vector<double> margin, top_logits;
+  std::vector<uint32_t> top_ids;
+};
+
+std::vector<GoldenCase> LoadGolden() {
+  std::ifstream in(absl::GetFlag(FLAGS_demo_golden));
+  std::vector<GoldenCase> cases;
+  if (!in.is_open()) return cases;
+  const nlohmann::json golden = nlohmann::json::parse(in);
+  for (const nlohmann::json& item : golden.at("cases")) {
+    cases.push_back({item.at("name"), item.at("prompt"), item.at("greedy"), item.at("margin"), item.at("top_logits"),
+                     item.at("top_ids")});
+  }
+  return cases;
+}
+
+// The demo model on the GPU, with everything that decodes and prefills it.
+class DemoEngine {
+ public:
+  static absl::StatusOr<std::unique_ptr<DemoEngine>> Load(GpuContext& gpu) {
+    const std::string directory = absl::GetFlag(FLAGS_demo_model);
+    std::unique_ptr<DemoEngine> engine(new DemoEngine(gpu));
+    WINNOW_ASSIGN_OR_RETURN(engine->config_, LoadModelConfig(directory));
+    WINNOW_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
+    WINNOW_ASSIGN_OR_RETURN(engine->weights_, DeviceWeights::Load(gpu.table, gpu.device, *checkpoint, engine->config_));
+    const DeviceLayerOptions options{.max_prefill_rows = kChunk, .max_list_rows = kMaxTokens};
+    WINNOW_ASSIGN_OR_RETURN(engine->layers_, DeviceLayers::Create(gpu.table, gpu.device, *engine->weights_, options));
+    WINNOW_ASSIGN_OR_RETURN(engine->prefill_, DevicePrefill::Create(gpu.device, *engine->layers_, kMaxTokens));
+    return engine;
+  }
+
+  DecodeSlotShape DenseShape() const {
+    return {.layout = config_.kv_layout(Dtype::kBf16),
+            .max_rows = kRows,
+            .hidden_size = config_.hidden_size,
+            .dense_tokens = kMaxTokens};
+  }
+
+  struct Answer {
+    std::vector<float> first_logits;            // of the first sampled token
+    std::vector<float> last_logits;             // after the last step
+    std::vector<std::vector<uint32_t>> tokens;  // [row][step]
+  };
+  // Greedy answers of `prompts`, in rows 0 .. n - 1 of a step of `bucket` rows. `prepare` says which rows of the prompt
+  // go where, before they are copied; the recent part begins at `recent_begin`.
+  absl::StatusOr<Answer> Decode(DecodeSlots& slots, const std::vector<std::vector<uint32_t>>& prompts, int bucket,
+                                uint32_t recent_begin) {
+    WINNOW_ASSIGN_OR_RETURN(
+        const auto graph,
+        DecodeGraph::Create(gpu_.device, *layers_, slots,
+                            {.mode = slots.shape().is_dense() ? DecodeMode::kDense : DecodeMode::kFixed,
+                             .window = cuda::RecentWindow::kGrowing}));
+    std::vector<std::optional<DecodeRow>> rows;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const auto length = static_cast<uint32_t>(prompts[i].size());
+      WINNOW_RETURN_IF_ERROR(prefill_->Run(gpu_.stream, {prompts[i].data(), length - 1}, kChunk));
+      prefill_->FillSlots(gpu_.stream, slots, static_cast<int>(i), length - 1, recent_begin);
+      WINNOW_RETURN_IF_ERROR(gpu_.device.Synchronize(gpu_.stream));
+      rows.push_back(DecodeRow{.token_id = prompts[i].back(), .position = length - 1, .sampling = {.temperature = 0}});
+    }
+    WINNOW_RETURN_IF_ERROR(graph->SetRows(rows));
+    WINNOW_ASSIGN_OR_RETURN(const auto step, graph->Capture(bucket));
+    const int num_rows = static_cast<int>(rows.size());
+    Answer answer;
+    step->Launch(graph->stream());
+    WINNOW_ASSIGN_OR_RETURN(answer.first_logits, graph->LastLogits(num_rows));
+    for (int i = 1; i < kSteps; ++i) step->Launch(graph->stream());
+    WINNOW_ASSIGN_OR_RETURN(answer.last_logits, graph->LastLogits(num_rows));
+    // The tokens that entered steps 2 .. kSteps, and the one that enters the next.
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> log, graph->TokensOfLastSteps(kSteps - 1));
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> next, graph->NextTokens());
+    for (int row = 0; row < num_rows; ++row) {
+      std::vector<uint32_t>& tokens = answer.tokens.emplace_back();
+      for (int i = 0; i + 1 < kSteps; ++i) tokens.push_back(log[static_cast<size_t>(i) * kRows + row]);
+      tokens.push_back(next[row]);
+    }
+    return answer;
+  }
+
+  // Logits behind the last token of a prompt that goes through decode steps alone, one token at a time.
+  absl::StatusOr<std::vector<float>> LogitsByDecoding(DecodeSlots& slots, const std::vector<uint32_t>& prompt) {
+    WINNOW_ASSIGN_OR_RETURN(const auto graph, DecodeGraph::Create(gpu_.device, *layers_, slots, {}));
+    for (uint32_t i = 0; i < prompt.size(); ++i) {
+      const std::optional<DecodeRow> row =
+          DecodeRow{.token_id = prompt[i], .position = i, .sampling = {.temperature = 0}};
+      WINNOW_RETURN_IF_ERROR(graph->SetRows({&row, 1}));
+      WINNOW_RETURN_IF_ERROR(graph->Step(1));
+    }
+    return graph->LastLogits(1);
+  }
+
+  const ModelConfig& config() const { return config_; }
+
+ private:
+  explicit DemoEngine(GpuContext& gpu) : gpu_(gpu) {}
+  GpuContext& gpu_;
+  ModelConfig config_;
+  std::unique_ptr<DeviceWeights> weights_;
+  std::unique_ptr<DeviceLayers> layers_;
+  std::unique_ptr<DevicePrefill> prefill_;
+};
+
+// The margin at the first step at which the ids differ, 0 where they are equal as long as the reference is decided: by
+// more than both logits may be off.
+double WrongMargin(const GoldenCase& golden, const std::vector<uint32_t>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] != golden.greedy[i]) return golden.margin[i] >= 2 * kLogitTolerance ? golden.margin[i] : 0;
+    // An undecided step may have gone either way; here it went the reference's.
+  }
+  return 0;
+}
+
+double LargestDifference(std::span<const float> a, std::span<const float> b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN stays
+  }
+  return largest;
+}
+
+using Prompts = std::vector<std::vector<uint32_t>>;
+
+absl::Status CheckGolden(GpuContext& gpu, DemoEngine& engine, DecodeSlots& dense,
+                         const std::vector<GoldenCase>& cases) {
+  Prompts prompts;
+  for (const GoldenCase& golden : cases) prompts.push_back(golden.prompt);
+  WINNOW_ASSIGN_OR_RETURN(const DemoEngine::Answer together, engine.Decode(dense, prompts, kRows, 0));
+  const size_t vocab = engine.config().vocab_size;
+  int equal = 0;
+  for (size_t c = 0; c < cases.size(); ++c) {
+    const std::string name = absl::StrCat("engine dense ", cases[c].name);
+    double error = 0;
+    for (size_t i = 0; i < cases[c].top_ids.size(); ++i) {
+      const double logit = together.first_logits[c * vocab + cases[c].top_ids[i]];
+      const double difference = std::abs(logit - cases[c].top_logits[i]);
+      if (!(difference <= error)) error = difference;
+    }
+    gpu.report.Check(name + " logits", error, kLogitTolerance);
+    gpu.report.Check(name + " ids", WrongMargin(cases[c], together.tokens[c]), 0);
+    equal += std::equal(together.tokens[c].begin(), together.tokens[c].end(), cases[c].greedy.begin());
+  }
+  gpu.report.Note("engine, dense", absl::StrCat(equal, " of ", cases.size(), " golden answers equal over all tokens"));
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<float> decoded, engine.LogitsByDecoding(dense, cases[2].prompt));
+  gpu.report.Check("engine prefill and decode",
+                   LargestDifference(decoded, std::span(together.first_logits).subspan(2 * vocab, vocab)),
+                   kLogitTolerance);
+  // A row's bits are its own, whatever the bucket and the other rows: the last logits follow from all 48 steps.
+  for (const size_t c : {size_t{0}, size_t{5}, size_t{9}}) {
+    for (const int bucket : {1, 4}) {
+      WINNOW_ASSIGN_OR_RETURN(const DemoEngine::Answer alone, engine.Decode(dense, {prompts[c]}, bucket, 0));
+      const std::span<const float> row = std::span(together.last_logits).subspan(c * vocab, vocab);
+      gpu.report.Check(absl::StrCat("engine row ", c, " in buckets 16 and ", bucket),
+                       LargestDifference(alone.last_logits, row), 0);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A selection of everything between sinks and recent window attends to what dense does, in the same order.
+absl::Status CheckFixedCoversContext(GpuContext& gpu, DemoEngine& engine, DecodeSlots& dense,
+                                     const std::vector<uint32_t>& prompt) {
+  const auto recent_begin = static_cast<uint32_t>(prompt.size() * 3 / 4);
+  DecodeSlotShape shape = engine.DenseShape();
+  shape.dense_tokens = 0;
+  shape.sinks = 5;
+  shape.max_budget = recent_begin - shape.sinks;
+  shape.pool_slots = shape.max_budget + 77;
+  shape.ring_tokens = static_cast<uint32_t>(prompt.size()) - recent_begin + kSteps;
+  WINNOW_ASSIGN_OR_RETURN(const auto slots, DecodeSlots::Create(gpu.device, shape, 7));
+  WINNOW_RETURN_IF_ERROR(slots->SelectRange(shape.sinks, shape.max_budget, gpu.random()));
+  WINNOW_RETURN_IF_ERROR(slots->SetRecentBegin(recent_begin));
+  WINNOW_ASSIGN_OR_RETURN(const DemoEngine::Answer fixed, engine.Decode(*slots, {prompt}, 2, recent_begin));
+  WINNOW_ASSIGN_OR_RETURN(const DemoEngine::Answer all, engine.Decode(dense, {prompt}, 2, 0));
+  gpu.report.Check("engine fixed selection of everything is dense",
+                   LargestDifference(fixed.last_logits, all.last_logits), 0);
+  return absl::OkStatus();
+}
+
+absl::Status CheckAll(GpuContext& gpu) {
+  const std::vector<GoldenCase> cases = LoadGolden();
+  if (cases.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model))) {
+    gpu.report.Note("engine", "not checked: --demo_model or --demo_golden is not there");
+    return absl::OkStatus();
+  }
+  WINNOW_ASSIGN_OR_RETURN(const auto engine, DemoEngine::Load(gpu));
+  WINNOW_ASSIGN_OR_RETURN(const auto dense, DecodeSlots::Create(gpu.device, engine->DenseShape(), 3));
+  WINNOW_RETURN_IF_ERROR(CheckGolden(gpu, *engine, *dense, cases));
+  return CheckFixedCoversContext(gpu, *engine, *dense, cases[7].prompt);
+}
+
+void Check(GpuContext& gpu) {
+  if (const absl::Status status = CheckAll(gpu); !status.ok()) {
+    gpu.report.Fail("engine", std::string(status.message()));
+  }
+}
+void Bench(GpuContext&) {}
+
+}  // namespace
+
+GpuSection EngineSection() {
+  return {"engine", Check, Bench};
+}
+
+}  // namespace winnow

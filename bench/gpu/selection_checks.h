@@ -1,0 +1,9 @@
+#pragma once
+#include "bench/gpu/gpu_context.h"
+
+namespace winnow {
+
+// Compares every kernel of kernels/cuda/selection.h with f64 references or, the top-k of values, with the CPU backend.
+void CheckSelection(GpuContext& gpu);
+
+}  // namespace winnow

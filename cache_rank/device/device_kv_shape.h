@@ -1,0 +1,62 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/kv_layout.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// Where the blocks' rows lie. The index always lies in the GPU's memory.
+enum class RowTier : uint8_t {
+  kDevice,
+  kPinnedHost,  // pushes gather from DRAM over PCIe; keys are scored from their copy, which must be kept then
+};
+
+// What a cache rank's GPU holds, fixed at start: nothing is allocated after.
+struct DeviceKvShape {
+  KvLayout layout;  // rows of bf16
+  uint32_t max_sequences = 0;
+  uint32_t max_positions = 0;    // of one sequence
+  uint64_t num_blocks = 0;       // of kBlockTokens rows of one (layer, kv head)
+  uint32_t pool_slots = 0;       // of one list's pool in an inference rank
+  uint32_t slots_beside = 0;     // most slots that lie before the pool in the list's slot pages there
+  bool key_copy = false;         // keys in fp8 (e4m3) with a scale each, which scorers read
+  uint32_t page_tokens = 0;      // of pages whose bounds are kept; 0: none
+  uint32_t ring_queries = 0;     // past queries kept of each (sequence, layer)
+  bool rotated_queries = false;  // those are kept after RoPE
+  RowTier rows = RowTier::kDevice;
+
+  uint32_t blocks_per_list() const { return (max_positions + kBlockTokens - 1) / kBlockTokens; }
+  // Slot pages of a list up to its pool's end.
+  uint32_t peer_pages() const { return (slots_beside + pool_slots + kSlotPageTokens - 1) / kSlotPageTokens; }
+  // Blocks that a sequence of so many positions takes.
+  uint64_t BlocksOf(uint32_t positions) const {
+    return uint64_t{(positions + kBlockTokens - 1) / kBlockTokens} * layout.num_lists();
+  }
+};
+
+// FAILED_PRECONDITION names what of a specification is not built for GPUs.
+absl::Status CheckDeviceSpec(const SelectionSpec& spec);
+
+// The shape that serves a specification, for sequences of at most max_positions that hold total_tokens together.
+DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout, uint32_t max_sequences,
+                               uint32_t max_positions, uint64_t total_tokens, RowTier rows = RowTier::kDevice);
+
+struct DeviceKvBytes {
+  size_t rows = 0;
+  size_t key_copy = 0;   // with scales
+  size_t bounds = 0;     // of pages
+  size_t tables = 0;     // of blocks, and of the pools' slot pages
+  size_t residency = 0;  // images of the pools
+  size_t past_queries = 0;
+  size_t index() const { return key_copy + bounds + tables + residency + past_queries; }
+};
+DeviceKvBytes BytesOf(const DeviceKvShape& shape);
+
+// RESOURCE_EXHAUSTED with the arithmetic, part by part, and how many tokens would fit.
+absl::Status CheckDeviceMemory(const DeviceKvShape& shape, size_t free_device_bytes);
+
+}  // namespace winnow

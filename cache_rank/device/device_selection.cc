@@ -1,0 +1,241 @@
+#include "cache_rank/device/device_selection.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace winnow {
+namespace {
+
+cuda::Aggregation AggregationOf(GroupAggregation aggregation) {
+  switch (aggregation) {
+    case GroupAggregation::kSoftmaxSum:
+      return cuda::Aggregation::kSoftmaxSum;
+    case GroupAggregation::kMax:
+      return cuda::Aggregation::kMax;
+    case GroupAggregation::kMean:
+      return cuda::Aggregation::kMean;
+  }
+  return cuda::Aggregation::kSoftmaxSum;
+}
+
+cuda::BlendWeights BlendWeightsOf(TemporalVariant variant) {
+  switch (variant) {
+    case TemporalVariant::kSoftmax:
+      return cuda::BlendWeights::kSoftmax;
+    case TemporalVariant::kRidge:
+      return cuda::BlendWeights::kRidge;
+    case TemporalVariant::kClipped:
+      return cuda::BlendWeights::kClipped;
+  }
+  return cuda::BlendWeights::kSoftmax;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(const cuda::CudaTable* table,
+                                                                         cuda::Device* device,
+                                                                         const DeviceKvStore* store,
+                                                                         const DevicePlan* plan, const Model& model,
+                                                                         const cuda::ExchangeShape& exchange) {
+  const SelectionSpec& spec = plan->spec();
+  if (spec.predictor == Predictor::kDepth && model.queries == nullptr) {
+    return absl::InvalidArgumentError("predictor depth on a cache rank's GPU needs the model's query projections");
+  }
+  if (spec.scorer != Scorer::kToken && store->shape().page_tokens != spec.page_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("the store keeps pages of ", store->shape().page_tokens,
+                                                   " tokens, the specification wants ", spec.page_tokens));
+  }
+  if (exchange.max_budget != plan->max_budget() || exchange.max_rows != plan->max_rows() ||
+      !(exchange.layout == store->shape().layout)) {
+    return absl::InvalidArgumentError("the inboxes are of another shape than the plan");
+  }
+  std::unique_ptr<DeviceSelection> selection(new DeviceSelection(table, store, plan, model, exchange));
+  cuda::Arena counting(nullptr);
+  selection->Carve(counting);
+  WINNOW_ASSIGN_OR_RETURN(selection->memory_, device->Allocate(counting.used_bytes()));
+  cuda::Arena arena(selection->memory_->data());
+  selection->Carve(arena);
+  const cuda::Stream stream = device->NewStream();
+  device->FillAsync(selection->memory_->data(), 0, selection->memory_->bytes(), stream);  // kernels' scratch, counters
+  device->CopyAsync(selection->arrays_.inv_freq, model.rope.inv_freq.data(), model.rope.inv_freq.size() * sizeof(float),
+                    stream);
+  WINNOW_RETURN_IF_ERROR(device->Synchronize(stream));
+  selection->rope_ = {.inv_freq = selection->arrays_.inv_freq, .attention_factor = model.rope.attention_factor};
+  return selection;
+}
+
+DeviceSelection::DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
+                                 const Model& model, const cuda::ExchangeShape& exchange)
+    : table_(table), store_(store), plan_(plan), model_(model), exchange_(exchange) {}
+
+void DeviceSelection::Carve(cuda::Arena& arena) {
+  const size_t rows = plan_->max_rows(), lists = rows * layout().num_kv_heads;
+  const int query_features = layout().num_query_heads * layout().head_dim;
+  const size_t entries = lists * plan_->max_budget();
+  arrays_.inv_freq = arena.TakeArray<float>(layout().head_dim / 2);
+  arrays_.queries = arena.TakeArray<float>(rows * query_features);
+  if (model_.queries != nullptr) {
+    arrays_.projected = arena.TakeArray<float>(rows * query_features);
+    arrays_.normed = arena.Take(rows * exchange_.hidden_size * DtypeBytes(Dtype::kBf16));
+    arrays_.matmul_scratch = arena.Take(table_->matmul->decode_scratch_bytes(static_cast<int>(rows), query_features));
+  }
+  const cuda::SelectParams greatest =
+      SelectParams({.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions}, 0);
+  arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(greatest));
+  arrays_.selected = arena.TakeArray<uint32_t>(entries);
+  arrays_.counts = arena.TakeArray<uint32_t>(lists);
+  arrays_.pool_indices = arena.TakeArray<uint32_t>(entries);
+  arrays_.missing = arena.TakeArray<uint32_t>(entries);
+  arrays_.missing_indices = arena.TakeArray<uint32_t>(entries);
+  arrays_.missing_counts = arena.TakeArray<uint32_t>(lists);
+  arrays_.pushed_rows = arena.TakeArray<uint64_t>(1);
+  arrays_.done_ctas = arena.TakeArray<uint32_t>(1);
+}
+
+void DeviceSelection::Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
+                             const float* norm_weight) {
+  table_->predict->rotate_queries(
+      stream, {.queries = queries,
+               .num_rows = bucket.num_rows,
+               .num_heads = layout().num_query_heads,
+               .head_dim = layout().head_dim,
+               .bias = bias,
+               .norm_weight = norm_weight,
+               .norm_epsilon = model_.queries == nullptr ? 0 : model_.queries->config().rms_norm_eps,
+               .positions = plan_->positions(),
+               .rope = rope_,
+               .out = arrays_.queries});
+}
+
+void DeviceSelection::EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer,
+                                        const cuda::CacheInbox& inbox) {
+  const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
+  Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr);
+}
+
+void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
+                                          const cuda::CacheInbox& inbox) {
+  const DeviceLayerWeights& weights = model_.queries->layer(layer);
+  const int hidden_size = exchange_.hidden_size, query_features = layout().num_query_heads * layout().head_dim;
+  table_->elementwise->rms_norm(
+      stream, {.x = inbox.hidden + static_cast<size_t>(hidden_layer) * exchange_.max_rows * hidden_size,
+               .num_rows = bucket.num_rows,
+               .hidden_size = hidden_size,
+               .weight = weights.input_norm,
+               .epsilon = model_.queries->config().rms_norm_eps,
+               .out = arrays_.normed});
+  table_->matmul->decode_matmul(stream, {.x = arrays_.normed,
+                                         .x_stride = hidden_size,
+                                         .num_rows = bucket.num_rows,
+                                         .weight = weights.qkv,
+                                         .y = arrays_.projected,
+                                         .y_stride = query_features,
+                                         .y_dtype = Dtype::kF32,
+                                         .scratch = arrays_.matmul_scratch});
+  Rotate(stream, bucket, arrays_.projected, weights.qkv_bias, weights.q_norm);
+}
+
+void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& bucket, int layer) {
+  table_->predict->predict_queries(stream, {.rings = store_->query_rings(layer),
+                                            .first_positions = store_->first_query_positions(),
+                                            .sequences = plan_->sequences(),
+                                            .positions = plan_->positions(),
+                                            .num_rows = bucket.num_rows,
+                                            .num_heads = layout().num_query_heads,
+                                            .head_dim = layout().head_dim,
+                                            .window = spec().predictor == Predictor::kTemporal ? spec().window : 0,
+                                            .weights = BlendWeightsOf(spec().temporal_variant),
+                                            .rope = rope_,
+                                            .out = arrays_.queries});
+}
+
+cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int layer) const {
+  cuda::SelectParams params{.lists = plan_->lists(layer),
+                            .num_lists = NumLists(bucket),
+                            .blocks = store_->blocks(),
+                            .keys = store_->keys(),
+                            .pages = store_->pages(),
+                            .head_dim = layout().head_dim,
+                            .group = layout().group_size(),
+                            .queries = arrays_.queries,
+                            .scale = model_.attention_scale,
+                            .aggregation = AggregationOf(spec().group_aggregation),
+                            .max_keys = bucket.max_keys,
+                            .max_budget = plan_->max_budget(),
+                            .selected = arrays_.selected,
+                            .counts = arrays_.counts,
+                            .scratch = arrays_.select_scratch};
+  if (spec().scorer == Scorer::kTwoStage) {
+    const uint64_t rows = uint64_t{plan_->max_budget()} * spec().candidate_factor;
+    const uint64_t pages = (rows + spec().page_tokens - 1) / spec().page_tokens;
+    params.candidate_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, bucket.max_keys / spec().page_tokens + 1));
+    params.score_all_below = spec().score_all_below_tokens;
+  }
+  if (spec().policy == Policy::kMass) params.min_mass = 1 - spec().epsilon;
+  return params;
+}
+
+void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer) {
+  const bool whole_pages = spec().scorer == Scorer::kPageMinmax;
+  const cuda::SelectionKernels& kernels = *table_->selection;
+  (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
+  table_->cache->diff(stream, {.residency = plan_->residency(layer),
+                               .selected = arrays_.selected,
+                               .counts = arrays_.counts,
+                               .num_lists = NumLists(bucket),
+                               .max_budget = plan_->max_budget(),
+                               .max_pool_slots = store_->shape().pool_slots,
+                               .plan_ptr = plan_->plan(),
+                               .pool_indices = arrays_.pool_indices,
+                               .missing = arrays_.missing,
+                               .missing_indices = arrays_.missing_indices,
+                               .missing_counts = arrays_.missing_counts});
+}
+
+void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
+                                  const cuda::InferenceInbox& peer) {
+  const size_t first_list = static_cast<size_t>(layer) * exchange_.lists_per_layer();
+  table_->cache->push(stream, {.lists = plan_->lists(layer),
+                               .blocks = store_->blocks(),
+                               .row_pool = store_->row_pool(),
+                               .row_bytes = layout().row_bytes(),
+                               .targets = plan_->targets(layer),
+                               .missing = arrays_.missing,
+                               .missing_indices = arrays_.missing_indices,
+                               .missing_counts = arrays_.missing_counts,
+                               .num_lists = NumLists(bucket),
+                               .max_budget = plan_->max_budget(),
+                               .pool_indices = arrays_.pool_indices,
+                               .counts = arrays_.counts,
+                               .peer_pool_indices = peer.pool_indices + first_list * exchange_.max_budget,
+                               .peer_counts = &peer.lists[first_list].selected_count,
+                               .peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t),
+                               .pushed_rows = arrays_.pushed_rows,
+                               .raise = {.flag = peer.delta_flags + layer, .value = plan_->plan()},
+                               .done_ctas = arrays_.done_ctas});
+}
+
+void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer,
+                                    const cuda::CacheInbox& inbox) {
+  cuda::AppendParams append = store_->append_params();
+  append.rows = static_cast<const std::byte*>(inbox.rows) +
+                static_cast<size_t>(layer) * exchange_.lists_per_layer() * layout().row_bytes();
+  append.num_lists = NumLists(bucket);
+  append.positions = plan_->list_positions();
+  append.lists = plan_->lists(layer);
+  table_->cache->append(stream, append);
+  if (store_->shape().ring_queries == 0) return;
+  const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
+  table_->predict->store_queries(stream, {.queries = inbox.queries + layer * stride,
+                                          .num_rows = bucket.num_rows,
+                                          .num_heads = layout().num_query_heads,
+                                          .head_dim = layout().head_dim,
+                                          .positions = plan_->positions(),
+                                          .sequences = plan_->sequences(),
+                                          .rings = store_->query_rings(layer),
+                                          .rope = rope_});
+}
+
+}  // namespace winnow

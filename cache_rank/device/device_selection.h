@@ -1,0 +1,105 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/device/device_kv_store.h"
+#include "cache_rank/device/device_plan.h"
+#include "cache_rank/predictor/from_past.h"
+#include "common/selection/selection_spec.h"
+#include "kernels/cuda/exchange.h"
+#include "kernels/cuda/table.h"
+#include "weights/device_weights.h"
+
+namespace winnow {
+
+// What the grids of a plan's launches cover: its first num_rows rows, of at most max_keys keys each. Changes what is
+// launched, never the result.
+struct PlanBucket {
+  int num_rows = 0;
+  uint32_t max_keys = 0;
+  friend bool operator==(const PlanBucket&, const PlanBucket&) = default;
+};
+
+// Selection for one layer and all sequences of a plan, enqueued on a stream: queries, the rows that they select, what
+// of those the inference rank lacks, and the rows' way there. Sel(p) is that of the CPU backend (select_head.h) for the
+// same rows and queries, up to ties within what the kernels' roundings can tell apart; scored are the keys in bf16, or
+// their copy in fp8. Scratch is shared: one stream.
+class DeviceSelection {
+ public:
+  struct Model {
+    RopeShape rope;
+    float attention_scale = 0;
+    const DeviceWeights* queries = nullptr;  // for predictor depth: q projections and norms; outlives the selection
+  };
+
+  // All arguments outlive the selection. `exchange` is what the attachment's inboxes were made with.
+  static absl::StatusOr<std::unique_ptr<DeviceSelection>> Create(const cuda::CudaTable* table, cuda::Device* device,
+                                                                 const DeviceKvStore* store, const DevicePlan* plan,
+                                                                 const Model& model,
+                                                                 const cuda::ExchangeShape& exchange);
+
+  // The queries to select with in `layer`, by the specification's predictor. One of:
+  void EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
+  // ... from the residual that enters `hidden_layer`;
+  void EnqueueDepthQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
+                           const cuda::CacheInbox& inbox);
+  // ... from the queries before the plan's positions.
+  void EnqueuePastQueries(cuda::Stream stream, const PlanBucket& bucket, int layer);
+
+  // Sel of the plan's positions, and what of it is not resident. Changes the image of what is.
+  void EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer);
+  // Rows and lists to the peer, and delta_flags[layer] behind them.
+  void EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer);
+
+  // Appends the plan's rows of the layer, and keeps its queries where the predictor looks back.
+  void EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
+
+  // Device memory, of the layer that was selected for last.
+  float* queries() const { return arrays_.queries; }             // [max_rows, num_query_heads, head_dim] rotated
+  const uint32_t* selected() const { return arrays_.selected; }  // [max_rows, num_kv_heads, max_budget] ascending
+  const uint32_t* counts() const { return arrays_.counts; }      // [max_rows, num_kv_heads]
+  const uint32_t* missing_counts() const { return arrays_.missing_counts; }  // [max_rows, num_kv_heads]
+  const uint64_t* pushed_rows() const { return arrays_.pushed_rows; }        // since the start, all layers
+  const cuda::RopeParams& rope() const { return rope_; }
+
+ private:
+  struct Arrays {
+    float* queries = nullptr;
+    float* projected = nullptr;  // [max_rows, num_query_heads * head_dim]
+    void* normed = nullptr;      // [max_rows, hidden_size] bf16
+    void* matmul_scratch = nullptr;
+    void* select_scratch = nullptr;
+    uint32_t* selected = nullptr;
+    uint32_t* counts = nullptr;
+    uint32_t* pool_indices = nullptr;
+    uint32_t* missing = nullptr;
+    uint32_t* missing_indices = nullptr;
+    uint32_t* missing_counts = nullptr;
+    uint64_t* pushed_rows = nullptr;
+    uint32_t* done_ctas = nullptr;
+    float* inv_freq = nullptr;
+  };
+
+  DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan, const Model& model,
+                  const cuda::ExchangeShape& exchange);
+  void Carve(cuda::Arena& arena);
+  cuda::SelectParams SelectParams(const PlanBucket& bucket, int layer) const;
+  void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
+              const float* norm_weight);
+
+  const KvLayout& layout() const { return store_->shape().layout; }
+  const SelectionSpec& spec() const { return plan_->spec(); }
+  int NumLists(const PlanBucket& bucket) const { return bucket.num_rows * layout().num_kv_heads; }
+
+  const cuda::CudaTable* const table_;
+  const DeviceKvStore* const store_;
+  const DevicePlan* const plan_;
+  const Model model_;
+  const cuda::ExchangeShape exchange_;
+  cuda::RopeParams rope_;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  Arrays arrays_;
+};
+
+}  // namespace winnow

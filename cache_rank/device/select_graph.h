@@ -1,0 +1,74 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/device/device_plan.h"
+#include "cache_rank/device/device_selection.h"
+#include "cache_rank/device/select_order.h"
+#include "kernels/cuda/exchange.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// A cache rank's part of a decode step as one CUDA graph per bucket: it waits for what the inference rank's GPU sends,
+// layer by layer, selects, pushes and appends (SelectOrder). Numbers and positions of plans are counted on the device:
+// as long as the same sequences decode, a step is one launch. Graphs are captured when their bucket is first met.
+//
+// Every wait is bounded. When one times out or is aborted, all that follow end at once, what the step has selected and
+// stored is worthless, and error() says so until the attachment ends.
+class SelectGraph {
+ public:
+  struct Options {
+    uint32_t timeout_us = 1000000;  // of one wait, the first of a plan included
+  };
+
+  // All arguments outlive the graph; `inbox` lies in this GPU's memory, `peer` is mapped.
+  static absl::StatusOr<std::unique_ptr<SelectGraph>> Create(const cuda::CudaTable* table, cuda::Device* device,
+                                                             const DeviceKvStore* store, DevicePlan* plan,
+                                                             DeviceSelection* selection, const cuda::CacheInbox& inbox,
+                                                             const cuda::InferenceInbox& peer, const Options& options);
+
+  // Enqueues the next plan of the rows that are seated. OUT_OF_RANGE when a sequence is full; nothing is enqueued then.
+  absl::Status Launch(cuda::Stream stream);
+
+  // The same as plain launches, for a bucket that covers the plan: to be captured with other work. The caller advances
+  // the plan.
+  void Enqueue(cuda::Stream stream, const PlanBucket& bucket) const;
+  PlanBucket NextBucket() const;
+  // The same one by one, after DevicePlan::EnqueueBegin: to look at what is between.
+  const std::vector<SelectAction>& order() const { return order_; }
+  void EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const;
+
+  // Ends all waits, from any thread.
+  void Abort();
+  uint32_t error() const;  // 0, cuda::kWaitAborted or cuda::kWaitTimedOut
+
+ private:
+  SelectGraph(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store, DevicePlan* plan,
+              DeviceSelection* selection, const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer,
+              const Options& options);
+  void Wait(cuda::Stream stream, const uint32_t* flag) const;
+
+  struct Words {
+    uint32_t abort;
+    uint32_t error;
+  };
+
+  const cuda::CudaTable* const table_;
+  cuda::Device* const device_;
+  const DeviceKvStore* const store_;
+  DevicePlan* const plan_;
+  DeviceSelection* const selection_;
+  const cuda::CacheInbox inbox_;
+  const cuda::InferenceInbox peer_;
+  const Options options_;
+  const std::vector<SelectAction> order_;
+  std::unique_ptr<cuda::DeviceMemory> words_memory_;  // of the host
+  Words* words_ = nullptr;
+  std::vector<std::pair<PlanBucket, std::unique_ptr<cuda::Graph>>> graphs_;
+};
+
+}  // namespace winnow

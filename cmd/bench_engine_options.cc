@@ -1,0 +1,146 @@
+#include "cmd/bench_engine_options.h"
+
+#include "absl/strings/str_split.h"
+#include "common/model/synthetic_models.h"
+#include "common/selection/presets.h"
+
+namespace winnow {
+namespace {
+
+constexpr DecodeMode kModes[] = {DecodeMode::kDense, DecodeMode::kFixed, DecodeMode::kColocated,
+                                 DecodeMode::kDisaggregated};
+
+absl::Status Wrong(std::string_view option, std::string_view text, std::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat("--", AbslSv(option), "=", AbslSv(text), ": ", AbslSv(expected)));
+}
+
+std::vector<std::string> Split(std::string_view list) {
+  if (list.empty()) return {};
+  return absl::StrSplit(AbslSv(list), ',');
+}
+
+absl::StatusOr<std::vector<int>> ParseInts(std::string_view option, std::string_view list, int low, int high) {
+  std::vector<int> values;
+  for (const std::string& text : Split(list)) {
+    const absl::StatusOr<int64_t> value = ParseInt(text);
+    if (!value.ok() || *value < low || *value > high) {
+      return Wrong(option, list, absl::StrCat("a comma-separated list of numbers from ", low, " to ", high));
+    }
+    values.push_back(static_cast<int>(*value));
+  }
+  if (values.empty()) return Wrong(option, list, "is empty");
+  return values;
+}
+
+absl::StatusOr<DecodeMode> ParseMode(std::string_view list, std::string_view name) {
+  for (const DecodeMode mode : kModes) {
+    if (name == DecodeModeName(mode)) return mode;
+  }
+  return Wrong("mode", list, "a comma-separated list of dense, fixed, colocated, disaggregated");
+}
+
+}  // namespace
+
+const char* DecodeModeName(DecodeMode mode) {
+  switch (mode) {
+    case DecodeMode::kDense:
+      return "dense";
+    case DecodeMode::kFixed:
+      return "fixed";
+    case DecodeMode::kColocated:
+      return "colocated";
+    case DecodeMode::kDisaggregated:
+      return "disaggregated";
+  }
+  return "?";
+}
+
+absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text) {
+  std::string_view digits = text;
+  int64_t unit = 1;
+  if (digits.ends_with('k')) unit = 1024;
+  if (digits.ends_with('m')) unit = 1024 * 1024;
+  if (unit != 1) digits.remove_suffix(1);
+  const absl::StatusOr<int64_t> number = ParseInt(digits);
+  if (!number.ok() || *number < 1 || *number > (int64_t{1} << 24) / unit) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", AbslSv(text), "\" is no number of tokens, such as 32k"));
+  }
+  return static_cast<uint32_t>(*number * unit);
+}
+
+void BenchEngineOptions::Declare(Fields& fields) {
+  fields.Text("model", &model, "Shape of the model, whose weights are random: " + SyntheticModelNames() + ".");
+  fields.Text("context", &context, "Tokens of every sequence before the timed steps, such as 32k.");
+  fields.Text("batch", &batch, "Sequences of a step, 1 to 64; several, separated by commas, are measured one by one.");
+  fields.Text("mode", &mode,
+              "What a step attends to: dense (everything), fixed (a selection that never changes and costs nothing), "
+              "colocated (selected on the same GPU), disaggregated (selected on the second of --devices); several, "
+              "separated by commas, are measured one by one.");
+  fields.Text("devices", &devices, "GPUs: the inference rank's, then, for disaggregated, the cache rank's.");
+  fields.Enum("predictor", &predictor,
+              {{"depth", Predictor::kDepth},
+               {"temporal", Predictor::kTemporal},
+               {"last", Predictor::kLast},
+               {"exact", Predictor::kExact}},
+              "Which query selects: that of the residual some layers earlier, a blend of past ones, the last one, or "
+              "the position's own.");
+  fields.Enum("scorer", &scorer,
+              {{"token", Scorer::kToken}, {"two-stage", Scorer::kTwoStage}, {"page", Scorer::kPageMinmax}},
+              "Which keys are scored: all, those of the best pages, or pages alone.");
+  fields.Integer<uint32_t>("lookahead", &lookahead, "Layers that --predictor=depth looks ahead.", 1, 8);
+  fields.Integer<uint32_t>("budget", &budget, "Rows selected for each kv head.", 1, 65536);
+  fields.Number("overlap", &overlap,
+                "Share of a selection that the one before held: the generated queries are tuned until what is measured "
+                "lies within 0.02 of it.",
+                0.05, 0.98);
+  fields.Number("pool-factor", &pool_factor, "Slots of a kv head's pool, in budgets.", 1, 16);
+  fields.Enum("weights", &weights, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}}, "Type of the weight matrices.");
+  fields.Enum("kv", &kv, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}, {"int8", Dtype::kI8}, {"int4", Dtype::kI4}},
+              "Type of the rows in slots; dense and fixed only, cache ranks send bf16.");
+  fields.Enum("keys", &keys, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}},
+              "What the scorer reads: the keys, or a copy of them in fp8.");
+  fields.Text("prefill", &prefill, "Prompt lengths to time prefill of, such as 8k,32k; empty: none.");
+  fields.Integer("chunk", &chunk_tokens, "Tokens of a prefill chunk.", 64, 32768);
+  fields.Bool("breakdown", &breakdown, "Also time every part of a step, alone and left out.");
+  fields.Integer("seed", &seed, "Of weights, keys and values.");
+  fields.Text("out", &out, "File for the results as JSON; empty: none.");
+}
+
+absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options) {
+  BenchEnginePlan plan;
+  WINNOW_ASSIGN_OR_RETURN(plan.context_tokens, ParseTokenCount(options.context));
+  WINNOW_ASSIGN_OR_RETURN(plan.batches, ParseInts("batch", options.batch, 1, kMaxGraphRows));
+  WINNOW_ASSIGN_OR_RETURN(plan.devices, ParseInts("devices", options.devices, 0, 63));
+  for (const std::string& name : Split(options.mode)) {
+    WINNOW_ASSIGN_OR_RETURN(const DecodeMode mode, ParseMode(options.mode, name));
+    if (mode == DecodeMode::kDisaggregated && plan.devices.size() < 2) {
+      return Wrong("devices", options.devices, "disaggregated takes two GPUs, such as --devices=0,1");
+    }
+    const bool sparse = mode == DecodeMode::kColocated || mode == DecodeMode::kDisaggregated;
+    if (sparse && options.kv != Dtype::kBf16) {
+      return Wrong("kv", DtypeName(options.kv), "a cache rank on a GPU sends rows of bf16");
+    }
+    plan.modes.push_back(mode);
+  }
+  for (const std::string& text : Split(options.prefill)) {
+    WINNOW_ASSIGN_OR_RETURN(plan.prefill_tokens.emplace_back(), ParseTokenCount(text));
+  }
+  WINNOW_ASSIGN_OR_RETURN(plan.spec, FindPreset("depth"));
+  plan.spec.predictor = options.predictor;
+  plan.spec.lookahead = options.lookahead;
+  plan.spec.prefetch = Prefetch::kNone;
+  plan.spec.scorer = options.scorer;
+  plan.spec.key_copy = options.keys == Dtype::kF8 ? KeyCopy::kInt8 : KeyCopy::kNone;
+  plan.spec.score_all_below_tokens = 0;
+  plan.spec.budget_tokens = options.budget;
+  plan.spec.pool_factor = static_cast<float>(options.pool_factor);
+  plan.spec.projection = Projection::kCacheRank;
+  const uint64_t attended = uint64_t{plan.spec.sink_tokens} + options.budget + plan.spec.recent_tokens + 32;
+  if (attended > plan.context_tokens) {
+    return Wrong("budget", absl::StrCat(options.budget),
+                 absl::StrCat("with sinks and recent window that is all of a context of ", plan.context_tokens));
+  }
+  return plan;
+}
+
+}  // namespace winnow

@@ -1,0 +1,51 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/config/fields.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/device/decode_graph.h"
+
+namespace winnow {
+
+// The command line of `winnow bench engine`.
+struct BenchEngineOptions {
+  std::string model = "synthetic:qwen3-14b";
+  std::string context = "32k";
+  std::string batch = "1,8";
+  std::string mode = "fixed";
+  std::string devices = "0";
+  std::string prefill;
+  std::string out;
+  Predictor predictor = Predictor::kDepth;
+  Scorer scorer = Scorer::kToken;
+  Dtype weights = Dtype::kBf16;
+  Dtype kv = Dtype::kBf16;
+  Dtype keys = Dtype::kBf16;
+  uint32_t budget = 2048;
+  double overlap = 0.75;
+  double pool_factor = 2;
+  uint32_t lookahead = 1;
+  int chunk_tokens = 4096;
+  bool breakdown = true;
+  uint64_t seed = 1;
+  void Declare(Fields& fields);
+};
+
+// The same, read: INVALID_ARGUMENT says which option holds what it must not.
+struct BenchEnginePlan {
+  uint32_t context_tokens = 0;
+  std::vector<int> batches;
+  std::vector<DecodeMode> modes;
+  std::vector<int> devices;
+  std::vector<uint32_t> prefill_tokens;
+  SelectionSpec spec;
+};
+absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options);
+
+const char* DecodeModeName(DecodeMode mode);
+// "32k" is 32768, "1m" 1048576.
+absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text);
+
+}  // namespace winnow

@@ -1,0 +1,236 @@
+#include "cmd/gpu_cache_side.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/model/rope.h"
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kFillTokens = 4096;  // appended at once
+
+DeviceWeightOptions QueryWeightOptions(const GpuCacheSideOptions& options) {
+  return {.dtype = options.weights, .shard = {}, .parts = WeightParts::kQueryProjections};
+}
+
+}  // namespace
+
+size_t GpuCacheSide::WeightBytes(const cuda::CudaTable& table, const GpuCacheSideOptions& options) {
+  if (options.spec.predictor != Predictor::kDepth) return 0;
+  return DeviceWeightBytes(table, options.config, QueryWeightOptions(options));
+}
+
+DeviceKvShape GpuCacheSide::StoreShape(const GpuCacheSideOptions& options) {
+  const uint32_t tokens = options.context_tokens + options.max_steps;
+  return DeviceKvShapeFor(options.spec, options.config.kv_layout(Dtype::kBf16), options.num_sequences, tokens,
+                          uint64_t{tokens} * options.num_sequences);
+}
+
+GpuCacheSide::GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options)
+    : table_(table),
+      device_(device),
+      options_(options),
+      stream_(device.NewStream(true)),
+      order_(SelectOrder(options.spec, options.config.num_layers)),
+      arrived_(device.NewEvent()) {
+  for (int layer = 0; layer < options.config.num_layers; ++layer) deltas_.push_back(device.NewEvent());
+}
+
+absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                                   const DecodeSlots& slots,
+                                                                   const GpuCacheSideOptions& options) {
+  std::unique_ptr<GpuCacheSide> side(new GpuCacheSide(table, device, options));
+  const DeviceKvShape shape = StoreShape(options);
+  const cuda::ExchangeShape exchange = slots.shape().exchange();
+  WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device.info().free_bytes));
+  WINNOW_ASSIGN_OR_RETURN(side->inbox_memory_, device.Allocate(CacheInboxBytes(exchange)));
+  side->inbox_ = CacheInboxAt(exchange, side->inbox_memory_->data());
+  side->peer_ = slots.inbox();
+  device.FillAsync(side->inbox_memory_->data(), 0, side->inbox_memory_->bytes(), side->stream_);
+  if (options.spec.predictor == Predictor::kDepth) {
+    WINNOW_ASSIGN_OR_RETURN(side->weights_,
+                            DeviceWeights::Synthesize(table, device, options.config, options.weight_seed,
+                                                      /*query_bias=*/true, QueryWeightOptions(options)));
+  }
+  WINNOW_ASSIGN_OR_RETURN(side->store_, DeviceKvStore::Create(&table, &device, shape));
+  WINNOW_ASSIGN_OR_RETURN(side->plan_,
+                          DevicePlan::Create(&table, &device, side->store_.get(), options.spec, options.max_rows));
+  const RopeTable rope = ComputeRope(options.config.rope, options.config.head_dim);
+  const DeviceSelection::Model model{.rope = {rope.inv_freq, rope.attention_factor},
+                                     .attention_scale = 1 / std::sqrt(static_cast<float>(options.config.head_dim)),
+                                     .queries = side->weights_.get()};
+  WINNOW_ASSIGN_OR_RETURN(side->selection_, DeviceSelection::Create(&table, &device, side->store_.get(),
+                                                                    side->plan_.get(), model, exchange));
+  WINNOW_ASSIGN_OR_RETURN(side->graph_, SelectGraph::Create(&table, &device, side->store_.get(), side->plan_.get(),
+                                                            side->selection_.get(), side->inbox_, side->peer_, {}));
+  WINNOW_RETURN_IF_ERROR(side->FillSequences(slots));
+  return side;
+}
+
+absl::Status GpuCacheSide::FillSequences(const DecodeSlots& slots) {
+  for (int row = 0; row < options_.num_sequences; ++row) WINNOW_RETURN_IF_ERROR(FillSequence(slots, row));
+  plan_->Upload(stream_);
+  return device_.Synchronize(stream_);
+}
+
+absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
+  const KvLayout& layout = store_->shape().layout;
+  const uint32_t context = options_.context_tokens;
+  WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, store_->Open(context + options_.max_steps, stream_));
+  const size_t row_elements = 2 * static_cast<size_t>(layout.head_dim) * layout.num_kv_heads;
+  WINNOW_ASSIGN_OR_RETURN(const auto rows, device_.Allocate(kFillTokens * row_elements * DtypeBytes(Dtype::kBf16)));
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (uint32_t first = 0; first < context; first += kFillTokens) {
+      const uint32_t count = std::min(kFillTokens, context - first);
+      const uint64_t number = (uint64_t{sequence} * layout.num_layers + layer) * context + first;
+      table_.elementwise->fill_normal(stream_, rows->data(), count * row_elements, options_.kv_seed + number, 1.0f);
+      WINNOW_RETURN_IF_ERROR(store_->AppendRange(sequence, layer, first, count, rows->data(), stream_));
+    }
+  }
+  if (const uint32_t past = std::min(store_->shape().ring_queries, context); past > 0) {
+    const size_t bytes = size_t{past} * layout.num_query_heads * layout.head_dim * sizeof(float);
+    WINNOW_ASSIGN_OR_RETURN(const auto queries, device_.Allocate(bytes));
+    device_.FillAsync(queries->data(), 0, bytes, stream_);
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
+      WINNOW_RETURN_IF_ERROR(store_->LoadPastQueries(
+          sequence, layer, context, past, static_cast<const float*>(queries->data()), selection_->rope(), stream_));
+    }
+    WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  }
+  // The pages of each list up to its pool's end.
+  std::vector<uint32_t> pages;
+  const uint32_t per_list = slots.shape().pages_per_list(), to_pool_end = slots.shape().ring_base() / kSlotPageTokens;
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    for (int head = 0; head < layout.num_kv_heads; ++head) {
+      const auto first = slots.host_pages().begin() + static_cast<int64_t>(slots.list(layer, row, head) * per_list);
+      pages.insert(pages.end(), first, first + to_pool_end);
+    }
+  }
+  WINNOW_RETURN_IF_ERROR(store_->SetPeerPages(sequence, pages, stream_));
+  const std::vector<uint32_t> pool_bases(layout.num_lists(), slots.shape().pool_base());
+  plan_->Seat(row, sequence, context, {.slot_pool = slots.slot_pool(), .pool_bases = pool_bases});
+  return device_.Synchronize(stream_);
+}
+
+int GpuCacheSide::hidden_layers() const {
+  int layers = 0;
+  for (const SelectAction& action : order_) {
+    if (action.kind == SelectAction::Kind::kWaitHidden) layers = std::max(layers, action.layer + 1);
+  }
+  return layers;
+}
+
+absl::Status GpuCacheSide::SetQueryBias(const std::vector<float>& bias) {
+  return weights_ == nullptr ? absl::OkStatus() : weights_->SetQueryBias(device_, stream_, bias);
+}
+
+absl::Status GpuCacheSide::LaunchPlan() {
+  return graph_->Launch(stream_);
+}
+
+absl::Status GpuCacheSide::WaitError() const {
+  if (graph_->error() == 0) return absl::OkStatus();
+  return absl::DeadlineExceededError("the inference rank's GPU sent nothing in time");
+}
+
+absl::Status GpuCacheSide::CountPlan() {
+  WINNOW_RETURN_IF_ERROR(plan_->CheckPositions());
+  plan_->Advance();
+  return absl::OkStatus();
+}
+
+void GpuCacheSide::Enqueue(cuda::Stream stream, const SelectAction& action) {
+  const PlanBucket bucket = graph_->NextBucket();
+  switch (action.kind) {
+    case SelectAction::Kind::kWaitHidden:
+    case SelectAction::Kind::kWaitRows:
+      break;
+    case SelectAction::Kind::kQueriesOfOwn:
+      selection_->EnqueueOwnQueries(stream, bucket, action.layer, inbox_);
+      break;
+    case SelectAction::Kind::kQueriesFromHidden:
+      selection_->EnqueueDepthQueries(stream, bucket, action.layer, action.hidden_layer, inbox_);
+      break;
+    case SelectAction::Kind::kQueriesFromPast:
+      selection_->EnqueuePastQueries(stream, bucket, action.layer);
+      break;
+    case SelectAction::Kind::kSelect:
+      selection_->EnqueueSelect(stream, bucket, action.layer);
+      break;
+    case SelectAction::Kind::kPush:
+      selection_->EnqueuePush(stream, bucket, action.layer, peer_);
+      deltas_[action.layer]->Record(stream);
+      break;
+    case SelectAction::Kind::kAppend:
+      selection_->EnqueueAppend(stream, bucket, action.layer, inbox_);
+      break;
+  }
+}
+
+void GpuCacheSide::BeginPlan(cuda::Stream stream) {
+  next_action_ = 0;
+  hidden_seen_ = rows_seen_ = -1;
+  arrived_->Record(stream);
+  arrived_->Hold(stream_);
+  plan_->EnqueueBegin(stream_, graph_->NextBucket().num_rows);
+}
+
+void GpuCacheSide::EnqueueReady() {
+  for (; next_action_ < order_.size(); ++next_action_) {
+    const SelectAction& action = order_[next_action_];
+    if (action.kind == SelectAction::Kind::kWaitHidden && action.layer > hidden_seen_) return;
+    if (action.kind == SelectAction::Kind::kWaitRows && action.layer > rows_seen_) return;
+    Enqueue(stream_, action);
+  }
+}
+
+void GpuCacheSide::OnHidden(cuda::Stream stream, int layer) {
+  hidden_seen_ = layer;
+  arrived_->Record(stream);
+  arrived_->Hold(stream_);
+  EnqueueReady();
+}
+
+void GpuCacheSide::OnRows(cuda::Stream stream, int layer) {
+  rows_seen_ = layer;
+  arrived_->Record(stream);
+  arrived_->Hold(stream_);
+  EnqueueReady();
+}
+
+void GpuCacheSide::AwaitDelta(cuda::Stream stream, int layer) {
+  deltas_[layer]->Hold(stream);
+}
+
+void GpuCacheSide::EndPlan(cuda::Stream stream) {
+  WINNOW_CHECK(next_action_ == order_.size());
+  arrived_->Record(stream_);
+  arrived_->Hold(stream);
+}
+
+absl::StatusOr<uint64_t> GpuCacheSide::PushedRows() {
+  uint64_t rows = 0;
+  device_.CopyAsync(&rows, selection_->pushed_rows(), sizeof(rows), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  return rows;
+}
+
+absl::StatusOr<double> GpuCacheSide::TimeActions(SelectAction::Kind kind) {
+  WINNOW_ASSIGN_OR_RETURN(const auto graph, device_.Capture(stream_, [&](cuda::Stream stream) {
+    for (const SelectAction& action : order_) {
+      if (action.kind == kind) Enqueue(stream, action);
+    }
+  }));
+  std::vector<double> times;
+  for (int i = 0; i < 7; ++i) {
+    WINNOW_ASSIGN_OR_RETURN(times.emplace_back(),
+                            device_.TimeUs(stream_, [&](cuda::Stream stream) { graph->Launch(stream); }));
+  }
+  std::nth_element(times.begin(), times.begin() + 3, times.end());
+  return times[3];
+}
+
+}  // namespace winnow

@@ -1,0 +1,96 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/device/device_kv_store.h"
+#include "cache_rank/device/device_plan.h"
+#include "cache_rank/device/device_selection.h"
+#include "cache_rank/device/select_graph.h"
+#include "common/model/model_config.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/device/decode_graph.h"
+#include "inference_rank/device/decode_slots.h"
+
+namespace winnow {
+
+// What a cache rank's GPU holds and does for a batch of generated sequences.
+struct GpuCacheSideOptions {
+  SelectionSpec spec;
+  ModelConfig config;
+  int num_sequences = 0;
+  uint32_t context_tokens = 0;  // of every sequence before the first step
+  uint32_t max_steps = 0;
+  int max_rows = 0;  // of the exchange
+  Dtype weights = Dtype::kBf16;
+  uint64_t weight_seed = 0;  // as the inference rank's weights
+  uint64_t kv_seed = 0;
+};
+
+// A cache rank's GPU in this process: beside an inference rank's, or the same one. Keys and values are random numbers.
+class GpuCacheSide final : public ColocatedCache {
+ public:
+  // Device bytes, part by part.
+  static size_t WeightBytes(const cuda::CudaTable& table, const GpuCacheSideOptions& options);
+  static DeviceKvShape StoreShape(const GpuCacheSideOptions& options);
+
+  // Its sequences attend from `slots`, whose memory must be mapped. All arguments outlive it.
+  static absl::StatusOr<std::unique_ptr<GpuCacheSide>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                              const DecodeSlots& slots,
+                                                              const GpuCacheSideOptions& options);
+
+  const cuda::CacheInbox& inbox() const { return inbox_; }
+  // Layers whose residual it needs, from the first.
+  int hidden_layers() const;
+  // Of the predictor depth, as the inference rank's weights have it.
+  absl::Status SetQueryBias(const std::vector<float>& bias);
+
+  // Beside an inference rank: enqueues the next plan.
+  absl::Status LaunchPlan();
+  absl::Status Synchronize() { return device_.Synchronize(stream_); }
+  absl::Status WaitError() const;
+  // On the same GPU: its work becomes part of the step's graph; the host counts along with every launch.
+  void BeginPlan(cuda::Stream stream) override;
+  void OnHidden(cuda::Stream stream, int layer) override;
+  void OnRows(cuda::Stream stream, int layer) override;
+  void AwaitDelta(cuda::Stream stream, int layer) override;
+  void EndPlan(cuda::Stream stream) override;
+  absl::Status CountPlan();
+
+  // Rows pushed since the start.
+  absl::StatusOr<uint64_t> PushedRows();
+  // Microseconds on the device of all layers' actions of one kind, one after the other without waits. What they select
+  // and store afterwards is worthless.
+  absl::StatusOr<double> TimeActions(SelectAction::Kind kind);
+
+ private:
+  GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options);
+  absl::Status FillSequences(const DecodeSlots& slots);
+  absl::Status FillSequence(const DecodeSlots& slots, int row);
+  void Enqueue(cuda::Stream stream, const SelectAction& action);
+  // Enqueues what comes next in the order, up to the first wait for something that has not been seen.
+  void EnqueueReady();
+
+  const cuda::CudaTable& table_;
+  cuda::Device& device_;
+  const GpuCacheSideOptions options_;
+  const cuda::Stream stream_;
+  const std::vector<SelectAction> order_;
+  std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
+  cuda::CacheInbox inbox_;
+  cuda::InferenceInbox peer_;
+  std::unique_ptr<DeviceWeights> weights_;  // of the predictor depth
+  std::unique_ptr<DeviceKvStore> store_;
+  std::unique_ptr<DevicePlan> plan_;
+  std::unique_ptr<DeviceSelection> selection_;
+  std::unique_ptr<SelectGraph> graph_;
+
+  // While a colocated step is captured.
+  size_t next_action_ = 0;
+  int hidden_seen_ = -1, rows_seen_ = -1;  // last layer of each
+  std::unique_ptr<cuda::Event> arrived_;
+  std::vector<std::unique_ptr<cuda::Event>> deltas_;  // by layer
+};
+
+}  // namespace winnow

@@ -1,0 +1,50 @@
+#include "cmd/query_drift.h"
+
+#include <cmath>
+#include <random>
+
+#include "common/base/check.h"
+#include "common/model/rope.h"
+
+namespace winnow {
+namespace {
+
+// Pairs that turn further than this from one position to the next would forget the direction at once.
+constexpr float kFastestTurn = 0.1f;
+
+}  // namespace
+
+std::vector<float> QueryBias(const ModelConfig& config, double strength, uint64_t seed) {
+  const RopeTable rope = ComputeRope(config.rope, config.head_dim);
+  const int half = config.head_dim / 2;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<float> bias(static_cast<size_t>(config.num_layers) * config.q_features());
+  for (size_t head = 0; head < bias.size() / config.head_dim; ++head) {
+    float* const values = bias.data() + head * config.head_dim;
+    double square = 0;
+    for (int d = 0; d < config.head_dim; ++d) {
+      values[d] = rope.inv_freq[d % half] > kFastestTurn ? 0 : static_cast<float>(normal(random));
+      square += static_cast<double>(values[d]) * values[d];
+    }
+    // The rest of a query has elements of the size of one.
+    const double scale = strength * std::sqrt(config.head_dim / square);
+    for (int d = 0; d < config.head_dim; ++d) values[d] = static_cast<float>(values[d] * scale);
+  }
+  return bias;
+}
+
+double MeanOverlap(const std::vector<uint32_t>& before, const std::vector<uint32_t>& now, size_t stride, size_t count,
+                   uint32_t limit) {
+  WINNOW_CHECK(before.size() == now.size() && before.size() % stride == 0 && count <= stride && count > 0);
+  std::vector<size_t> seen_in(limit, 0);  // list + 1 that held it last
+  size_t shared = 0;
+  const size_t num_lists = before.size() / stride;
+  for (size_t list = 0; list < num_lists; ++list) {
+    for (size_t i = 0; i < count; ++i) seen_in[before[list * stride + i]] = list + 1;
+    for (size_t i = 0; i < count; ++i) shared += seen_in[now[list * stride + i]] == list + 1;
+  }
+  return static_cast<double>(shared) / static_cast<double>(num_lists * count);
+}
+
+}  // namespace winnow

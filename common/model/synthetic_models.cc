@@ -1,0 +1,78 @@
+#include "common/model/synthetic_models.h"
+
+#include "common/base/status.h"
+
+namespace winnow {
+namespace {
+
+constexpr int64_t kMaxContextTokens = 1 << 20;
+
+struct SyntheticModel {
+  std::string_view name;
+  ModelFamily family;
+  int num_layers, hidden_size, intermediate_size, num_query_heads, num_kv_heads, vocab_size;
+  bool tie_word_embeddings;
+};
+
+// head_dim is 128 in all of them. From the config.json of Qwen/Qwen3-* and meta-llama/Llama-3.1-8B.
+constexpr SyntheticModel kModels[] = {
+    {"llama3-8b", ModelFamily::kLlama, 32, 4096, 14336, 32, 8, 128256, false},
+    {"qwen3-0.6b", ModelFamily::kQwen3, 28, 1024, 3072, 16, 8, 151936, true},
+    {"qwen3-8b", ModelFamily::kQwen3, 36, 4096, 12288, 32, 8, 151936, false},
+    {"qwen3-14b", ModelFamily::kQwen3, 40, 5120, 17408, 40, 8, 151936, false},
+    {"qwen3-32b", ModelFamily::kQwen3, 64, 5120, 25600, 64, 8, 151936, false},
+};
+
+ModelConfig ConfigOf(const SyntheticModel& model) {
+  const bool llama = model.family == ModelFamily::kLlama;
+  ModelConfig config;
+  config.family = model.family;
+  config.num_layers = model.num_layers;
+  config.hidden_size = model.hidden_size;
+  config.intermediate_size = model.intermediate_size;
+  config.num_query_heads = model.num_query_heads;
+  config.num_kv_heads = model.num_kv_heads;
+  config.head_dim = 128;
+  config.vocab_size = model.vocab_size;
+  config.rms_norm_eps = llama ? 1e-5f : 1e-6f;
+  config.qk_norm = !llama;
+  config.tie_word_embeddings = model.tie_word_embeddings;
+  config.rope.theta = llama ? 500000 : 1000000;
+  if (llama) {
+    config.rope.type = RopeType::kLlama3;
+    config.rope.factor = 8;
+    config.rope.original_max_position_embeddings = 8192;
+  }
+  config.max_context_tokens = kMaxContextTokens;
+  return config;
+}
+
+}  // namespace
+
+bool IsSyntheticModel(std::string_view model) {
+  return model.starts_with(kSyntheticPrefix);
+}
+
+absl::StatusOr<ModelConfig> SyntheticModelConfig(std::string_view model) {
+  std::string_view name = model;
+  if (IsSyntheticModel(name)) name.remove_prefix(kSyntheticPrefix.size());
+  for (const SyntheticModel& known : kModels) {
+    if (known.name == name) return ConfigOf(known);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no synthetic model \"", AbslSv(name), "\"; there are ", SyntheticModelNames()));
+}
+
+absl::StatusOr<ModelConfig> ModelConfigOf(const std::string& model) {
+  return IsSyntheticModel(model) ? SyntheticModelConfig(model) : LoadModelConfig(model);
+}
+
+std::string SyntheticModelNames() {
+  std::string names;
+  for (const SyntheticModel& known : kModels) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", AbslSv(kSyntheticPrefix), AbslSv(known.name));
+  }
+  return names;
+}
+
+}  // namespace winnow

@@ -1,0 +1,49 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "inference_rank/memory_plan.h"
+#include "inference_rank/model/forward.h"
+#include "inference_rank/prefill_region.h"
+#include "inference_rank/slot_pool.h"
+
+namespace winnow {
+
+// What an inference rank computes with: weights, forward pass and KV memory of a CPU or of a GPU. Used by one thread.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Forward& forward() = 0;
+  // Slots of the memory plan, where `forward` reads them. Once.
+  virtual absl::StatusOr<SlotPool> NewSlotPool() = 0;
+  // Where prompts in prefill lie; null: in host memory.
+  virtual PrefillRegion* prefill_region() { return nullptr; }
+
+  virtual const MemoryPlan& memory_plan() const = 0;
+  // Kernel set and dtypes: equal text promises equal bits.
+  virtual std::string numerics() const = 0;
+  // One line for the log: what computes.
+  virtual std::string description() const = 0;
+  // Of the checkpoint, to be logged once.
+  virtual std::vector<std::string> warnings() const = 0;
+  // What a post-mortem of a failed device needs; several lines.
+  virtual std::string Dump() const { return {}; }
+};
+
+// What every backend is made from. `needs` lacks the weights and activations, which the backend adds.
+struct BackendOptions {
+  std::shared_ptr<const Checkpoint> checkpoint;  // null: random weights (common/model/synthetic_models.h)
+  const ModelConfig* config = nullptr;  // must outlive the backend
+  Dtype compute_dtype = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;
+  uint32_t max_context_tokens = 0;
+  uint32_t prefill_chunk_tokens = 0;
+  MemoryNeeds needs;
+};
+
+}  // namespace winnow

@@ -1,0 +1,138 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/rope.h"
+#include "inference_rank/device/attention_runs.h"
+#include "inference_rank/device/device_layers.h"
+#include "inference_rank/device/device_row_mover.h"
+#include "inference_rank/model/forward.h"
+
+namespace winnow {
+
+// The forward pass on a GPU, whose KV side works in host memory: of each layer rows, queries, predictions and residual
+// come to pinned memory, slot lists and rows of deltas go up. A decode step waits for the GPU once per layer (what the
+// layer publishes), and while the KV side waits for a delta the GPU has nothing to do; a prefill chunk publishes a
+// layer while the GPU computes the next. Weights, table and device are borrowed.
+class CudaForward final : public Forward {
+ public:
+  struct Options {
+    int max_prefill_tokens = 2048;
+    uint32_t max_list_rows = 0;  // of the longest slot list of a decode row
+    uint32_t num_slots = 0;
+    size_t row_bytes = 0;
+  };
+
+  // Device memory beside weights and KV.
+  static size_t ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config, const Options& options);
+
+  // `slots`: [num_slots] rows, a multiple of kSlotPageTokens, of device memory.
+  static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                             const DeviceWeights& weights, void* slots,
+                                                             const Options& options);
+
+  std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                          DecodeKv& kv) override;
+  std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
+                           PrefillKv& kv) override;
+  bool DrawsTokens() const override { return true; }
+  void PlanDraws(std::span<const std::optional<TokenDraw>> rows) override { draws_.assign(rows.begin(), rows.end()); }
+  uint32_t drawn_token(int row) const override { return host_drawn_[row]; }
+  const RopeTable& rope() const override { return rope_; }
+  float attention_scale() const override { return scale_; }
+  absl::Status status() const override { return status_; }
+
+  RowMover& row_mover() { return *mover_; }
+  size_t pinned_bytes() const { return pinned_->bytes() + mover_->pinned_bytes(); }
+  // What was done last, for a post-mortem: "decode of 3 rows, waiting for the rows of layer 5; attention of layer 4 and
+  // what came before it had been launched".
+  std::string LastWork() const;
+
+ private:
+  // What a layer of a chunk sends, in pinned memory; two of them, so that one is filled while the other is sent.
+  struct ChunkStage {
+    std::byte* kv_rows = nullptr;  // [prefill rows, num_kv_heads, 2 * head_dim]
+    float* q_pre_rope = nullptr;   // [prefill rows, num_query_heads, head_dim]
+    std::unique_ptr<cuda::Event> ready;
+  };
+
+  CudaForward(const cuda::CudaTable& table, cuda::Device* device, const ModelConfig& config, const Options& options);
+  size_t CarveDevice(void* region);
+  size_t CarvePinned(void* region);
+  cuda::DecodeAttentionParams AttentionParams(const AttentionRun& run) const;
+  size_t AttentionScratchBytes() const;
+
+  void UploadTokens(std::span<const uint32_t> token_ids);
+  void PublishLayer(int layer, int num_rows, DecodeKv& kv);
+  // Launches attention over the lists; false when the device has failed.
+  bool Attend(const SlotLists& lists, int num_rows);
+  bool AttendF32(const SlotLists& lists, int num_rows);
+  void LaunchRuns(bool to_f32);
+  bool CorrectByPartials(const SlotLists& lists, int num_rows, std::span<const PartialAttention> partials);
+  // Draws the tokens that were planned and fetches the logits of the other rows.
+  std::span<float> TakeLogits(int num_rows);
+  void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
+                         const PrefillKv::Rows& rows, ChunkStage& stage);
+
+  // Waits for the stream; false, with status_ set, when the device has failed.
+  bool Wait(const char* what);
+  bool Take(const absl::Status& status);
+  void At(const char* doing, int layer);
+
+  const cuda::CudaTable& table_;
+  cuda::Device* const device_;  // null only to count
+  const ModelConfig config_;
+  const Options options_;
+  const RopeTable rope_;
+  const float scale_;
+  std::unique_ptr<DeviceLayers> layers_;
+  std::unique_ptr<DeviceRowMover> mover_;
+  cuda::Stream stream_ = nullptr;
+  void* slots_ = nullptr;
+  std::unique_ptr<cuda::DeviceMemory> memory_, pinned_;
+
+  // Device memory.
+  uint32_t* token_ids_ = nullptr;         // [rows]
+  uint32_t* positions_ = nullptr;         // [rows]
+  void** kv_destinations_ = nullptr;      // [prefill rows, num_kv_heads]
+  std::byte* chunk_rows_ = nullptr;       // [prefill rows, num_kv_heads, 2 * head_dim]
+  float* chunk_queries_ = nullptr;        // [prefill rows, num_query_heads, head_dim]
+  uint32_t* pages_ = nullptr;             // [num_slots / kSlotPageTokens] page i is i
+  cuda::AttentionList* lists_ = nullptr;  // [kMaxDecodeRows, num_query_heads]
+  uint32_t* selected_ = nullptr;          // [max_selected]
+  float* attention_f32_ = nullptr;        // [kMaxDecodeRows, num_query_heads, head_dim]
+  float* lse_ = nullptr;                  // [kMaxDecodeRows, num_query_heads]
+  void* attention_scratch_ = nullptr;
+  cuda::SampleRow* draw_rows_ = nullptr;  // [kMaxDecodeRows]
+  uint32_t* drawn_ = nullptr;             // [kMaxDecodeRows]
+
+  // Pinned memory, which the device reads and writes too.
+  uint32_t* host_token_ids_ = nullptr;
+  uint32_t* host_positions_ = nullptr;
+  std::byte* kv_rows_ = nullptr;  // [kMaxDecodeRows, num_kv_heads, 2 * head_dim]
+  float* q_pre_rope_ = nullptr;   // [kMaxDecodeRows, num_query_heads, head_dim]
+  float* prediction_ = nullptr;   // likewise
+  float* hidden_ = nullptr;       // [kMaxDecodeRows, hidden_size]
+  float* logits_ = nullptr;       // [kMaxDecodeRows, vocab_size]
+  cuda::AttentionList* host_lists_ = nullptr;
+  uint32_t* host_selected_ = nullptr;
+  float* host_attention_ = nullptr;     // [kMaxDecodeRows, num_query_heads, head_dim]
+  float* host_lse_ = nullptr;           // [kMaxDecodeRows, num_query_heads]
+  uint16_t* host_corrected_ = nullptr;  // [kMaxDecodeRows, num_query_heads, head_dim] bf16
+  cuda::SampleRow* host_draw_rows_ = nullptr;
+  uint32_t* host_drawn_ = nullptr;
+  std::array<ChunkStage, 2> stages_;
+
+  std::unique_ptr<AttentionRuns> runs_;
+  SlotLists slot_lists_;
+  std::vector<std::optional<TokenDraw>> draws_;  // of the pass under way; empty: logits of all rows
+  absl::Status status_;
+  const char* pass_ = "nothing";
+  int pass_rows_ = 0;
+  const char* doing_ = "";
+  int layer_ = 0;
+};
+
+}  // namespace winnow

@@ -1,0 +1,67 @@
+// Prefill chunks of CudaForward.
+#include "common/base/check.h"
+#include "inference_rank/device/cuda_forward.h"
+
+namespace winnow {
+
+void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
+                                    const PrefillKv::Rows& rows, ChunkStage& stage) {
+  table_.step->begin_chunk(stream_, {.rows = const_cast<void*>(rows.kv),
+                                     .head_stride = rows.head_stride,
+                                     .row_bytes = options_.row_bytes,
+                                     .first_position = first_position,
+                                     .num_rows = num_tokens,
+                                     .num_kv_heads = config_.num_kv_heads,
+                                     .positions = positions_,
+                                     .kv_destinations = kv_destinations_});
+  layers_->ProjectQkv(stream_, DevicePhase::kPrefill, layer, num_tokens);
+  layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
+                {.positions = positions_,
+                 .kv_destinations = kv_destinations_,
+                 .kv_mirror = chunk_rows_,
+                 .q_pre_rope = queries > 0 ? chunk_queries_ : nullptr});
+  device_->CopyAsync(stage.kv_rows, chunk_rows_,
+                     static_cast<size_t>(num_tokens) * config_.num_kv_heads * options_.row_bytes, stream_);
+  const size_t unwanted = static_cast<size_t>(num_tokens - queries) * config_.q_features();
+  device_->CopyAsync(stage.q_pre_rope + unwanted, chunk_queries_ + unwanted,
+                     static_cast<size_t>(queries) * config_.q_features() * sizeof(float), stream_);
+  stage.ready->Record(stream_);
+  if (!attends) return;
+  layers_->AttendChunk(stream_, num_tokens,
+                       {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = first_position});
+  layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens);
+}
+
+std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
+                                      PrefillKv& kv) {
+  const int num_tokens = static_cast<int>(token_ids.size());
+  WINNOW_CHECK(num_tokens >= 1 && num_tokens <= options_.max_prefill_tokens && (!last || num_tokens == 1));
+  if (!status_.ok()) return {};
+  pass_ = "prefill";
+  pass_rows_ = num_tokens;
+  At("embedding", 0);
+  mover_->Flush();
+  UploadTokens(token_ids);
+  layers_->Embed(stream_, token_ids_, num_tokens);
+  const int queries = kv.QueriesWanted(num_tokens);
+  // A layer is published while the next one is computed.
+  for (int l = 0; l <= config_.num_layers; ++l) {
+    if (l < config_.num_layers) {
+      const PrefillKv::Rows rows = kv.Destination(l);
+      WINNOW_CHECK(rows.kv != nullptr);
+      At("layer", l);
+      // Nothing reads the last layer's output but the logits of the last token.
+      const bool attends = last || l + 1 < config_.num_layers;
+      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, stages_[l % 2]);
+    }
+    if (l == 0) continue;
+    ChunkStage& stage = stages_[(l - 1) % 2];
+    if (!Take(device_->CheckLaunches()) || !Take(stage.ready->Wait())) return {};
+    kv.Publish(l - 1, stage.kv_rows, stage.q_pre_rope);
+  }
+  if (last) return TakeLogits(1);
+  Wait("the end of the chunk");
+  return {};
+}
+
+}  // namespace winnow

@@ -1,0 +1,284 @@
+#include "inference_rank/device/decode_graph.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/cuda/arena.h"
+
+namespace winnow {
+namespace {
+
+constexpr DevicePhase kDecode = DevicePhase::kDecode;
+
+// Words of words_.
+constexpr int kAbortWord = 0, kErrorWord = 1;
+
+}  // namespace
+
+const char* DecodePartName(DecodePart part) {
+  constexpr const char* kNames[kNumDecodeParts] = {"embed",      "input norm", "qkv",     "rope",    "attention",
+                                                   "o",          "mlp norm",   "gate_up", "silu",    "down",
+                                                   "final norm", "lm_head",    "sample",  "exchange"};
+  return kNames[static_cast<int>(part)];
+}
+
+int DecodeGraph::BucketFor(int num_rows) {
+  return *std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows);
+}
+
+DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots,
+                         const DecodeGraphOptions& options)
+    : device_(device),
+      layers_(layers),
+      slots_(slots),
+      table_(layers.table()),
+      config_(layers.config()),
+      options_(options),
+      stream_(device.NewStream(true)),
+      side_stream_(device.NewStream(true)),
+      fork_(device.NewEvent()),
+      published_(device.NewEvent()) {}
+
+size_t DecodeGraph::Carve(void* region) {
+  const size_t rows = max_rows(), heads = config_.num_kv_heads, lists = slots_.shape().num_lists();
+  cuda::Arena arena(region);
+  state_.plan = arena.TakeArray<uint32_t>(1);
+  state_.next_positions = arena.TakeArray<uint32_t>(rows);
+  state_.positions = arena.TakeArray<uint32_t>(rows);
+  state_.token_ids = arena.TakeArray<uint32_t>(rows);
+  state_.logprobs = arena.TakeArray<float>(rows);
+  state_.sample_rows = arena.TakeArray<cuda::SampleRow>(rows);
+  state_.token_log = arena.TakeArray<uint32_t>(options_.token_log_steps * rows);
+  state_.kv_destinations = arena.TakeArray<void*>(lists);
+  state_.kv_slots = arena.TakeArray<uint32_t>(lists);
+  state_.arrivals = arena.TakeArray<uint32_t>(1);
+  if (converts_rows()) {
+    state_.bf16_rows = arena.Take(rows * heads * 2 * config_.head_dim * DtypeBytes(Dtype::kBf16));
+    state_.kv_rows = arena.Take(rows * heads * slots_.shape().layout.row_bytes());
+    state_.row_scales = arena.TakeArray<float>(rows * heads * 2);
+  }
+  return arena.used_bytes();
+}
+
+absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& device, DeviceLayers& layers,
+                                                                 DecodeSlots& slots,
+                                                                 const DecodeGraphOptions& options) {
+  std::unique_ptr<DecodeGraph> graph(new DecodeGraph(device, layers, slots, options));
+  if (graph->is_sparse() && graph->converts_rows()) {
+    return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
+  }
+  WINNOW_ASSIGN_OR_RETURN(graph->memory_, device.Allocate(graph->Carve(nullptr)));
+  WINNOW_ASSIGN_OR_RETURN(graph->words_, device.AllocatePinned(256));
+  graph->Carve(graph->memory_->data());
+  std::fill_n(static_cast<uint32_t*>(graph->words_->data()), 2, 0);
+  device.FillAsync(graph->memory_->data(), 0, graph->memory_->bytes(), graph->stream_);
+  WINNOW_RETURN_IF_ERROR(graph->SetRows({}));
+  return graph;
+}
+
+absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows) {
+  WINNOW_CHECK(rows.size() <= static_cast<size_t>(max_rows()));
+  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition);
+  std::vector<cuda::SampleRow> samples(max_rows());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].has_value()) continue;
+    tokens[i] = rows[i]->token_id;
+    positions[i] = rows[i]->position;
+    samples[i] = rows[i]->sampling;
+    --samples[i].token_index;  // the step's beginning adds one
+  }
+  device_.CopyAsync(state_.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next_positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.sample_rows, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
+  return device_.Synchronize(stream_);
+}
+
+void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
+  const DecodeSlotShape& shape = slots_.shape();
+  table_.step->begin_step(stream, {.plan = state_.plan,
+                                   .next_positions = state_.next_positions,
+                                   .positions = state_.positions,
+                                   .sample_rows = state_.sample_rows,
+                                   .token_ids = state_.token_ids,
+                                   .token_log = state_.token_log,
+                                   .log_steps = options_.token_log_steps,
+                                   .lists = slots_.inbox().lists,
+                                   .pages = slots_.pages(),
+                                   .num_rows = num_rows,
+                                   .max_rows = max_rows(),
+                                   .num_layers = config_.num_layers,
+                                   .num_kv_heads = config_.num_kv_heads,
+                                   .window = shape.is_dense() ? cuda::RecentWindow::kGrowing : options_.window,
+                                   .recent_tokens = shape.recent_tokens,
+                                   .slot_pool = slots_.slot_pool(),
+                                   .row_bytes = shape.layout.row_bytes(),
+                                   .kv_destinations = state_.kv_destinations,
+                                   .kv_slots = state_.kv_slots});
+}
+
+void DecodeGraph::PublishHidden(cuda::Stream stream, int layer, int num_rows) {
+  const size_t hidden = config_.hidden_size;
+  table_.step->publish(stream, {.from = layers_.hidden(),
+                                .to = options_.inbox.hidden + layer * max_rows() * hidden,
+                                .bytes = num_rows * hidden * sizeof(float),
+                                .flag = options_.inbox.hidden_flags + layer,
+                                .value = state_.plan,
+                                .arrivals = state_.arrivals});
+}
+
+void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
+  const size_t heads = config_.num_kv_heads, row_bytes = 2 * config_.head_dim * DtypeBytes(Dtype::kBf16);
+  const size_t first_row = static_cast<size_t>(layer) * max_rows(), first_list = first_row * heads;
+  RopeOutputs outputs{.positions = state_.positions};
+  if (converts_rows()) {
+    outputs.kv_mirror = state_.bf16_rows;
+  } else {
+    outputs.kv_destinations = state_.kv_destinations + first_list;
+  }
+  if (is_sparse()) {
+    outputs.kv_mirror = static_cast<std::byte*>(options_.inbox.rows) + first_list * row_bytes;
+    outputs.q_pre_rope = options_.inbox.queries + first_row * config_.q_features();
+  }
+  layers_.Rope(stream, kDecode, layer, num_rows, outputs);
+  if (!converts_rows()) return;
+  const int lists = num_rows * config_.num_kv_heads;
+  table_.attention->quantize_rows(stream, state_.bf16_rows, lists, config_.head_dim, slots_.shape().layout.dtype,
+                                  state_.kv_rows, state_.row_scales);
+  table_.step->scatter_rows(stream, {.rows = state_.kv_rows,
+                                     .scales = state_.row_scales,
+                                     .slots = state_.kv_slots + first_list,
+                                     .num_rows = lists,
+                                     .row_bytes = slots_.shape().layout.row_bytes(),
+                                     .slot_pool = slots_.slot_pool(),
+                                     .slot_scales = slots_.scales()});
+}
+
+void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
+  if (options_.mode == DecodeMode::kColocated) {
+    options_.cache->OnRows(stream, layer);
+    options_.cache->AwaitDelta(stream, layer);
+    return;
+  }
+  auto* words = static_cast<uint32_t*>(words_->data());
+  table_.cache->raise(stream, {.flag = options_.inbox.rows_flags + layer, .value = state_.plan});
+  table_.cache->wait(stream, {.flag = slots_.inbox().delta_flags + layer,
+                              .value = state_.plan,
+                              .abort = words + kAbortWord,
+                              .error = words + kErrorWord,
+                              .timeout_us = options_.wait_timeout_us});
+}
+
+void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {
+  const DecodeSlotShape& shape = slots_.shape();
+  layers_.Attend(stream, num_rows,
+                 {.slot_pool = slots_.slot_pool(),
+                  .dtype = shape.layout.dtype,
+                  .scales = slots_.scales(),
+                  .lists = slots_.inbox().lists + slots_.list(layer, 0, 0),
+                  .pages = slots_.pages(),
+                  .selected = slots_.inbox().pool_indices,
+                  .max_count = shape.max_list_rows()});
+}
+
+void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
+  const bool exchanges = is_sparse() && parts.Has(DecodePart::kExchange);
+  const bool publishes = exchanges && layer < options_.hidden_layers;
+  if (publishes) {
+    fork_->Record(stream);
+    fork_->Hold(side_stream_);
+    PublishHidden(side_stream_, layer, num_rows);
+    if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer);
+    published_->Record(side_stream_);
+  }
+  if (parts.Has(DecodePart::kInputNorm)) layers_.InputNorm(stream, layer, num_rows);
+  if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
+  if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
+  if (exchanges) ExchangeRows(stream, layer);
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows);
+  // The residual changes below: it must have been read.
+  if (publishes) published_->Hold(stream);
+  if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows);
+  if (parts.Has(DecodePart::kMlpNorm)) layers_.MlpNorm(stream, layer, num_rows);
+  if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows);
+  if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, num_rows);
+  if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows);
+}
+
+void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts) {
+  BeginStep(stream, num_rows);
+  const bool colocated = options_.mode == DecodeMode::kColocated && parts.Has(DecodePart::kExchange);
+  if (colocated) options_.cache->BeginPlan(stream);
+  if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.token_ids, num_rows);
+  for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
+  if (parts.Has(DecodePart::kFinalNorm)) layers_.FinalNorm(stream, num_rows);
+  if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
+  if (parts.Has(DecodePart::kSample)) {
+    layers_.Sample(stream, num_rows, state_.sample_rows, state_.token_ids, state_.logprobs);
+  }
+  if (colocated) options_.cache->EndPlan(stream);
+}
+
+absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts) {
+  return device_.Capture(stream_, [&](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
+}
+
+absl::Status DecodeGraph::Step(int num_rows) {
+  const int bucket = std::min(BucketFor(num_rows), max_rows());
+  std::unique_ptr<cuda::Graph>& graph =
+      graphs_[std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin()];
+  if (graph == nullptr) {
+    WINNOW_ASSIGN_OR_RETURN(graph, Capture(bucket));
+  }
+  graph->Launch(stream_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> DecodeGraph::TokensOfLastSteps(uint32_t steps) {
+  WINNOW_CHECK(steps <= options_.token_log_steps);
+  std::vector<uint32_t> log(static_cast<size_t>(options_.token_log_steps) * max_rows());
+  uint32_t plan = 0;
+  device_.CopyAsync(log.data(), state_.token_log, log.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(&plan, state_.plan, sizeof(plan), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  std::vector<uint32_t> tokens;
+  for (uint32_t n = plan + 1 - steps; n != plan + 1; ++n) {
+    const auto row = log.begin() + static_cast<std::ptrdiff_t>(n % options_.token_log_steps) * max_rows();
+    tokens.insert(tokens.end(), row, row + max_rows());
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::vector<uint32_t>> DecodeGraph::NextTokens() {
+  std::vector<uint32_t> tokens(max_rows());
+  device_.CopyAsync(tokens.data(), state_.token_ids, tokens.size() * sizeof(uint32_t), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  return tokens;
+}
+
+absl::StatusOr<std::vector<float>> DecodeGraph::LastLogits(int num_rows) {
+  std::vector<float> logits(static_cast<size_t>(num_rows) * config_.vocab_size);
+  device_.CopyAsync(logits.data(), layers_.logits(), logits.size() * sizeof(float), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  return logits;
+}
+
+absl::Status DecodeGraph::WaitError() {
+  const auto* words = static_cast<uint32_t*>(words_->data());
+  switch (std::atomic_ref(const_cast<uint32_t&>(words[kErrorWord])).load()) {
+    case 0:
+      return absl::OkStatus();
+    case cuda::kWaitAborted:
+      return absl::AbortedError("a decode step was told to stop waiting for its cache rank");
+    default:
+      return absl::DeadlineExceededError(
+          absl::StrCat("the cache rank's GPU sent nothing for ", options_.wait_timeout_us / 1000, " ms"));
+  }
+}
+
+void DecodeGraph::Abort() {
+  std::atomic_ref(static_cast<uint32_t*>(words_->data())[kAbortWord]).store(1);
+}
+
+}  // namespace winnow

@@ -1,0 +1,168 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "inference_rank/device/decode_slots.h"
+#include "inference_rank/device/device_layers.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+enum class DecodeMode : uint8_t {
+  kDense,          // every row, from slots of its own
+  kFixed,          // sinks, recent window and a selection that never changes and costs nothing
+  kColocated,      // a cache rank on the same GPU selects in between
+  kDisaggregated,  // a cache rank on another GPU selects beside
+};
+
+// Parts of a step, to be left out where their time is wanted.
+enum class DecodePart : uint8_t {
+  kEmbed,
+  kInputNorm,
+  kQkv,
+  kRope,
+  kAttention,
+  kOutput,
+  kMlpNorm,
+  kGateUp,
+  kSilu,
+  kDown,
+  kFinalNorm,
+  kLmHead,
+  kSample,
+  kExchange,  // publishing, waiting, colocated selection
+};
+inline constexpr int kNumDecodeParts = 14;
+const char* DecodePartName(DecodePart part);
+// A set of parts.
+class DecodeParts {
+ public:
+  static DecodeParts None() { return DecodeParts(0); }
+  static DecodeParts All() { return DecodeParts((1u << kNumDecodeParts) - 1); }
+  static DecodeParts Only(DecodePart part) { return DecodeParts(1u << static_cast<int>(part)); }
+  DecodeParts Without(DecodePart part) const { return DecodeParts(bits_ & ~Only(part).bits_); }
+  bool Has(DecodePart part) const { return (bits_ & Only(part).bits_) != 0; }
+
+ private:
+  explicit DecodeParts(uint32_t bits) : bits_(bits) {}
+  uint32_t bits_;
+};
+
+// A cache rank on the same GPU, whose work becomes part of the step's graph. Called while capturing, in layer order;
+// what it enqueues reads the inbox that the step has filled.
+class ColocatedCache {
+ public:
+  virtual ~ColocatedCache() = default;
+  virtual void BeginPlan(cuda::Stream stream) = 0;
+  // hidden[layer] is in the inbox.
+  virtual void OnHidden(cuda::Stream stream, int layer) = 0;
+  // rows[layer] and queries[layer] are in the inbox.
+  virtual void OnRows(cuda::Stream stream, int layer) = 0;
+  // Holds `stream` until what attention of `layer` reads is in the slots and lists.
+  virtual void AwaitDelta(cuda::Stream stream, int layer) = 0;
+  // Holds `stream` until everything has ended.
+  virtual void EndPlan(cuda::Stream stream) = 0;
+};
+
+struct DecodeGraphOptions {
+  DecodeMode mode = DecodeMode::kDense;
+  cuda::RecentWindow window = cuda::RecentWindow::kSliding;
+  // kColocated and kDisaggregated: the cache rank's inbox. Layers whose residual it wants (kDisaggregated: of the
+  // layers whose flag it waits for).
+  cuda::CacheInbox inbox = {};
+  int hidden_layers = 0;            // of so many layers, from the first, the residual entering them is sent
+  ColocatedCache* cache = nullptr;  // kColocated
+  uint32_t wait_timeout_us = 1000000;
+  uint32_t token_log_steps = 1024;
+};
+
+// What a row of the batch computes next; rows without one compute nothing.
+struct DecodeRow {
+  uint32_t token_id = 0;
+  uint32_t position = 0;  // of token_id
+  cuda::SampleRow sampling = {};
+};
+
+// The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
+// advanced there: consecutive launches decode consecutive positions, the sampled token of one entering the next. Layers
+// and slots are borrowed. One thread.
+class DecodeGraph {
+ public:
+  static constexpr std::array<int, 9> kBuckets = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+  static int BucketFor(int num_rows);  // the smallest that holds them
+
+  static absl::StatusOr<std::unique_ptr<DecodeGraph>> Create(cuda::Device& device, DeviceLayers& layers,
+                                                             DecodeSlots& slots, const DecodeGraphOptions& options);
+
+  // The rows of the coming steps, at most the slots' max_rows. Between steps only; waits for the device.
+  absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
+  // A graph of one step for the first `bucket` rows, of the parts given.
+  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
+  // Enqueues one step for the first `num_rows` rows, on stream(); captures its bucket's graph the first time.
+  absl::Status Step(int num_rows);
+
+  // Tokens that entered the last `steps` steps, [steps][max_rows], oldest first. Waits for the device.
+  absl::StatusOr<std::vector<uint32_t>> TokensOfLastSteps(uint32_t steps);
+  // The tokens that enter the next step, and the logits of the last one, [num_rows, vocab_size]. Wait for the device.
+  absl::StatusOr<std::vector<uint32_t>> NextTokens();
+  absl::StatusOr<std::vector<float>> LastLogits(int num_rows);
+  // OK while no wait has timed out or been aborted.
+  absl::Status WaitError();
+  // Ends every wait of steps that are under way, and of all later ones. Any thread.
+  void Abort();
+
+  cuda::Stream stream() const { return stream_; }
+  const uint32_t* plan() const { return state_.plan; }  // device word: number of the step, from 1
+
+ private:
+  // Device memory of the step's state.
+  struct State {
+    uint32_t* plan = nullptr;
+    uint32_t* next_positions = nullptr;      // [max_rows]
+    uint32_t* positions = nullptr;           // [max_rows]
+    uint32_t* token_ids = nullptr;           // [max_rows]
+    float* logprobs = nullptr;               // [max_rows]
+    cuda::SampleRow* sample_rows = nullptr;  // [max_rows]
+    uint32_t* token_log = nullptr;           // [token_log_steps][max_rows]
+    void** kv_destinations = nullptr;        // [num_layers][max_rows][num_kv_heads]
+    uint32_t* kv_slots = nullptr;            // the same as numbers
+    uint32_t* arrivals = nullptr;
+    void* bf16_rows = nullptr;    // [max_rows][num_kv_heads][2 * head_dim], where slots hold another dtype
+    void* kv_rows = nullptr;      // the same in the slots' dtype
+    float* row_scales = nullptr;  // [max_rows * num_kv_heads][2]
+  };
+  DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots, const DecodeGraphOptions& options);
+  size_t Carve(void* region);
+  void EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts);
+  void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
+  void BeginStep(cuda::Stream stream, int num_rows);
+  void PublishHidden(cuda::Stream stream, int layer, int num_rows);
+  void Rope(cuda::Stream stream, int layer, int num_rows);
+  void ExchangeRows(cuda::Stream stream, int layer);
+  void Attend(cuda::Stream stream, int layer, int num_rows);
+  bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
+  bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
+  bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
+  int max_rows() const { return slots_.shape().max_rows; }
+
+  cuda::Device& device_;
+  DeviceLayers& layers_;
+  DecodeSlots& slots_;
+  const cuda::CudaTable& table_;
+  const ModelConfig& config_;
+  const DecodeGraphOptions options_;
+  const cuda::Stream stream_;
+  const cuda::Stream side_stream_;  // publishes the residual beside the layer
+  const std::unique_ptr<cuda::Event> fork_, published_;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
+  State state_;
+  std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,119 @@
+#include "inference_rank/device/decode_slots.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/cuda/arena.h"
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kPage = kSlotPageTokens;
+
+uint32_t WholePages(uint32_t rows) {
+  return (rows + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+uint32_t DecodeSlotShape::pool_base() const {
+  return is_dense() ? 0 : WholePages(sinks);
+}
+uint32_t DecodeSlotShape::ring_base() const {
+  return is_dense() ? 0 : pool_base() + WholePages(pool_slots);
+}
+uint32_t DecodeSlotShape::ring_capacity() const {
+  if (is_dense()) return WholePages(dense_tokens);
+  return WholePages(std::max(ring_tokens, recent_tokens + kBlockTokens - 1));
+}
+uint32_t DecodeSlotShape::pages_per_list() const {
+  return (ring_base() + ring_capacity()) / kPage;
+}
+uint32_t DecodeSlotShape::max_list_rows() const {
+  return is_dense() ? dense_tokens : sinks + max_budget + std::max(ring_tokens, recent_tokens + kBlockTokens - 1);
+}
+size_t DecodeSlotShape::slot_bytes() const {
+  return num_slots() * (layout.row_bytes() + (layout.dtype == Dtype::kBf16 ? 0 : 2 * sizeof(float)));
+}
+
+size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
+  return shape.num_slots() * shape.layout.row_bytes() + InferenceInboxBytes(shape.exchange()) +
+         DecodeSlots(nullptr, shape).CarveTables(nullptr);
+}
+
+size_t DecodeSlots::CarveTables(void* region) {
+  cuda::Arena arena(region);
+  pages_ = arena.TakeArray<uint32_t>(shape_.num_lists() * shape_.pages_per_list());
+  selected_positions_ = arena.TakeArray<uint32_t>(shape_.num_lists() * shape_.max_budget);
+  if (shape_.layout.dtype != Dtype::kBf16) scales_ = arena.TakeArray<float>(2 * shape_.num_slots());
+  return arena.used_bytes();
+}
+
+absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& device, const DecodeSlotShape& shape,
+                                                                 uint64_t page_seed) {
+  WINNOW_CHECK(shape.max_budget <= shape.pool_slots);
+  std::unique_ptr<DecodeSlots> slots(new DecodeSlots(&device, shape));
+  WINNOW_ASSIGN_OR_RETURN(slots->slot_memory_, device.Allocate(shape.num_slots() * shape.layout.row_bytes()));
+  WINNOW_ASSIGN_OR_RETURN(slots->inbox_memory_, device.Allocate(InferenceInboxBytes(shape.exchange())));
+  WINNOW_ASSIGN_OR_RETURN(slots->table_memory_, device.Allocate(slots->CarveTables(nullptr)));
+  slots->CarveTables(slots->table_memory_->data());
+  slots->inbox_ = InferenceInboxAt(shape.exchange(), slots->inbox_memory_->data(), slots->slot_memory_->data());
+  slots->host_pages_.resize(shape.num_lists() * shape.pages_per_list());
+  std::iota(slots->host_pages_.begin(), slots->host_pages_.end(), 0u);
+  std::shuffle(slots->host_pages_.begin(), slots->host_pages_.end(), std::mt19937_64(page_seed));
+  const cuda::Stream stream = slots->stream_ = device.NewStream();
+  device.FillAsync(slots->inbox_memory_->data(), 0, slots->inbox_memory_->bytes(), stream);
+  device.CopyAsync(slots->pages_, slots->host_pages_.data(), slots->host_pages_.size() * sizeof(uint32_t), stream);
+  WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
+  WINNOW_RETURN_IF_ERROR(slots->Reset());
+  return slots;
+}
+
+absl::Status DecodeSlots::Reset() {
+  host_lists_.clear();
+  for (size_t i = 0; i < shape_.num_lists(); ++i) {
+    host_lists_.push_back({.first_page = static_cast<uint32_t>(i * shape_.pages_per_list()),
+                           .sinks = shape_.is_dense() ? 0 : shape_.sinks,
+                           .selected_first = static_cast<uint32_t>(i * shape_.max_budget),
+                           .selected_count = 0,
+                           .pool_base = shape_.pool_base(),
+                           .ring_base = shape_.ring_base(),
+                           .ring_tokens = shape_.ring_capacity(),
+                           .recent_begin = 0,
+                           .recent_count = 0,
+                           .num_pages = shape_.pages_per_list()});
+  }
+  return UploadLists();
+}
+
+absl::Status DecodeSlots::UploadLists() {
+  device_->CopyAsync(inbox_.lists, host_lists_.data(), host_lists_.size() * sizeof(cuda::AttentionList), stream_);
+  return device_->Synchronize(stream_);
+}
+
+absl::Status DecodeSlots::SetRecentBegin(uint32_t position) {
+  for (cuda::AttentionList& list : host_lists_) list.recent_begin = position;
+  return UploadLists();
+}
+
+absl::Status DecodeSlots::SelectRange(uint32_t begin, uint32_t count, uint64_t pool_seed) {
+  WINNOW_CHECK(count <= shape_.max_budget);
+  std::vector<uint32_t> pool(shape_.pool_slots);
+  std::iota(pool.begin(), pool.end(), 0u);
+  std::shuffle(pool.begin(), pool.end(), std::mt19937_64(pool_seed));
+  std::vector<uint32_t> indices(shape_.num_lists() * shape_.max_budget), positions(indices.size());
+  for (size_t i = 0; i < indices.size(); ++i) {
+    indices[i] = pool[i % shape_.max_budget];
+    positions[i] = begin + static_cast<uint32_t>(i % shape_.max_budget);
+  }
+  device_->CopyAsync(inbox_.pool_indices, indices.data(), indices.size() * sizeof(uint32_t), stream_);
+  device_->CopyAsync(selected_positions_, positions.data(), positions.size() * sizeof(uint32_t), stream_);
+  WINNOW_RETURN_IF_ERROR(device_->Synchronize(stream_));
+  for (cuda::AttentionList& list : host_lists_) list.selected_count = count;
+  return UploadLists();
+}
+
+}  // namespace winnow

@@ -1,0 +1,88 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/kv_layout.h"
+#include "kernels/cuda/exchange.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// The slots of a batch whose rows all have lists of one shape: what a decode graph attends to.
+//
+// A dense list holds every row of its sequence, by position. Any other holds, each part beginning at a page: sinks, a
+// pool for what is selected, and a ring for the recent window.
+struct DecodeSlotShape {
+  KvLayout layout;  // dtype of the slots' rows: bf16, fp8, int8 or int4
+  int max_rows = 0;
+  int hidden_size = 0;
+  uint32_t dense_tokens = 0;  // of a sequence, at most; 0: not dense
+  uint32_t sinks = 0;
+  uint32_t pool_slots = 0;
+  uint32_t max_budget = 0;  // of a selection, <= pool_slots
+  uint32_t recent_tokens = 0;
+  uint32_t ring_tokens = 0;  // 0: what recent_tokens needs
+
+  bool is_dense() const { return dense_tokens > 0; }
+  uint32_t pool_base() const;
+  uint32_t ring_base() const;
+  uint32_t ring_capacity() const;  // ring_tokens of the lists
+  uint32_t pages_per_list() const;
+  uint32_t max_list_rows() const;  // longest list there can be
+  size_t num_lists() const { return layout.num_lists() * static_cast<size_t>(max_rows); }
+  size_t num_slots() const { return num_lists() * pages_per_list() * kSlotPageTokens; }
+  size_t slot_bytes() const;  // of all slots, with their scales
+  cuda::ExchangeShape exchange() const { return {layout, max_rows, hidden_size, max_budget}; }
+};
+
+// Takes all memory at start, pages in random order, as a rank that has served for a while has them.
+class DecodeSlots {
+ public:
+  static size_t Bytes(const DecodeSlotShape& shape);
+  static absl::StatusOr<std::unique_ptr<DecodeSlots>> Create(cuda::Device& device, const DecodeSlotShape& shape,
+                                                             uint64_t page_seed);
+
+  const DecodeSlotShape& shape() const { return shape_; }
+  // The region that a cache rank maps, with the lists in it.
+  const cuda::InferenceInbox& inbox() const { return inbox_; }
+  cuda::DeviceMemory& inbox_memory() const { return *inbox_memory_; }
+  void* slot_pool() const { return slot_memory_->data(); }
+  cuda::DeviceMemory& slot_memory() const { return *slot_memory_; }
+  float* scales() const { return scales_; }  // [num_slots][2]; null for bf16
+  const uint32_t* pages() const { return pages_; }
+  // The same in host memory: list i's begins at i * pages_per_list, lists in the order of inbox().lists.
+  const std::vector<uint32_t>& host_pages() const { return host_pages_; }
+  size_t list(int layer, int row, int kv_head) const {
+    return (static_cast<size_t>(layer) * shape_.max_rows + row) * shape_.layout.num_kv_heads + kv_head;
+  }
+  // Selects the same rows in every list: positions [begin, begin + count), which lie anywhere in the pool.
+  absl::Status SelectRange(uint32_t begin, uint32_t count, uint64_t pool_seed);
+  // Lets the recent part of every list begin at a position, for RecentWindow::kGrowing.
+  absl::Status SetRecentBegin(uint32_t position);
+  // Empties all lists: no selection, the recent part at 0.
+  absl::Status Reset();
+  const uint32_t* selected_positions() const { return selected_positions_; }  // beside inbox().pool_indices
+
+ private:
+  DecodeSlots(cuda::Device* device, const DecodeSlotShape& shape) : device_(device), shape_(shape) {}
+  size_t CarveTables(void* region);
+  absl::Status UploadLists();
+
+  cuda::Device* const device_;  // null only to count
+  cuda::Stream stream_ = nullptr;
+  const DecodeSlotShape shape_;
+  std::unique_ptr<cuda::DeviceMemory> slot_memory_;
+  std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
+  std::unique_ptr<cuda::DeviceMemory> table_memory_;
+  cuda::InferenceInbox inbox_;
+  uint32_t* pages_ = nullptr;
+  uint32_t* selected_positions_ = nullptr;
+  float* scales_ = nullptr;
+  std::vector<uint32_t> host_pages_;
+  std::vector<cuda::AttentionList> host_lists_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,136 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/table.h"
+#include "weights/device_weights.h"
+
+namespace winnow {
+
+// Rows that a decode step computes at most.
+inline constexpr int kMaxGraphRows = 64;
+
+// Two ways through the same layers: few rows, each with bits of its own whatever the others are, or a chunk of a prompt
+// on the way to the highest rate.
+enum class DevicePhase : uint8_t { kDecode, kPrefill };
+
+// What the rotation of a layer leaves, beside the rotated queries that its attention reads. All device memory, of this
+// GPU or a peer's; null where it is not wanted.
+struct RopeOutputs {
+  const uint32_t* positions = nullptr;     // [num_rows]; required
+  void* const* kv_destinations = nullptr;  // [num_rows, num_kv_heads] where the rows' K and V go
+  void* kv_mirror = nullptr;               // [num_rows, num_kv_heads, 2 * head_dim] bf16
+  float* q_pre_rope = nullptr;             // [num_rows, num_query_heads, head_dim]
+};
+
+// Where attention of decode rows finds K and V.
+struct DecodeKvView {
+  const void* slot_pool = nullptr;
+  Dtype dtype = Dtype::kBf16;
+  const void* scales = nullptr;                // [num_slots][2] f32, not for kBf16
+  const cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads] of the layer
+  const uint32_t* pages = nullptr;
+  const uint32_t* selected = nullptr;
+  uint32_t max_count = 0;  // at most DeviceLayerOptions::max_list_rows
+};
+
+// Where attention of a chunk finds K and V by position.
+struct ChunkKvView {
+  const void* rows = nullptr;  // [num_kv_heads] x head_stride rows, bf16
+  int64_t head_stride = 0;
+  uint32_t first_position = 0;
+  const uint32_t* streaming_window = nullptr;  // [num_kv_heads]; may be null
+  uint32_t streaming_sinks = 0;
+};
+
+struct DeviceLayerOptions {
+  int max_decode_rows = kMaxGraphRows;
+  int max_prefill_rows = 0;         // of a chunk; 0: decode only
+  uint32_t max_list_rows = 131072;  // longest attention list of a decode row
+  Dtype kv_dtype = Dtype::kBf16;
+};
+
+// Enqueues the parts of a forward pass on a stream, for up to 64 decode rows or a chunk of a prompt. Pure launches,
+// which may be captured: nothing waits, nothing allocates. Holds the activations, so that the calls of one step build
+// on each other in the order of the model: Embed, then for each layer ProjectQkv, Rope, Attend, OutputAndMlp, last
+// Logits and Sample. The residual stream is f32; what enters a matrix is bf16. Weights and device are borrowed.
+class DeviceLayers {
+ public:
+  static size_t ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config,
+                                const DeviceLayerOptions& options);
+  static absl::StatusOr<std::unique_ptr<DeviceLayers>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                              const DeviceWeights& weights,
+                                                              const DeviceLayerOptions& options);
+
+  void Embed(cuda::Stream stream, const uint32_t* token_ids, int num_rows);
+  void ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
+  void Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
+  void AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
+  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Logits(cuda::Stream stream, int num_rows);
+  void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs);
+
+  // The steps of which ProjectQkv, OutputAndMlp and Logits consist, for who times them one by one.
+  void InputNorm(cuda::Stream stream, int layer, int num_rows);
+  void Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void MlpNorm(cuda::Stream stream, int layer, int num_rows);
+  void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows);
+  void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void FinalNorm(cuda::Stream stream, int num_rows);
+  void LmHead(cuda::Stream stream, int num_rows);
+
+  float* hidden() const { return hidden_; }       // [rows, hidden_size] residual stream
+  const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
+  void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
+  float* logits() const { return logits_; }       // [decode rows, vocab_size]
+  const ModelConfig& config() const { return config_; }
+  const DeviceWeights& weights() const { return *weights_; }
+  const cuda::CudaTable& table() const { return table_; }
+
+ private:
+  DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
+               const DeviceLayerOptions& options);
+  size_t Carve(void* region);
+  cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count) const;
+  struct MatmulOutput {
+    void* y;
+    int64_t stride;
+    Dtype dtype;
+    bool accumulate;
+  };
+  void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
+              const MatmulOutput& output);
+  void Norm(cuda::Stream stream, const float* weight, int num_rows);
+  // Chunks store gate and up as bf16: at their size the traffic counts.
+  Dtype GateUpDtype(DevicePhase phase) const { return phase == DevicePhase::kDecode ? Dtype::kF32 : Dtype::kBf16; }
+
+  const cuda::CudaTable& table_;
+  const ModelConfig config_;      // of the weights' shard
+  const DeviceWeights* weights_;  // null only to count
+  const DeviceLayerOptions options_;
+  const float scale_;
+  float rope_attention_factor_ = 1;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<cuda::PrefillPlans> plans_;
+
+  float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
+  float* hidden_ = nullptr;         // [rows, hidden_size]
+  void* normed_ = nullptr;          // [rows, hidden_size] bf16
+  float* qkv_ = nullptr;            // [rows, qkv_features]
+  float* q_ = nullptr;              // [decode rows, q_features]
+  void* q_bf16_ = nullptr;          // [prefill rows, q_features]
+  void* attention_ = nullptr;       // [rows, q_features] bf16
+  void* gate_up_ = nullptr;         // [rows, 2 * intermediate_size] GateUpDtype
+  void* mlp_ = nullptr;             // [rows, intermediate_size] bf16
+  float* logits_ = nullptr;         // [decode rows, vocab_size]
+  void* matmul_scratch_ = nullptr;
+  void* prefill_workspace_ = nullptr;
+  void* attention_scratch_ = nullptr;
+  void* sample_scratch_ = nullptr;
+};
+
+}  // namespace winnow

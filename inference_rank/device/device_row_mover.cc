@@ -1,0 +1,87 @@
+#include "inference_rank/device/device_row_mover.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace winnow {
+
+DeviceRowMover::DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots,
+                               size_t num_slots, size_t row_bytes)
+    : table_(table),
+      device_(device),
+      stream_(stream),
+      slots_(static_cast<std::byte*>(slots)),
+      row_bytes_(row_bytes),
+      marks_(num_slots, 0) {}
+
+absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cuda::CudaTable& table,
+                                                                       cuda::Device& device, cuda::Stream stream,
+                                                                       void* slots, size_t num_slots,
+                                                                       const Options& options) {
+  WINNOW_CHECK(options.row_bytes % 16 == 0);
+  std::unique_ptr<DeviceRowMover> mover(new DeviceRowMover(table, device, stream, slots, num_slots, options.row_bytes));
+  mover->max_moves_ = static_cast<uint32_t>(std::max<size_t>(options.staging_bytes / options.row_bytes, 64));
+  const size_t moves_bytes = (mover->max_moves_ * sizeof(cuda::RowMove) + 255) / 256 * 256;
+  WINNOW_ASSIGN_OR_RETURN(mover->pinned_, device.AllocatePinned(moves_bytes + mover->max_moves_ * options.row_bytes));
+  mover->moves_ = static_cast<cuda::RowMove*>(mover->pinned_->data());
+  mover->rows_ = static_cast<std::byte*>(mover->pinned_->data()) + moves_bytes;
+  return mover;
+}
+
+uint8_t* DeviceRowMover::MarksOf(const void* address) {
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(slots_);
+  // An address below the slots gives an offset beyond them.
+  return offset / row_bytes_ < marks_.size() ? &marks_[offset / row_bytes_] : nullptr;
+}
+
+void DeviceRowMover::Write(void* to, const void* host_row) {
+  MakeRoom();
+  std::byte* const staged = rows_ + num_moves_ * row_bytes_;
+  std::memcpy(staged, host_row, row_bytes_);
+  Add(to, staged);
+}
+
+void DeviceRowMover::Copy(void* to, const void* device_row) {
+  MakeRoom();
+  Add(to, device_row);
+}
+
+// Moves of one launch are not ordered: one that meets an earlier one starts the next launch.
+void DeviceRowMover::Add(void* to, const void* from) {
+  uint8_t* const source = MarksOf(from);
+  uint8_t* const target = MarksOf(to);
+  WINNOW_CHECK(target != nullptr);
+  if (*target != 0 || (source != nullptr && (*source & kWritten) != 0)) Flush();
+  const auto mark = [&](uint8_t* marks, Mark bit) {
+    if (*marks == 0) touched_.push_back(marks);
+    *marks |= bit;
+  };
+  mark(target, kWritten);
+  if (source != nullptr) mark(source, kRead);
+  moves_[num_moves_++] = {.from = from, .to = to};
+}
+
+void DeviceRowMover::MakeRoom() {
+  if (num_moves_ < max_moves_) return;
+  Flush();
+  // An error is sticky: whoever synchronises next sees it again.
+  (void)device_.Synchronize(stream_);
+  Recycle();
+}
+
+void DeviceRowMover::Flush() {
+  if (num_launched_ == num_moves_) return;
+  table_.rows->move_rows(
+      stream_, {.moves = moves_ + num_launched_, .num_moves = num_moves_ - num_launched_, .row_bytes = row_bytes_});
+  num_launched_ = num_moves_;
+  for (uint8_t* marks : touched_) *marks = 0;
+  touched_.clear();
+}
+
+void DeviceRowMover::Recycle() {
+  if (num_launched_ == num_moves_) num_launched_ = num_moves_ = 0;
+}
+
+}  // namespace winnow

@@ -1,0 +1,61 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/status.h"
+#include "inference_rank/row_mover.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// Moves rows into the slots of a GPU. Rows of host memory are copied to pinned memory at once and fetched from there by
+// the GPU; Flush launches everything that has been noted as one kernel, or as several where a later move touches what
+// an earlier one reads or writes. Errors of launches show where the stream is synchronised next.
+class DeviceRowMover final : public RowMover {
+ public:
+  struct Options {
+    size_t row_bytes = 0;
+    size_t staging_bytes = size_t{32} << 20;  // pinned; when it is full, a move waits for the GPU
+  };
+
+  // Slots are [num_slots] rows at `slots`; device, stream and memory must outlive the mover.
+  static absl::StatusOr<std::unique_ptr<DeviceRowMover>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                                cuda::Stream stream, void* slots, size_t num_slots,
+                                                                const Options& options);
+
+  void Write(void* to, const void* host_row) override;
+  void Copy(void* to, const void* device_row) override;
+
+  // Launches what has been noted.
+  void Flush();
+  // The stream has been synchronised: staging of what was launched may be used again.
+  void Recycle();
+  size_t pinned_bytes() const { return pinned_->bytes(); }
+
+ private:
+  enum Mark : uint8_t { kRead = 1, kWritten = 2 };
+  DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots, size_t num_slots,
+                 size_t row_bytes);
+  void Add(void* to, const void* from);
+  void MakeRoom();
+  // The marks of the slot at that address; null for memory that is no slot.
+  uint8_t* MarksOf(const void* address);
+
+  const cuda::CudaTable& table_;
+  cuda::Device& device_;
+  const cuda::Stream stream_;
+  std::byte* const slots_;
+  const size_t row_bytes_;
+  uint32_t max_moves_ = 0;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  cuda::RowMove* moves_ = nullptr;  // [max_moves]
+  std::byte* rows_ = nullptr;       // [max_moves] rows: that of move i, if it comes from the host, at i
+
+  uint32_t num_moves_ = 0;         // noted since the staging was last empty
+  uint32_t num_launched_ = 0;      // of them
+  std::vector<uint8_t> marks_;     // [num_slots] of the moves that are not launched
+  std::vector<uint8_t*> touched_;  // marks that are not 0
+};
+
+}  // namespace winnow

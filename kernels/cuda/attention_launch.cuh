@@ -1,0 +1,67 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "kernels/cuda/attention_decode.cuh"
+
+namespace winnow::cuda {
+
+// Enqueues one kernel so that its blocks may start while the kernel before still runs. One file
+// per row type instantiates it.
+template <Dtype kDtype>
+void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch);
+
+inline int NumMultiprocessors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+template <int kHeadDim, Dtype kDtype>
+void LaunchDecodeOf(cudaStream_t stream, const DecodeLaunch& launch) {
+  using Shape = DecodeShape<kHeadDim, kDtype>;
+  constexpr int kSharedBytes = sizeof(typename Shape::Shared);
+  const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim =
+      launch.clustered
+          ? dim3(kClusterUnits, launch.num_lists)
+          : dim3(std::min<uint32_t>(launch.num_lists * launch.max_units, NumMultiprocessors() * Shape::kBlocks));
+  config.blockDim = dim3(kDecodeThreads);
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  if (launch.clustered) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = kClusterUnits;
+    attributes[1].val.clusterDim.y = 1;
+    attributes[1].val.clusterDim.z = 1;
+    config.numAttrs = 2;
+  }
+  cudaLaunchKernelEx(&config, kernel, launch);  // a refusal is kept for Device::CheckLaunches
+}
+
+template <Dtype kDtype>
+void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch) {
+  switch (launch.params.head_dim) {
+    case 64:
+      return LaunchDecodeOf<64, kDtype>(stream, launch);
+    case 96:
+      return LaunchDecodeOf<96, kDtype>(stream, launch);
+    case 128:
+      return LaunchDecodeOf<128, kDtype>(stream, launch);
+    default:
+      return LaunchDecodeOf<256, kDtype>(stream, launch);
+  }
+}
+
+}  // namespace winnow::cuda

@@ -1,0 +1,86 @@
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace winnow::cuda {
+
+// The CTAs of a cluster (compute capability 9.0) and each other's shared memory. With kCtas = 1 the same code runs
+// without clusters.
+template <int kCtas>
+struct Cluster {
+  // All threads of all CTAs; shared memory written before is visible to all of them behind.
+  static __device__ void Sync() {
+    if constexpr (kCtas == 1) {
+      __syncthreads();
+    } else {
+#if __CUDA_ARCH__ >= 900
+      asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+      __trap();
+#endif
+    }
+  }
+
+  // What CTA `rank` has where this CTA has *own (shared memory).
+  template <typename T>
+  static __device__ T Read(const T* own, int rank) {
+    static_assert(sizeof(T) == 8);
+    if constexpr (kCtas == 1) return *own;
+    uint64_t bits = 0;
+#if __CUDA_ARCH__ >= 900
+    uint32_t address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(address)
+        : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(own))), "r"(rank));
+    asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(bits) : "r"(address) : "memory");
+#endif
+    return reinterpret_cast<const T&>(bits);
+  }
+};
+
+// Thread block clusters, and single blocks where there are none (before sm_90 every cluster has one block).
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+#else
+  return 0;
+#endif
+}
+
+// Blocks of the cluster.
+__device__ __forceinline__ uint32_t ClusterBlocks() {
+#if __CUDA_ARCH__ >= 900
+  uint32_t blocks;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+#else
+  return 1;
+#endif
+}
+
+// Everything that threads of the cluster wrote before, to shared or global memory, is visible to all of them behind it.
+__device__ __forceinline__ void ClusterSync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
+// Where `local`, an address of this block's shared memory, lies in the block of that rank.
+template <typename T>
+__device__ __forceinline__ T* OfRank(T* local, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+  uint64_t remote;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(reinterpret_cast<uint64_t>(local)), "r"(rank));
+  return reinterpret_cast<T*>(remote);
+#else
+  return local;
+#endif
+}
+
+}  // namespace winnow::cuda

@@ -1,0 +1,80 @@
+#include "cache_rank/device/device_kv_shape.h"
+
+#include <gtest/gtest.h>
+
+#include "common/selection/presets.h"
+#include "tests/support/status_matchers.h"
+
+namespace winnow {
+namespace {
+
+using testing::HasSubstr;
+
+// Qwen3-14B.
+constexpr KvLayout kLayout = {
+    .num_layers = 40, .num_query_heads = 40, .num_kv_heads = 8, .head_dim = 128, .dtype = Dtype::kBf16};
+
+DeviceKvShape ShapeOf(std::string_view preset, RowTier rows = RowTier::kDevice) {
+  return DeviceKvShapeFor(FindPreset(preset).value(), kLayout, 8, 32768, 8 * 32768, rows);
+}
+
+TEST(DeviceKvShape, HoldsAllTokensAndABegunBlockOfEachSequence) {
+  EXPECT_EQ(ShapeOf("winnow").num_blocks, (8u * 1024 + 8) * 320);
+  EXPECT_EQ(ShapeOf("winnow").BlocksOf(33), 2u * 320);
+}
+
+TEST(DeviceKvShape, KeepsTheIndexesThatThePresetDeclares) {
+  EXPECT_TRUE(ShapeOf("winnow").key_copy);
+  EXPECT_EQ(ShapeOf("winnow").page_tokens, 0u);
+  EXPECT_EQ(ShapeOf("winnow").ring_queries, 0u);
+  EXPECT_FALSE(ShapeOf("quest").key_copy);
+  EXPECT_EQ(ShapeOf("quest").page_tokens, 16u);
+  EXPECT_GE(ShapeOf("async-token").ring_queries, 9u);
+  EXPECT_TRUE(ShapeOf("async-token").rotated_queries);
+}
+
+TEST(DeviceKvShape, BytesArePerTokenArithmetic) {
+  const DeviceKvShape shape = ShapeOf("winnow");
+  const DeviceKvBytes bytes = BytesOf(shape);
+  const size_t tokens = 8 * 32768 + 8 * 32;
+  EXPECT_EQ(bytes.rows, tokens * 163840);
+  EXPECT_EQ(bytes.key_copy, tokens * 320 * (128 + 4));
+  EXPECT_EQ(bytes.bounds, 0u);
+  EXPECT_EQ(bytes.past_queries, 0u);
+  // An index by position and two words per pool index.
+  EXPECT_EQ(bytes.residency, 8u * 320 * 4 * (32768 + 2 * 4096));
+}
+
+TEST(DeviceKvShape, WhatDoesNotFitIsToldPartByPart) {
+  const DeviceKvShape shape = ShapeOf("winnow");
+  EXPECT_THAT(CheckDeviceMemory(shape, size_t{60} << 30), IsOkStatus());
+  const absl::Status status = CheckDeviceMemory(shape, size_t{30} << 30);
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr("rows 40.04 GiB")));
+  EXPECT_THAT(status, FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr("or more with rows in DRAM")));
+}
+
+TEST(DeviceKvShape, SaysHowManyTokensWouldFit) {
+  // What does not depend on tokens: the image of a pool, block numbers and slot pages of 8 x 320 lists.
+  const size_t fixed = 8 * 320 * sizeof(uint32_t) * (32768 + 2 * 4096 + 1024 + 68);
+  const size_t tokens = ((size_t{30} << 30) - fixed) / (163840 + 320 * 132) / 32 * 32;
+  EXPECT_THAT(CheckDeviceMemory(ShapeOf("winnow"), size_t{30} << 30),
+              FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr(absl::StrCat(tokens, " tokens would fit"))));
+}
+
+TEST(DeviceKvShape, RowsInDramTakeNoDeviceMemory) {
+  EXPECT_THAT(CheckDeviceMemory(ShapeOf("winnow", RowTier::kPinnedHost), size_t{30} << 30), IsOkStatus());
+}
+
+TEST(DeviceKvShape, RefusesWhatGpusDoNotServe) {
+  for (const std::string_view built : {"winnow", "depth", "async-token", "exact-token", "quest", "hisparse"}) {
+    EXPECT_THAT(CheckDeviceSpec(FindPreset(built).value()), IsOkStatus()) << built;
+  }
+  for (const std::string_view other : {"lserve", "psa", "sparseserve", "fixed", "dense"}) {
+    EXPECT_THAT(CheckDeviceSpec(FindPreset(other).value()),
+                FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("on a GPU cannot serve")))
+        << other;
+  }
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,168 @@
+// Clusters whose inference ranks compute on GPUs, here GPUs made of host memory (tests/support/host_gpu), with cache
+// ranks on the CPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <future>
+#include <map>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/golden.h"
+#include "tests/support/temp_dir.h"
+
+namespace winnow::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+// As for the CPU in golden_test.cc, and as much again because what enters a matrix is rounded to bf16, too.
+constexpr double kLogitTolerance = 0.2;
+
+Process::Environment HostGpus() {
+  return {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}};
+}
+
+std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = HostGpus()) {
+  Cluster::Options options;
+  options.flags = std::move(flags);
+  options.environment = std::move(environment);
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  if (!cluster.ok()) {
+    ADD_FAILURE() << cluster.status().message();
+    return nullptr;
+  }
+  return *std::move(cluster);
+}
+
+TEST(Gpu, DenseAnswersAreThoseOfTheReference) {
+  const auto cluster = StartCluster({"--device=cuda", "--selection=dense", "--max-running=4"});
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("computes on GPU 0"));
+  for (const GoldenCase& golden : DemoGolden()) {
+    const Completion completion =
+        Complete(cluster->http(), GreedyRequest(golden.prompt, static_cast<int>(golden.greedy.size())));
+    ASSERT_TRUE(completion.ok()) << golden.name << ": " << completion.error;
+    for (size_t step = 0; step < golden.greedy.size() && golden.margin[step] > 2 * kLogitTolerance; ++step) {
+      ASSERT_EQ(completion.ids.at(step), golden.greedy[step]) << golden.name << ", step " << step;
+    }
+  }
+}
+
+// A selection, a query head's own lists, the guard's corrections: everything that a step waits for in host memory.
+TEST(Gpu, AnswersAreTheSameAloneOrInABatch) {
+  const auto cluster = StartCluster({"--device=cuda", "--budget=256", "--max-context=8192"});
+  ASSERT_NE(cluster, nullptr);
+  const auto request = [](const char* selection) {
+    Json request = GreedyRequest(DemoCaseOfAtLeast(2000).prompt, 24);
+    request["winnow"] = {{"selection", selection}};
+    return request;
+  };
+  const char* const kSelections[] = {"winnow", "async-token", "lserve,budget=256", "winnow,min_captured_mass=0.95"};
+  std::vector<std::future<Completion>> together;
+  std::map<std::string, TokenIds> alone;
+  for (const char* selection : kSelections) {
+    const Completion completion = Complete(cluster->http(), request(selection));
+    if (completion.status == 400) continue;  // not a specification of this version
+    ASSERT_TRUE(completion.ok()) << selection << ": " << completion.error;
+    ASSERT_GT(completion.Stat("streamed_rows"), 0) << selection;
+    alone[selection] = completion.ids;
+  }
+  for (const auto& [selection, ids] : alone) {
+    together.push_back(std::async(std::launch::async,
+                                  [&, name = selection] { return Complete(cluster->http(), request(name.c_str())); }));
+  }
+  size_t i = 0;
+  for (const auto& [selection, ids] : alone) EXPECT_EQ(together[i++].get().ids, ids) << selection;
+}
+
+// With log probabilities the logits come to the host, which then draws; without them the GPU does.
+TEST(Gpu, DrawsTheTokensThatTheHostWouldDraw) {
+  const auto cluster = StartCluster({"--device=cuda", "--max-context=4096"});
+  ASSERT_NE(cluster, nullptr);
+  for (const Json& sampling : {Json{{"temperature", 1.2}}, Json{{"temperature", 2.0}, {"top_p", 0.9}},
+                               Json{{"temperature", 1.5}, {"top_k", 7}}, Json{{"temperature", 1.5}, {"min_p", 0.02}},
+                               Json{{"temperature", 0.0}}}) {
+    Json request = GreedyRequest(DemoText(60), 40);
+    request.update(sampling);
+    request["seed"] = 11;
+    const Completion drawn = Complete(cluster->http(), request);
+    request["logprobs"] = 1;
+    const Completion sampled = Complete(cluster->http(), request);
+    ASSERT_TRUE(drawn.ok() && sampled.ok()) << drawn.error << sampled.error;
+    EXPECT_EQ(drawn.ids, sampled.ids) << sampling.dump();
+  }
+}
+
+TEST(Gpu, AFailedGpuEndsItsRankAndItsRequestsGoOnElsewhere) {
+  const TempDir folder;
+  const std::string fault = folder.path() + "/fault";
+  Process::Environment environment = HostGpus();
+  environment.emplace_back("WINNOW_HOST_GPU_FAULT", fault);
+  const auto cluster =
+      StartCluster({"--device=cuda", "--inference-ranks=2", "--budget=256", "--max-context=8192"}, environment);
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("computes on GPU 1")) << "a GPU each";
+  const Json request = GreedyRequest(DemoCaseOfAtLeast(1600).prompt, 60);
+  const Completion undisturbed = Complete(cluster->http(), request);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
+
+  const std::vector<pid_t> ranks = cluster->Pids("inference-rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  int failed = -1;
+  const Completion disturbed = StreamCompletion(cluster->http(), request, [&](size_t tokens) {
+    if (tokens < 10 || failed >= 0) return true;
+    for (int rank = 0; rank < 2; ++rank) {
+      if (cluster->MetricsOf("inference-" + std::to_string(rank)).Value("winnow_num_requests_running") > 0)
+        failed = rank;
+    }
+    if (failed >= 0) std::ofstream(fault) << ranks[failed];
+    return true;
+  });
+  ASSERT_GE(failed, 0) << "no rank was caught at work";
+  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
+  EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  EXPECT_GE(disturbed.Stat("reattach_count"), 1);
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return !IsAlive(ranks[failed]); }));
+  const std::string log = cluster->process().Log();
+  EXPECT_THAT(log, HasSubstr("GPU failure"));
+  EXPECT_THAT(log, HasSubstr("cudaErrorIllegalAddress"));
+  EXPECT_THAT(log, HasSubstr("last work: decode of 1 rows"));
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return cluster->Pids("inference-rank").size() == 2; }))
+      << "it has not been started again";
+}
+
+// What `winnow up` says before it ends with an error.
+std::string FailureOf(std::vector<std::string> flags, const Process::Environment& environment) {
+  std::vector<std::string> arguments = {WinnowBinary(),           "up",
+                                        "--model=" + DemoModel(), "--http=127.0.0.1:0",
+                                        "--grpc=127.0.0.1:0",     "--metrics=127.0.0.1:0"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  Process up(arguments, environment);
+  EXPECT_EQ(up.Wait(milliseconds(20'000)), 1);
+  return up.Log();
+}
+
+TEST(Gpu, WhatIsAskedForAndCannotBeIsSaid) {
+  const Process::Environment none = {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}};
+  EXPECT_THAT(FailureOf({"--device=cuda"}, none),
+              HasSubstr("--device=cuda: no CUDA: there is no file /no/such/plugin.so"));
+  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 2"));
+  EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus()),
+              HasSubstr("on GPUs KV rows are bf16, not f32"));
+  EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
+}
+
+TEST(Gpu, AutoComputesOnTheCpuAndSaysWhy) {
+  const auto cluster = StartCluster({}, {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}});
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("(--device=auto: no CUDA: there is no file /no/such/plugin.so"));
+  const auto other = StartCluster({"--kv-dtype=f32"});
+  ASSERT_NE(other, nullptr);
+  EXPECT_THAT(other->process().Log(), HasSubstr("kernels (--device=auto: on GPUs KV rows are bf16, not f32"));
+}
+
+}  // namespace
+}  // namespace winnow::e2e

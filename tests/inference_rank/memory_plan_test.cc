@@ -1,0 +1,78 @@
+#include "inference_rank/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/selection/presets.h"
+#include "inference_rank/prefill_arena.h"
+#include "inference_rank/working_set.h"
+
+namespace winnow {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr uint64_t kGib = uint64_t{1} << 30;
+
+// Qwen3-14B: 163,840 bytes of KV per token.
+MemoryNeeds Needs() {
+  MemoryNeeds needs;
+  needs.layout = {.num_layers = 40, .num_query_heads = 40, .num_kv_heads = 8, .head_dim = 128, .dtype = Dtype::kBf16};
+  needs.selection = *FindPreset("winnow");
+  needs.max_context_tokens = 32768;
+  needs.max_running = 64;
+  needs.weights_bytes = 28 * kGib;
+  needs.activation_bytes = kGib;
+  needs.memory_name = "GPU 0's memory";
+  needs.is_exclusive = true;
+  return needs;
+}
+
+uint64_t SequenceSlotBytes(const MemoryNeeds& needs) {
+  return WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens) * uint64_t{kSlotPageTokens} *
+         needs.layout.row_bytes();
+}
+
+TEST(MemoryPlan, PartsAddUpToWhatIsThere) {
+  const MemoryNeeds needs = Needs();
+  const MemoryPlan plan = PlanMemory(needs, 139 * kGib).value();
+  EXPECT_EQ(plan.prefill_bytes, 2 * PrefillArena::BytesNeeded(needs.layout, needs.max_context_tokens));
+  EXPECT_EQ(plan.slot_bytes, 64 * SequenceSlotBytes(needs)) << "all that 64 sequences can need";
+  EXPECT_LE(plan.total_bytes(), 139 * kGib);
+}
+
+TEST(MemoryPlan, SlotsOfAGpuTakeWhatTheRestLeaves) {
+  // 28 GiB of weights, 1 of activations, 10 of prefill leave 33 of 72.
+  const MemoryNeeds needs = Needs();
+  const MemoryPlan plan = PlanMemory(needs, 72 * kGib).value();
+  const uint64_t rest = 72 * kGib - plan.weights_bytes - plan.activation_bytes - plan.prefill_bytes;
+  EXPECT_LE(plan.slot_bytes, rest / 10 * 9);
+  EXPECT_GT(plan.slot_bytes, rest / 10 * 9 - kGib / 100);
+  EXPECT_GE(plan.slot_bytes, 20 * SequenceSlotBytes(needs));
+}
+
+TEST(MemoryPlan, OfSharedMemoryResidentKvTakesTwoFifths) {
+  MemoryNeeds needs = Needs();
+  needs.is_exclusive = false;
+  const MemoryPlan plan = PlanMemory(needs, 72 * kGib).value();
+  EXPECT_LE(plan.slot_bytes, 72 * kGib * 2 / 5);
+}
+
+TEST(MemoryPlan, WhatDoesNotFitIsAddedUp) {
+  const absl::Status status = PlanMemory(Needs(), 24 * kGib).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr("the model does not fit: weights 28672.0 MiB + resident KV "));
+  EXPECT_THAT(message, HasSubstr(" + activations 1024.0 MiB = "));
+  EXPECT_THAT(message, HasSubstr(" of 24576.0 MiB of GPU 0's memory available"));
+}
+
+TEST(MemoryPlan, APromptOfTheLongestContextMustFit) {
+  MemoryNeeds needs = Needs();
+  needs.prefill_memory_bytes = kGib;
+  EXPECT_THAT(std::string(PlanMemory(needs, 139 * kGib).status().message()),
+              HasSubstr("cannot hold a prompt of 32768 tokens, which needs 5120.0 MiB"));
+}
+
+}  // namespace
+}  // namespace winnow

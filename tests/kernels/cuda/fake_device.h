@@ -1,0 +1,58 @@
+#pragma once
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+
+namespace winnow::cuda {
+
+class FakeMemory final : public DeviceMemory {
+ public:
+  explicit FakeMemory(size_t bytes) : bytes_(bytes, 0xff) {}
+  void* data() const override { return const_cast<uint8_t*>(bytes_.data()); }
+  size_t bytes() const override { return bytes_.size(); }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+// A device without a GPU: memory of the host, and streams that do everything at once. A peer's memory cannot be mapped
+// really; what Import gives is memory of its own.
+class FakeDevice final : public Device {
+ public:
+  explicit FakeDevice(std::string pci_bus_id) { info_.pci_bus_id = std::move(pci_bus_id); }
+
+  const DeviceInfo& info() const override { return info_; }
+  int ordinal() const override { return 0; }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) override {
+    return std::make_unique<FakeMemory>(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) override {
+    return std::make_unique<FakeMemory>(bytes);
+  }
+  Stream NewStream(bool) override { return nullptr; }
+  void CopyAsync(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
+  void FillAsync(void* to, int byte, size_t bytes, Stream) override { std::memset(to, byte, bytes); }
+  absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
+  absl::Status CheckLaunches() override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream, const std::function<void(Stream)>&) override {
+    return absl::UnimplementedError("no graphs");
+  }
+  absl::StatusOr<double> TimeUs(Stream, const std::function<void(Stream)>&) override { return 0; }
+  absl::Status EnablePeerAccess(int) override { return absl::OkStatus(); }
+  absl::StatusOr<IpcHandle> Export(const DeviceMemory&) override { return IpcHandle{}; }
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> Import(const IpcHandle&, size_t bytes) override {
+    if (!import_error.ok()) return import_error;
+    return std::make_unique<FakeMemory>(bytes);
+  }
+
+  absl::Status import_error;
+
+ private:
+  DeviceInfo info_;
+};
+
+}  // namespace winnow::cuda

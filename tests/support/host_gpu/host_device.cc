@@ -1,0 +1,125 @@
+#include "tests/support/host_gpu/host_device.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+
+namespace winnow::test {
+namespace {
+
+constexpr size_t kTotalBytes = size_t{8} << 30;
+constexpr auto kAlignment = std::align_val_t(256);
+
+class HostMemory final : public cuda::DeviceMemory {
+ public:
+  explicit HostMemory(size_t bytes) : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {
+    std::memset(data_, 0xff, bytes);  // NaN: nobody may count on zeros
+  }
+  ~HostMemory() override { ::operator delete(data_, kAlignment); }
+  void* data() const override { return data_; }
+  size_t bytes() const override { return bytes_; }
+
+ private:
+  void* const data_;
+  const size_t bytes_;
+};
+
+class HostGraph final : public cuda::Graph {
+ public:
+  explicit HostGraph(std::function<void(cuda::Stream)> enqueue) : enqueue_(std::move(enqueue)) {}
+  void Launch(cuda::Stream stream) override { enqueue_(stream); }
+
+ private:
+  const std::function<void(cuda::Stream)> enqueue_;
+};
+
+class HostDevice final : public cuda::Device {
+ public:
+  explicit HostDevice(int ordinal) : ordinal_(ordinal) {
+    info_.name = "host memory";
+    info_.compute_major = 9;
+    info_.num_multiprocessors = 1;
+    info_.total_bytes = info_.free_bytes = kTotalBytes;
+    info_.pci_bus_id = "none";
+    if (const char* path = std::getenv("WINNOW_HOST_GPU_FAULT"); path != nullptr) fault_file_ = path;
+  }
+
+  absl::Status Wait() {
+    if (!fault_file_.empty() && !failed_) {
+      std::ifstream file(fault_file_);
+      pid_t pid = 0;
+      failed_ = file >> pid && pid == getpid();
+    }
+    if (failed_) return absl::InternalError("on the GPU: cudaErrorIllegalAddress, as it was asked for");
+    return absl::OkStatus();
+  }
+
+  const cuda::DeviceInfo& info() const override { return info_; }
+  int ordinal() const override { return ordinal_; }
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Allocate(size_t bytes) override {
+    if (bytes > info_.free_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked, ", info_.free_bytes, " free"));
+    }
+    return std::make_unique<HostMemory>(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
+  cuda::Stream NewStream(bool) override { return nullptr; }
+  void CopyAsync(void* to, const void* from, size_t bytes, cuda::Stream) override { std::memcpy(to, from, bytes); }
+  void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
+  absl::Status Synchronize(cuda::Stream) override { return Wait(); }
+  absl::Status SynchronizeAll() override { return Wait(); }
+  absl::Status CheckLaunches() override { return absl::OkStatus(); }
+  std::unique_ptr<cuda::Event> NewEvent() override;
+  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
+                                                       const std::function<void(cuda::Stream)>& enqueue) override {
+    return std::make_unique<HostGraph>(enqueue);
+  }
+  absl::StatusOr<double> TimeUs(cuda::Stream stream, const std::function<void(cuda::Stream)>& enqueue) override {
+    enqueue(stream);
+    return 1.0;
+  }
+  absl::Status EnablePeerAccess(int) override { return absl::OkStatus(); }
+  absl::StatusOr<cuda::IpcHandle> Export(const cuda::DeviceMemory&) override {
+    return absl::FailedPreconditionError("memory of this process cannot be shared");
+  }
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Import(const cuda::IpcHandle&, size_t) override {
+    return absl::FailedPreconditionError("memory of this process cannot be shared");
+  }
+
+ private:
+  const int ordinal_;
+  cuda::DeviceInfo info_;
+  std::string fault_file_;
+  bool failed_ = false;
+};
+
+class HostEvent final : public cuda::Event {
+ public:
+  explicit HostEvent(HostDevice& device) : device_(device) {}
+  void Record(cuda::Stream) override {}
+  void Hold(cuda::Stream) override {}
+  absl::Status Wait() override { return device_.Wait(); }
+
+ private:
+  HostDevice& device_;
+};
+
+std::unique_ptr<cuda::Event> HostDevice::NewEvent() {
+  return std::make_unique<HostEvent>(*this);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<cuda::Device>> OpenHostDevice(int ordinal) {
+  if (ordinal < 0 || ordinal >= kHostDevices) {
+    return absl::NotFoundError(absl::StrCat("GPU ", ordinal, " was asked for, and there are ", kHostDevices));
+  }
+  return std::make_unique<HostDevice>(ordinal);
+}
+
+}  // namespace winnow::test

@@ -1,0 +1,363 @@
+#include "tests/support/host_gpu/host_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "common/base/check.h"
+#include "inference_rank/philox.h"
+#include "kernels/kernel_table.h"
+#include "tests/support/host_gpu/host_device.h"
+
+namespace winnow::test {
+namespace {
+
+using cuda::Stream;
+
+const KernelTable& Cpu() {
+  static const KernelTable& table = **CpuKernels();
+  return table;
+}
+Executor& Team() {
+  thread_local const std::unique_ptr<Executor> team = Cpu().new_executor(1);
+  return *team;
+}
+
+float FromBf16(uint16_t value) {
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+uint16_t ToBf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+std::vector<float> FromBf16(const void* values, size_t count) {
+  std::vector<float> out(count);
+  for (size_t i = 0; i < count; ++i) out[i] = FromBf16(static_cast<const uint16_t*>(values)[i]);
+  return out;
+}
+void Store(const std::vector<float>& values, Dtype dtype, void* out) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == Dtype::kF32) {
+      static_cast<float*>(out)[i] = values[i];
+    } else {
+      static_cast<uint16_t*>(out)[i] = ToBf16(values[i]);
+    }
+  }
+}
+
+void Embed(Stream, const cuda::EmbedParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    const auto* from =
+        static_cast<const uint16_t*>(p.embedding) + static_cast<size_t>(p.token_ids[row]) * p.hidden_size;
+    for (int i = 0; i < p.hidden_size; ++i) p.x[static_cast<size_t>(row) * p.hidden_size + i] = FromBf16(from[i]);
+  }
+}
+
+void RmsNorm(Stream, const cuda::RmsNormParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    const float* x = p.x + static_cast<size_t>(row) * p.hidden_size;
+    double squares = 0;
+    for (int i = 0; i < p.hidden_size; ++i) squares += static_cast<double>(x[i]) * x[i];
+    const float scale = static_cast<float>(1 / std::sqrt(squares / p.hidden_size + p.epsilon));
+    auto* out = static_cast<uint16_t*>(p.out) + static_cast<size_t>(row) * p.hidden_size;
+    for (int i = 0; i < p.hidden_size; ++i) out[i] = ToBf16(x[i] * scale * p.weight[i]);
+  }
+}
+
+void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
+  const size_t q_features = static_cast<size_t>(p.num_query_heads) * p.head_dim;
+  const size_t features = q_features + 2 * static_cast<size_t>(p.num_kv_heads) * p.head_dim;
+  const size_t row_elements = 2 * static_cast<size_t>(p.head_dim);
+  std::vector<float> qkv(p.num_rows * features), q(p.num_rows * q_features), pre_rope(q.size());
+  std::vector<uint16_t> rows(p.num_rows * p.num_kv_heads * row_elements);
+  for (int row = 0; row < p.num_rows; ++row) {
+    for (size_t i = 0; i < features; ++i) {
+      qkv[row * features + i] = p.qkv[row * p.qkv_stride + i] + (p.qkv_bias == nullptr ? 0 : p.qkv_bias[i]);
+    }
+  }
+  Cpu().rope_append(Team(), {.qkv = qkv.data(),
+                             .qkv_stride = static_cast<int64_t>(features),
+                             .num_rows = p.num_rows,
+                             .num_query_heads = p.num_query_heads,
+                             .num_kv_heads = p.num_kv_heads,
+                             .head_dim = p.head_dim,
+                             .q_norm_weight = p.q_norm_weight,
+                             .k_norm_weight = p.k_norm_weight,
+                             .norm_epsilon = p.norm_epsilon,
+                             .positions = p.positions,
+                             .rope_inv_freq = p.rope_inv_freq,
+                             .rope_attention_factor = p.rope_attention_factor,
+                             .kv_dtype = Dtype::kBf16,
+                             .q_pre_rope = pre_rope.data(),
+                             .q = q.data(),
+                             .kv_rows = rows.data()});
+  if (p.q != nullptr) std::copy(q.begin(), q.end(), p.q);
+  if (p.q_bf16 != nullptr) Store(q, Dtype::kBf16, p.q_bf16);
+  if (p.q_pre_rope != nullptr) std::copy(pre_rope.begin(), pre_rope.end(), p.q_pre_rope);
+  if (p.kv_mirror != nullptr) std::memcpy(p.kv_mirror, rows.data(), rows.size() * sizeof(uint16_t));
+  for (size_t i = 0; p.kv_destinations != nullptr && i < static_cast<size_t>(p.num_rows) * p.num_kv_heads; ++i) {
+    if (p.kv_destinations[i] == nullptr) continue;
+    std::memcpy(p.kv_destinations[i], rows.data() + i * row_elements, row_elements * sizeof(uint16_t));
+  }
+}
+
+void SiluMul(Stream, const cuda::SiluMulParams& p) {
+  const size_t n = p.intermediate_size;
+  for (int row = 0; row < p.num_rows; ++row) {
+    for (size_t i = 0; i < n; ++i) {
+      const size_t gate = row * 2 * n + i, up = gate + n;
+      const bool f32 = p.dtype == Dtype::kF32;
+      const auto* wide = static_cast<const float*>(p.gate_up);
+      const auto* narrow = static_cast<const uint16_t*>(p.gate_up);
+      const float g = f32 ? wide[gate] : FromBf16(narrow[gate]), u = f32 ? wide[up] : FromBf16(narrow[up]);
+      static_cast<uint16_t*>(p.out)[row * n + i] = ToBf16(g / (1 + std::exp(-g)) * u);
+    }
+  }
+}
+
+size_t NoScratch(int, int) {
+  return 0;
+}
+
+// As Sampler draws: all candidates in descending order, sums in f64.
+uint32_t DrawToken(const cuda::SampleRow& row, std::vector<float> logits) {
+  std::vector<uint32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
+  if (row.temperature <= 0) return order[0];
+  if (row.top_k > 0) order.resize(std::min<size_t>(row.top_k, order.size()));
+  std::vector<double> weights;
+  for (const uint32_t id : order) {
+    weights.push_back(std::exp(static_cast<double>(logits[id] / row.temperature) - logits[order[0]] / row.temperature));
+  }
+  const auto sum = [&](size_t count) { return std::accumulate(weights.begin(), weights.begin() + count, 0.0); };
+  if (row.top_p < 1) {
+    size_t kept = 1;
+    while (kept < weights.size() && sum(kept) < row.top_p * sum(weights.size())) ++kept;
+    weights.resize(kept);
+  }
+  while (row.min_p > 0 && weights.size() > 1 && weights.back() < row.min_p) weights.pop_back();
+  double left = PhiloxUniform(row.seed, row.sample_index, row.token_index) * sum(weights.size());
+  size_t drawn = 0;
+  while (drawn + 1 < weights.size() && (left -= weights[drawn]) >= 0) ++drawn;
+  return order[drawn];
+}
+
+void Sample(Stream, const cuda::SampleParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    const float* logits = p.logits + static_cast<size_t>(row) * p.vocab_size;
+    p.token_ids[row] = DrawToken(p.rows[row], {logits, logits + p.vocab_size});
+  }
+}
+
+size_t MatrixBytes(int out_features, int in_features, Dtype) {
+  return static_cast<size_t>(out_features) * in_features * sizeof(uint16_t);
+}
+
+// On the device a matrix of bf16 lies row-major. What the CPU's kernels read is made from it at its first use.
+const void* PackedFor(const cuda::DeviceMatrix& matrix) {
+  struct Packed {
+    std::unique_ptr<std::byte[]> memory;
+    void* data;
+  };
+  static std::map<const void*, Packed> all;
+  const auto found = all.find(matrix.data);
+  if (found != all.end()) return found->second.data;
+  const size_t bytes = PackedBytes(matrix.out_features, matrix.in_features, Dtype::kBf16);
+  Packed packed{std::make_unique<std::byte[]>(bytes + 64), nullptr};
+  packed.data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(packed.memory.get()) + 63) / 64 * 64);
+  Cpu().pack({.weight = matrix.data,
+              .dtype = Dtype::kBf16,
+              .out_features = matrix.out_features,
+              .in_features = matrix.in_features,
+              .packed_dtype = Dtype::kBf16,
+              .packed = packed.data});
+  return all.emplace(matrix.data, std::move(packed)).first->second.data;
+}
+
+void Pack(Stream, const void* row_major, const cuda::DeviceMatrix& matrix) {
+  if (row_major == matrix.data) return;
+  std::memcpy(const_cast<void*>(matrix.data), row_major,
+              MatrixBytes(matrix.out_features, matrix.in_features, matrix.dtype));
+}
+
+template <typename Params>
+void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
+  const int in = p.weight.in_features, out = p.weight.out_features;
+  std::vector<float> x(static_cast<size_t>(p.num_rows) * in), y(static_cast<size_t>(p.num_rows) * out);
+  for (int row = 0; row < p.num_rows; ++row) {
+    const std::vector<float> one = FromBf16(static_cast<const uint16_t*>(p.x) + row * p.x_stride, in);
+    std::copy(one.begin(), one.end(), x.begin() + static_cast<size_t>(row) * in);
+  }
+  cpu(Team(), {.x = x.data(),
+               .x_stride = in,
+               .num_rows = p.num_rows,
+               .weight = {.data = PackedFor(p.weight), .out_features = out, .in_features = in, .dtype = Dtype::kBf16},
+               .y = y.data(),
+               .y_stride = out});
+  for (int row = 0; row < p.num_rows; ++row) {
+    for (int i = 0; i < out; ++i) {
+      const float value = y[static_cast<size_t>(row) * out + i];
+      const size_t at = static_cast<size_t>(row * p.y_stride + i);
+      if (p.y_dtype == Dtype::kBf16) {
+        static_cast<uint16_t*>(p.y)[at] = ToBf16(value);
+      } else {
+        float& sum = static_cast<float*>(p.y)[at];
+        sum = p.accumulate ? sum + value : value;
+      }
+    }
+  }
+}
+
+void DecodeMatmul(Stream, const cuda::DecodeMatmulParams& p) {
+  Matmul(Cpu().decode_matmul, p);
+}
+void PrefillMatmul(Stream, const cuda::PrefillMatmulParams& p) {
+  Matmul(Cpu().prefill_matmul, p);
+}
+size_t PrefillWorkspace(int) {
+  return 0;
+}
+
+size_t AttentionScratch(const cuda::DecodeAttentionParams&) {
+  return 256;
+}
+
+void DecodeAttention(Stream, const cuda::DecodeAttentionParams& p) {
+  WINNOW_CHECK(p.kv_dtype == Dtype::kBf16);
+  const size_t num_lists = static_cast<size_t>(p.num_rows) * p.num_kv_heads;
+  std::vector<std::vector<uint32_t>> lists(num_lists);
+  std::vector<const uint32_t*> slots;
+  std::vector<uint32_t> counts;
+  size_t total = 0;
+  for (size_t l = 0; l < num_lists; ++l) {
+    const cuda::AttentionList& list = p.lists[l];
+    for (uint32_t j = 0; j < list.count(); ++j) {
+      const uint32_t recent = j - list.sinks - list.selected_count;
+      const uint32_t local = j < list.sinks ? j
+                             : j < list.sinks + list.selected_count
+                                 ? list.pool_base + p.selected[list.selected_first + j - list.sinks]
+                                 : list.ring_base + (list.recent_begin + recent) % list.ring_tokens;
+      const uint32_t page = p.pages[list.first_page + local / kSlotPageTokens];
+      lists[l].push_back(page * kSlotPageTokens + local % kSlotPageTokens);
+    }
+    WINNOW_CHECK(list.count() >= 1 && list.count() <= p.max_count);
+    slots.push_back(lists[l].data());
+    counts.push_back(list.count());
+    total += list.count();
+  }
+  const size_t heads = static_cast<size_t>(p.num_rows) * p.num_query_heads;
+  const size_t group = p.num_query_heads / p.num_kv_heads;
+  std::vector<float> out(heads * p.head_dim), lse(heads);
+  std::vector<std::byte> scratch(DecodeAttentionScratchBytes(total * group, heads, p.head_dim));
+  Cpu().decode_attention(Team(), {.q = p.q,
+                                  .num_rows = p.num_rows,
+                                  .num_query_heads = p.num_query_heads,
+                                  .num_kv_heads = p.num_kv_heads,
+                                  .head_dim = p.head_dim,
+                                  .scale = p.scale,
+                                  .slot_pool = p.slot_pool,
+                                  .kv_dtype = Dtype::kBf16,
+                                  .slots = slots.data(),
+                                  .slot_counts = counts.data(),
+                                  .out = out.data(),
+                                  .lse = lse.data(),
+                                  .scratch = scratch.data()});
+  Store(out, p.out_dtype, p.out);
+  if (p.lse != nullptr) std::copy(lse.begin(), lse.end(), p.lse);
+}
+
+void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
+  WINNOW_CHECK(p.streaming_window == nullptr);
+  const size_t elements = static_cast<size_t>(p.num_queries) * p.num_query_heads * p.head_dim;
+  const std::vector<float> q = FromBf16(p.q, elements);
+  std::vector<float> out(elements);
+  Cpu().prefill_attention(Team(), {.q = q.data(),
+                                   .num_queries = p.num_queries,
+                                   .first_position = p.first_position,
+                                   .num_query_heads = p.num_query_heads,
+                                   .num_kv_heads = p.num_kv_heads,
+                                   .head_dim = p.head_dim,
+                                   .scale = p.scale,
+                                   .kv = p.kv,
+                                   .kv_head_stride = p.kv_head_stride,
+                                   .kv_dtype = Dtype::kBf16,
+                                   .out = out.data()});
+  Store(out, Dtype::kBf16, p.out);
+}
+
+void BeginChunk(Stream, const cuda::BeginChunkParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    p.positions[row] = p.first_position + row;
+    for (int head = 0; head < p.num_kv_heads; ++head) {
+      p.kv_destinations[row * p.num_kv_heads + head] =
+          static_cast<std::byte*>(p.rows) + (head * p.head_stride + p.first_position + row) * p.row_bytes;
+    }
+  }
+}
+
+// In an order of its own: whoever counts on another one sees it here.
+void MoveRows(Stream, const cuda::MoveRowsParams& p) {
+  for (uint32_t i = p.num_moves; i > 0; --i) std::memcpy(p.moves[i - 1].to, p.moves[i - 1].from, p.row_bytes);
+}
+
+// Members that are not named stay null.
+struct HostKernels {
+  cuda::AttentionKernels attention{};
+  cuda::ElementwiseKernels elementwise{};
+  cuda::MatmulKernels matmul{};
+  cuda::PrefillAttentionKernels prefill{};
+  cuda::RowKernels rows{};
+  cuda::StepKernels step{};
+  cuda::CudaTable table;
+
+  HostKernels() {
+    attention.decode_attention_scratch_bytes = AttentionScratch;
+    attention.decode_attention = DecodeAttention;
+    elementwise.embed = Embed;
+    elementwise.rms_norm = RmsNorm;
+    elementwise.rope_append = RopeAppend;
+    elementwise.silu_mul = SiluMul;
+    elementwise.sample_scratch_bytes = NoScratch;
+    elementwise.sample = Sample;
+    matmul.packed_bytes = MatrixBytes;
+    matmul.pack = Pack;
+    matmul.decode_scratch_bytes = NoScratch;
+    matmul.decode_matmul = DecodeMatmul;
+    matmul.open_prefill_plans = [] { return std::unique_ptr<cuda::PrefillPlans>(); };
+    matmul.prefill_workspace_bytes = PrefillWorkspace;
+    matmul.prefill_matmul = PrefillMatmul;
+    prefill.prefill_attention = PrefillAttention;
+    rows.move_rows = MoveRows;
+    step.begin_chunk = BeginChunk;
+    table.abi = cuda::kCudaAbi;
+    table.attention = &attention;
+    table.elementwise = &elementwise;
+    table.matmul = &matmul;
+    table.prefill = &prefill;
+    table.rows = &rows;
+    table.step = &step;
+    table.device_count = [] { return kHostDevices; };
+    table.why_none = [] { return "there is host memory"; };
+    table.open_device = OpenHostDevice;
+    table.versions = [] { return cuda::CudaVersions(); };
+    table.can_access_peer = [](int, int) { return true; };
+  }
+};
+
+}  // namespace
+
+const cuda::CudaTable& HostGpuTable() {
+  static const HostKernels kernels;
+  return kernels.table;
+}
+
+}  // namespace winnow::test

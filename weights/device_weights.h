@@ -1,0 +1,114 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// Part `index` of a model that `count` GPUs hold together: q, k, v, gate and up are split by their outputs (whole
+// heads), o and down by their inputs, so that each GPU's o and down give a summand of the residual. The rest is held
+// whole.
+struct WeightShard {
+  int index = 0;
+  int count = 1;
+};
+
+// Which weights are held: a cache rank that predicts queries from the residual needs the q rows, norms and biases
+// alone.
+enum class WeightParts : uint8_t { kAll, kQueryProjections };
+
+struct DeviceWeightOptions {
+  Dtype dtype = Dtype::kBf16;  // of the matrices: kBf16 or kF8, rounded from bf16
+  WeightShard shard;
+  WeightParts parts = WeightParts::kAll;
+};
+
+// Weights of one decoder layer in device memory. Norms and biases are f32; an absent one is null.
+struct DeviceLayerWeights {
+  const float* input_norm = nullptr;  // [hidden_size]
+  cuda::DeviceMatrix qkv;             // hidden_size -> q heads, k heads, v heads; q heads alone for kQueryProjections
+  const float* qkv_bias = nullptr;    // [qkv_features]
+  const float* q_norm = nullptr;      // [head_dim]
+  const float* k_norm = nullptr;      // [head_dim]
+  cuda::DeviceMatrix o;               // q_features -> hidden_size
+  const float* post_attention_norm = nullptr;  // [hidden_size]
+  cuda::DeviceMatrix gate_up;                  // hidden_size -> gate, then up
+  cuda::DeviceMatrix down;                     // intermediate_size -> hidden_size
+};
+
+// What of a config the device path cannot compute: UNIMPLEMENTED names it. Also checks that the shard divides the heads
+// and the intermediate size.
+absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options);
+
+// The shape that one shard computes with: heads and intermediate size divided.
+ModelConfig ShardConfig(const ModelConfig& config, WeightShard shard);
+
+// Bytes of one GPU's weights: exactly what loading allocates and keeps.
+size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options);
+
+// All weights of a model on one GPU, in one allocation. Immutable once loaded, but for the query bias of synthetic
+// ones. While loading, the largest matrix lies in device memory a second time.
+class DeviceWeights {
+ public:
+  // Checks names, shapes, dtypes and finiteness. INVALID_ARGUMENT names file and tensor; RESOURCE_EXHAUSTED says by how
+  // much the weights do not fit, before anything is read.
+  static absl::StatusOr<std::unique_ptr<DeviceWeights>> Load(const cuda::CudaTable& table, cuda::Device& device,
+                                                             const Checkpoint& checkpoint, const ModelConfig& config,
+                                                             const DeviceWeightOptions& options = {});
+  // Random weights of the real shapes: normal values that keep the size of activations, a pure function of the seed,
+  // norms of one. With query_bias (even where the config has none) the queries get a bias of zeros that
+  // SetQueryBias changes.
+  static absl::StatusOr<std::unique_ptr<DeviceWeights>> Synthesize(const cuda::CudaTable& table, cuda::Device& device,
+                                                                   const ModelConfig& config, uint64_t seed,
+                                                                   bool query_bias,
+                                                                   const DeviceWeightOptions& options = {});
+
+  const ModelConfig& config() const { return config_; }  // of this shard
+  WeightShard shard() const { return options_.shard; }
+  Dtype dtype() const { return options_.dtype; }
+  const DeviceLayerWeights& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
+  const void* embedding() const { return embedding_; }            // [vocab_size, hidden_size] bf16
+  const float* final_norm() const { return final_norm_; }         // [hidden_size]
+  const cuda::DeviceMatrix& lm_head() const { return lm_head_; }  // hidden_size -> vocab_size
+  size_t bytes() const { return memory_->bytes(); }
+  // Bytes that one decode step reads of them, whatever the batch: all matrices, without the embedding.
+  size_t bytes_per_step() const;
+  const std::vector<std::string>& warnings() const { return warnings_; }  // of the checkpoint, to be logged once
+
+  // Of a synthetic model with query_bias: bias [num_layers][q_features] in host memory. Waits for the copy.
+  absl::Status SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias);
+
+ private:
+  DeviceWeights(ModelConfig config, const DeviceWeightOptions& options)
+      : config_(std::move(config)), options_(options) {}
+  // Cuts `region` (null: counts only) and returns the bytes used. Vectors come first, in vector_bytes.
+  size_t Carve(const cuda::CudaTable& table, void* region);
+  absl::Status Allocate(const cuda::CudaTable& table, cuda::Device& device);
+  // The embedding is the lm_head too, in one piece of memory.
+  bool ties_tables() const { return config_.tie_word_embeddings && options_.dtype == Dtype::kBf16; }
+  friend size_t DeviceWeightBytes(const cuda::CudaTable&, const ModelConfig&, const DeviceWeightOptions&);
+  friend class CheckpointUpload;
+  friend class WeightSynthesis;
+
+  ModelConfig config_;
+  DeviceWeightOptions options_;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::vector<DeviceLayerWeights> layers_;
+  void* embedding_ = nullptr;
+  const float* final_norm_ = nullptr;
+  cuda::DeviceMatrix lm_head_;
+  size_t vector_bytes_ = 0;  // of all norms and biases, at the region's begin
+  std::vector<std::string> warnings_;
+};
+
+// Where a matrix is row-major bf16 before it is packed: in place, or in memory for the largest of them.
+absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights);
+void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging);
+
+}  // namespace winnow
