@@ -1,7 +1,13 @@
 add_executable(winnow-gpu-check
   gpu/attention_section.cc
+  gpu/cache_append_check.cc
+  gpu/cache_bench.cc
+  gpu/cache_diff_check.cc
+  gpu/cache_flag_check.cc
   gpu/cache_gpu.cc
   gpu/cache_gpu_mirror.cc
+  gpu/cache_host_check.cc
+  gpu/cache_move_check.cc
   gpu/cache_section.cc
   gpu/device_selection_bench.cc
   gpu/device_selection_section.cc
@@ -22,6 +28,11 @@ target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cache_rank_device in
 add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
+endif()
+add_executable(winnow-link-bench gpu/gpu_context.cc gpu/link_bench.cc gpu/link_process.cc gpu/report.cc)
+target_link_libraries(winnow-link-bench PRIVATE winnow_flags kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+if(TARGET winnow_cuda)
+  add_dependencies(winnow-link-bench winnow_cuda)
 endif()
 # Where there is no GPU it says why and counts as skipped.
 add_test(NAME gpu_check COMMAND winnow-gpu-check --bench=false)

@@ -76,7 +76,9 @@ void BenchEngineOptions::Declare(Fields& fields) {
               "What a step attends to: dense (everything), fixed (a selection that never changes and costs nothing), "
               "colocated (selected on the same GPU), disaggregated (selected on the second of --devices); several, "
               "separated by commas, are measured one by one.");
-  fields.Text("devices", &devices, "GPUs: the inference rank's, then, for disaggregated, the cache rank's.");
+  fields.Text("devices", &devices,
+              "GPUs: the inference ranks', then, for disaggregated, as many of cache ranks beside them.");
+  fields.Integer("tp", &tensor_parallel, "GPUs that hold the model together: 1, 2 or 4. Decode only.", 1, 4);
   fields.Enum("predictor", &predictor,
               {{"depth", Predictor::kDepth},
                {"temporal", Predictor::kTemporal},
@@ -111,10 +113,15 @@ absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions&
   WINNOW_ASSIGN_OR_RETURN(plan.context_tokens, ParseTokenCount(options.context));
   WINNOW_ASSIGN_OR_RETURN(plan.batches, ParseInts("batch", options.batch, 1, kMaxGraphRows));
   WINNOW_ASSIGN_OR_RETURN(plan.devices, ParseInts("devices", options.devices, 0, 63));
+  plan.num_ranks = options.tensor_parallel;
+  if (plan.num_ranks == 3) return Wrong("tp", "3", "1, 2 or 4");
   for (const std::string& name : Split(options.mode)) {
     WINNOW_ASSIGN_OR_RETURN(const DecodeMode mode, ParseMode(options.mode, name));
-    if (mode == DecodeMode::kDisaggregated && plan.devices.size() < 2) {
-      return Wrong("devices", options.devices, "disaggregated takes two GPUs, such as --devices=0,1");
+    const size_t needed = plan.num_ranks * (mode == DecodeMode::kDisaggregated ? size_t{2} : size_t{1});
+    if (plan.devices.size() < needed) {
+      return Wrong("devices", options.devices,
+                   absl::StrCat(DecodeModeName(mode), " with --tp=", plan.num_ranks, " takes ", needed,
+                                " GPUs: those of the inference ranks, then those of the cache ranks"));
     }
     const bool sparse = mode == DecodeMode::kColocated || mode == DecodeMode::kDisaggregated;
     if (sparse && options.kv != Dtype::kBf16) {
@@ -124,6 +131,9 @@ absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions&
   }
   for (const std::string& text : Split(options.prefill)) {
     WINNOW_ASSIGN_OR_RETURN(plan.prefill_tokens.emplace_back(), ParseTokenCount(text));
+  }
+  if (plan.num_ranks > 1 && !plan.prefill_tokens.empty()) {
+    return Wrong("prefill", options.prefill, "is measured with --tp=1 alone");
   }
   WINNOW_ASSIGN_OR_RETURN(plan.spec, FindPreset("depth"));
   plan.spec.predictor = options.predictor;

@@ -29,6 +29,7 @@ struct BenchEngineOptions {
   uint32_t lookahead = 1;
   int chunk_tokens = 4096;
   bool breakdown = true;
+  int tensor_parallel = 1;
   uint64_t seed = 1;
   void Declare(Fields& fields);
 };
@@ -38,7 +39,8 @@ struct BenchEnginePlan {
   uint32_t context_tokens = 0;
   std::vector<int> batches;
   std::vector<DecodeMode> modes;
-  std::vector<int> devices;
+  std::vector<int> devices;  // of the inference ranks, then of the cache ranks beside them
+  int num_ranks = 1;         // of the tensor-parallel group
   std::vector<uint32_t> prefill_tokens;
   SelectionSpec spec;
 };

@@ -10,6 +10,7 @@
 #include "cmd/gpu_cache_side.h"
 #include "inference_rank/device/decode_graph.h"
 #include "inference_rank/device/device_layers.h"
+#include "inference_rank/device/tensor_parallel.h"
 
 namespace winnow {
 
@@ -27,9 +28,10 @@ struct DecodeMeasurement {
   double step_us = 0;   // median
   double floor_us = 0;  // all bytes that a step has to read, at the measured read rate
   bool selects = false;
-  double overlap = 0;       // of adjacent selections, measured
-  double resident = 0;      // share of a selection that need not be pushed
-  size_t pushed_bytes = 0;  // of a step
+  double overlap = 0;         // of adjacent selections, measured
+  double query_strength = 0;  // that gave it, see QueryBias
+  double resident = 0;        // share of a selection that need not be pushed
+  size_t pushed_bytes = 0;    // of a step
   std::vector<PartTime> parts = {};
 };
 
@@ -43,7 +45,8 @@ struct PrefillMeasurement {
 nlohmann::ordered_json ToJson(const DecodeMeasurement& result);
 nlohmann::ordered_json ToJson(const PrefillMeasurement& result);
 
-// Decode steps and prefill of one model of random weights, loaded once. One thread.
+// Decode steps and prefill of one model of random weights, loaded once, on one GPU or on a tensor-parallel group, each
+// of whose GPUs may have a cache rank's beside it. One thread.
 class EngineBench {
  public:
   // UNAVAILABLE: no GPU; INVALID_ARGUMENT: fewer than asked for; RESOURCE_EXHAUSTED: the weights do not fit.
@@ -58,37 +61,59 @@ class EngineBench {
   nlohmann::ordered_json DescriptionJson() const;
 
  private:
+  // One GPU of the tensor-parallel group, and the cache rank's GPU beside it.
+  struct Rank {
+    std::unique_ptr<cuda::Device> device, cache_device;
+    std::unique_ptr<DeviceWeights> weights;
+    std::unique_ptr<DeviceLayers> layers;
+  };
+  // What one measurement holds on a rank.
+  struct Side {
+    std::unique_ptr<DecodeSlots> slots;
+    std::unique_ptr<GpuCacheSide> cache;
+    std::unique_ptr<TensorParallelMemory> memory;
+    std::unique_ptr<DecodeGraph> graph;
+  };
+
   EngineBench(const ModelConfig& config, const BenchEngineOptions& options, const BenchEnginePlan& plan)
-      : config_(config), options_(options), plan_(plan) {}
-  absl::Status OpenDevices(const cuda::CudaTable* table);
+      : config_(config), shard_config_(ShardConfig(config, {0, plan.num_ranks})), options_(options), plan_(plan) {}
+  cuda::Device& device() const { return *ranks_[0].device; }
+  const DeviceWeights& weights() const { return *ranks_[0].weights; }
+  absl::Status OpenDevices();
+  absl::Status LoadWeights();
   absl::Status MeasureReadRate();
   absl::StatusOr<double> GemmRate();
   DecodeSlotShape SlotShape(DecodeMode mode, int batch) const;
-  GpuCacheSideOptions CacheOptions(int batch) const;
+  GpuCacheSideOptions CacheOptions(int rank, int batch) const;
   absl::Status CheckFits(DecodeMode mode, int batch) const;
-  absl::StatusOr<std::unique_ptr<DecodeSlots>> FilledSlots(DecodeMode mode, int batch);
-  // Median of groups of steps, each of `launch`.
-  absl::StatusOr<double> TimeSteps(cuda::Stream stream, const std::function<absl::Status()>& launch);
+  absl::StatusOr<std::unique_ptr<DecodeSlots>> FilledSlots(cuda::Device& device, DecodeMode mode, int batch);
+  absl::StatusOr<std::vector<Side>> NewSides(DecodeMode mode, int batch);
+  // Enqueues a step on all GPUs.
+  absl::Status Step(std::vector<Side>& sides, DecodeMode mode, int batch);
+  absl::Status CheckWaits(const std::vector<Side>& sides) const;
+  absl::Status SynchronizeAll() const;
+  // Median of groups of steps.
+  absl::StatusOr<double> TimeSteps(std::vector<Side>& sides, DecodeMode mode, int batch);
   absl::StatusOr<double> TimeGraph(DecodeGraph& graph, int batch, DecodeParts parts);
   absl::Status SeatRows(DecodeGraph& graph, int batch);
-  absl::Status Tune(DecodeSlots& slots, GpuCacheSide& cache, const std::function<absl::Status()>& step,
-                    DecodeMeasurement& result);
-  absl::StatusOr<double> MeasureOverlap(DecodeSlots& slots, const std::function<absl::Status()>& step);
-  absl::Status BreakDown(DecodeGraph& graph, int batch, DecodeMeasurement& result);
+  absl::Status Tune(std::vector<Side>& sides, DecodeMode mode, DecodeMeasurement& result);
+  absl::StatusOr<double> MeasureOverlap(std::vector<Side>& sides, DecodeMode mode, int batch);
+  absl::Status BreakDown(DecodeGraph& graph, DecodeMeasurement& result);
   absl::Status BreakDownCache(GpuCacheSide& cache, DecodeMeasurement& result);
+  absl::StatusOr<uint64_t> PushedRows(std::vector<Side>& sides) const;
   double FloorUs(size_t bytes) const { return static_cast<double>(bytes) / read_bytes_per_us_; }
+  // Of one rank.
   size_t AttendedBytes(DecodeMode mode, int batch) const;
   size_t ScoredBytes(int batch) const;
   double PartFloorUs(DecodePart part, DecodeMode mode, int batch) const;
 
   const ModelConfig config_;
+  const ModelConfig shard_config_;
   const BenchEngineOptions options_;
   const BenchEnginePlan plan_;
   const cuda::CudaTable* table_ = nullptr;
-  std::unique_ptr<cuda::Device> device_, cache_device_;  // the second for disaggregated alone
   double read_bytes_per_us_ = 0;
-  std::unique_ptr<DeviceWeights> weights_;
-  std::unique_ptr<DeviceLayers> layers_;
+  std::vector<Rank> ranks_;
 };
 
 }  // namespace winnow

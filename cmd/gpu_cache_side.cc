@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kFillTokens = 4096;  // appended at once
 
 DeviceWeightOptions QueryWeightOptions(const GpuCacheSideOptions& options) {
-  return {.dtype = options.weights, .shard = {}, .parts = WeightParts::kQueryProjections};
+  return {.dtype = options.weights, .shard = options.shard, .parts = WeightParts::kQueryProjections};
 }
 
 }  // namespace
@@ -25,8 +25,8 @@ size_t GpuCacheSide::WeightBytes(const cuda::CudaTable& table, const GpuCacheSid
 
 DeviceKvShape GpuCacheSide::StoreShape(const GpuCacheSideOptions& options) {
   const uint32_t tokens = options.context_tokens + options.max_steps;
-  return DeviceKvShapeFor(options.spec, options.config.kv_layout(Dtype::kBf16), options.num_sequences, tokens,
-                          uint64_t{tokens} * options.num_sequences);
+  return DeviceKvShapeFor(options.spec, ShardConfig(options.config, options.shard).kv_layout(Dtype::kBf16),
+                          options.num_sequences, tokens, uint64_t{tokens} * options.num_sequences);
 }
 
 GpuCacheSide::GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options)

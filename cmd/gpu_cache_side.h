@@ -18,7 +18,8 @@ namespace winnow {
 // What a cache rank's GPU holds and does for a batch of generated sequences.
 struct GpuCacheSideOptions {
   SelectionSpec spec;
-  ModelConfig config;
+  ModelConfig config;  // of the whole model
+  WeightShard shard;   // of the inference rank that it serves
   int num_sequences = 0;
   uint32_t context_tokens = 0;  // of every sequence before the first step
   uint32_t max_steps = 0;

@@ -9,8 +9,16 @@
 namespace winnow {
 namespace {
 
-// Pairs that turn further than this from one position to the next would forget the direction at once.
-constexpr float kFastestTurn = 0.1f;
+// A pair that turns by kFastestTurn from one position to the next forgets its part of a direction at once; one that
+// turns by less than kSlowTurn keeps it for longer than pools hold rows. Between the two lies what makes hot keys
+// drift, and gets about half of a direction's square.
+constexpr float kFastestTurn = 0.7f, kSlowTurn = 0.1f;
+constexpr float kDrift = 2.2f;
+
+float Weight(float turn) {
+  if (turn > kFastestTurn) return 0;
+  return turn > kSlowTurn ? kDrift : 1;
+}
 
 }  // namespace
 
@@ -24,7 +32,7 @@ std::vector<float> QueryBias(const ModelConfig& config, double strength, uint64_
     float* const values = bias.data() + head * config.head_dim;
     double square = 0;
     for (int d = 0; d < config.head_dim; ++d) {
-      values[d] = rope.inv_freq[d % half] > kFastestTurn ? 0 : static_cast<float>(normal(random));
+      values[d] = Weight(rope.inv_freq[d % half]) * static_cast<float>(normal(random));
       square += static_cast<double>(values[d]) * values[d];
     }
     // The rest of a query has elements of the size of one.

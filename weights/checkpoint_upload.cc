@@ -67,9 +67,12 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
     WINNOW_RETURN_IF_ERROR(Upload({{std::string(kEmbeddingTensor), 0, vocab, 0, hidden}}, weights.embedding_));
     if (part.tie_word_embeddings) {
       // Does nothing where the two share memory.
-      table_.matmul->pack(stream_, weights.embedding_, weights.lm_head_);
+      const size_t first = weights.lm_head_first() * hidden * sizeof(uint16_t);
+      table_.matmul->pack(stream_, static_cast<std::byte*>(weights.embedding_) + first, weights.lm_head_);
     } else {
-      WINNOW_RETURN_IF_ERROR(FillMatrix({{std::string(kLmHeadTensor), 0, vocab, 0, hidden}}, weights.lm_head_));
+      WINNOW_RETURN_IF_ERROR(FillMatrix({{std::string(kLmHeadTensor), static_cast<size_t>(weights.lm_head_first()),
+                                          static_cast<size_t>(weights.lm_head_.out_features), 0, hidden}},
+                                        weights.lm_head_));
     }
   }
   return device_.Synchronize(stream_);

@@ -96,9 +96,12 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   if (all) {
     embedding_ = arena.Take(static_cast<size_t>(config_.vocab_size) * hidden * DtypeBytes(Dtype::kBf16));
     if (ties_tables()) {
-      lm_head_ = {.data = embedding_, .out_features = config_.vocab_size, .in_features = config_.hidden_size};
+      const size_t first = static_cast<size_t>(lm_head_first()) * hidden * DtypeBytes(Dtype::kBf16);
+      lm_head_ = {.data = region == nullptr ? nullptr : static_cast<std::byte*>(embedding_) + first,
+                  .out_features = LmHeadFeatures(),
+                  .in_features = config_.hidden_size};
     } else {
-      TakeMatrix(*table.matmul, arena, options_.dtype, config_.vocab_size, config_.hidden_size, lm_head_);
+      TakeMatrix(*table.matmul, arena, options_.dtype, LmHeadFeatures(), config_.hidden_size, lm_head_);
     }
   }
   return arena.used_bytes();
@@ -145,8 +148,13 @@ void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* stag
 // Fills carved memory with values from a seed.
 class WeightSynthesis {
  public:
-  WeightSynthesis(const cuda::CudaTable& table, cuda::Device& device, uint64_t seed)
-      : table_(table), device_(device), seed_(seed), stream_(device.NewStream()) {}
+  // A shard of a random matrix is another random matrix; what all shards hold whole is the same in all.
+  WeightSynthesis(const cuda::CudaTable& table, cuda::Device& device, uint64_t seed, WeightShard shard)
+      : table_(table),
+        device_(device),
+        seed_(seed),
+        shard_seed_(seed + (static_cast<uint64_t>(shard.index) << 32)),
+        stream_(device.NewStream()) {}
 
   absl::Status Fill(DeviceWeights& weights) {
     const ModelConfig& config = weights.config_;
@@ -161,13 +169,14 @@ class WeightSynthesis {
     if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
     if (weights.embedding_ != nullptr) {
       const size_t elements = static_cast<size_t>(config.vocab_size) * config.hidden_size;
-      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(++number), 1.0f);
+      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(seed_, ++number),
+                                      1 / std::sqrt(static_cast<float>(config.hidden_size)));
     }
     return device_.Synchronize(stream_);
   }
 
  private:
-  uint64_t Seed(uint64_t number) const { return seed_ * 0x9E3779B97F4A7C15 + number; }
+  static uint64_t Seed(uint64_t seed, uint64_t number) { return seed * 0x9E3779B97F4A7C15 + number; }
 
   // Norms are ones, biases zeros. The host's copy lives until the stream is waited for.
   void FillVectors(const DeviceWeights& weights) {
@@ -186,13 +195,13 @@ class WeightSynthesis {
     const size_t elements = static_cast<size_t>(matrix.out_features) * matrix.in_features;
     const float stddev = 1 / std::sqrt(static_cast<float>(matrix.in_features));
     void* const row_major = StagingOf(matrix, staging_.get());
-    table_.elementwise->fill_normal(stream_, row_major, elements, Seed(number), stddev);
+    table_.elementwise->fill_normal(stream_, row_major, elements, Seed(shard_seed_, number), stddev);
     table_.matmul->pack(stream_, row_major, matrix);
   }
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;
-  const uint64_t seed_;
+  const uint64_t seed_, shard_seed_;
   const cuda::Stream stream_;
   std::unique_ptr<cuda::DeviceMemory> staging_;
   std::vector<float> vectors_;
@@ -207,9 +216,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const c
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
   if (query_bias) weights->config_.qkv_bias = true;
   WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
-  // A shard of a random matrix is another random matrix.
-  const uint64_t shard_seed = seed + (static_cast<uint64_t>(options.shard.index) << 32);
-  WINNOW_RETURN_IF_ERROR(WeightSynthesis(table, device, shard_seed).Fill(*weights));
+  WINNOW_RETURN_IF_ERROR(WeightSynthesis(table, device, seed, options.shard).Fill(*weights));
   return weights;
 }
 

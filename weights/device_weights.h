@@ -12,8 +12,8 @@
 namespace winnow {
 
 // Part `index` of a model that `count` GPUs hold together: q, k, v, gate and up are split by their outputs (whole
-// heads), o and down by their inputs, so that each GPU's o and down give a summand of the residual. The rest is held
-// whole.
+// heads), o and down by their inputs, so that each GPU's o and down give a summand of the residual; lm_head by its
+// outputs where they can be divided. The rest is held whole.
 struct WeightShard {
   int index = 0;
   int count = 1;
@@ -73,9 +73,13 @@ class DeviceWeights {
   WeightShard shard() const { return options_.shard; }
   Dtype dtype() const { return options_.dtype; }
   const DeviceLayerWeights& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
-  const void* embedding() const { return embedding_; }            // [vocab_size, hidden_size] bf16
-  const float* final_norm() const { return final_norm_; }         // [hidden_size]
-  const cuda::DeviceMatrix& lm_head() const { return lm_head_; }  // hidden_size -> vocab_size
+  const void* embedding() const { return embedding_; }     // [vocab_size, hidden_size] bf16
+  const float* final_norm() const { return final_norm_; }  // [hidden_size]
+  // hidden_size -> vocab_size, or to the shard's part of it, which begins at lm_head_first().
+  const cuda::DeviceMatrix& lm_head() const { return lm_head_; }
+  int lm_head_first() const {
+    return LmHeadFeatures() == config_.vocab_size ? 0 : options_.shard.index * LmHeadFeatures();
+  }
   size_t bytes() const { return memory_->bytes(); }
   // Bytes that one decode step reads of them, whatever the batch: all matrices, without the embedding.
   size_t bytes_per_step() const;
@@ -90,6 +94,10 @@ class DeviceWeights {
   // Cuts `region` (null: counts only) and returns the bytes used. Vectors come first, in vector_bytes.
   size_t Carve(const cuda::CudaTable& table, void* region);
   absl::Status Allocate(const cuda::CudaTable& table, cuda::Device& device);
+  int LmHeadFeatures() const {
+    return config_.vocab_size % options_.shard.count == 0 ? config_.vocab_size / options_.shard.count
+                                                          : config_.vocab_size;
+  }
   // The embedding is the lm_head too, in one piece of memory.
   bool ties_tables() const { return config_.tie_word_embeddings && options_.dtype == Dtype::kBf16; }
   friend size_t DeviceWeightBytes(const cuda::CudaTable&, const ModelConfig&, const DeviceWeightOptions&);

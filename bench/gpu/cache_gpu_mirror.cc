@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "common/model/checkpoint.h"
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
+#include "common/selection/attended_set.h"
 
 namespace winnow {
 namespace {
@@ -193,6 +195,12 @@ std::vector<uint32_t> CacheGpuMirror::Select(int plan, int row, size_t list, con
                               .first_query_head = head * layout().group_size(),
                               .target = queries};
   std::vector<std::vector<uint32_t>> lists(1);
+  // The CPU backend asks for no selection where everything is attended.
+  if (AttendsEverything(spec_, list, question.position, question.prompt_tokens)) {
+    lists[0].resize(WindowStart(spec_, question.position, question.prompt_tokens) - spec_.sink_tokens);
+    std::iota(lists[0].begin(), lists[0].end(), spec_.sink_tokens);
+    return lists[0];
+  }
   SelectHead(kernels_, model_, question, scratch_, lists);
   return lists[0];
 }

@@ -1,15 +1,21 @@
+#include "bench/gpu/cache_checks.h"
 #include "bench/gpu/sections.h"
 
 namespace winnow {
 namespace {
 
-void Check(GpuContext&) {}
-void Bench(GpuContext&) {}
+void Check(GpuContext& gpu) {
+  CheckAppend(gpu);
+  CheckDiff(gpu);
+  CheckMoves(gpu);
+  CheckFlags(gpu);
+  CheckFlashD2H(gpu);
+}
 
 }  // namespace
 
 GpuSection CacheSection() {
-  return {"cache", Check, Bench};
+  return {"cache", Check, BenchCache};
 }
 
 }  // namespace winnow

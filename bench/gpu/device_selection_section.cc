@@ -99,7 +99,7 @@ class SteppedPlans {
     const int heads = cache_.layout().num_kv_heads;
     const size_t max_budget = cache_.plan->max_budget(), lists = static_cast<size_t>(cache_.max_rows()) * heads;
     const std::vector<uint32_t> rows = gpu_.Download(cache_.selection->selected(), lists * max_budget);
-    const std::vector<uint32_t> counts = gpu_.Download(cache_.selection->counts(), lists);
+    const std::vector<uint32_t> counts = gpu_.Download(cache_.selection->counts(layer), lists);
     selected_.assign(lists, {});
     for (size_t entry = 0; entry < lists; ++entry) {
       const int row = static_cast<int>(entry) / heads;

@@ -404,7 +404,9 @@ void BenchRows(GpuContext& gpu, int num_rows) {
         stream,
         {.x = x[set], .num_rows = num_rows, .hidden_size = kHidden, .weight = weight, .epsilon = 1e-6f, .out = normed});
   });
-  cuda::RopeAppendParams rope = UploadRope(gpu, kRope, RandomRopeRows(gpu, kRope, num_rows));
+  RopeRows rope_rows = RandomRopeRows(gpu, kRope, num_rows);
+  for (int i = 0; i < num_rows; ++i) rope_rows.positions[i] = 30000 + i;
+  cuda::RopeAppendParams rope = UploadRope(gpu, kRope, rope_rows);
   rope.q = gpu.New<float>(rows * 5120);
   rope.kv_mirror = gpu.New<uint16_t>(rows * 2048);
   time("rope_append", rows * (7168 * 4 + 5120 * 4 + 2048 * 2.0), [&](cuda::Stream stream, int set) {

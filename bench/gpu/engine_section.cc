@@ -1,4 +1,5 @@
 // Decode graphs and prefill with the demo model, against its golden data and against each other.
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include "common/base/status.h"
 #include "inference_rank/device/decode_graph.h"
 #include "inference_rank/device/device_prefill.h"
+#include "inference_rank/device/tensor_parallel.h"
 #include "weights/device_weights.h"
 
 ABSL_FLAG(std::string, demo_model, "deploy/models/demo", "folder of the demo model, for the section engine");
@@ -207,6 +209,73 @@ absl::Status CheckFixedCoversContext(GpuContext& gpu, DemoEngine& engine, Decode
   return absl::OkStatus();
 }
 
+// Logits behind a prompt that two GPUs decode together, token by token.
+absl::StatusOr<std::vector<float>> LogitsOfTwo(GpuContext& gpu, const std::vector<uint32_t>& prompt, int rank_to_read) {
+  struct Rank {
+    std::unique_ptr<cuda::Device> opened;
+    cuda::Device* device = nullptr;
+    std::unique_ptr<DeviceWeights> weights;
+    std::unique_ptr<DeviceLayers> layers;
+    std::unique_ptr<DecodeSlots> slots;
+    std::unique_ptr<TensorParallelMemory> memory;
+    std::unique_ptr<DecodeGraph> graph;
+  };
+  const std::string directory = absl::GetFlag(FLAGS_demo_model);
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
+  WINNOW_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
+  std::array<Rank, 2> ranks;
+  const int peer = gpu.device.ordinal() == 0 ? 1 : 0;
+  ranks[0].device = &gpu.device;
+  WINNOW_ASSIGN_OR_RETURN(ranks[1].opened, gpu.table.open_device(peer));
+  ranks[1].device = ranks[1].opened.get();
+  WINNOW_RETURN_IF_ERROR(gpu.device.EnablePeerAccess(peer));
+  WINNOW_RETURN_IF_ERROR(ranks[1].device->EnablePeerAccess(gpu.device.ordinal()));
+  TensorParallelGroup group{.num_ranks = 2};
+  for (int r : {0, 1}) {
+    Rank& rank = ranks[r];
+    WINNOW_ASSIGN_OR_RETURN(rank.weights,
+                            DeviceWeights::Load(gpu.table, *rank.device, *checkpoint, config, {.shard = {r, 2}}));
+    WINNOW_ASSIGN_OR_RETURN(
+        rank.layers, DeviceLayers::Create(gpu.table, *rank.device, *rank.weights, {.max_list_rows = kMaxTokens}));
+    const DecodeSlotShape shape{.layout = rank.weights->config().kv_layout(Dtype::kBf16),
+                                .max_rows = kRows,
+                                .hidden_size = config.hidden_size,
+                                .dense_tokens = kMaxTokens};
+    WINNOW_ASSIGN_OR_RETURN(rank.slots, DecodeSlots::Create(*rank.device, shape, 3));
+    WINNOW_ASSIGN_OR_RETURN(rank.memory, TensorParallelMemory::Create(*rank.device, *rank.layers, 2, kRows));
+    group.boxes[r] = rank.memory->box();
+  }
+  for (int r : {0, 1}) {
+    group.rank = r;
+    WINNOW_ASSIGN_OR_RETURN(ranks[r].graph,
+                            DecodeGraph::Create(*ranks[r].device, *ranks[r].layers, *ranks[r].slots, {.group = group}));
+    WINNOW_RETURN_IF_ERROR(ranks[r].graph->Prepare(1));
+  }
+  for (uint32_t i = 0; i < prompt.size(); ++i) {
+    const std::optional<DecodeRow> row = DecodeRow{.token_id = prompt[i], .position = i};
+    for (Rank& rank : ranks) WINNOW_RETURN_IF_ERROR(rank.graph->SetRows({&row, 1}));
+    for (Rank& rank : ranks) WINNOW_RETURN_IF_ERROR(rank.graph->Step(1));
+  }
+  WINNOW_RETURN_IF_ERROR(ranks[rank_to_read].graph->WaitError());
+  WINNOW_ASSIGN_OR_RETURN(std::vector<float> logits, ranks[rank_to_read].graph->LastLogits(1));
+  for (Rank& rank : ranks) WINNOW_RETURN_IF_ERROR(rank.device->SynchronizeAll());
+  return logits;
+}
+
+absl::Status CheckTensorParallel(GpuContext& gpu, DemoEngine& engine, DecodeSlots& dense, const GoldenCase& golden) {
+  if (gpu.table.device_count() < 2) {
+    gpu.report.Note("engine, tensor parallel", "not checked: one GPU");
+    return absl::OkStatus();
+  }
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<float> alone, engine.LogitsByDecoding(dense, golden.prompt));
+  for (const int rank : {0, 1}) {
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<float> logits, LogitsOfTwo(gpu, golden.prompt, rank));
+    gpu.report.Check(absl::StrCat("engine on two GPUs, logits of rank ", rank), LargestDifference(logits, alone),
+                     kLogitTolerance);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAll(GpuContext& gpu) {
   const std::vector<GoldenCase> cases = LoadGolden();
   if (cases.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model))) {
@@ -216,7 +285,8 @@ absl::Status CheckAll(GpuContext& gpu) {
   WINNOW_ASSIGN_OR_RETURN(const auto engine, DemoEngine::Load(gpu));
   WINNOW_ASSIGN_OR_RETURN(const auto dense, DecodeSlots::Create(gpu.device, engine->DenseShape(), 3));
   WINNOW_RETURN_IF_ERROR(CheckGolden(gpu, *engine, *dense, cases));
-  return CheckFixedCoversContext(gpu, *engine, *dense, cases[7].prompt);
+  WINNOW_RETURN_IF_ERROR(CheckFixedCoversContext(gpu, *engine, *dense, cases[7].prompt));
+  return CheckTensorParallel(gpu, *engine, *dense, cases[2]);
 }
 
 void Check(GpuContext& gpu) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/kv_layout.h"
+#include "kernels/params.h"
 
 namespace winnow {
 namespace {
@@ -121,8 +122,10 @@ Candidates FindCandidates(const SelectionReference& r, uint32_t first, uint32_t 
   }
   const double cut = best[order[count - 1]];
   for (uint32_t j = first; j < last; ++j) {
-    found.certain[j] = best[j / page] > cut + 2 * pages.delta;
-    found.possible[j] = best[j / page] >= cut - 2 * pages.delta;
+    // Keys are scored in groups, so that those beside the sinks are candidates whatever their page.
+    const bool beside_sinks = first > 0 && j / kKeyGroup <= (first - 1) / kKeyGroup;
+    found.certain[j] = beside_sinks || best[j / page] > cut + 2 * pages.delta;
+    found.possible[j] = beside_sinks || best[j / page] >= cut - 2 * pages.delta;
   }
   return found;
 }
@@ -133,7 +136,8 @@ std::string SelectionReference::Check(const std::vector<uint32_t>& selected) con
   const uint32_t first = spec->sink_tokens;
   const uint32_t last = RecentStart(position, spec->recent_tokens, spec->sink_tokens, kBlockTokens);
   const uint32_t most = last > first ? std::min(budget, last - first) : 0;
-  if (spec->policy == Policy::kTopK && selected.size() != most) {
+  const bool by_mass = spec->policy == Policy::kMass && last > first && last - first > budget;  // else all is attended
+  if (!by_mass && selected.size() != most) {
     return absl::StrFormat("%d rows instead of %d", selected.size(), most);
   }
   if (selected.size() > most) return absl::StrFormat("%d rows of at most %d", selected.size(), most);
@@ -164,7 +168,7 @@ std::string SelectionReference::Check(const std::vector<uint32_t>& selected) con
     for (uint32_t j = first; j < last; ++j) doubtful += candidates.possible[j] && !candidates.certain[j] ? of(j) : 0;
     delta += 0.25 * std::log1p(doubtful / std::max(1e-9, 1 - std::min(doubtful, 0.5)));
   }
-  if (spec->policy == Policy::kMass) {
+  if (by_mass) {
     double fixed = 0;
     for (uint32_t j = 0; j < position; ++j) fixed += j < first || j >= last ? importance[j] : 0;
     const double target = (1 - double{spec->epsilon}) * group, error = std::exp(2 * delta);

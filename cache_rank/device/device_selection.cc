@@ -85,11 +85,13 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
       SelectParams({.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions}, 0);
   arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(greatest));
   arrays_.selected = arena.TakeArray<uint32_t>(entries);
-  arrays_.counts = arena.TakeArray<uint32_t>(lists);
-  arrays_.pool_indices = arena.TakeArray<uint32_t>(entries);
-  arrays_.missing = arena.TakeArray<uint32_t>(entries);
-  arrays_.missing_indices = arena.TakeArray<uint32_t>(entries);
-  arrays_.missing_counts = arena.TakeArray<uint32_t>(lists);
+  for (Delta& delta : arrays_.deltas) {
+    delta.counts = arena.TakeArray<uint32_t>(lists);
+    delta.pool_indices = arena.TakeArray<uint32_t>(entries);
+    delta.missing = arena.TakeArray<uint32_t>(entries);
+    delta.missing_indices = arena.TakeArray<uint32_t>(entries);
+    delta.missing_counts = arena.TakeArray<uint32_t>(lists);
+  }
   arrays_.pushed_rows = arena.TakeArray<uint64_t>(1);
   arrays_.done_ctas = arena.TakeArray<uint32_t>(1);
 }
@@ -165,7 +167,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
                             .max_keys = bucket.max_keys,
                             .max_budget = plan_->max_budget(),
                             .selected = arrays_.selected,
-                            .counts = arrays_.counts,
+                            .counts = delta(layer).counts,
                             .scratch = arrays_.select_scratch};
   if (spec().scorer == Scorer::kTwoStage) {
     const uint64_t rows = uint64_t{plan_->max_budget()} * spec().candidate_factor;
@@ -173,7 +175,10 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
     params.candidate_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, bucket.max_keys / spec().page_tokens + 1));
     params.score_all_below = spec().score_all_below_tokens;
   }
-  if (spec().policy == Policy::kMass) params.min_mass = 1 - spec().epsilon;
+  if (spec().policy == Policy::kMass) {
+    params.min_mass = 1 - spec().epsilon;
+    params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
+  }
   return params;
 }
 
@@ -183,15 +188,15 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
   (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
   table_->cache->diff(stream, {.residency = plan_->residency(layer),
                                .selected = arrays_.selected,
-                               .counts = arrays_.counts,
+                               .counts = delta(layer).counts,
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
                                .max_pool_slots = store_->shape().pool_slots,
                                .plan_ptr = plan_->plan(),
-                               .pool_indices = arrays_.pool_indices,
-                               .missing = arrays_.missing,
-                               .missing_indices = arrays_.missing_indices,
-                               .missing_counts = arrays_.missing_counts});
+                               .pool_indices = delta(layer).pool_indices,
+                               .missing = delta(layer).missing,
+                               .missing_indices = delta(layer).missing_indices,
+                               .missing_counts = delta(layer).missing_counts});
 }
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
@@ -202,13 +207,13 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
                                .row_pool = store_->row_pool(),
                                .row_bytes = layout().row_bytes(),
                                .targets = plan_->targets(layer),
-                               .missing = arrays_.missing,
-                               .missing_indices = arrays_.missing_indices,
-                               .missing_counts = arrays_.missing_counts,
+                               .missing = delta(layer).missing,
+                               .missing_indices = delta(layer).missing_indices,
+                               .missing_counts = delta(layer).missing_counts,
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
-                               .pool_indices = arrays_.pool_indices,
-                               .counts = arrays_.counts,
+                               .pool_indices = delta(layer).pool_indices,
+                               .counts = delta(layer).counts,
                                .peer_pool_indices = peer.pool_indices + first_list * exchange_.max_budget,
                                .peer_counts = &peer.lists[first_list].selected_count,
                                .peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t),

@@ -49,7 +49,8 @@ class DeviceSelection {
 
   // Sel of the plan's positions, and what of it is not resident. Changes the image of what is.
   void EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer);
-  // Rows and lists to the peer, and delta_flags[layer] behind them.
+  // Rows and lists to the peer, and delta_flags[layer] behind them. May run on another stream beside the selection of
+  // the next layer; that of the layer after it must wait.
   void EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer);
 
   // Appends the plan's rows of the layer, and keeps its queries where the predictor looks back.
@@ -58,12 +59,21 @@ class DeviceSelection {
   // Device memory, of the layer that was selected for last.
   float* queries() const { return arrays_.queries; }             // [max_rows, num_query_heads, head_dim] rotated
   const uint32_t* selected() const { return arrays_.selected; }  // [max_rows, num_kv_heads, max_budget] ascending
-  const uint32_t* counts() const { return arrays_.counts; }      // [max_rows, num_kv_heads]
-  const uint32_t* missing_counts() const { return arrays_.missing_counts; }  // [max_rows, num_kv_heads]
-  const uint64_t* pushed_rows() const { return arrays_.pushed_rows; }        // since the start, all layers
+  // Of a layer, until another one of the same parity is selected for: [max_rows, num_kv_heads].
+  const uint32_t* counts(int layer) const { return delta(layer).counts; }
+  const uint32_t* missing_counts(int layer) const { return delta(layer).missing_counts; }
+  const uint64_t* pushed_rows() const { return arrays_.pushed_rows; }  // since the start, all layers
   const cuda::RopeParams& rope() const { return rope_; }
 
  private:
+  // What a push takes, so that it may lag behind.
+  struct Delta {
+    uint32_t* counts = nullptr;
+    uint32_t* pool_indices = nullptr;
+    uint32_t* missing = nullptr;
+    uint32_t* missing_indices = nullptr;
+    uint32_t* missing_counts = nullptr;
+  };
   struct Arrays {
     float* queries = nullptr;
     float* projected = nullptr;  // [max_rows, num_query_heads * head_dim]
@@ -71,11 +81,7 @@ class DeviceSelection {
     void* matmul_scratch = nullptr;
     void* select_scratch = nullptr;
     uint32_t* selected = nullptr;
-    uint32_t* counts = nullptr;
-    uint32_t* pool_indices = nullptr;
-    uint32_t* missing = nullptr;
-    uint32_t* missing_indices = nullptr;
-    uint32_t* missing_counts = nullptr;
+    Delta deltas[2];  // of even and odd layers
     uint64_t* pushed_rows = nullptr;
     uint32_t* done_ctas = nullptr;
     float* inv_freq = nullptr;
@@ -84,6 +90,7 @@ class DeviceSelection {
   DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan, const Model& model,
                   const cuda::ExchangeShape& exchange);
   void Carve(cuda::Arena& arena);
+  const Delta& delta(int layer) const { return arrays_.deltas[layer % 2]; }
   cuda::SelectParams SelectParams(const PlanBucket& bucket, int layer) const;
   void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
               const float* norm_weight);

@@ -23,9 +23,12 @@ absl::StatusOr<std::unique_ptr<SelectGraph>> SelectGraph::Create(const cuda::Cud
                                                                  const cuda::InferenceInbox& peer,
                                                                  const Options& options) {
   std::unique_ptr<SelectGraph> graph(new SelectGraph(table, device, store, plan, selection, inbox, peer, options));
-  WINNOW_ASSIGN_OR_RETURN(graph->words_memory_, device->AllocatePinned(sizeof(Words)));
-  graph->words_ = static_cast<Words*>(graph->words_memory_->data());
-  *graph->words_ = {};
+  if (options.abort_word != nullptr) return graph;
+  WINNOW_ASSIGN_OR_RETURN(graph->words_, device->AllocatePinned(2 * sizeof(uint32_t)));
+  auto* const words = static_cast<uint32_t*>(graph->words_->data());
+  words[0] = words[1] = 0;
+  graph->options_.abort_word = words;
+  graph->options_.error_word = words + 1;
   return graph;
 }
 
@@ -40,7 +43,10 @@ SelectGraph::SelectGraph(const cuda::CudaTable* table, cuda::Device* device, con
       inbox_(inbox),
       peer_(peer),
       options_(options),
-      order_(SelectOrder(plan->spec(), store->shape().layout.num_layers)) {}
+      order_(SelectOrder(plan->spec(), store->shape().layout.num_layers)),
+      push_stream_(device->NewStream()),
+      selected_(device->NewEvent()),
+      pushed_{device->NewEvent(), device->NewEvent()} {}
 
 PlanBucket SelectGraph::NextBucket() const {
   const int rows = *std::lower_bound(kBucketRows.begin(), kBucketRows.end(), std::max(plan_->num_rows(), 1));
@@ -53,8 +59,9 @@ absl::Status SelectGraph::Launch(cuda::Stream stream) {
   const PlanBucket bucket = NextBucket();
   auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const auto& g) { return g.first == bucket; });
   if (graph == graphs_.end()) {
-    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Graph> captured,
-                            device_->Capture(stream, [&](cuda::Stream capturing) { Enqueue(capturing, bucket); }));
+    WINNOW_ASSIGN_OR_RETURN(
+        std::unique_ptr<cuda::Graph> captured,
+        device_->Capture(stream, [&](cuda::Stream capturing) { EnqueueOverlapped(capturing, bucket); }));
     graphs_.emplace_back(bucket, std::move(captured));
     graph = std::prev(graphs_.end());
   }
@@ -66,14 +73,36 @@ absl::Status SelectGraph::Launch(cuda::Stream stream) {
 void SelectGraph::Wait(cuda::Stream stream, const uint32_t* flag) const {
   table_->cache->wait(stream, {.flag = flag,
                                .value = plan_->plan(),
-                               .abort = &words_->abort,
-                               .error = &words_->error,
+                               .abort = options_.abort_word,
+                               .error = options_.error_word,
                                .timeout_us = options_.timeout_us});
 }
 
 void SelectGraph::Enqueue(cuda::Stream stream, const PlanBucket& bucket) const {
   plan_->EnqueueBegin(stream, bucket.num_rows);
   for (const SelectAction& action : order_) EnqueueAction(stream, bucket, action);
+}
+
+void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket) const {
+  plan_->EnqueueBegin(stream, bucket.num_rows);
+  bool has_pushed[2] = {};
+  for (const SelectAction& action : order_) {
+    const int parity = action.layer % 2;
+    if (action.kind == SelectAction::Kind::kPush) {
+      selected_->Record(stream);
+      selected_->Hold(push_stream_);
+      EnqueueAction(push_stream_, bucket, action);
+      pushed_[parity]->Record(push_stream_);
+      has_pushed[parity] = true;
+      continue;
+    }
+    // What the push of the layer two before reads is written anew.
+    if (action.kind == SelectAction::Kind::kSelect && has_pushed[parity]) pushed_[parity]->Hold(stream);
+    EnqueueAction(stream, bucket, action);
+  }
+  for (int parity = 0; parity < 2; ++parity) {
+    if (has_pushed[parity]) pushed_[parity]->Hold(stream);
+  }
 }
 
 void SelectGraph::EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const {
@@ -106,11 +135,12 @@ void SelectGraph::EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, c
 }
 
 void SelectGraph::Abort() {
-  std::atomic_ref<uint32_t>(words_->abort).store(1, std::memory_order_release);
+  WINNOW_CHECK(words_ != nullptr);
+  std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(words_->data())).store(1, std::memory_order_release);
 }
 
 uint32_t SelectGraph::error() const {
-  return std::atomic_ref<uint32_t>(words_->error).load(std::memory_order_acquire);
+  return std::atomic_ref<uint32_t>(*options_.error_word).load(std::memory_order_acquire);
 }
 
 }  // namespace winnow

@@ -17,12 +17,17 @@ namespace winnow {
 // layer by layer, selects, pushes and appends (SelectOrder). Numbers and positions of plans are counted on the device:
 // as long as the same sequences decode, a step is one launch. Graphs are captured when their bucket is first met.
 //
+// Rows travel on a second stream while the next layer is selected for.
+//
 // Every wait is bounded. When one times out or is aborted, all that follow end at once, what the step has selected and
 // stored is worthless, and error() says so until the attachment ends.
 class SelectGraph {
  public:
   struct Options {
     uint32_t timeout_us = 1000000;  // of one wait, the first of a plan included
+    // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
+    const uint32_t* abort_word = nullptr;
+    uint32_t* error_word = nullptr;
   };
 
   // All arguments outlive the graph; `inbox` lies in this GPU's memory, `peer` is mapped.
@@ -34,15 +39,15 @@ class SelectGraph {
   // Enqueues the next plan of the rows that are seated. OUT_OF_RANGE when a sequence is full; nothing is enqueued then.
   absl::Status Launch(cuda::Stream stream);
 
-  // The same as plain launches, for a bucket that covers the plan: to be captured with other work. The caller advances
-  // the plan.
+  // The same on one stream, for a bucket that covers the plan: to be captured with other work. The caller advances the
+  // plan.
   void Enqueue(cuda::Stream stream, const PlanBucket& bucket) const;
   PlanBucket NextBucket() const;
   // The same one by one, after DevicePlan::EnqueueBegin: to look at what is between.
   const std::vector<SelectAction>& order() const { return order_; }
   void EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const;
 
-  // Ends all waits, from any thread.
+  // Ends all waits, from any thread. With words of its own; otherwise their owner does it.
   void Abort();
   uint32_t error() const;  // 0, cuda::kWaitAborted or cuda::kWaitTimedOut
 
@@ -51,11 +56,7 @@ class SelectGraph {
               DeviceSelection* selection, const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer,
               const Options& options);
   void Wait(cuda::Stream stream, const uint32_t* flag) const;
-
-  struct Words {
-    uint32_t abort;
-    uint32_t error;
-  };
+  void EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket) const;
 
   const cuda::CudaTable* const table_;
   cuda::Device* const device_;
@@ -64,10 +65,12 @@ class SelectGraph {
   DeviceSelection* const selection_;
   const cuda::CacheInbox inbox_;
   const cuda::InferenceInbox peer_;
-  const Options options_;
+  Options options_;
   const std::vector<SelectAction> order_;
-  std::unique_ptr<cuda::DeviceMemory> words_memory_;  // of the host
-  Words* words_ = nullptr;
+  const cuda::Stream push_stream_;
+  const std::unique_ptr<cuda::Event> selected_;
+  const std::unique_ptr<cuda::Event> pushed_[2];  // of even and odd layers
+  std::unique_ptr<cuda::DeviceMemory> words_;     // of the host: abort, error; null with those of a link
   std::vector<std::pair<PlanBucket, std::unique_ptr<cuda::Graph>>> graphs_;
 };
 

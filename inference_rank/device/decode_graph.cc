@@ -18,14 +18,19 @@ constexpr int kAbortWord = 0, kErrorWord = 1;
 }  // namespace
 
 const char* DecodePartName(DecodePart part) {
-  constexpr const char* kNames[kNumDecodeParts] = {"embed",      "input norm", "qkv",     "rope",    "attention",
-                                                   "o",          "mlp norm",   "gate_up", "silu",    "down",
-                                                   "final norm", "lm_head",    "sample",  "exchange"};
+  constexpr const char* kNames[kNumDecodeParts] = {"embed",      "input norm", "qkv",     "rope",       "attention",
+                                                   "o",          "mlp norm",   "gate_up", "silu",       "down",
+                                                   "final norm", "lm_head",    "sample",  "all-reduce", "exchange"};
   return kNames[static_cast<int>(part)];
 }
 
+size_t DecodeGraph::BucketIndex(int num_rows) {
+  WINNOW_CHECK(num_rows >= 1 && num_rows <= kBuckets.back());
+  return std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin();
+}
+
 int DecodeGraph::BucketFor(int num_rows) {
-  return *std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows);
+  return kBuckets[BucketIndex(num_rows)];
 }
 
 DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots,
@@ -122,10 +127,62 @@ void DecodeGraph::PublishHidden(cuda::Stream stream, int layer, int num_rows) {
   const size_t hidden = config_.hidden_size;
   table_.step->publish(stream, {.from = layers_.hidden(),
                                 .to = options_.inbox.hidden + layer * max_rows() * hidden,
-                                .bytes = num_rows * hidden * sizeof(float),
+                                .row_bytes = num_rows * hidden * sizeof(float),
                                 .flag = options_.inbox.hidden_flags + layer,
                                 .value = state_.plan,
                                 .arrivals = state_.arrivals});
+}
+
+void DecodeGraph::AllReduce(cuda::Stream stream, int layer, int which, int num_rows) {
+  const TensorParallelGroup& group = options_.group;
+  const size_t stride = static_cast<size_t>(max_rows()) * config_.hidden_size;
+  const size_t sum = (2 * static_cast<size_t>(layer) + which) * group.num_ranks;
+  auto* const words = static_cast<uint32_t*>(words_->data());
+  cuda::AllReduceParams params = {.rank = group.rank,
+                                  .num_ranks = group.num_ranks,
+                                  .partial = layers_.partial(),
+                                  .x = layers_.hidden(),
+                                  .elements = static_cast<size_t>(num_rows) * config_.hidden_size,
+                                  .mailbox_stride = stride,
+                                  .value = state_.plan,
+                                  .abort = words + kAbortWord,
+                                  .error = words + kErrorWord,
+                                  .timeout_us = options_.wait_timeout_us};
+  for (int r = 0; r < group.num_ranks; ++r) {
+    params.mailboxes[r] = group.boxes[r].mailboxes + sum * stride;
+    params.flags[r] = group.boxes[r].flags + sum * cuda::kAllReduceBlocks;
+  }
+  table_.step->all_reduce(stream, params);
+}
+
+// Every rank gets all logits, and draws the same tokens from them.
+void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
+  const TensorParallelGroup& group = options_.group;
+  const cuda::DeviceMatrix& part = layers_.weights().lm_head();
+  if (part.out_features == config_.vocab_size) return;
+  const int first = layers_.weights().lm_head_first();
+  const int64_t stride = config_.vocab_size * sizeof(float);
+  auto* const words = static_cast<uint32_t*>(words_->data());
+  for (int r = 0; r < group.num_ranks; ++r) {
+    if (r == group.rank) continue;
+    table_.step->publish(stream, {.from = layers_.logits() + first,
+                                  .from_stride = stride,
+                                  .to = group.boxes[r].logits + first,
+                                  .to_stride = stride,
+                                  .num_rows = num_rows,
+                                  .row_bytes = part.out_features * sizeof(float),
+                                  .flag = group.boxes[r].logit_flags + group.rank,
+                                  .value = state_.plan,
+                                  .arrivals = state_.arrivals});
+  }
+  for (int r = 0; r < group.num_ranks; ++r) {
+    if (r == group.rank) continue;
+    table_.cache->wait(stream, {.flag = group.boxes[group.rank].logit_flags + r,
+                                .value = state_.plan,
+                                .abort = words + kAbortWord,
+                                .error = words + kErrorWord,
+                                .timeout_us = options_.wait_timeout_us});
+  }
 }
 
 void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
@@ -183,6 +240,7 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {
 }
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
+  const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);
   const bool exchanges = is_sparse() && parts.Has(DecodePart::kExchange);
   const bool publishes = exchanges && layer < options_.hidden_layers;
   if (publishes) {
@@ -200,10 +258,12 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows);
+  if (sums) AllReduce(stream, layer, 0, num_rows);
   if (parts.Has(DecodePart::kMlpNorm)) layers_.MlpNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, num_rows);
   if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows);
+  if (sums) AllReduce(stream, layer, 1, num_rows);
 }
 
 void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts) {
@@ -214,6 +274,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
   for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
   if (parts.Has(DecodePart::kFinalNorm)) layers_.FinalNorm(stream, num_rows);
   if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
+  if (layers_.is_shard() && parts.Has(DecodePart::kAllReduce)) GatherLogits(stream, num_rows);
   if (parts.Has(DecodePart::kSample)) {
     layers_.Sample(stream, num_rows, state_.sample_rows, state_.token_ids, state_.logprobs);
   }
@@ -224,14 +285,16 @@ absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, De
   return device_.Capture(stream_, [&](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
 }
 
+absl::Status DecodeGraph::Prepare(int num_rows) {
+  std::unique_ptr<cuda::Graph>& graph = graphs_[BucketIndex(num_rows)];
+  if (graph != nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(graph, Capture(std::min(BucketFor(num_rows), max_rows())));
+  return absl::OkStatus();
+}
+
 absl::Status DecodeGraph::Step(int num_rows) {
-  const int bucket = std::min(BucketFor(num_rows), max_rows());
-  std::unique_ptr<cuda::Graph>& graph =
-      graphs_[std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin()];
-  if (graph == nullptr) {
-    WINNOW_ASSIGN_OR_RETURN(graph, Capture(bucket));
-  }
-  graph->Launch(stream_);
+  WINNOW_RETURN_IF_ERROR(Prepare(num_rows));
+  graphs_[BucketIndex(num_rows)]->Launch(stream_);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "inference_rank/device/decode_slots.h"
 #include "inference_rank/device/device_layers.h"
+#include "inference_rank/device/tensor_parallel.h"
 #include "kernels/cuda/table.h"
 
 namespace winnow {
@@ -35,9 +36,10 @@ enum class DecodePart : uint8_t {
   kFinalNorm,
   kLmHead,
   kSample,
-  kExchange,  // publishing, waiting, colocated selection
+  kAllReduce,  // of a tensor-parallel group
+  kExchange,   // publishing, waiting, colocated selection
 };
-inline constexpr int kNumDecodeParts = 14;
+inline constexpr int kNumDecodeParts = 15;
 const char* DecodePartName(DecodePart part);
 // A set of parts.
 class DecodeParts {
@@ -77,6 +79,7 @@ struct DecodeGraphOptions {
   cuda::CacheInbox inbox = {};
   int hidden_layers = 0;            // of so many layers, from the first, the residual entering them is sent
   ColocatedCache* cache = nullptr;  // kColocated
+  TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
 };
@@ -103,6 +106,9 @@ class DecodeGraph {
   absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
+  // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
+  // before the first is launched.
+  absl::Status Prepare(int num_rows);
   // Enqueues one step for the first `num_rows` rows, on stream(); captures its bucket's graph the first time.
   absl::Status Step(int num_rows);
 
@@ -120,6 +126,7 @@ class DecodeGraph {
   const uint32_t* plan() const { return state_.plan; }  // device word: number of the step, from 1
 
  private:
+  static size_t BucketIndex(int num_rows);
   // Device memory of the step's state.
   struct State {
     uint32_t* plan = nullptr;
@@ -142,6 +149,8 @@ class DecodeGraph {
   void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
   void BeginStep(cuda::Stream stream, int num_rows);
   void PublishHidden(cuda::Stream stream, int layer, int num_rows);
+  void AllReduce(cuda::Stream stream, int layer, int which, int num_rows);
+  void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);
   void Attend(cuda::Stream stream, int layer, int num_rows);

@@ -69,6 +69,7 @@ size_t DeviceLayers::Carve(void* region) {
   cuda::Arena arena(region);
   rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
   hidden_ = arena.TakeArray<float>(rows * hidden);
+  partial_ = arena.TakeArray<float>(decode_rows * hidden);
   normed_ = arena.Take(rows * hidden * kBf16Bytes);
   qkv_ = arena.TakeArray<float>(rows * config.qkv_features());
   q_ = arena.TakeArray<float>(decode_rows * q);
@@ -139,6 +140,13 @@ void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::De
                                         .scratch = matmul_scratch_});
 }
 
+DeviceLayers::MatmulOutput DeviceLayers::ResidualSum() const {
+  return {.y = is_shard() ? partial_ : hidden_,
+          .stride = config().hidden_size,
+          .dtype = Dtype::kF32,
+          .accumulate = !is_shard()};
+}
+
 void DeviceLayers::InputNorm(cuda::Stream stream, int layer, int num_rows) {
   Norm(stream, weights_->layer(layer).input_norm, num_rows);
 }
@@ -203,8 +211,7 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvV
 }
 
 void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows,
-         {.y = hidden_, .stride = config().hidden_size, .dtype = Dtype::kF32, .accumulate = true});
+  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, ResidualSum());
 }
 
 void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {
@@ -225,8 +232,7 @@ void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows)
 }
 
 void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows,
-         {.y = hidden_, .stride = config().hidden_size, .dtype = Dtype::kF32, .accumulate = true});
+  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, ResidualSum());
 }
 
 void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
@@ -243,7 +249,10 @@ void DeviceLayers::FinalNorm(cuda::Stream stream, int num_rows) {
 
 void DeviceLayers::LmHead(cuda::Stream stream, int num_rows) {
   Matmul(stream, DevicePhase::kDecode, weights_->lm_head(), normed_, num_rows,
-         {.y = logits_, .stride = config().vocab_size, .dtype = Dtype::kF32, .accumulate = false});
+         {.y = logits_ + weights_->lm_head_first(),
+          .stride = config().vocab_size,
+          .dtype = Dtype::kF32,
+          .accumulate = false});
 }
 
 void DeviceLayers::Logits(cuda::Stream stream, int num_rows) {

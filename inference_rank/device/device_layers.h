@@ -85,8 +85,12 @@ class DeviceLayers {
 
   float* hidden() const { return hidden_; }       // [rows, hidden_size] residual stream
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
+  float* partial() const { return partial_; }     // [decode rows, hidden_size] of a shard, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
   float* logits() const { return logits_; }       // [decode rows, vocab_size]
+  // The weights are one part of several: Output and Down write their summand of the residual to partial(), which the
+  // caller adds up, and LmHead fills its part of the logits. Decode only.
+  bool is_shard() const { return weights_ != nullptr && weights_->shard().count > 1; }
   const ModelConfig& config() const { return config_; }
   const DeviceWeights& weights() const { return *weights_; }
   const cuda::CudaTable& table() const { return table_; }
@@ -104,6 +108,7 @@ class DeviceLayers {
   };
   void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
               const MatmulOutput& output);
+  MatmulOutput ResidualSum() const;
   void Norm(cuda::Stream stream, const float* weight, int num_rows);
   // Chunks store gate and up as bf16: at their size the traffic counts.
   Dtype GateUpDtype(DevicePhase phase) const { return phase == DevicePhase::kDecode ? Dtype::kF32 : Dtype::kBf16; }
@@ -119,6 +124,7 @@ class DeviceLayers {
 
   float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
   float* hidden_ = nullptr;         // [rows, hidden_size]
+  float* partial_ = nullptr;        // [decode rows, hidden_size]
   void* normed_ = nullptr;          // [rows, hidden_size] bf16
   float* qkv_ = nullptr;            // [rows, qkv_features]
   float* q_ = nullptr;              // [decode rows, q_features]

@@ -62,6 +62,11 @@ __device__ inline void CopyRun(uint32_t to, const void* from, uint32_t bytes, ui
 #endif
 }
 
+// A hint, which is allowed to be of stale data or none: it is read again when it is used.
+__device__ inline void PrefetchToL2(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 // The kernel before in the stream has ended and what it wrote can be read; the kernel behind may start its blocks.
 __device__ inline void WaitForKernelBefore() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

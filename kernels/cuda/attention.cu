@@ -43,18 +43,15 @@ bool HasLargeClusters() {
 // Few lists: a cluster each, which merges without a way through memory. Else as few units as fill the device twice
 // over, since each costs a start and a partial result.
 Plan MakePlan(const DecodeAttentionParams& params) {
-  constexpr uint32_t kMaxClusteredLists = 16;
-  constexpr uint32_t kEnoughBlocks = 250;
-  constexpr int kClustered = 3;
+  constexpr uint32_t kFewLists = 16, kSomeLists = 128;
+  constexpr int kClusteredSplits = 3, kClusteredQuarters = 4;
   const uint32_t num_lists = NumLists(params);
-  if (MaxUnits(params, kSplit) > 1 && HasLargeClusters() &&
-      (params.unit_level == kClustered || (params.unit_level < 0 && num_lists <= kMaxClusteredLists))) {
-    return {kSplit, kClusterUnits, true};
-  }
-  int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
-  if (params.unit_level < 0) {
-    while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughBlocks) --level;
-  }
+  int choice = params.unit_level;
+  if (choice < 0)
+    choice = num_lists <= kFewLists ? kClusteredSplits : num_lists < kSomeLists ? kClusteredQuarters : kWholeList;
+  if (choice == kClusteredSplits && HasLargeClusters()) return {kSplit, kMaxSplits, true};
+  if (choice == kClusteredQuarters && HasLargeClusters()) return {kQuarter, kMaxSplits / 4, true};
+  const int level = choice == kClusteredSplits ? kSplit : choice == kClusteredQuarters ? kQuarter : choice;
   return {level, MaxUnits(params, level), false};
 }
 

@@ -14,7 +14,8 @@ namespace winnow::cuda {
 struct DecodeLaunch {
   DecodeAttentionParams params;
   int level;       // UnitLevel
-  bool clustered;  // max_units is kClusterUnits, and the blocks of a list are a cluster
+  bool clustered;  // the blocks of a list, max_units of them, are a cluster
+  uint32_t num_stages;
   uint32_t num_lists;
   uint32_t max_units;  // of a list
   uint32_t* counters;  // [lists] units that have written their partial result
@@ -46,6 +47,7 @@ class DecodeBlock {
       : launch_(launch),
         params_(launch.params),
         shared_(shared),
+        cursor_{launch.num_stages},
         group_(params_.num_query_heads / params_.num_kv_heads) {}
 
   __device__ void Run(uint32_t list_index, uint32_t unit) {
@@ -90,7 +92,7 @@ class DecodeBlock {
     uint32_t split_left = cut.split_chunks, splits_done = 0;
     for (uint32_t chunk = begin; chunk < end; ++chunk) {
       WaitForPhase(SharedAddress(&shared_.full[cursor_.stage]), cursor_.phase);
-      const unsigned char* stage = shared_.stages[cursor_.stage];
+      const unsigned char* stage = shared_.stage(cursor_.stage);
       Exchange& exchange = shared_.exchange[turn_ ^= 1];
       Score(stage, count - chunk * Shape::kChunkRows, exchange);
       Synchronize();
@@ -227,7 +229,7 @@ class DecodeBlock {
       }
     }
     if (threadIdx.x < 4) {
-      reinterpret_cast<float4*>(partial + Shape::kValueTiles * 128)[Pair()] =
+      reinterpret_cast<float4*>(partial + Shape::kFragments * 4)[Pair()] =
           make_float4(state.m[0], state.l[0], state.m[1], state.l[1]);
     }
   }
@@ -266,43 +268,44 @@ class DecodeBlock {
   // As Merge, in a cluster that holds all units of the list: each block is sent its share of all units' elements,
   // merges and writes them. Blocks without a unit send empty parts.
   __device__ void MergeInCluster(uint32_t list_index, const State& state) {
-    const uint32_t block = blockIdx.x;
+    const uint32_t block = blockIdx.x, blocks = launch_.max_units, share = Shape::kFragments / blocks;
+    typename Shape::Inbox& inbox = shared_.inbox(launch_.num_stages);
     WaitForCluster();  // all have started
     if (2 * Pair() < group_) {
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
         if (!HasTile(i)) break;
-        const int fragment = (FirstTile() + i) * 32 + Lane();
-        StoreInCluster(SharedAddress(&shared_.inbox.o[block][fragment % Shape::kShareFragments]),
-                       fragment / Shape::kShareFragments,
+        const uint32_t fragment = (FirstTile() + i) * 32 + Lane();
+        StoreInCluster(SharedAddress(&inbox.o[block * share + fragment % share]), fragment / share,
                        make_float4(state.o[i][0], state.o[i][1], state.o[i][2], state.o[i][3]));
       }
-      if (Warp() < kClusterUnits / 8) {
-        StoreInCluster(SharedAddress(&shared_.inbox.ml[block][Pair()]), Warp() * 8 + Quad(),
+      if (Warp() * 8 + Quad() < blocks) {
+        StoreInCluster(SharedAddress(&inbox.ml[block][Pair()]), Warp() * 8 + Quad(),
                        make_float4(state.m[0], state.l[0], state.m[1], state.l[1]));
       }
     }
     __syncwarp();
     ArriveInCluster();
     WaitForCluster();
-    static_assert(Shape::kShareFragments * 4 <= kDecodeWarps * 32);
-    const uint32_t element = threadIdx.x % 4, fragment = block * Shape::kShareFragments + threadIdx.x / 4;
-    const int pair = fragment % 4, head = 2 * pair + element % 2;
-    if (threadIdx.x >= Shape::kShareFragments * 4 || head >= group_) return;
-    ListFold<AttentionElement> fold(kSplit);
+    for (uint32_t mine = threadIdx.x; mine < share * 4; mine += kDecodeWarps * 32) {
+      const uint32_t element = mine % 4, fragment = block * share + mine / 4;
+      const int pair = fragment % 4, head = 2 * pair + element % 2;
+      if (head >= group_) continue;
+      ListFold<AttentionElement> fold(launch_.level);
 #pragma unroll 4
-    for (int unit = 0; unit < kClusterUnits; ++unit) {
-      AttentionElement part;
-      part.o = reinterpret_cast<const float*>(&shared_.inbox.o[unit][threadIdx.x / 4])[element];
-      const float2 ml = reinterpret_cast<const float2*>(&shared_.inbox.ml[unit][pair])[element % 2];
-      part.m = ml.x;
-      part.l = ml.y;
-      fold.Take(part, unit);
+      for (uint32_t unit = 0; unit < blocks; ++unit) {
+        AttentionElement part;
+        part.o = reinterpret_cast<const float*>(&inbox.o[unit * share + mine / 4])[element];
+        const float2 ml = reinterpret_cast<const float2*>(&inbox.ml[unit][pair])[element % 2];
+        part.m = ml.x;
+        part.l = ml.y;
+        fold.Take(part, unit);
+      }
+      const AttentionElement list = fold.Finish();
+      const int quad = fragment % 32 / 4, high = element / 2;
+      WriteElement(list_index, head, Fragment::ValueElement(fragment / 32, quad, high), list.o, list.l);
+      if (fragment < 32 && quad == 0 && high == 0) WriteLse(list_index, head, list.m, list.l);
     }
-    const AttentionElement list = fold.Finish();
-    const int quad = fragment % 32 / 4, high = element / 2;
-    WriteElement(list_index, head, Fragment::ValueElement(fragment / 32, quad, high), list.o, list.l);
-    if (fragment < 32 && quad == 0 && high == 0) WriteLse(list_index, head, list.m, list.l);
   }
 
   __device__ void ReadPartial(const float* partial, State& state) {
@@ -316,7 +319,7 @@ class DecodeBlock {
       state.o[i][2] = o.z;
       state.o[i][3] = o.w;
     }
-    const float4 ml = __ldcg(reinterpret_cast<const float4*>(partial + Shape::kValueTiles * 128) + Pair());
+    const float4 ml = __ldcg(reinterpret_cast<const float4*>(partial + Shape::kFragments * 4) + Pair());
     state.m[0] = ml.x;
     state.l[0] = ml.y;
     state.m[1] = ml.z;
@@ -362,9 +365,9 @@ class DecodeBlock {
   const DecodeLaunch& launch_;
   const DecodeAttentionParams& params_;
   Shared& shared_;
+  StageCursor cursor_;
   int group_;
   QueryFragments<kHeadDim, kDtype> queries_;
-  StageCursor<Shape::kStages> cursor_;
   int turn_ = 0;
 };
 
@@ -391,18 +394,19 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   typename Shape::Shared& shared = *reinterpret_cast<typename Shape::Shared*>(shared_bytes);
   if (launch.clustered) ArriveInCluster();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Shape::kStages; ++stage) {
-      InitBarrier(SharedAddress(&shared.full[stage]), 32);
+    for (int stage = 0; stage < Shape::kMaxStages; ++stage) {
+      InitBarrier(SharedAddress(&shared.full[stage]), kDecodeWarps * 32);
       InitBarrier(SharedAddress(&shared.empty[stage]), kDecodeWarps);
     }
     asm volatile("fence.proxy.async;" ::: "memory");
   }
   __syncthreads();
+  const uint32_t first = blockIdx.y * launch.max_units + blockIdx.x;
+  if (threadIdx.x == 0) PrefetchToL2(launch.params.lists + first / launch.max_units);
   WaitForKernelBefore();
   const uint32_t step = launch.clustered ? launch.num_lists * launch.max_units : gridDim.x;
-  const uint32_t first = blockIdx.y * launch.max_units + blockIdx.x;
-  if (threadIdx.x / 32 == kDecodeWarps) {
-    RowStream<kHeadDim, kDtype> stream(launch.params, shared);
+  if (threadIdx.x / 32 >= kDecodeWarps) {
+    RowStream<kHeadDim, kDtype> stream(launch.params, shared, launch.num_stages);
     for (uint32_t i = first; i < launch.num_lists * launch.max_units; i += step) {
       SendUnit<kHeadDim, kDtype>(launch, stream, i / launch.max_units, i % launch.max_units);
     }

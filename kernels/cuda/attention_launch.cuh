@@ -21,28 +21,29 @@ inline int NumMultiprocessors() {
 }
 
 template <int kHeadDim, Dtype kDtype>
-void LaunchDecodeOf(cudaStream_t stream, const DecodeLaunch& launch) {
+void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
-  constexpr int kSharedBytes = sizeof(typename Shape::Shared);
+  launch.num_stages = Shape::Stages(launch.clustered);
+  const int shared_bytes = Shape::SharedBytes(launch.clustered);
   const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim =
       launch.clustered
-          ? dim3(kClusterUnits, launch.num_lists)
+          ? dim3(launch.max_units, launch.num_lists)
           : dim3(std::min<uint32_t>(launch.num_lists * launch.max_units, NumMultiprocessors() * Shape::kBlocks));
   config.blockDim = dim3(kDecodeThreads);
-  config.dynamicSmemBytes = kSharedBytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 1;
   if (launch.clustered) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = kClusterUnits;
+    attributes[1].val.clusterDim.x = launch.max_units;
     attributes[1].val.clusterDim.y = 1;
     attributes[1].val.clusterDim.z = 1;
     config.numAttrs = 2;

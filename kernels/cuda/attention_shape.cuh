@@ -8,11 +8,11 @@
 
 namespace winnow::cuda {
 
-inline constexpr int kDecodeWarps = 4;  // that work on rows; one more brings them
-inline constexpr int kDecodeThreads = (kDecodeWarps + 1) * 32;
+inline constexpr int kDecodeWarps = 4;  // that work on rows; as many more bring them
+inline constexpr int kDecodeThreads = 2 * kDecodeWarps * 32;
 inline constexpr int kTileRows = 16;
-inline constexpr int kMaxGroup = 8;       // query heads of a kv head, the N side of products
-inline constexpr int kClusterUnits = 16;  // thread blocks of a cluster, where a list has one
+inline constexpr int kMaxGroup = 8;          // query heads of a kv head, the N side of products
+inline constexpr int kMaxClusterUnits = 16;  // thread blocks of a cluster, where a list has one
 
 // What a thread block of decode attention has in shared memory, and in which portions it works.
 template <int kHeadDim, Dtype kDtype>
@@ -28,7 +28,6 @@ struct DecodeShape {
   static constexpr int kRowsBytes = kChunkRows * kRowStride;
   static constexpr int kScaleBytes = kScaled ? kChunkRows * 8 : 0;
   static constexpr int kStageBytes = kRowsBytes + kScaleBytes;
-  static constexpr int kStages = kStageBytes * 4 <= 72 * 1024 ? 4 : 3;
   static constexpr int kValueTiles = kHeadDim / 16;
   static constexpr int kWarpTiles = (kValueTiles + kDecodeWarps - 1) / kDecodeWarps;
   static_assert(kRowPieces % 2 == 0);
@@ -40,25 +39,38 @@ struct DecodeShape {
     float l[kDecodeWarps][kMaxGroup];
     float value_scale[kDecodeWarps];
   };
-  // The share of a list's elements that a block of a cluster merges, and their sums and maxima, of each unit.
-  static constexpr int kShareFragments = kValueTiles * 32 / kClusterUnits;
+  // What a block of a cluster is sent to merge: its share of the list's elements, of each unit, and all (m, l).
+  static constexpr int kFragments = kValueTiles * 32;
   struct Inbox {
-    float4 o[kClusterUnits][kShareFragments];
-    float4 ml[kClusterUnits][kMaxGroup / 2];  // m and l of two heads
+    float4 o[kFragments];                        // [unit][share]
+    float4 ml[kMaxClusterUnits][kMaxGroup / 2];  // of two heads each
   };
-  struct Shared {
-    alignas(128) unsigned char stages[kStages][kStageBytes];
+  // Shared memory begins so; behind it lie the stages, then the inbox where there are clusters.
+  static constexpr int kMaxStages = 6;
+  struct alignas(128) Shared {
     Exchange exchange[2];
-    Inbox inbox;
-    uint64_t full[kStages];   // the chunk has come
-    uint64_t empty[kStages];  // its room is free again
+    uint64_t full[kMaxStages];   // the chunk has come
+    uint64_t empty[kMaxStages];  // its room is free again
     uint32_t arrived;
+
+    __device__ unsigned char* stage(uint32_t index) {
+      return reinterpret_cast<unsigned char*>(this + 1) + index * kStageBytes;
+    }
+    __device__ Inbox& inbox(uint32_t num_stages) { return *reinterpret_cast<Inbox*>(stage(num_stages)); }
   };
   // Thread blocks of a multiprocessor, which has 227 KiB for them, each taking 1 KiB more than it asks for.
-  static constexpr int kBlocks = 227 * 1024 / (sizeof(Shared) + 1024) < 3 ? 227 * 1024 / (sizeof(Shared) + 1024) : 3;
+  static constexpr int kBlocks = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int Stages(bool clustered) {
+    const int room = 227 * 1024 / kBlocks - 1024 - sizeof(Shared) - (clustered ? sizeof(Inbox) : 0);
+    return room / kStageBytes < kMaxStages ? room / kStageBytes : kMaxStages;
+  }
+  static constexpr int SharedBytes(bool clustered) {
+    return sizeof(Shared) + Stages(clustered) * kStageBytes + (clustered ? sizeof(Inbox) : 0);
+  }
+  static_assert(Stages(true) >= 2);
 
   // A partial result in scratch: the fragments of one head_dim, then (m, l) of each head.
-  static constexpr size_t kPartialFloats = kValueTiles * 32 * 4 + 2 * kMaxGroup;
+  static constexpr size_t kPartialFloats = kFragments * 4 + 2 * kMaxGroup;
 };
 
 }  // namespace winnow::cuda

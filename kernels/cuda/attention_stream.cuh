@@ -7,121 +7,118 @@
 namespace winnow::cuda {
 
 // Which stage of shared memory comes next, and how often all have been used.
-template <int kStages>
 struct StageCursor {
+  uint32_t num_stages;
   uint32_t stage = 0;
   uint32_t phase = 0;
   __device__ void Next() {
-    if (++stage == kStages) {
+    if (++stage == num_stages) {
       stage = 0;
       phase ^= 1;
     }
   }
 };
 
-// The warp that brings chunks of rows into shared memory as their stages become free. Where the rows of a chunk lie is
-// looked up two chunks ahead. Lane i knows of the rows i, i + 32, ... of a chunk.
+// The warps that bring chunks of rows into shared memory as their stages become free, a quarter of a chunk each. Where
+// rows lie is looked up two chunks ahead. Lane r, and with 16 rows lane r + 16, knows of the warp's row r.
 template <int kHeadDim, Dtype kDtype>
 class RowStream {
  public:
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Shared = typename Shape::Shared;
-  static constexpr int kLaneRows = Shape::kChunkRows / 32;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && !defined(NO_RUNS)
+  static constexpr int kRows = Shape::kWarpRows;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && defined(RUNS)
   static constexpr bool kRuns = Shape::kRowBytes >= 256;  // each row by the copy engine; shorter ones in pieces
 #else
   static constexpr bool kRuns = false;
 #endif
 
-  __device__ RowStream(const DecodeAttentionParams& params, Shared& shared)
-      : pool_(static_cast<const char*>(params.slot_pool)),
+  __device__ RowStream(const DecodeAttentionParams& params, Shared& shared, uint32_t num_stages)
+      : pool_(static_cast<const char*>(params.slot_pool) + Lane() % Shape::kRowPieces * 16),
         scales_(static_cast<const float2*>(params.kv_scales)),
-        shared_(shared) {}
+        shared_(shared),
+        cursor_{num_stages} {
+    asm volatile("" : "+l"(pool_));  // one multiply-add gives an address
+  }
 
   // Brings the chunks [begin, end) of a list.
   __device__ void Send(const ListRows& rows, uint32_t begin, uint32_t end) {
-    Chunk<ListRows::Local> local[3];
-    Chunk<ListRows::Page> page[2];
+    ListRows::Local local[3];
+    ListRows::Page page[2];
 #pragma unroll
-    for (int i = 0; i < 3; ++i) Find(rows, begin + i, local[i]);
+    for (int i = 0; i < 3; ++i) local[i] = rows.Find(Row(begin + i));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) FindPages(rows, local[i], page[i]);
+    for (int i = 0; i < 2; ++i) page[i] = rows.FindPage(local[i]);
     for (uint32_t chunk = begin; chunk < end; ++chunk) {
       // The first round of stages is free: the phase before the first counts as ended.
       WaitForPhase(SharedAddress(&shared_.empty[cursor_.stage]), cursor_.phase ^ 1);
-      Copy(page[0], rows.count - chunk * Shape::kChunkRows);
+      __syncwarp();
+      Copy(page[0].slot(), rows.count - min(rows.count, chunk * Shape::kChunkRows + FirstRow()));
       cursor_.Next();
       page[0] = page[1];
-      FindPages(rows, local[2], page[1]);
-      Find(rows, chunk + 3, local[2]);
+      page[1] = rows.FindPage(local[2]);
+      local[2] = rows.Find(Row(chunk + 3));
     }
   }
 
  private:
-  template <typename T>
-  struct Chunk {
-    T rows[kLaneRows];
-  };
-
   __device__ static uint32_t Lane() {
     return threadIdx.x % 32;
   }
-  __device__ static void Find(const ListRows& rows, uint32_t chunk, Chunk<ListRows::Local>& local) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) local.rows[i] = rows.Find(chunk * Shape::kChunkRows + i * 32 + Lane());
+  __device__ static uint32_t FirstRow() {
+    return threadIdx.x / 32 % kDecodeWarps * kRows;
   }
-  __device__ static void FindPages(const ListRows& rows, const Chunk<ListRows::Local>& local,
-                                   Chunk<ListRows::Page>& page) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) page.rows[i] = rows.FindPage(local.rows[i]);
+  __device__ static uint32_t Row(uint32_t chunk) {
+    return chunk * Shape::kChunkRows + FirstRow() + Lane() % kRows;
   }
 
-  // `left` counts the rows from the chunk's first to the list's last. V of rows behind it becomes zeros, as their
-  // weights are; nothing else of them is used.
-  __device__ void Copy(const Chunk<ListRows::Page>& page, uint32_t left) {
-    const uint32_t stage = SharedAddress(shared_.stages[cursor_.stage]);
+  // This warp's rows of the next chunk; `left` counts those from its first to the list's last. Rows behind that become
+  // zeros: their weights are zeros too, and the product must be.
+  __device__ void Copy(uint32_t slot, uint32_t left) {
+    const uint32_t stage = SharedAddress(shared_.stage(cursor_.stage));
     const uint32_t full = SharedAddress(&shared_.full[cursor_.stage]);
-    if (kRuns && left >= Shape::kChunkRows) {
-      ExpectBytes(full, kLaneRows * Shape::kRowBytes);
-#pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        CopyRun(stage + (i * 32 + Lane()) * Shape::kRowStride,
-                pool_ + static_cast<size_t>(page.rows[i].slot()) * Shape::kRowBytes, Shape::kRowBytes, full);
+    const uint32_t to = stage + FirstRow() * Shape::kRowStride;
+    if (left >= kRows) {
+      if constexpr (kRuns) {
+        if (Lane() < kRows) {
+          ExpectBytes(full, Shape::kRowBytes);
+          CopyRun(to + Lane() * Shape::kRowStride,
+                  pool_ - Lane() % Shape::kRowPieces * 16 + static_cast<size_t>(slot) * Shape::kRowBytes,
+                  Shape::kRowBytes, full);
+        }
+      } else {
+        CopyPieces<true>(slot, to, left);
       }
     } else {
-#pragma unroll 1
-      for (int i = 0; i < kLaneRows; ++i) {
-        uint32_t slot = page.rows[0].slot();
-#pragma unroll
-        for (int j = 1; j < kLaneRows; ++j) slot = i == j ? page.rows[j].slot() : slot;
-        CopyPieces(slot, stage + i * 32 * Shape::kRowStride, left - min(left, i * 32));
-      }
+      CopyPieces<false>(slot, to, left);
     }
     if constexpr (Shape::kScaled) {
-#pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        CopyAsync8(stage + Shape::kRowsBytes + (i * 32 + Lane()) * 8, scales_ + page.rows[i].slot(),
-                   i * 32 + Lane() < left);
-      }
+      CopyAsync8(stage + Shape::kRowsBytes + (FirstRow() + Lane()) * 8, scales_ + slot, Lane() < left);
     }
     ArriveWithCopies(full);
   }
 
-  // 32 rows, of which this lane has the slot of one.
+  template <bool kAllValid>
   __device__ void CopyPieces(uint32_t slot, uint32_t to, uint32_t left) {
+    constexpr int kPieces = Shape::kRowPieces;
 #pragma unroll
-    for (int i = 0; i < Shape::kRowPieces; ++i) {
-      const uint32_t piece = i * 32 + Lane(), row = piece / Shape::kRowPieces, column = piece % Shape::kRowPieces;
+    for (int i = 0; i < kRows * kPieces / 32; ++i) {
+      const uint32_t piece = i * 32 + Lane(), row = piece / kPieces, column = piece % kPieces;
       const uint32_t from = __shfl_sync(~0u, slot, row);
-      CopyAsync16(to + row * Shape::kRowStride + column * 16,
-                  pool_ + static_cast<size_t>(from) * Shape::kRowBytes + column * 16, row < left);
+      const char* at = pool_ + static_cast<size_t>(from) * Shape::kRowBytes;  // of this lane's column where it stays
+      if constexpr (32 % kPieces != 0 && kPieces % 32 != 0) {
+        at += (static_cast<int>(column) - static_cast<int>(Lane() % kPieces)) * 16;
+      } else if constexpr (kPieces > 32) {
+        at += i % (kPieces / 32) * 512;
+      }
+      CopyAsync16(to + row * Shape::kRowStride + column * 16, at, kAllValid || row < left);
     }
   }
 
   const char* pool_;
   const float2* scales_;
   Shared& shared_;
-  StageCursor<Shape::kStages> cursor_;
+  StageCursor cursor_;
 };
 
 }  // namespace winnow::cuda

@@ -65,9 +65,21 @@ __device__ __forceinline__ uint32_t ClusterBlocks() {
 // Everything that threads of the cluster wrote before, to shared or global memory, is visible to all of them behind it.
 __device__ __forceinline__ void ClusterSync() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
+#endif
+}
+
+// The same in two halves: what lies between may wait for nobody. Each half must be called in turn.
+__device__ __forceinline__ void ClusterArrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void ClusterWait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 

@@ -15,6 +15,8 @@
 
 namespace winnow::cuda {
 
+inline constexpr int kSelectThreads = 512;
+inline constexpr int kSelectWarps = kSelectThreads / 32;
 inline constexpr uint32_t kBins = 2048;
 inline constexpr int kBinBits = 11;
 inline constexpr uint32_t kContested = 512;           // ranks that are compared with one another
@@ -122,20 +124,23 @@ __device__ __forceinline__ void FindBin(const TopKMemory& memory, uint64_t rows,
   }
 }
 
+template <ImportanceKind kKind>
 __device__ __forceinline__ void AddToBin(const TopKMemory& memory, uint32_t* bins, uint64_t* mass_bins, uint64_t rank,
-                                         uint64_t low, int shift, const CutRule& rule, const Importance& importance) {
+                                         uint64_t low, int shift, const CutRule& rule,
+                                         const Importance<kKind>& importance) {
   const uint32_t bin = static_cast<uint32_t>((rank - low) >> shift), column = ColumnOf(rank);
   atomicAdd(&bins[bin], rule.RowsOf(column));
   if (rule.by_mass) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&mass_bins[bin]),
-              static_cast<unsigned long long>(MassOf(importance.SoftmaxSum(column))));
+              static_cast<unsigned long long>(MassOf(SoftmaxSumOf(importance, column))));
   }
 }
 
 // The least rank that is chosen among the leader's `count` candidates, 0 where all are. One block's threads; ends with
 // a barrier.
+template <ImportanceKind kKind>
 __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, uint32_t count, const CutRule& rule,
-                                                    const Importance& importance) {
+                                                    const Importance<kKind>& importance) {
   TopKControl& control = *memory.control;
   uint64_t rows = rule.rows, mass = rule.mass;
   if (threadIdx.x == 0) {
@@ -199,10 +204,10 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
       const uint64_t other = control.contested[i];
       if (other <= rank) continue;
       rows_above += rule.RowsOf(ColumnOf(other));
-      if (rule.by_mass) mass_above += MassOf(importance.SoftmaxSum(ColumnOf(other)));
+      if (rule.by_mass) mass_above += MassOf(SoftmaxSumOf(importance, ColumnOf(other)));
     }
     const uint32_t own_rows = rule.RowsOf(ColumnOf(rank));
-    const uint64_t own_mass = rule.by_mass ? MassOf(importance.SoftmaxSum(ColumnOf(rank))) : 0;
+    const uint64_t own_mass = rule.by_mass ? MassOf(SoftmaxSumOf(importance, ColumnOf(rank))) : 0;
     const bool wanted = rows_above < rows && !(rule.by_mass && mass_above >= mass);
     const bool last = rows_above + own_rows >= rows || (rule.by_mass && mass_above + own_mass >= mass);
     if (wanted && last) control.cut = rank;
@@ -213,8 +218,9 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
 
 // Visits columns [first, last) of this block's part in fours: visit(column of the four, mask of those that are meant,
 // values).
-template <typename Visit>
-__device__ __forceinline__ void VisitPart(const Importance& importance, uint32_t first, uint32_t last, Visit visit) {
+template <ImportanceKind kKind, typename Visit>
+__device__ __forceinline__ void VisitPart(const Importance<kKind>& importance, uint32_t first, uint32_t last,
+                                          Visit visit) {
   const uint32_t first_four = first / 4, fours = (last + 3) / 4 - first_four;
   const uint32_t rank = ClusterRank(), blocks = ClusterBlocks();
   const uint32_t begin = static_cast<uint32_t>(uint64_t{fours} * rank / blocks);
@@ -242,11 +248,12 @@ __device__ __forceinline__ void VisitPart(const Importance& importance, uint32_t
 
 // A value that, by the sample, has at least `rows` of the n columns at or above it, with four standard deviations to
 // spare; -infinity where the sample cannot tell. All threads; every block of the cluster finds the same.
-__device__ __forceinline__ float SamplePivot(const Importance& importance, uint32_t first, uint32_t n, uint32_t rows,
-                                             const TopKMemory& memory) {
+template <ImportanceKind kKind>
+__device__ __forceinline__ float SamplePivot(const Importance<kKind>& importance, uint32_t first, uint32_t n,
+                                             uint32_t rows, const TopKMemory& memory) {
   constexpr int kMostPerThread = 8;
   TopKControl& control = *memory.control;
-  const uint32_t per_thread = n <= 1u << 15 ? 1 : n <= 1u << 16 ? 2 : n <= 1u << 17 ? 4 : kMostPerThread;
+  const uint32_t per_thread = n <= 1u << 15 ? 2 : n <= 1u << 16 ? 4 : kMostPerThread;
   const uint32_t samples = per_thread * kSelectThreads;
   const float expected = static_cast<float>(rows) / static_cast<float>(n) * static_cast<float>(samples);
   const uint32_t wanted = static_cast<uint32_t>(expected + 4 * sqrtf(expected) + 4);
@@ -290,8 +297,9 @@ __device__ __forceinline__ float SamplePivot(const Importance& importance, uint3
 }
 
 // The cut by passes over all columns, for lists whose sample misled. All threads of the cluster.
-__device__ __noinline__ uint64_t CutOfAll(const Importance& importance, uint32_t first, uint32_t last,
-                                          const CutRule& rule, const TopKMemory& memory) {
+template <ImportanceKind kKind>
+__device__ __noinline__ uint64_t CutOfAll(const Importance<kKind> importance, uint32_t first, uint32_t last,
+                                          const CutRule rule, const TopKMemory memory) {
   TopKControl& control = *memory.control;
   TopKControl& leader = *OfRank(&control, 0);
   const bool leads = ClusterRank() == 0;
@@ -340,12 +348,12 @@ __device__ __noinline__ uint64_t CutOfAll(const Importance& importance, uint32_t
 // `most`: at least as many columns as the rule can choose, alike in all blocks; of the rule itself only the leader's
 // counts. Returns the cut: the least rank chosen, 0 where all are. All threads of the cluster call it; behind it the
 // leader's threads see the bitmap.
-__device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t first, uint32_t last, uint32_t most,
-                                          const CutRule& rule, const TopKMemory& memory) {
+template <ImportanceKind kKind>
+__device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance, uint32_t first, uint32_t last,
+                                             uint32_t most, const CutRule& rule, const TopKMemory& memory) {
   TopKControl& control = *memory.control;
   const uint32_t n = last > first ? last - first : 0, blocks = ClusterBlocks();
   const bool leads = ClusterRank() == 0;
-  __syncthreads();
   if (leads) {
     for (uint32_t word = threadIdx.x; word < (last + 31) / 32; word += kSelectThreads) memory.bitmap[word] = 0;
   }
@@ -353,14 +361,11 @@ __device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t
     __syncthreads();
     return 0;
   }
+  if (threadIdx.x == 0) control.num_candidates = 0;
+  if (blocks > 1) ClusterArrive();
   float pivot = -INFINITY;
   if (n > memory.capacity) pivot = SamplePivot(importance, first, n, most, memory);
-  if (threadIdx.x == 0) control.num_candidates = 0;
-  if (blocks > 1) {
-    ClusterSync();  // the leader's count is 0 before others add to it
-  } else {
-    __syncthreads();
-  }
+  if (blocks == 1) __syncthreads();
 
   const int lane = threadIdx.x % 32;
   VisitPart(importance, first, last, [&](uint32_t column, uint32_t meant, const float(&values)[4]) {
@@ -369,17 +374,15 @@ __device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t
     for (int i = 0; i < 4; ++i) {
       if ((meant >> i & 1) && values[i] >= pivot) kept |= 1u << i;
     }
-    if (!__any_sync(~0u, kept != 0)) return;
     const uint32_t own = __popc(kept);
-    uint32_t sum = own;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t before = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += before;
-    }
+    const uint32_t lanes = __ballot_sync(~0u, own != 0);
+    if (lanes == 0) return;
+    // Numbers of up to four are summed over the lanes below by their bits.
+    const uint32_t ones = __ballot_sync(~0u, own & 1), twos = __ballot_sync(~0u, own & 2);
+    const uint32_t fours = __ballot_sync(~0u, own & 4), below = (1u << lane) - 1;
     uint32_t place = 0;
-    if (lane == 31) place = atomicAdd(&control.num_candidates, sum);
-    place = __shfl_sync(~0u, place, 31) + sum - own;
+    if (lane == 0) place = atomicAdd(&control.num_candidates, __popc(ones) + 2 * __popc(twos) + 4 * __popc(fours));
+    place = __shfl_sync(~0u, place, 0) + __popc(ones & below) + 2 * __popc(twos & below) + 4 * __popc(fours & below);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if ((kept >> i & 1) == 0) continue;
@@ -390,6 +393,7 @@ __device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t
   __syncthreads();
   uint32_t count = control.num_candidates;
   if (blocks > 1) {
+    ClusterWait();  // the leader's count was 0 before others add to it
     TopKControl& leader = *OfRank(&control, 0);
     if (!leads && count > 0) {
       if (threadIdx.x == 0) control.push_base = atomicAdd(&leader.num_candidates, count);
@@ -402,10 +406,13 @@ __device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t
     }
     ClusterSync();
     count = leader.num_candidates;
+    ClusterArrive();  // has read the count
+    if (!leads) ClusterWait();
   }
   uint64_t cut;
   if (count > memory.capacity || (count < n && count < most)) {
-    cut = CutOfAll(importance, first, last, rule, memory);
+    if (blocks > 1 && leads) ClusterWait();
+    cut = CutOfAll<kKind>(importance, first, last, rule, memory);
     uint32_t* bitmap = OfRank(memory.bitmap, 0);
     VisitPart(importance, first, last, [&](uint32_t column, uint32_t meant, const float(&values)[4]) {
 #pragma unroll
@@ -418,7 +425,6 @@ __device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t
     ClusterSync();
     return cut;
   }
-  if (blocks > 1) ClusterSync();  // all have read the count
   if (!leads) return 0;
   cut = CutOfCandidates(memory, count, rule, importance);
   for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
@@ -426,6 +432,7 @@ __device__ __noinline__ uint64_t MarkTopK(const Importance& importance, uint32_t
     if (rank >= cut) atomicOr(&memory.bitmap[ColumnOf(rank) / 32], 1u << ColumnOf(rank) % 32);
   }
   __syncthreads();
+  if (blocks > 1) ClusterWait();
   return cut;
 }
 

@@ -25,11 +25,22 @@ __device__ inline void LetDependentsStart() {
 #endif
 }
 
-inline int ComputeMajor() {
-  int device = 0, major = 0;
+// The same two for kernels of clusters.
+__device__ __forceinline__ void WaitForPrerequisites() {
+  WaitForInputs();
+}
+__device__ __forceinline__ void LetDependentsLaunch() {
+  LetDependentsStart();
+}
+
+inline int DeviceAttribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major;
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+inline int ComputeMajor() {
+  return DeviceAttribute(cudaDevAttrComputeCapabilityMajor);
 }
 
 struct LaunchShape {

@@ -12,12 +12,9 @@
 namespace winnow::cuda {
 namespace {
 
-// The same cuts for every number of rows, or rows would not be invariant.
-using Geometry = DecodeGeometry<64, 256, 1, 1, 100 * 1024>;
-using WideGeometry = DecodeGeometry<64, 256, 1, 1, 112 * 1024>;
-
 constexpr int kMaxRows = 64;
-constexpr size_t kPartialBytes = size_t{2} * kMatmulBlocks * Geometry::kTileOut * kMaxRows * sizeof(float);
+constexpr size_t kPartialBytes = size_t{2} * kMaxRanges * kTileOut * kMaxRows * sizeof(float);
+constexpr size_t kTicketBytes = 4096;
 
 int CeilDiv(int a, int b) {
   return (a + b - 1) / b;
@@ -41,7 +38,7 @@ void Pack(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
 }
 
 size_t DecodeScratchBytes(int, int max_out_features) {
-  return kPartialBytes + CeilDiv(max_out_features, Geometry::kTileOut) * sizeof(int);
+  return kPartialBytes + kTicketBytes + CeilDiv(max_out_features, kTileOut) * kMultiplyWarps * sizeof(int);
 }
 
 bool HasTensorMaps() {
@@ -51,50 +48,47 @@ bool HasTensorMaps() {
   return major >= 9;
 }
 
-template <typename OfGeometry, int kRows, bool kF8>
+template <int kRows, bool kF8>
 void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
-  using Layout = DecodeLayout<OfGeometry, kRows, kF8>;
+  using Layout = DecodeLayout<kRows, kF8>;
   const DeviceMatrix& weight = params.weight;
-  const int num_chunks = CeilDiv(weight.in_features, Layout::kChunkK);
-  const int num_units = num_chunks * CeilDiv(weight.out_features, OfGeometry::kTileOut);
-  char* scratch = static_cast<char*>(params.scratch);
-  DecodeMatmulArgs args = {.weight_map = {},
-                           .x_map = {},
-                           .x = static_cast<const __nv_bfloat16*>(params.x),
-                           .x_stride = params.x_stride,
-                           .weight = static_cast<const char*>(weight.data),
-                           .scales = kF8 ? weight.scales : nullptr,
-                           .y = params.y,
-                           .y_stride = params.y_stride,
-                           .num_rows = params.num_rows,
-                           .out_features = weight.out_features,
-                           .in_features = weight.in_features,
-                           .num_chunks = num_chunks,
-                           .num_units = num_units,
-                           .accumulate = params.accumulate,
-                           .y_is_bf16 = params.y_dtype == Dtype::kBf16,
-                           .counters = reinterpret_cast<int*>(scratch + kPartialBytes),
-                           .partials = reinterpret_cast<float4*>(scratch)};
+  DecodeMatmulArgs args = {};
   if (HasTensorMaps()) {
-    const int element_bytes = kF8 ? 1 : 2;
-    args.weight_map = TensorMapOf(weight.data, element_bytes, weight.in_features, weight.out_features,
-                                  int64_t{weight.in_features} * element_bytes, OfGeometry::kTileOut);
+    args.weight_map = TensorMapOf(weight.data, Layout::kElementBytes, weight.in_features, weight.out_features,
+                                  int64_t{weight.in_features} * Layout::kElementBytes, kTileOut);
     args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
   }
-  const auto kernel = DecodeMatmulKernel<OfGeometry, kRows, kF8>;
+  args.x = static_cast<const __nv_bfloat16*>(params.x);
+  args.x_stride = params.x_stride;
+  args.weight = static_cast<const char*>(weight.data);
+  args.scales = kF8 ? weight.scales : nullptr;
+  args.y = params.y;
+  args.y_stride = params.y_stride;
+  args.num_rows = params.num_rows;
+  args.out_features = weight.out_features;
+  args.in_features = weight.in_features;
+  args.accumulate = params.accumulate;
+  args.y_is_bf16 = params.y_dtype == Dtype::kBf16;
+  args.cuts = CutsOf(CeilDiv(weight.out_features, kTileOut), CeilDiv(weight.in_features, Layout::kChunkK));
+  char* scratch = static_cast<char*>(params.scratch);
+  args.partials = reinterpret_cast<float4*>(scratch);
+  args.ticket = reinterpret_cast<int*>(scratch + kPartialBytes);
+  args.progress = reinterpret_cast<unsigned long long*>(scratch + kPartialBytes + 256);
+  args.counters = reinterpret_cast<int*>(scratch + kPartialBytes + kTicketBytes);
+  const auto kernel = DecodeMatmulKernel<kRows, kF8>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
-  // Two blocks to a multiprocessor: the next kernel's fills its ring while this one's ends.
+  // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  LaunchProgrammatic(kernel, dim3(std::min(kMatmulBlocks, num_units)), dim3(OfGeometry::kThreads), Layout::kSharedBytes,
-                     stream, args);
+  LaunchProgrammatic(kernel, dim3(args.cuts.levels[0].num_ranges), dim3(kDecodeThreads), Layout::kSharedBytes, stream,
+                     args);
 }
 
 template <bool kF8>
 void LaunchDecodeOf(Stream stream, const DecodeMatmulParams& params) {
-  if (params.num_rows <= 8) return LaunchDecode<Geometry, 8, kF8>(stream, params);
-  if (params.num_rows <= 16) return LaunchDecode<Geometry, 16, kF8>(stream, params);
-  if (params.num_rows <= 32) return LaunchDecode<Geometry, 32, kF8>(stream, params);
-  LaunchDecode<WideGeometry, 64, kF8>(stream, params);
+  if (params.num_rows <= 8) return LaunchDecode<8, kF8>(stream, params);
+  if (params.num_rows <= 16) return LaunchDecode<16, kF8>(stream, params);
+  if (params.num_rows <= 32) return LaunchDecode<32, kF8>(stream, params);
+  LaunchDecode<64, kF8>(stream, params);
 }
 
 void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {

@@ -29,20 +29,25 @@ __device__ inline void PublishBarriers() {
 #endif
 }
 
-__device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (done == 0) {
+// Whether the phase of that parity has ended; may wait for it a little.
+__device__ inline bool TryBarrier(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
+  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
 #else
-    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
 #endif
+  return done != 0;
+}
+
+__device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
+  while (!TryBarrier(barrier, parity)) {
   }
 }
 
@@ -117,17 +122,5 @@ __device__ inline void CopyBoxByLanes(uint32_t to, const char* from, int64_t pit
                  : "memory");
   }
 }
-
-// LAB
-__device__ inline void CopyToShared(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-#endif
-}
-// LAB END
 
 }  // namespace winnow::cuda

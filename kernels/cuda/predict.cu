@@ -1,4 +1,5 @@
 #include "common/base/kv_layout.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/regression.cuh"
 
@@ -30,6 +31,8 @@ __device__ void RotateHead(const float* in, const RopeParams& rope, uint32_t pos
 
 // One warp per (row, head).
 __global__ void __launch_bounds__(kWarps * 32) RotateQueries(const RotateQueriesParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   __shared__ float normed[kWarps][kMaxPredictHeadDim];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int item = blockIdx.x * kWarps + warp;
@@ -53,6 +56,8 @@ __global__ void __launch_bounds__(kWarps * 32) RotateQueries(const RotateQueries
 }
 
 __global__ void __launch_bounds__(kWarps * 32) StoreQueries(const StoreQueriesParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   const int lane = threadIdx.x % 32;
   const int item = blockIdx.x * kWarps + threadIdx.x / 32;
   if (item >= p.num_rows * p.num_heads) return;
@@ -68,6 +73,8 @@ __global__ void __launch_bounds__(kWarps * 32) StoreQueries(const StoreQueriesPa
 
 // One block per (row, head).
 __global__ void __launch_bounds__(kRegressionThreads) PredictQueries(const PredictQueriesParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   extern __shared__ float past[];  // [window + 1][head_dim + 1]: rows at different banks
   __shared__ float prediction[kMaxPredictHeadDim];
   __shared__ Regression regression;
@@ -104,6 +111,8 @@ __device__ uint32_t RecentStart(uint32_t position, uint32_t recent_tokens, uint3
 // A thread per (layer, row); one block also moves the plan on. Blocks read next_positions and only the last to finish
 // may write it, so a single block does both: there are at most some thousand (layer, row)s.
 __global__ void __launch_bounds__(1024) BeginPlan(const BeginPlanParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   for (int item = threadIdx.x; item < p.num_layers * p.num_rows; item += blockDim.x) {
     const int layer = item / p.num_rows, row = item % p.num_rows;
     const uint32_t position = p.next_positions[row];
@@ -123,25 +132,29 @@ __global__ void __launch_bounds__(1024) BeginPlan(const BeginPlanParams p) {
   if (threadIdx.x == 0) ++*p.plan;
 }
 
-int BlocksFor(int num_rows, int num_heads) {
-  return (num_rows * num_heads + kWarps - 1) / kWarps;
+template <typename Params>
+void LaunchWarps(Stream stream, void (*kernel)(Params), const Params& p) {
+  const unsigned blocks = (p.num_rows * p.num_heads + kWarps - 1) / kWarps;
+  LaunchDependent(kernel, {.grid = dim3(blocks), .threads = kWarps * 32}, stream, p);
 }
 
 void LaunchRotateQueries(Stream stream, const RotateQueriesParams& p) {
-  RotateQueries<<<BlocksFor(p.num_rows, p.num_heads), kWarps * 32, 0, stream>>>(p);
+  LaunchWarps(stream, RotateQueries, p);
 }
 
 void LaunchStoreQueries(Stream stream, const StoreQueriesParams& p) {
-  StoreQueries<<<BlocksFor(p.num_rows, p.num_heads), kWarps * 32, 0, stream>>>(p);
+  LaunchWarps(stream, StoreQueries, p);
 }
 
 void LaunchPredictQueries(Stream stream, const PredictQueriesParams& p) {
-  const size_t bytes = (p.window + 1) * static_cast<size_t>(p.head_dim + 1) * sizeof(float);
-  PredictQueries<<<p.num_rows * p.num_heads, kRegressionThreads, bytes, stream>>>(p);
+  const LaunchShape shape{.grid = dim3(p.num_rows * p.num_heads),
+                          .threads = kRegressionThreads,
+                          .shared_bytes = (p.window + 1) * static_cast<size_t>(p.head_dim + 1) * sizeof(float)};
+  LaunchDependent(PredictQueries, shape, stream, p);
 }
 
 void LaunchBeginPlan(Stream stream, const BeginPlanParams& p) {
-  BeginPlan<<<1, 1024, 0, stream>>>(p);
+  LaunchDependent(BeginPlan, {.grid = dim3(1), .threads = 1024}, stream, p);
 }
 
 }  // namespace

@@ -7,7 +7,8 @@ namespace winnow::cuda {
 
 inline constexpr int kMaxPredictHeadDim = 256;
 inline constexpr int kMaxBlendWindow = 32;  // the equations of a window fit one warp
-inline constexpr int kRegressionThreads = 128;
+inline constexpr int kRegressionThreads = 256;
+inline constexpr int kLanesPerDot = 8;
 inline constexpr double kRidge = 1e-3;
 
 // The regression of predict.h by one block of kRegressionThreads; an instance lies in its shared memory.
@@ -39,17 +40,21 @@ class Regression {
   }
 
  private:
-  // Lower triangle of the dot products of all count queries; the last row are those with the newest. Each is one
-  // thread's sum in f64 over exact products, in the order of the elements.
+  // Lower triangle of the dot products of all count queries; the last row are those with the newest. Each is summed by
+  // kLanesPerDot lanes in f64 over exact products, in an order that depends on head_dim alone.
   __device__ void FillGram(const float* past, int stride, int w, int head_dim) {
-    const int pairs = (w + 1) * (w + 2) / 2 - 1;
-    for (int pair = threadIdx.x; pair < pairs; pair += kRegressionThreads) {
+    const int pairs = (w + 1) * (w + 2) / 2 - 1, part = threadIdx.x % kLanesPerDot;
+    constexpr int kDots = kRegressionThreads / kLanesPerDot;
+    for (int begin = 0; begin < pairs; begin += kDots) {
+      const int pair = min(begin + static_cast<int>(threadIdx.x) / kLanesPerDot, pairs - 1);
       int i = 0;
       while ((i + 1) * (i + 2) / 2 <= pair) ++i;
-      const float *a = past + i * stride, *b = past + (pair - i * (i + 1) / 2) * stride;
+      const int j = pair - i * (i + 1) / 2;
+      const float *a = past + i * stride, *b = past + j * stride;
       double sum = 0;
-      for (int d = 0; d < head_dim; ++d) sum += static_cast<double>(a[d]) * b[d];
-      a_[i][pair - i * (i + 1) / 2] = sum;
+      for (int d = part; d < head_dim; d += kLanesPerDot) sum += static_cast<double>(a[d]) * b[d];
+      for (int lane = kLanesPerDot / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(~0u, sum, lane);
+      if (part == 0) a_[i][j] = sum;
     }
   }
 
@@ -69,6 +74,7 @@ class Regression {
     if (lane == 0) is_solved_ = is_positive;
   }
 
+  // The diagonal gets the inverses of that of the factor.
   __device__ bool Factor(int w, int lane) {
     for (int j = 0; j < w; ++j) {
       double sum = 0;
@@ -78,9 +84,9 @@ class Regression {
       }
       const double diagonal = __shfl_sync(~0u, sum, j);
       if (!(diagonal > 0) || !isfinite(diagonal)) return false;
-      const double root = sqrt(diagonal);
+      const double inverse = rsqrt(diagonal);
       __syncwarp();
-      if (lane >= j && lane < w) a_[lane][j] = lane == j ? root : sum / root;
+      if (lane >= j && lane < w) a_[lane][j] = lane == j ? inverse : sum * inverse;
       __syncwarp();
     }
     return true;
@@ -88,12 +94,12 @@ class Regression {
 
   __device__ double Substitute(int w, int lane, double b) const {
     for (int k = 0; k < w; ++k) {
-      if (lane == k) b /= a_[k][k];
+      if (lane == k) b *= a_[k][k];
       const double solved = __shfl_sync(~0u, b, k);
       if (lane > k && lane < w) b -= a_[lane][k] * solved;
     }
     for (int k = w - 1; k >= 0; --k) {
-      if (lane == k) b /= a_[k][k];
+      if (lane == k) b *= a_[k][k];
       const double solved = __shfl_sync(~0u, b, k);
       if (lane < k) b -= a_[k][lane] * solved;
     }
@@ -107,11 +113,10 @@ class Regression {
       double largest = lane < w ? v : -INFINITY;
       for (int other = 16; other > 0; other /= 2) largest = fmax(largest, __shfl_xor_sync(~0u, largest, other));
       v = exp(v - largest);
-    } else {
-      v = v > 0 ? v : 0;
     }
-    double sum = 0;
-    for (int i = 0; i < w; ++i) sum += __shfl_sync(~0u, v, i);
+    v = lane < w && v > 0 ? v : 0;
+    double sum = v;
+    for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
     return v / (is_softmax ? sum : fmax(sum, 1e-6));
   }
 

@@ -72,7 +72,7 @@ struct HeadInput {
   HeadPart<kPairs> part, v;
   __nv_bfloat16* destination = nullptr;
 
-  __device__ HeadInput(const RopeAppendParams& p, size_t row, int head, int at, int half) {
+  __device__ void Load(const RopeAppendParams& p, size_t row, int head, int at, int half) {
     const float* projected = p.qkv + row * p.qkv_stride;
     part = LoadPart<kPairs>(projected + head * p.head_dim, at, half);
     if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + head * p.head_dim, at, half), &part);
@@ -87,7 +87,8 @@ struct HeadInput {
 };
 
 // One warp per head: blockIdx.x is the row, and the heads (query heads, then kv heads) go round the warps of the
-// row's CTAs. The angles of a row are computed once per warp, while its first head is on its way.
+// row's CTAs. The angles of a row are computed once per warp, while its first head is on its way, and
+// the next head is loaded before one is worked on.
 template <int kPairs>
 __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendParams p) {
   const int half = p.head_dim / 2;
@@ -108,7 +109,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
 
   const size_t row = blockIdx.x;
   const float position = static_cast<float>(p.positions[row]);
-  HeadInput<kPairs> input(p, row, head, at, half);
+  HeadInput<kPairs> input;
+  input.Load(p, row, head, at, half);
   float sine[kPairs], cosine[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -117,6 +119,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
     cosine[j] *= p.rope_attention_factor;
   }
   while (true) {
+    const int next_head = head + gridDim.y * kWarps;
+    HeadInput<kPairs> next;
+    if (next_head < num_rotated) next.Load(p, row, next_head, at, half);
     const bool is_query = head < p.num_query_heads;
     HeadPart<kPairs>& part = input.part;
     if ((is_query ? p.q_norm_weight : p.k_norm_weight) != nullptr) {
@@ -145,9 +150,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
         StorePart(input.v, out + p.head_dim, at, half);
       }
     }
-    head += gridDim.y * kWarps;
-    if (head >= num_rotated) return;
-    input = HeadInput<kPairs>(p, row, head, at, half);
+    if (next_head >= num_rotated) return;
+    head = next_head;
+    input = next;
   }
 }
 

@@ -49,13 +49,14 @@ struct SelectParams {
   Aggregation aggregation = Aggregation::kSoftmaxSum;
   uint32_t max_keys = 0;  // greatest num_keys this launch may meet: fixes the grid, never the result
   uint32_t max_budget = 0;
-  uint32_t candidate_pages = 0;    // two-stage: pages that the first stage keeps; 0: every key is scored
-  uint32_t score_all_below = 0;    // two-stage: every key is scored of lists with fewer selectable ones
-  float min_mass = 0;              // policy mass: the fewest rows that hold it, at most budget; 0: top-k
-  uint32_t* selected = nullptr;    // [num_lists, max_budget] positions, ascending
-  uint32_t* counts = nullptr;      // [num_lists]
-  float* captured_mass = nullptr;  // [num_lists] of sinks, selection and recent window; may be null
-  void* scratch = nullptr;         // select_scratch_bytes
+  uint32_t candidate_pages = 0;     // two-stage: pages that the first stage keeps; 0: every key is scored
+  uint32_t score_all_below = 0;     // two-stage: every key is scored of lists with fewer selectable ones
+  float min_mass = 0;               // policy mass: the fewest rows that hold it, at most budget; 0: top-k
+  bool takes_all_that_fit = false;  // policy mass: all selectable rows of lists whose budget they fit
+  uint32_t* selected = nullptr;     // [num_lists, max_budget] positions, ascending
+  uint32_t* counts = nullptr;       // [num_lists]
+  float* captured_mass = nullptr;   // [num_lists] of sinks, selection and recent window; may be null
+  void* scratch = nullptr;          // select_scratch_bytes
 };
 
 struct SelectionKernels {

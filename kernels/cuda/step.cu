@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/base/kv_layout.h"
+#include "kernels/cuda/flags.cuh"
 #include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
@@ -66,9 +67,13 @@ __device__ void CopyWords(const uint4* from, uint4* to, int64_t words, int64_t f
 // The last block to have stored its part raises the flag: each block's stores are ordered before its arrival, and the
 // flag after the last arrival.
 __global__ void Publish(const PublishParams p) {
-  const int64_t words = static_cast<int64_t>(p.bytes / sizeof(uint4));
-  CopyWords(static_cast<const uint4*>(p.from), static_cast<uint4*>(p.to), words,
-            blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x, gridDim.x * static_cast<int64_t>(blockDim.x));
+  const int64_t words = static_cast<int64_t>(p.row_bytes / sizeof(uint4));
+  const int64_t stride = gridDim.x * static_cast<int64_t>(blockDim.x);
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < words * p.num_rows; i += stride) {
+    const int64_t row = i / words, word = i % words;
+    reinterpret_cast<uint4*>(static_cast<char*>(p.to) + row * p.to_stride)[word] =
+        reinterpret_cast<const uint4*>(static_cast<const char*>(p.from) + row * p.from_stride)[word];
+  }
   __threadfence_system();
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -76,6 +81,44 @@ __global__ void Publish(const PublishParams p) {
   *p.arrivals = 0;
   __threadfence_system();
   *reinterpret_cast<volatile uint32_t*>(p.flag) = *p.value;
+}
+
+// A block stores its slice with all peers, then adds up the same slice of all ranks: blocks wait for their counterparts
+// alone.
+__global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
+  const size_t words = p.elements / 4, stride = gridDim.x * size_t{kThreads};
+  const size_t first = blockIdx.x * size_t{kThreads} + threadIdx.x;
+  const auto* own = reinterpret_cast<const float4*>(p.partial);
+  for (int r = 0; r < p.num_ranks; ++r) {
+    if (r == p.rank) continue;
+    auto* to = reinterpret_cast<float4*>(p.mailboxes[r] + p.rank * p.mailbox_stride);
+    for (size_t i = first; i < words; i += stride) to[i] = own[i];
+  }
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x < p.num_ranks && threadIdx.x != p.rank) {
+    const int peer = threadIdx.x;
+    const uint32_t value = *p.value;
+    StoreRelease(p.flags[peer] + p.rank * kAllReduceBlocks + blockIdx.x, value);
+    WaitFor({.flag = p.flags[p.rank] + peer * kAllReduceBlocks + blockIdx.x,
+             .abort = p.abort,
+             .error = p.error,
+             .timeout_us = p.timeout_us},
+            value);
+  }
+  __syncthreads();
+  auto* x = reinterpret_cast<float4*>(p.x);
+  for (size_t i = first; i < words; i += stride) {
+    float4 sum = {0, 0, 0, 0};
+    for (int r = 0; r < p.num_ranks; ++r) {
+      const float4 part = r == p.rank
+                              ? own[i]
+                              : __ldcv(reinterpret_cast<const float4*>(p.mailboxes[p.rank] + r * p.mailbox_stride) + i);
+      sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+    }
+    const float4 old = x[i];
+    x[i] = {old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w};
+  }
 }
 
 __global__ void BeginChunk(const BeginChunkParams p) {
@@ -129,8 +172,13 @@ void LaunchBeginStep(Stream stream, const BeginStepParams& p) {
 
 void LaunchPublish(Stream stream, const PublishParams& p) {
   // A few blocks: a residual is at most a megabyte, and the step's own kernels run beside.
-  const int blocks = std::clamp(Blocks(static_cast<int64_t>(p.bytes / sizeof(uint4))), 1, 16);
+  const int blocks = std::clamp(Blocks(p.num_rows * static_cast<int64_t>(p.row_bytes / sizeof(uint4))), 1, 16);
   Publish<<<blocks, kThreads, 0, stream>>>(p);
+}
+
+void LaunchAllReduce(Stream stream, const AllReduceParams& p) {
+  const int blocks = std::clamp(Blocks(static_cast<int64_t>(p.elements / 4)), 1, kAllReduceBlocks);
+  AllReduce<<<blocks, kThreads, 0, stream>>>(p);
 }
 
 void LaunchBeginChunk(Stream stream, const BeginChunkParams& p) {
@@ -151,6 +199,7 @@ void LaunchScatterRows(Stream stream, const ScatterRowsParams& p) {
 
 const StepKernels kStepKernels = {.begin_step = LaunchBeginStep,
                                   .publish = LaunchPublish,
+                                  .all_reduce = LaunchAllReduce,
                                   .begin_chunk = LaunchBeginChunk,
                                   .fill_slots = LaunchFillSlots,
                                   .scatter_rows = LaunchScatterRows};

@@ -45,14 +45,39 @@ struct BeginStepParams {
   uint32_t* kv_slots = nullptr;      // the same as numbers, ~0u without a sequence; may be null
 };
 
-// Copies `bytes` (a multiple of 16) to memory of a peer and raises a flag there once they have arrived.
+// Copies num_rows rows of row_bytes (a multiple of 16) each to memory of a peer and raises a flag there once they have
+// arrived. Strides are in bytes.
 struct PublishParams {
   const void* from = nullptr;
+  int64_t from_stride = 0;
   void* to = nullptr;
-  size_t bytes = 0;
+  int64_t to_stride = 0;
+  int num_rows = 1;
+  size_t row_bytes = 0;
   uint32_t* flag = nullptr;         // in the peer's memory
   const uint32_t* value = nullptr;  // device word that holds what to write
   uint32_t* arrivals = nullptr;     // device word of this launcher's own, zero before the first launch
+};
+
+// Adds up what the GPUs of a tensor-parallel group have each computed: x += partial of rank 0 + of rank 1 + ..., in
+// this order on every rank, so that all have the same bits. One shot: every rank stores its summand in the mailboxes of
+// the others and raises a flag for each of its thread blocks. A mailbox is used once in a step, so that nothing is
+// overwritten before it has been read. Waits end as those of WaitParams do.
+inline constexpr int kMaxTensorParallel = 4;
+inline constexpr int kAllReduceBlocks = 64;
+struct AllReduceParams {
+  int rank = 0;
+  int num_ranks = 0;
+  const float* partial = nullptr;             // [elements] of this rank
+  float* x = nullptr;                         // [elements]
+  size_t elements = 0;                        // a multiple of 4
+  float* mailboxes[kMaxTensorParallel] = {};  // of each rank: [num_ranks][mailbox_stride]
+  size_t mailbox_stride = 0;                  // >= elements
+  uint32_t* flags[kMaxTensorParallel] = {};   // of each rank: [num_ranks][kAllReduceBlocks]
+  const uint32_t* value = nullptr;            // device word: what flags are raised to, the number of the step
+  const uint32_t* abort = nullptr;
+  uint32_t* error = nullptr;
+  uint32_t timeout_us = 1000000;
 };
 
 // Positions of a chunk's rows and where their K and V go: row i, kv head h to rows[h * head_stride + first_position +
@@ -102,6 +127,7 @@ struct ScatterRowsParams {
 struct StepKernels {
   void (*begin_step)(Stream, const BeginStepParams&);
   void (*publish)(Stream, const PublishParams&);
+  void (*all_reduce)(Stream, const AllReduceParams&);
   void (*begin_chunk)(Stream, const BeginChunkParams&);
   void (*fill_slots)(Stream, const FillSlotsParams&);
   void (*scatter_rows)(Stream, const ScatterRowsParams&);

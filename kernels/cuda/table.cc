@@ -1,6 +1,7 @@
 #include "kernels/cuda/table.h"
 
 #include "kernels/cuda/open_device.h"
+#include "kernels/cuda/open_nccl_pair.h"
 
 namespace winnow::cuda {
 
@@ -19,6 +20,8 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
                                   .open_device = OpenDevice,
+                                  .new_nccl_id = NewNcclId,
+                                  .open_nccl_pair = OpenNcclPair,
                                   .versions = Versions,
                                   .can_access_peer = CanAccessPeer};
   return &table;

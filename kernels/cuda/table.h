@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/attention.h"
@@ -8,6 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/nccl_pair.h"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/probe.h"
@@ -39,6 +42,11 @@ struct CudaTable {
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;
+  // One side asks for an id and hands it to the other; both open with it, as rank 0 and 1, at about the same time. This
+  // takes until both are there. UNAVAILABLE says what is missing.
+  absl::StatusOr<std::string> (*new_nccl_id)() = nullptr;
+  absl::StatusOr<std::unique_ptr<NcclPair>> (*open_nccl_pair)(Device&, std::string_view id, int rank,
+                                                              const NcclPairOptions&) = nullptr;
   CudaVersions (*versions)() = nullptr;
   bool (*can_access_peer)(int ordinal, int peer_ordinal) = nullptr;
 };

@@ -13,8 +13,7 @@
 
 namespace winnow::cuda {
 
-inline constexpr int kSelectThreads = 512;
-inline constexpr int kSelectWarps = kSelectThreads / 32;
+inline constexpr int kScoreWarps = 8;  // of a block; as many runs
 inline constexpr int kMaxGroup = 8;
 inline constexpr uint32_t kScoreRun = 128;  // columns that one warp scores, and whose softmax is summed in one order
 inline constexpr uint32_t kGranule = 16;    // rows that a two-stage selection scores or leaves out together
@@ -57,7 +56,7 @@ __device__ __forceinline__ float Exp2(float x) {
 }
 
 // Rounds queries [group, dim] to bf16 or, scaled by a power of two that `factors` [8] takes back, to f16.
-// kPages: of [dim / 2] elements the positive parts, then the negative ones. Ends without a barrier.
+// kPages: of [dim / 2] elements the positive parts, then the negative ones. A warp to a query; ends without a barrier.
 template <UnitFormat kFormat, int kDim, bool kPages>
 __device__ void LoadQueries(const float* queries, int group, float scale, uint8_t* operand, float* factors) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -127,54 +126,6 @@ __device__ __forceinline__ uint32_t HalvesOf(uint16_t two_e4m3) {
   return uint32_t{halves.x} | uint32_t{halves.y} << 16;
 }
 
-// Products of sixteen units with eight queries: sums[0, 1] are of unit lane / 4 and queries 2 * (lane % 4) + {0, 1},
-// sums[2, 3] of the unit eight further. `row0`, `row1`: those two units.
-template <UnitFormat kFormat, int kDim>
-__device__ __forceinline__ void ScoreTile(const uint8_t* row0, const uint8_t* row1, const uint8_t* operand,
-                                          float (&sums)[4]) {
-  using Op = Operand<kFormat, kDim>;
-  constexpr int kVector = Op::kVector;
-  constexpr int kBatch = Op::kChunks < 4 ? Op::kChunks : Op::kChunks % 4 == 0 ? 4 : 3;  // in flight at once
-  static_assert(Op::kChunks % kBatch == 0);
-  const int lane = threadIdx.x % 32, quad = lane % 4;
-  const uint8_t* query = operand + lane / 4 * Op::kStride + quad * Op::kLaneBytes;
-  sums[0] = sums[1] = sums[2] = sums[3] = 0;
-#pragma unroll
-  for (int batch = 0; batch < Op::kChunks; batch += kBatch) {
-    LaneVector<kVector> unit0[kBatch], unit1[kBatch];
-#pragma unroll
-    for (int c = 0; c < kBatch; ++c) {
-      const int offset = ((batch + c) * 4 + quad) * kVector;
-      unit0[c] = LoadStream<kVector>(row0 + offset);
-      unit1[c] = LoadStream<kVector>(row1 + offset);
-    }
-#pragma unroll
-    for (int c = 0; c < kBatch; ++c) {
-      const uint8_t* from = query + (batch + c) * 4 * Op::kLaneBytes;
-      if constexpr (kFormat == UnitFormat::kBf16) {
-        const uint4 q = *reinterpret_cast<const uint4*>(from);
-        const uint32_t* w0 = unit0[c].words;
-        const uint32_t* w1 = unit1[c].words;
-        Multiply<kFormat>(sums, {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
-        Multiply<kFormat>(sums, {w0[2], w1[2], w0[3], w1[3]}, q.z, q.w);
-      } else {
-#pragma unroll
-        for (int half = 0; half < kVector / 8; ++half) {
-          const uint4 q = reinterpret_cast<const uint4*>(from)[half];
-#pragma unroll
-          for (int word = 0; word < 2; ++word) {
-            const uint32_t w0 = unit0[c].words[2 * half + word], w1 = unit1[c].words[2 * half + word];
-            const uint32_t a[4] = {HalvesOf(static_cast<uint16_t>(w0)), HalvesOf(static_cast<uint16_t>(w1)),
-                                   HalvesOf(static_cast<uint16_t>(w0 >> 16)),
-                                   HalvesOf(static_cast<uint16_t>(w1 >> 16))};
-            Multiply<kFormat>(sums, a, word == 0 ? q.x : q.z, word == 0 ? q.y : q.w);
-          }
-        }
-      }
-    }
-  }
-}
-
 // The sum of 2^(x - largest) over some columns, beside the largest x = score * log2(e).
 struct SoftmaxPart {
   float largest, sum;
@@ -185,70 +136,172 @@ __device__ __forceinline__ SoftmaxPart Joined(SoftmaxPart a, SoftmaxPart b) {
   return {largest, a.sum * Exp2(a.largest - largest) + b.sum * Exp2(b.largest - largest)};
 }
 
-// One warp scores columns [first, first + kScoreRun) below `end`: scores[query * stride + column]. With `parts` it
-// also sums the softmax over those below part_end, [8] parts for the run: bits that depend on the run alone.
+// How a lane's loads of a run of eight tiles, sixteen units each, are cut into stages of about 128 bytes: one is in
+// flight while the one before is multiplied.
 template <UnitFormat kFormat, int kDim>
-__device__ void ScoreRun(const UnitTable& table, uint32_t first, uint32_t end, const uint8_t* operand,
-                         const float* factors, int group, float* scores, int64_t stride, SoftmaxPart* parts,
-                         uint32_t part_end) {
-  const int lane = threadIdx.x % 32, query = lane % 4 * 2;
-  const float factor[2] = {factors[query], factors[query + 1]};
-  const uint32_t mask = (1u << table.block_shift) - 1;
-  const uint32_t last_tile = min(first + kScoreRun, end);
-  SoftmaxPart part[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
-  uint32_t unit[2], block[2];
-  const auto look_up = [&](uint32_t tile) {
+struct Stages {
+  using Op = Operand<kFormat, kDim>;
+  static constexpr int kTileBytes = 2 * Op::kChunks * Op::kVector;                // of a lane
+  static constexpr int kTiles = kTileBytes <= 32 ? 4 : kTileBytes <= 64 ? 2 : 1;  // of a stage
+  static constexpr int kChunks = kTileBytes <= 128 ? Op::kChunks : Op::kChunks % 4 == 0 ? 4 : 3;
+  static constexpr int kPerTile = Op::kChunks / kChunks;
+  static_assert(kChunks * kPerTile == Op::kChunks);
+  LaneVector<Op::kVector> units[kTiles][2][kChunks];
+};
+
+// One warp's columns [first, first + kScoreRun) below `end`: scores[query * stride + column], scaled. With `parts` also
+// the run's softmax over the columns below part_end, [8] parts: bits that depend on the run alone.
+struct RunOutput {
+  float* scores;
+  int64_t stride;
+  int group;
+  SoftmaxPart* parts;
+  uint32_t part_end;
+};
+
+template <UnitFormat kFormat, int kDim>
+class RunScorer {
+ public:
+  using Op = Operand<kFormat, kDim>;
+  using Stage = Stages<kFormat, kDim>;
+
+  // Looks up where the run's units lie; `slots` [kScoreRun] is the warp's. first < end.
+  __device__ RunScorer(const UnitTable& table, uint32_t first, uint32_t end, uint32_t* slots)
+      : table_(table), slots_(slots), first_(first), end_(end), lane_(threadIdx.x % 32) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      unit[r] = table.Unit(min(tile + lane / 4 + 8 * r, end - 1));
-      block[r] = table.blocks[unit[r] >> table.block_shift];
+    for (uint32_t i = 0; i < kScoreRun; i += 32) {
+      const uint32_t unit = table.Unit(min(first + i + lane_, end - 1));
+      slots[i + lane_] = table.blocks[unit >> table.block_shift] << 5 | (unit & ((1u << table.block_shift) - 1));
     }
-  };
-  look_up(first);
+    __syncwarp();
+    num_stages_ = (min(kScoreRun, end - first) + 16 * Stage::kTiles - 1) / (16 * Stage::kTiles) * Stage::kPerTile;
+  }
+
+  __device__ void Begin() {
+    Load(0, even_);
+  }
+  __device__ void Finish(const uint8_t* operand, const float* factors, const RunOutput& out) {
+    const int query = lane_ % 4 * 2;
+    factor_[0] = factors[query], factor_[1] = factors[query + 1];
+    query_ = operand + lane_ / 4 * Op::kStride + lane_ % 4 * Op::kLaneBytes;
 #pragma unroll 1
-  for (uint32_t tile = first; tile < last_tile; tile += 16) {
-    const uint8_t* row[2];
-    float key_scale[2] = {1, 1};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      row[r] = table.data + block[r] * table.block_stride + (unit[r] & mask) * table.unit_stride;
-      if constexpr (kFormat == UnitFormat::kF8) key_scale[r] = table.scales[block[r] * 32u + (unit[r] & mask)];
+    for (int stage = 0; stage < num_stages_; stage += 2) {
+      if (stage + 1 < num_stages_) Load(stage + 1, odd_);
+      Multiply(stage, even_, out);
+      if (stage + 1 >= num_stages_) break;
+      if (stage + 2 < num_stages_) Load(stage + 2, even_);
+      Multiply(stage + 1, odd_, out);
     }
-    if (tile + 16 < last_tile) look_up(tile + 16);
-    float sums[4];
-    ScoreTile<kFormat, kDim>(row[0], row[1], operand, sums);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const uint32_t column = tile + lane / 4 + 8 * r;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float& score = sums[2 * r + i];
-        score *= factor[i];
-        if constexpr (kFormat == UnitFormat::kF8) score *= key_scale[r];
-        if (column < end && query + i < group) scores[(query + i) * stride + column] = score;
-        score = column < part_end ? score * kLog2E : -INFINITY;
-      }
-    }
-    if (parts == nullptr) continue;
+    if (out.parts == nullptr) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float largest = fmaxf(part[i].largest, fmaxf(sums[i], sums[2 + i]));
-      if (largest == -INFINITY) continue;
-      part[i].sum =
-          part[i].sum * Exp2(part[i].largest - largest) + Exp2(sums[i] - largest) + Exp2(sums[2 + i] - largest);
-      part[i].largest = largest;
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        const SoftmaxPart other = {__shfl_xor_sync(~0u, part_[i].largest, step),
+                                   __shfl_xor_sync(~0u, part_[i].sum, step)};
+        part_[i] = Joined(part_[i], other);
+      }
+      if (lane_ < 4) out.parts[query + i] = part_[i];
     }
   }
-  if (parts == nullptr) return;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) {
-      const SoftmaxPart other = {__shfl_xor_sync(~0u, part[i].largest, step), __shfl_xor_sync(~0u, part[i].sum, step)};
-      part[i] = Joined(part[i], other);
-    }
-    if (lane < 4) parts[query + i] = part[i];
+
+ private:
+  __device__ __forceinline__ uint32_t Slot(int tile, int half) const {
+    return slots_[tile * 16 + half * 8 + lane_ / 4];
   }
-}
+
+  __device__ __forceinline__ void Load(int stage, Stage& to) const {
+    const int tile = stage / Stage::kPerTile * Stage::kTiles, chunk = stage % Stage::kPerTile * Stage::kChunks;
+#pragma unroll
+    for (int t = 0; t < Stage::kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t slot = Slot(tile + t, half);
+        const uint8_t* unit = table_.data + (slot >> 5) * table_.block_stride + (slot & 31) * table_.unit_stride +
+                              (chunk * 4 + lane_ % 4) * Op::kVector;
+#pragma unroll
+        for (int c = 0; c < Stage::kChunks; ++c) {
+          to.units[t][half][c] = LoadStream<Op::kVector>(unit + c * 4 * Op::kVector);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Multiply(int stage, const Stage& from, const RunOutput& out) {
+    const int tile = stage / Stage::kPerTile * Stage::kTiles, batch = stage % Stage::kPerTile;
+    if (batch == 0) {
+#pragma unroll
+      for (int t = 0; t < Stage::kTiles; ++t) sums_[t][0] = sums_[t][1] = sums_[t][2] = sums_[t][3] = 0;
+    }
+#pragma unroll
+    for (int c = 0; c < Stage::kChunks; ++c) {
+      const uint8_t* query = query_ + (batch * Stage::kChunks + c) * 4 * Op::kLaneBytes;
+#pragma unroll
+      for (int part = 0; part < Op::kLaneBytes / 16; ++part) {
+        const uint4 q = reinterpret_cast<const uint4*>(query)[part];
+#pragma unroll
+        for (int t = 0; t < Stage::kTiles; ++t) {
+          const uint32_t* w0 = from.units[t][0][c].words;
+          const uint32_t* w1 = from.units[t][1][c].words;
+          if constexpr (kFormat == UnitFormat::kBf16) {
+            cuda::Multiply<kFormat>(sums_[t], {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
+            cuda::Multiply<kFormat>(sums_[t], {w0[2], w1[2], w0[3], w1[3]}, q.z, q.w);
+          } else {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const uint32_t u0 = w0[2 * part + i], u1 = w1[2 * part + i];
+              const uint32_t a[4] = {HalvesOf(static_cast<uint16_t>(u0)), HalvesOf(static_cast<uint16_t>(u1)),
+                                     HalvesOf(static_cast<uint16_t>(u0 >> 16)),
+                                     HalvesOf(static_cast<uint16_t>(u1 >> 16))};
+              cuda::Multiply<kFormat>(sums_[t], a, i == 0 ? q.x : q.z, i == 0 ? q.y : q.w);
+            }
+          }
+        }
+      }
+    }
+    if (batch != Stage::kPerTile - 1) return;
+#pragma unroll
+    for (int t = 0; t < Stage::kTiles; ++t) Store(tile + t, sums_[t], out);
+  }
+
+  __device__ __forceinline__ void Store(int tile, float (&sums)[4], const RunOutput& out) {
+    const int query = lane_ % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t column = first_ + tile * 16 + half * 8 + lane_ / 4;
+      float key_scale = 1;
+      if constexpr (kFormat == UnitFormat::kF8) key_scale = table_.scales[Slot(tile, half)];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& score = sums[2 * half + i];
+        score *= factor_[i];
+        if constexpr (kFormat == UnitFormat::kF8) score *= key_scale;
+        if (column < end_ && query + i < out.group) out.scores[(query + i) * out.stride + column] = score;
+        score = column < out.part_end ? score * kLog2E : -INFINITY;
+      }
+    }
+    if (out.parts == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      SoftmaxPart& part = part_[i];
+      const float largest = fmaxf(part.largest, fmaxf(sums[i], sums[2 + i]));
+      // A reference that is a number, so that empty columns add 0.
+      const float reference = largest == -INFINITY ? 0 : largest;
+      part.sum = part.sum * Exp2(part.largest - reference) + Exp2(sums[i] - reference) + Exp2(sums[2 + i] - reference);
+      part.largest = largest;
+    }
+  }
+
+  const UnitTable table_;
+  const uint32_t* slots_;  // block << 5 | unit in its block
+  const uint32_t first_, end_;
+  const int lane_;
+  int num_stages_;
+  Stage even_, odd_;
+  float sums_[Stage::kTiles][4];
+  float factor_[2];
+  const uint8_t* query_;
+  SoftmaxPart part_[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
+};
 
 }  // namespace winnow::cuda

@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(All, BenchEngineMistakes,
                                          Mistake{&BenchEngineOptions::batch, "", "is empty"},
                                          Mistake{&BenchEngineOptions::mode, "sparse",
                                                  "dense, fixed, colocated, disaggregated"},
-                                         Mistake{&BenchEngineOptions::mode, "disaggregated", "--devices=0,1"},
+                                         Mistake{&BenchEngineOptions::mode, "disaggregated", "takes 2 GPUs"},
                                          Mistake{&BenchEngineOptions::context, "lots", "no number of tokens"},
                                          Mistake{&BenchEngineOptions::context, "2k", "all of a context of 2048"}),
                          [](const auto& info) { return "Mistake" + std::to_string(info.index); });

@@ -1,0 +1,40 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "inference_rank/device/device_layers.h"
+#include "kernels/cuda/step.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// What one GPU of a tensor-parallel group holds for the others, which map it. Zeroed once.
+struct TensorParallelBox {
+  float* mailboxes = nullptr;       // [num_layers][2][num_ranks][rows * hidden_size]
+  uint32_t* flags = nullptr;        // [num_layers][2][num_ranks][kAllReduceBlocks]
+  uint32_t* logit_flags = nullptr;  // [num_ranks]
+  float* logits = nullptr;          // of its layers
+};
+
+// A rank's place in its group; with one rank there is nothing to add up.
+struct TensorParallelGroup {
+  int rank = 0;
+  int num_ranks = 1;
+  std::array<TensorParallelBox, cuda::kMaxTensorParallel> boxes = {};
+};
+
+// The memory of one rank's box.
+class TensorParallelMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<TensorParallelMemory>> Create(cuda::Device& device, const DeviceLayers& layers,
+                                                                      int num_ranks, int max_rows);
+  const TensorParallelBox& box() const { return box_; }
+
+ private:
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  TensorParallelBox box_;
+};
+
+}  // namespace winnow
