@@ -40,12 +40,14 @@ struct ScoreLaunch {
   uint32_t max_runs;
 };
 
-// Scores of keys or, with kPages, of pages: a warp to a run, the runs of a list side by side in the grid.
+// Scores of keys or, with kPages, of pages: the warps of gridDim.x blocks to a list, up to kMaxWarpRuns runs to a
+// warp.
 template <UnitFormat kFormat, int kDim, bool kPages>
 __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_constant__ ScoreLaunch launch) {
   __shared__ __align__(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
   __shared__ float factors[kMaxGroup];
-  __shared__ uint32_t slots[kScoreWarps][kScoreRun];
+  constexpr uint32_t kRun = kPages ? kPageRun : kKeyRun;
+  __shared__ RunColumns<kFormat, kRun> columns[kScoreWarps];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
   const uint32_t index = blockIdx.y;
@@ -66,26 +68,27 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
     table.unit_stride = 2 * kDim;
     table.block_stride = table.unit_stride << table.block_shift;
   } else {
-    const ListColumns columns = ListColumns::Of(list, index, launch.granules);
-    end = columns.scored;
-    summed = columns.summed;
-    table.granules = columns.granules;
+    const ListColumns scored = ListColumns::Of(list, index, launch.granules);
+    end = scored.scored;
+    summed = scored.summed;
+    table.granules = scored.granules;
   }
-  const uint32_t run = blockIdx.x * kScoreWarps + warp, first = run * kScoreRun;
-  if (blockIdx.x * kScoreWarps * kScoreRun >= end) return;
+  // Runs go round robin over the warps of the list's blocks.
+  const uint32_t first = (blockIdx.x * kScoreWarps + warp) * kRun, step = gridDim.x * kScoreWarps * kRun;
+  if (blockIdx.x * kScoreWarps * kRun >= end) return;
   const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * (kPages ? kDim / 2 : kDim);
   if (first >= end) {
     LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
     __syncthreads();
     return;
   }
-  RunScorer<kFormat, kDim> scorer(table, first, end, slots[warp]);
+  const int num_runs = static_cast<int>((end - first + step - 1) / step);
+  RunScorer<kFormat, kDim, kRun> scorer(table, first, step, num_runs, end, columns[warp]);
   scorer.Begin();
   LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
   __syncthreads();
-  SoftmaxPart* parts = launch.parts == nullptr
-                           ? nullptr
-                           : launch.parts + (static_cast<int64_t>(launch.max_runs) * index + run) * kMaxGroup;
+  SoftmaxPart* parts =
+      launch.parts == nullptr ? nullptr : launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index;
   scorer.Finish(operand, factors,
                 {launch.scores + launch.stride * params.group * index, launch.stride, params.group, parts, summed});
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cuda/select_list.cuh"
 #include "kernels/cuda/selection.h"
@@ -7,7 +8,7 @@ namespace winnow::cuda {
 namespace {
 
 // The top-k of given values.
-__global__ void __launch_bounds__(kSelectThreads, 2)
+__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
     TopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget, uint32_t capacity,
                uint32_t* selected, uint32_t* counts) {
   extern __shared__ __align__(16) uint8_t dynamic[];
@@ -25,9 +26,9 @@ __global__ void __launch_bounds__(kSelectThreads, 2)
   MarkTopK(importance, list.first, list.last, list.budget, rule, memory.top_k);
   if (ClusterRank() != 0) return;
   uint32_t* out = selected + static_cast<int64_t>(index) * max_budget;
-  const uint32_t count = VisitMarked(
-      memory.top_k.bitmap, list.last > list.first ? list.last : 0, memory.top_k.control->warp_rows,
-      [](uint32_t) { return 1u; }, [&](uint32_t column, uint32_t place) { out[place] = column; });
+  const uint32_t count =
+      VisitMarked(memory.top_k.bitmap, list.last > list.first ? list.last : 0, memory.top_k.control->warp_rows,
+                  [&](uint32_t column, uint32_t place) { out[place] = column; });
   if (threadIdx.x == 0) counts[index] = count;
 }
 
@@ -40,6 +41,7 @@ int ClusterBlocksFor(int num_lists, uint32_t max_columns, uint32_t least_columns
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (major < 9) return 1;
   int blocks = 8;
+  if (getenv("WB") != nullptr) return atoi(getenv("WB"));
   while (blocks > 1 && (blocks * num_lists > multiprocessors * 15 / 8 ||
                         static_cast<uint64_t>(blocks) * least_columns > max_columns)) {
     blocks /= 2;
@@ -74,7 +76,7 @@ void LaunchKernel(Stream stream, dim3 grid, int threads, size_t shared_bytes, in
 }
 
 uint32_t CapacityFor(uint32_t max_budget, uint32_t max_columns) {
-  return max_budget > 2048 ? 3 * max_budget : max_columns > 1u << 17 ? 6144 : 5120;
+  return max_budget > 2048 ? (3 * max_budget + 31) / 32 * 32 : max_columns > 1u << 17 ? 6144 : 5120;
 }
 
 uint32_t BitmapWords(uint32_t max_columns) {
@@ -103,7 +105,8 @@ Plan PlanFor(const SelectParams& params, bool pages_alone) {
                              (!pages_alone && (params.captured_mass != nullptr || params.min_mass > 0));
   const int64_t key_stride = (int64_t{params.max_keys} + 31) / 32 * 32;
   const int64_t page_stride = scores_pages ? (params.max_keys / params.pages.page_tokens + 31) / 32 * 32 : 0;
-  const uint32_t max_runs = (params.max_keys + kScoreRun - 1) / kScoreRun;
+  const uint32_t max_runs = pages_alone ? (params.max_keys / params.pages.page_tokens + kPageRun - 1) / kPageRun
+                                        : (params.max_keys + kKeyRun - 1) / kKeyRun;
   size_t& bytes = plan.scratch_bytes;
   float* key_scores = Take<float>(bytes, params.scratch, pages_alone ? 0 : lists * group * key_stride);
   float* page_scores = Take<float>(bytes, params.scratch, lists * group * page_stride);
@@ -147,9 +150,13 @@ size_t SelectScratchBytes(const SelectParams& params) {
 
 template <UnitFormat kFormat, int kDim, bool kPages>
 void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns, bool depends) {
-  constexpr uint32_t kColumns = kScoreWarps * kScoreRun;
-  LaunchKernel(stream, dim3((max_columns + kColumns - 1) / kColumns, launch.params.num_lists), kScoreWarps * 32, 0, 1,
-               depends, ScoreKernel<kFormat, kDim, kPages>, launch);
+  // A warp takes several runs where that leaves enough blocks to fill a large device.
+  constexpr uint32_t kColumns = kScoreWarps * (kPages ? kPageRun : kKeyRun), kEnoughBlocks = 500;
+  const uint32_t lists = launch.params.num_lists, blocks = (max_columns + kColumns - 1) / kColumns;
+  uint32_t warp_runs = kMaxWarpRuns;
+  while (warp_runs > 1 && (blocks + warp_runs - 1) / warp_runs * lists < kEnoughBlocks) warp_runs /= 2;
+  LaunchKernel(stream, dim3((blocks + warp_runs - 1) / warp_runs, lists), kScoreWarps * 32, 0, 1, depends,
+               ScoreKernel<kFormat, kDim, kPages>, launch);
 }
 
 template <UnitFormat kFormat>

@@ -15,8 +15,9 @@ namespace winnow::cuda {
 
 inline constexpr int kScoreWarps = 8;  // of a block; as many runs
 inline constexpr int kMaxGroup = 8;
-inline constexpr uint32_t kScoreRun = 128;  // columns that one warp scores, and whose softmax is summed in one order
-inline constexpr uint32_t kGranule = 16;    // rows that a two-stage selection scores or leaves out together
+// Columns that one warp scores in a row, and whose softmax is summed in one order.
+inline constexpr uint32_t kKeyRun = 128, kPageRun = 64;
+inline constexpr uint32_t kGranule = 16;  // rows that a two-stage selection scores or leaves out together
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 enum class UnitFormat { kBf16, kF8 };
@@ -91,17 +92,24 @@ struct LaneVector {
   uint32_t words[kBytes / 4];
 };
 
+// Units are read once: they are the first to leave the L2, so that scores stay there for the kernel that takes them.
+__device__ __forceinline__ uint64_t StreamPolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 template <int kBytes>
-__device__ __forceinline__ LaneVector<kBytes> LoadStream(const uint8_t* address) {
+__device__ __forceinline__ LaneVector<kBytes> LoadStream(const uint8_t* address, uint64_t policy) {
   LaneVector<kBytes> v;
   if constexpr (kBytes == 16) {
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
-                 : "l"(address));
+                 : "l"(address), "l"(policy));
   } else {
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                  : "=r"(v.words[0]), "=r"(v.words[1])
-                 : "l"(address));
+                 : "l"(address), "l"(policy));
   }
   return v;
 }
@@ -149,8 +157,8 @@ struct Stages {
   LaneVector<Op::kVector> units[kTiles][2][kChunks];
 };
 
-// One warp's columns [first, first + kScoreRun) below `end`: scores[query * stride + column], scaled. With `parts` also
-// the run's softmax over the columns below part_end, [8] parts: bits that depend on the run alone.
+// Where the scores of a list go: scores[query * stride + column], scaled. With `parts` also the softmaxes over the
+// columns below part_end, [8] parts for each run: bits that depend on the run alone.
 struct RunOutput {
   float* scores;
   int64_t stride;
@@ -159,76 +167,95 @@ struct RunOutput {
   uint32_t part_end;
 };
 
-template <UnitFormat kFormat, int kDim>
+inline constexpr int kMaxWarpRuns = 4;
+
+// What a warp knows of the columns of its runs, in shared memory.
+template <UnitFormat kFormat, uint32_t kRun>
+struct RunColumns {
+  uint32_t slots[kMaxWarpRuns * kRun];  // block << 5 | unit in its block
+  float scales[kFormat == UnitFormat::kF8 ? kMaxWarpRuns * kRun : 1];
+};
+
+// One warp scores columns [first + i * run_step, first + i * run_step + kRun) below `end`, for i < num_runs.
+template <UnitFormat kFormat, int kDim, uint32_t kRun>
 class RunScorer {
  public:
   using Op = Operand<kFormat, kDim>;
   using Stage = Stages<kFormat, kDim>;
+  static constexpr int kRunStages = static_cast<int>(kRun) / 16 / Stage::kTiles * Stage::kPerTile;
+  static_assert(kRunStages % 2 == 0);
 
-  // Looks up where the run's units lie; `slots` [kScoreRun] is the warp's. first < end.
-  __device__ RunScorer(const UnitTable& table, uint32_t first, uint32_t end, uint32_t* slots)
-      : table_(table), slots_(slots), first_(first), end_(end), lane_(threadIdx.x % 32) {
+  // Looks up where the units lie. Columns behind the end are scored like the last one, and not stored.
+  __device__ RunScorer(const UnitTable& table, uint32_t first, uint32_t run_step, int num_runs, uint32_t end,
+                       RunColumns<kFormat, kRun>& columns)
+      : table_(table),
+        columns_(columns),
+        first_(first),
+        run_step_(run_step),
+        end_(end),
+        lane_(threadIdx.x % 32),
+        num_stages_(num_runs * kRunStages) {
+    const uint32_t mask = (1u << table.block_shift) - 1;
 #pragma unroll
-    for (uint32_t i = 0; i < kScoreRun; i += 32) {
-      const uint32_t unit = table.Unit(min(first + i + lane_, end - 1));
-      slots[i + lane_] = table.blocks[unit >> table.block_shift] << 5 | (unit & ((1u << table.block_shift) - 1));
+    for (int run = 0; run < kMaxWarpRuns; ++run) {
+      if (run >= num_runs) break;
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(kRun); i += 32) {
+        const uint32_t unit = table.Unit(min(first + run * run_step + i + lane_, end - 1));
+        columns.slots[run * kRun + i + lane_] = table.blocks[unit >> table.block_shift] << 5 | (unit & mask);
+      }
     }
     __syncwarp();
-    num_stages_ = (min(kScoreRun, end - first) + 16 * Stage::kTiles - 1) / (16 * Stage::kTiles) * Stage::kPerTile;
   }
 
-  __device__ void Begin() {
+  // Has the first stage under way.
+  __device__ __forceinline__ void Begin() {
     Load(0, even_);
+    if constexpr (kFormat == UnitFormat::kF8) {
+      for (uint32_t i = lane_; i < num_stages_ / kRunStages * kRun; i += 32) {
+        columns_.scales[i] = table_.scales[columns_.slots[i]];
+      }
+      __syncwarp();
+    }
   }
-  __device__ void Finish(const uint8_t* operand, const float* factors, const RunOutput& out) {
+  __device__ __forceinline__ void Finish(const uint8_t* operand, const float* factors, const RunOutput& out) {
     const int query = lane_ % 4 * 2;
     factor_[0] = factors[query], factor_[1] = factors[query + 1];
     query_ = operand + lane_ / 4 * Op::kStride + lane_ % 4 * Op::kLaneBytes;
 #pragma unroll 1
     for (int stage = 0; stage < num_stages_; stage += 2) {
-      if (stage + 1 < num_stages_) Load(stage + 1, odd_);
+      Load(stage + 1, odd_);
       Multiply(stage, even_, out);
-      if (stage + 1 >= num_stages_) break;
       if (stage + 2 < num_stages_) Load(stage + 2, even_);
       Multiply(stage + 1, odd_, out);
-    }
-    if (out.parts == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-#pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        const SoftmaxPart other = {__shfl_xor_sync(~0u, part_[i].largest, step),
-                                   __shfl_xor_sync(~0u, part_[i].sum, step)};
-        part_[i] = Joined(part_[i], other);
-      }
-      if (lane_ < 4) out.parts[query + i] = part_[i];
+      if (out.parts != nullptr && (stage + 2) % kRunStages == 0) StorePart(stage / kRunStages, out);
     }
   }
 
  private:
-  __device__ __forceinline__ uint32_t Slot(int tile, int half) const {
-    return slots_[tile * 16 + half * 8 + lane_ / 4];
+  __device__ __forceinline__ int Column(int stage, int tile, int half) const {
+    return (stage / Stage::kPerTile * Stage::kTiles + tile) * 16 + half * 8 + lane_ / 4;
   }
 
   __device__ __forceinline__ void Load(int stage, Stage& to) const {
-    const int tile = stage / Stage::kPerTile * Stage::kTiles, chunk = stage % Stage::kPerTile * Stage::kChunks;
+    const int chunk = stage % Stage::kPerTile * Stage::kChunks;
 #pragma unroll
     for (int t = 0; t < Stage::kTiles; ++t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint32_t slot = Slot(tile + t, half);
+        const uint32_t slot = columns_.slots[Column(stage, t, half)];
         const uint8_t* unit = table_.data + (slot >> 5) * table_.block_stride + (slot & 31) * table_.unit_stride +
                               (chunk * 4 + lane_ % 4) * Op::kVector;
 #pragma unroll
         for (int c = 0; c < Stage::kChunks; ++c) {
-          to.units[t][half][c] = LoadStream<Op::kVector>(unit + c * 4 * Op::kVector);
+          to.units[t][half][c] = LoadStream<Op::kVector>(unit + c * 4 * Op::kVector, policy_);
         }
       }
     }
   }
 
   __device__ __forceinline__ void Multiply(int stage, const Stage& from, const RunOutput& out) {
-    const int tile = stage / Stage::kPerTile * Stage::kTiles, batch = stage % Stage::kPerTile;
+    const int batch = stage % Stage::kPerTile;
     if (batch == 0) {
 #pragma unroll
       for (int t = 0; t < Stage::kTiles; ++t) sums_[t][0] = sums_[t][1] = sums_[t][2] = sums_[t][3] = 0;
@@ -261,22 +288,25 @@ class RunScorer {
     }
     if (batch != Stage::kPerTile - 1) return;
 #pragma unroll
-    for (int t = 0; t < Stage::kTiles; ++t) Store(tile + t, sums_[t], out);
+    for (int t = 0; t < Stage::kTiles; ++t) Store(stage, t, out);
   }
 
-  __device__ __forceinline__ void Store(int tile, float (&sums)[4], const RunOutput& out) {
+  __device__ __forceinline__ void Store(int stage, int tile, const RunOutput& out) {
     const int query = lane_ % 4 * 2;
+    float(&sums)[4] = sums_[tile];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t column = first_ + tile * 16 + half * 8 + lane_ / 4;
+      const int place = Column(stage, tile, half);
+      const uint32_t column = first_ + stage / kRunStages * run_step_ + place % kRun;
+      float* scores = out.scores + column;
       float key_scale = 1;
-      if constexpr (kFormat == UnitFormat::kF8) key_scale = table_.scales[Slot(tile, half)];
+      if constexpr (kFormat == UnitFormat::kF8) key_scale = columns_.scales[place];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& score = sums[2 * half + i];
         score *= factor_[i];
         if constexpr (kFormat == UnitFormat::kF8) score *= key_scale;
-        if (column < end_ && query + i < out.group) out.scores[(query + i) * out.stride + column] = score;
+        if (column < end_ && query + i < out.group) scores[(query + i) * out.stride] = score;
         score = column < out.part_end ? score * kLog2E : -INFINITY;
       }
     }
@@ -292,11 +322,26 @@ class RunScorer {
     }
   }
 
+  __device__ __forceinline__ void StorePart(int run, const RunOutput& out) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) {
+        const SoftmaxPart other = {__shfl_xor_sync(~0u, part_[i].largest, step),
+                                   __shfl_xor_sync(~0u, part_[i].sum, step)};
+        part_[i] = Joined(part_[i], other);
+      }
+      if (lane_ < 4) out.parts[(first_ + run * run_step_) / kRun * kMaxGroup + lane_ * 2 + i] = part_[i];
+      part_[i] = {-INFINITY, 0};
+    }
+  }
+
   const UnitTable table_;
-  const uint32_t* slots_;  // block << 5 | unit in its block
-  const uint32_t first_, end_;
+  RunColumns<kFormat, kRun>& columns_;
+  const uint32_t first_, run_step_, end_;
   const int lane_;
-  int num_stages_;
+  const int num_stages_;
+  const uint64_t policy_ = StreamPolicy();
   Stage even_, odd_;
   float sums_[Stage::kTiles][4];
   float factor_[2];
