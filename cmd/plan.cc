@@ -5,12 +5,13 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/plan/roofline.h"
+#include "common/model/synthetic_models.h"
 
 namespace winnow {
 namespace {
 
 constexpr char kUsage[] =
-    "--model DIR [--option=value ...]\n\n"
+    "--model MODEL [--option=value ...]\n\n"
     "What each placement of a model holds and how fast it can be at best, with the arithmetic. Nothing is loaded or\n"
     "measured: rates are an H200's by its datasheet unless given, and 85 to 92 % of them is what runs reach.\n";
 
@@ -26,7 +27,8 @@ struct PlanOptions {
   PlanScorer scorer;
 
   void Declare(Fields& fields) {
-    fields.Text("model", &model, "Folder of the model (config.json is enough). Required.");
+    fields.Text("model", &model,
+                absl::StrCat("Folder of the model (config.json is enough), or ", SyntheticModelNames(), ". Required."));
     fields.Number("context", &load.context_tokens, "Tokens of each sequence.", 1, 1e8);
     fields.Number("batch", &batch, "Sequences at once; 0 = as many as fit.", 0, 1e6);
     fields.Number("budget", &load.budget_tokens, "Tokens attended per position, all in all.", 1, 1e6);
@@ -76,8 +78,8 @@ std::string Verdict(const PlacementPlan& plan, double batch) {
 }
 
 absl::Status Run(const PlanOptions& options) {
-  if (options.model.empty()) return absl::InvalidArgumentError("--model DIR is required");
-  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
+  if (options.model.empty()) return absl::InvalidArgumentError("--model is required");
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(options.model));
   const PlanModel model = PlanModelOf(config, options.weight_bytes, options.kv_bytes);
   std::vector<PlacementPlan> plans;
   for (const Placement& placement : Placements(options)) {
