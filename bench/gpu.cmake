@@ -29,7 +29,14 @@ add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()
-add_executable(winnow-link-bench gpu/gpu_context.cc gpu/link_bench.cc gpu/link_process.cc gpu/report.cc)
+add_executable(winnow-link-bench
+  gpu/gpu_context.cc
+  gpu/link_bench.cc
+  gpu/link_kill.cc
+  gpu/link_nccl.cc
+  gpu/link_process.cc
+  gpu/link_times.cc
+  gpu/report.cc)
 target_link_libraries(winnow-link-bench PRIVATE winnow_flags kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-link-bench winnow_cuda)
