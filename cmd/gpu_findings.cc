@@ -18,6 +18,12 @@ std::string NcclVersion(int version) {
   return absl::StrCat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
 }
 
+bool HasDriver() {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver != nullptr) dlclose(driver);
+  return driver != nullptr;
+}
+
 Finding Nccl() {
   Finding finding{.subject = "nccl"};
   void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
@@ -67,7 +73,12 @@ Finding PeerAccess(const cuda::CudaTable& table, int count) {
 std::vector<Finding> GpuFindings() {
   const absl::StatusOr<const cuda::CudaTable*> loaded = cuda::LoadPlugin();
   if (!loaded.ok()) {
-    return {{.subject = "gpu", .what = absl::StrCat(loaded.status().message(), "; the CPU does everything")}};
+    Finding finding{.subject = "gpu", .what = absl::StrCat(loaded.status().message(), "; the CPU does everything")};
+    if (HasDriver()) {
+      finding.verdict = Verdict::kWarn;
+      finding.advice = "there is an NVIDIA driver: with what is missing, GPUs could be used";
+    }
+    return {finding};
   }
   const cuda::CudaTable& table = **loaded;
   const int count = table.device_count();

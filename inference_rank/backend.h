@@ -38,7 +38,7 @@ class Backend {
 // What every backend is made from. `needs` lacks the weights and activations, which the backend adds.
 struct BackendOptions {
   std::shared_ptr<const Checkpoint> checkpoint;  // null: random weights (common/model/synthetic_models.h)
-  const ModelConfig* config = nullptr;  // must outlive the backend
+  const ModelConfig* config = nullptr;           // must outlive the backend
   Dtype compute_dtype = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context_tokens = 0;

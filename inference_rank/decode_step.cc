@@ -3,12 +3,28 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "common/base/check.h"
 #include "inference_rank/payload_reader.h"
 
 namespace winnow {
 namespace {
+
+// The first layer whose delta the cache rank sends without what that layer publishes at this position.
+int FirstAheadLayer(const SelectionSpec& spec, uint32_t position, bool needs_delta) {
+  constexpr int kNone = std::numeric_limits<int>::max();
+  if (position < spec.sink_tokens) return kNone;  // its row has two places
+  if (!needs_delta) return 0;
+  switch (spec.predictor) {
+    case Predictor::kExact:
+      return kNone;
+    case Predictor::kDepth:
+      return static_cast<int>(spec.lookahead);
+    default:
+      return 0;
+  }
+}
 
 bool UsesQueries(const SelectionSpec& spec) {
   return !IsDense(spec) && spec.predictor != Predictor::kFixed;
@@ -24,6 +40,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
   plan_ = plan;
   active_ = true;
   lookahead_ = 0;
+  first_ahead_layer_ = 0;
   waits_for_partials_ = false;
   judged_layer_ = -1;
   step_lookups_ = 0;
@@ -38,13 +55,15 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
     WorkingSet& set = *sequence->working_set;
     set.Advance(position);
     uint32_t dense_lists = 0;
-    bool sparse = false, selects = false;
+    bool sparse = false, selects = false, needs_delta = false;
     for (size_t list = 0; list < layout_.num_lists(); ++list) {
       dense_lists += set.AttendsEverything(list, position);
       sparse |= set.IsSparse(list, position);
       selects |= set.NeedsSelection(list, position);
+      needs_delta |= set.NeedsDelta(list, position);
       missing_[list / layout_.num_kv_heads * sequences.size() + rows_.size()] += set.NeedsDelta(list, position);
     }
+    first_ahead_layer_ = std::max(first_ahead_layer_, FirstAheadLayer(sequence->spec, position, needs_delta));
     if (groups_.empty() || groups_.back().link != sequence->link.get()) {
       groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false, 0});
     }
@@ -92,6 +111,17 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
   return group.link->channel()->Post(header, std::move(buffer));
 }
 
+void DecodeStep::PlacesOfRows(std::span<void*> places) const {
+  WINNOW_CHECK(places.size() == layout_.num_lists() * rows_.size());
+  for (int layer = std::min(first_ahead_layer_, layout_.num_layers); layer < layout_.num_layers; ++layer) {
+    void** out = &places[layer * rows_.size() * layout_.num_kv_heads];
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      const WorkingSet& set = *rows_[row].sequence->working_set;
+      for (int head = 0; head < layout_.num_kv_heads; ++head) *out++ = set.PlaceOfRow(layer, head, positions_[row]);
+    }
+  }
+}
+
 bool DecodeStep::NeedsHidden(int layer) const {
   return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) { return layer < group.hidden_layers; });
 }
@@ -113,7 +143,7 @@ void DecodeStep::Publish(const DecodeLayerOutput& output) {
     }
   }
   const size_t row_bytes = layout_.row_bytes();
-  for (size_t row = 0; row < rows_.size(); ++row) {
+  for (size_t row = 0; row < rows_.size() && !output.rows_are_resident; ++row) {
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
       rows_[row].sequence->working_set->WriteRow(output.layer, head, positions_[row],
                                                  output.kv_rows + (row * layout_.num_kv_heads + head) * row_bytes);

@@ -41,6 +41,8 @@ class DecodeStep final : public DecodeKv {
 
   int Lookahead() const override { return lookahead_; }
   bool NeedsHidden(int layer) const override;
+  bool SlotsComeFirst(int layer) const override { return layer >= first_ahead_layer_; }
+  void PlacesOfRows(std::span<void*> places) const override;
   void Publish(const DecodeLayerOutput& output) override;
   void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }
@@ -87,6 +89,7 @@ class DecodeStep final : public DecodeKv {
   uint64_t plan_ = 0;
   bool active_ = false;
   int lookahead_ = 0;
+  int first_ahead_layer_ = 0;  // from it on, deltas come of what earlier layers or plans have sent
   uint64_t step_lookups_ = 0;
   uint64_t step_streamed_ = 0;
   std::vector<Row> rows_;

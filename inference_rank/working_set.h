@@ -44,6 +44,10 @@ class WorkingSet {
 
   // Writes one row where position p lives: its ring slot and, below s, its sink slot. `row` is layout.row_bytes().
   void WriteRow(int layer, int kv_head, uint32_t position, const void* row);
+  // Where row `position` lives. Below s it has a second place, among the sinks.
+  void* PlaceOfRow(int layer, int kv_head, uint32_t position) const {
+    return slots_->row(RingSlot(List(layer, kv_head), position));
+  }
   // Loads rows [first, first + count) of one list from contiguous memory, after prefill or attach: sinks, what the ring
   // at position `next_position` - 1 holds, and, if the list attends everything there, the pool.
   enum class RowsIn { kHost, kSlotMemory };  // the memory that `rows` lies in

@@ -252,7 +252,7 @@ void Bench(GpuContext& gpu) {
   if (!cluster.ok()) return gpu.report.Fail("serve", std::string(cluster.status().message()));
   TokenIds prompt(absl::GetFlag(FLAGS_serve_prompt));
   for (uint32_t& id : prompt) id = static_cast<uint32_t>(gpu.random() % 4000);
-  constexpr int kLong = 128;
+  constexpr int kLong = 96;
   for (const char* selection : {"dense", "async-token", "winnow"}) {
     for (const int batch : {1, 8}) {
       const Times times = TimeBatch(**cluster, selection, prompt, batch, kLong);

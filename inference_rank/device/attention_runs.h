@@ -31,6 +31,8 @@ class AttentionRuns {
   void Begin(const SlotLists& lists, int num_rows);
   // Packs the next rows; false when all have been packed.
   bool NextPack();
+  // True when the last pack was the layer's last.
+  bool done() const { return next_row_ == num_rows_; }
 
   std::span<const AttentionRun> runs() const { return runs_; }
   uint32_t num_lists() const { return num_lists_; }

@@ -54,10 +54,10 @@ cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionRun& run
           .scratch = attention_scratch_};
 }
 
-void CudaForward::LaunchRuns(bool to_f32) {
-  device_->CopyAsync(lists_, host_lists_, runs_->num_lists() * sizeof(cuda::AttentionList), stream_);
-  device_->CopyAsync(selected_, host_selected_, runs_->num_selected() * sizeof(uint32_t), stream_);
-  for (const AttentionRun& run : runs_->runs()) {
+void CudaForward::LaunchRuns(const DecodeStage& stage, bool to_f32) {
+  device_->CopyAsync(lists_, stage.lists, stage.runs->num_lists() * sizeof(cuda::AttentionList), stream_);
+  device_->CopyAsync(selected_, stage.selected, stage.runs->num_selected() * sizeof(uint32_t), stream_);
+  for (const AttentionRun& run : stage.runs->runs()) {
     const size_t first = static_cast<size_t>(run.first_row) * config_.q_features();
     cuda::DecodeAttentionParams params = AttentionParams(run);
     params.q = layers_->q() + first;
@@ -69,29 +69,29 @@ void CudaForward::LaunchRuns(bool to_f32) {
   }
 }
 
-bool CudaForward::Attend(const SlotLists& lists, int num_rows) {
-  runs_->Begin(lists, num_rows);
-  for (bool first = true; runs_->NextPack(); first = false) {
-    // The arrays of the pack before must have been read.
-    if (!first && !Wait("attention of a part of the rows")) return false;
-    LaunchRuns(/*to_f32=*/false);
+bool CudaForward::Attend(DecodeStage& stage, int num_rows) {
+  stage.runs->Begin(slot_lists_, num_rows);
+  while (stage.runs->NextPack()) {
+    LaunchRuns(stage, /*to_f32=*/false);
+    // The next pack is written where this one lies.
+    if (!stage.runs->done() && !Wait("attention of a part of the rows")) return false;
   }
   return true;
 }
 
 // Once more, with what merging needs: only where something is to be merged.
-bool CudaForward::AttendF32(const SlotLists& lists, int num_rows) {
-  runs_->Begin(lists, num_rows);
-  while (Wait("attention of corrected rows") && runs_->NextPack()) LaunchRuns(/*to_f32=*/true);
+bool CudaForward::AttendF32(DecodeStage& stage, int num_rows) {
+  stage.runs->Begin(slot_lists_, num_rows);
+  while (Wait("attention of corrected rows") && stage.runs->NextPack()) LaunchRuns(stage, /*to_f32=*/true);
   const size_t floats = static_cast<size_t>(num_rows) * config_.q_features();
   device_->CopyAsync(host_attention_, attention_f32_, floats * sizeof(float), stream_);
   device_->CopyAsync(host_lse_, lse_, static_cast<size_t>(num_rows) * config_.num_query_heads * sizeof(float), stream_);
   return Wait("attention of corrected rows");
 }
 
-bool CudaForward::CorrectByPartials(const SlotLists& lists, int num_rows, std::span<const PartialAttention> partials) {
+bool CudaForward::CorrectByPartials(DecodeStage& stage, int num_rows, std::span<const PartialAttention> partials) {
   if (partials.empty()) return status_.ok();
-  if (!AttendF32(lists, num_rows)) return false;
+  if (!AttendF32(stage, num_rows)) return false;
   const int group = config_.group_size(), head_dim = config_.head_dim;
   for (const PartialAttention& partial : partials) {
     const size_t first = static_cast<size_t>(partial.row) * config_.num_query_heads + partial.kv_head * group;
@@ -107,31 +107,65 @@ bool CudaForward::CorrectByPartials(const SlotLists& lists, int num_rows, std::s
   return true;
 }
 
-void CudaForward::PublishLayer(int layer, int num_rows, DecodeKv& kv) {
-  const int lookahead = kv.Lookahead();
-  const bool predicts = lookahead > 0 && layer + lookahead < config_.num_layers;
-  if (predicts) {
+void CudaForward::UploadPlaces(int num_rows, const DecodeKv& kv) {
+  const size_t places = static_cast<size_t>(config_.num_layers) * num_rows * config_.num_kv_heads;
+  kv.PlacesOfRows({host_places_, places});
+  device_->CopyAsync(places_, host_places_, places * sizeof(void*), stream_);
+}
+
+void CudaForward::EnqueueProjections(int layer, int num_rows, const DecodeKv& kv) {
+  DecodeStage& stage = decode_stages_[layer % 2];
+  if (lookahead_ > 0 && layer + lookahead_ < config_.num_layers) {
     // Before the layer's own projection, whose outputs it overwrites. The rotated queries and the rows go nowhere.
-    layers_->ProjectQkv(stream_, DevicePhase::kDecode, layer + lookahead, num_rows);
-    layers_->Rope(stream_, DevicePhase::kDecode, layer + lookahead, num_rows,
-                  {.positions = positions_, .q_pre_rope = prediction_});
+    layers_->ProjectQkv(stream_, DevicePhase::kDecode, layer + lookahead_, num_rows);
+    layers_->Rope(stream_, DevicePhase::kDecode, layer + lookahead_, num_rows,
+                  {.positions = positions_, .q_pre_rope = stage.prediction});
   }
-  const bool needs_hidden = kv.NeedsHidden(layer);
-  if (needs_hidden) {
-    device_->CopyAsync(hidden_, layers_->hidden(), static_cast<size_t>(num_rows) * config_.hidden_size * sizeof(float),
-                       stream_);
+  if (kv.NeedsHidden(layer)) {
+    device_->CopyAsync(stage.hidden, layers_->hidden(),
+                       static_cast<size_t>(num_rows) * config_.hidden_size * sizeof(float), stream_);
   }
+  const bool ahead = may_run_ahead_ && kv.SlotsComeFirst(layer);
   layers_->ProjectQkv(stream_, DevicePhase::kDecode, layer, num_rows);
-  layers_->Rope(stream_, DevicePhase::kDecode, layer, num_rows,
-                {.positions = positions_, .kv_mirror = kv_rows_, .q_pre_rope = q_pre_rope_});
-  if (!Wait("waiting for the rows")) return;
+  layers_->Rope(
+      stream_, DevicePhase::kDecode, layer, num_rows,
+      {.positions = positions_,
+       .kv_destinations = ahead ? places_ + static_cast<size_t>(layer) * num_rows * config_.num_kv_heads : nullptr,
+       .kv_mirror = stage.kv_rows,
+       .q_pre_rope = stage.q_pre_rope});
+  stage.projected->Record(stream_);
+  stage.moves_before = mover_->num_launched();
+}
+
+bool CudaForward::PublishLayer(int layer, DecodeKv& kv) {
+  DecodeStage& stage = decode_stages_[layer % 2];
+  At("waiting for the rows", layer);
+  if (!Take(device_->CheckLaunches()) || !Take(stage.projected->Wait())) return false;
+  mover_->Recycle(stage.moves_before);
+  const bool predicts = lookahead_ > 0 && layer + lookahead_ < config_.num_layers;
   kv.Publish({.layer = layer,
-              .kv_rows = kv_rows_,
-              .q_pre_rope = q_pre_rope_,
-              .prediction = predicts ? prediction_ : nullptr,
-              .prediction_layer = layer + lookahead,
-              .hidden = needs_hidden ? hidden_ : nullptr,
-              .hidden_size = config_.hidden_size});
+              .kv_rows = stage.kv_rows,
+              .q_pre_rope = stage.q_pre_rope,
+              .prediction = predicts ? stage.prediction : nullptr,
+              .prediction_layer = layer + lookahead_,
+              .hidden = kv.NeedsHidden(layer) ? stage.hidden : nullptr,
+              .hidden_size = config_.hidden_size,
+              .rows_are_resident = may_run_ahead_ && kv.SlotsComeFirst(layer)});
+  return true;
+}
+
+// The layer's attention and all that follows on the GPU until the next layer's slots are needed.
+bool CudaForward::AttendLayer(int layer, int num_rows, DecodeKv& kv) {
+  DecodeStage& stage = decode_stages_[layer % 2];
+  slot_lists_.Clear();
+  kv.AwaitSlots(layer, slot_lists_);
+  At("attention", layer);
+  mover_->Flush();
+  if (!Attend(stage, num_rows)) return false;
+  if (!may_run_ahead_ && !CorrectByPartials(stage, num_rows, kv.AwaitPartials(layer))) return false;
+  layers_->OutputAndMlp(stream_, DevicePhase::kDecode, layer, num_rows);
+  if (layer + 1 < config_.num_layers) EnqueueProjections(layer + 1, num_rows, kv);
+  return true;
 }
 
 std::span<float> CudaForward::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
@@ -141,24 +175,22 @@ std::span<float> CudaForward::Decode(std::span<const uint32_t> token_ids, std::s
   if (!status_.ok()) return {};
   pass_ = "decode";
   pass_rows_ = num_rows;
+  lookahead_ = kv.Lookahead();
+  may_run_ahead_ = !kv.WaitsForPartials();
   At("embedding", 0);
   mover_->Flush();
   UploadTokens(token_ids);
   std::copy(positions.begin(), positions.end(), host_positions_);
   device_->CopyAsync(positions_, host_positions_, positions.size_bytes(), stream_);
+  if (may_run_ahead_) UploadPlaces(num_rows, kv);
   layers_->Embed(stream_, token_ids_, num_rows);
-  const bool waits_for_partials = kv.WaitsForPartials();
+  EnqueueProjections(0, num_rows, kv);
   for (int l = 0; l < config_.num_layers; ++l) {
-    At("projections", l);
-    PublishLayer(l, num_rows, kv);
-    if (!status_.ok()) return {};
-    slot_lists_.Clear();
-    kv.AwaitSlots(l, slot_lists_);
-    At("attention", l);
-    mover_->Flush();
-    if (!Attend(slot_lists_, num_rows)) return {};
-    if (waits_for_partials && !CorrectByPartials(slot_lists_, num_rows, kv.AwaitPartials(l))) return {};
-    layers_->OutputAndMlp(stream_, DevicePhase::kDecode, l, num_rows);
+    if (may_run_ahead_ && kv.SlotsComeFirst(l)) {
+      if (!AttendLayer(l, num_rows, kv) || !PublishLayer(l, kv)) return {};
+    } else {
+      if (!PublishLayer(l, kv) || !AttendLayer(l, num_rows, kv)) return {};
+    }
   }
   return TakeLogits(num_rows);
 }

@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
+#include "inference_rank/device/warm_up.h"
 #include "kernels/cuda/arena.h"
 
 namespace winnow {
@@ -41,6 +42,7 @@ size_t CudaForward::CarveDevice(void* region) {
   token_ids_ = arena.TakeArray<uint32_t>(rows);
   positions_ = arena.TakeArray<uint32_t>(rows);
   kv_destinations_ = arena.TakeArray<void*>(chunk * config_.num_kv_heads);
+  places_ = arena.TakeArray<void*>(static_cast<size_t>(config_.num_layers) * kMaxDecodeRows * config_.num_kv_heads);
   chunk_rows_ = arena.Take<std::byte>(chunk * config_.num_kv_heads * options_.row_bytes);
   chunk_queries_ = arena.TakeArray<float>(chunk * q);
   pages_ = arena.TakeArray<uint32_t>(options_.num_slots / kSlotPageTokens);
@@ -61,19 +63,23 @@ size_t CudaForward::CarvePinned(void* region) {
   cuda::Arena arena(region);
   host_token_ids_ = arena.TakeArray<uint32_t>(rows);
   host_positions_ = arena.TakeArray<uint32_t>(rows);
-  kv_rows_ = arena.Take<std::byte>(kMaxDecodeRows * token_kv_bytes);
-  q_pre_rope_ = arena.TakeArray<float>(kMaxDecodeRows * q);
-  prediction_ = arena.TakeArray<float>(kMaxDecodeRows * q);
-  hidden_ = arena.TakeArray<float>(static_cast<size_t>(kMaxDecodeRows) * config_.hidden_size);
+  host_places_ =
+      arena.TakeArray<void*>(static_cast<size_t>(config_.num_layers) * kMaxDecodeRows * config_.num_kv_heads);
   logits_ = arena.TakeArray<float>(static_cast<size_t>(kMaxDecodeRows) * config_.vocab_size);
-  host_lists_ = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
-  host_selected_ = arena.TakeArray<uint32_t>(MaxSelected(config_, options_));
   host_attention_ = arena.TakeArray<float>(kMaxDecodeRows * q);
   host_lse_ = arena.TakeArray<float>(kMaxDecodeRows * heads);
   host_corrected_ = arena.TakeArray<uint16_t>(kMaxDecodeRows * q);
   host_draw_rows_ = arena.TakeArray<cuda::SampleRow>(kMaxDecodeRows);
   host_drawn_ = arena.TakeArray<uint32_t>(kMaxDecodeRows);
-  for (ChunkStage& stage : stages_) {
+  for (DecodeStage& stage : decode_stages_) {
+    stage.kv_rows = arena.Take<std::byte>(kMaxDecodeRows * token_kv_bytes);
+    stage.q_pre_rope = arena.TakeArray<float>(kMaxDecodeRows * q);
+    stage.prediction = arena.TakeArray<float>(kMaxDecodeRows * q);
+    stage.hidden = arena.TakeArray<float>(static_cast<size_t>(kMaxDecodeRows) * config_.hidden_size);
+    stage.lists = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
+    stage.selected = arena.TakeArray<uint32_t>(MaxSelected(config_, options_));
+  }
+  for (ChunkStage& stage : chunk_stages_) {
     stage.kv_rows = arena.Take<std::byte>(chunk * token_kv_bytes);
     stage.q_pre_rope = arena.TakeArray<float>(chunk * q);
   }
@@ -99,20 +105,36 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   forward->CarvePinned(forward->pinned_->data());
   WINNOW_ASSIGN_OR_RETURN(forward->mover_, DeviceRowMover::Create(table, device, forward->stream_, slots,
                                                                   options.num_slots, {.row_bytes = options.row_bytes}));
-  for (ChunkStage& stage : forward->stages_) stage.ready = device.NewEvent();
-
   const size_t max_lists = static_cast<size_t>(kMaxDecodeRows) * forward->config_.num_query_heads;
-  forward->runs_ = std::make_unique<AttentionRuns>(
-      forward->config_.num_query_heads, forward->config_.num_kv_heads,
-      std::span<cuda::AttentionList>(forward->host_lists_, max_lists),
-      std::span<uint32_t>(forward->host_selected_, MaxSelected(forward->config_, options)));
+  for (DecodeStage& stage : forward->decode_stages_) {
+    stage.projected = device.NewEvent();
+    stage.runs =
+        std::make_unique<AttentionRuns>(forward->config_.num_query_heads, forward->config_.num_kv_heads,
+                                        std::span<cuda::AttentionList>(stage.lists, max_lists),
+                                        std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
+  }
+  for (ChunkStage& stage : forward->chunk_stages_) stage.ready = device.NewEvent();
 
   std::vector<uint32_t> pages(options.num_slots / kSlotPageTokens);
   std::iota(pages.begin(), pages.end(), 0u);
   device.FillAsync(forward->memory_->data(), 0, forward->memory_->bytes(), forward->stream_);
   device.CopyAsync(forward->pages_, pages.data(), pages.size() * sizeof(uint32_t), forward->stream_);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(forward->stream_));
+  WINNOW_RETURN_IF_ERROR(forward->WarmUp());
   return forward;
+}
+
+// One token through either phase: kernels are loaded and the library's algorithms chosen now, and what cannot run is
+// found before anyone asks for it.
+absl::Status CudaForward::WarmUp() {
+  const uint32_t token = 0, position = 1;
+  const std::optional<TokenDraw> draw = TokenDraw();
+  WarmUpPrefill prefill(slots_);
+  Prefill({&token, 1}, 0, /*last=*/true, prefill);
+  WarmUpDecode decode(config_.num_kv_heads, config_.group_size());
+  PlanDraws({&draw, 1});
+  Decode({&token, 1}, {&position, 1}, decode);
+  return status_;
 }
 
 bool CudaForward::Take(const absl::Status& status) {
@@ -126,7 +148,7 @@ bool CudaForward::Take(const absl::Status& status) {
 bool CudaForward::Wait(const char* what) {
   doing_ = what;
   if (!Take(device_->Synchronize(stream_))) return false;
-  mover_->Recycle();
+  mover_->Recycle(mover_->num_launched());
   return true;
 }
 

@@ -13,9 +13,10 @@
 namespace winnow {
 
 // The forward pass on a GPU, whose KV side works in host memory: of each layer rows, queries, predictions and residual
-// come to pinned memory, slot lists and rows of deltas go up. A decode step waits for the GPU once per layer (what the
-// layer publishes), and while the KV side waits for a delta the GPU has nothing to do; a prefill chunk publishes a
-// layer while the GPU computes the next. Weights, table and device are borrowed.
+// come to pinned memory, slot lists and rows of deltas go up. Where a layer's slots come first (DecodeKv), a decode
+// step launches attention and what follows up to the next layer's projections before it publishes the layer; otherwise
+// the GPU waits for the host. A prefill chunk publishes a layer while the GPU computes the next. Weights, table and
+// device are borrowed.
 class CudaForward final : public Forward {
  public:
   struct Options {
@@ -51,7 +52,20 @@ class CudaForward final : public Forward {
   std::string LastWork() const;
 
  private:
-  // What a layer of a chunk sends, in pinned memory; two of them, so that one is filled while the other is sent.
+  // What a layer of a decode step publishes and what its attention reads, in pinned memory; two of them, so that one is
+  // filled while the other is in use.
+  struct DecodeStage {
+    std::byte* kv_rows = nullptr;          // [kMaxDecodeRows, num_kv_heads, 2 * head_dim]
+    float* q_pre_rope = nullptr;           // [kMaxDecodeRows, num_query_heads, head_dim]
+    float* prediction = nullptr;           // likewise
+    float* hidden = nullptr;               // [kMaxDecodeRows, hidden_size]
+    cuda::AttentionList* lists = nullptr;  // [kMaxDecodeRows, num_query_heads]
+    uint32_t* selected = nullptr;          // [max_selected]
+    std::unique_ptr<AttentionRuns> runs;   // over the two
+    std::unique_ptr<cuda::Event> projected;
+    uint64_t moves_before = 0;  // launched before it was recorded
+  };
+  // What a layer of a chunk sends, likewise.
   struct ChunkStage {
     std::byte* kv_rows = nullptr;  // [prefill rows, num_kv_heads, 2 * head_dim]
     float* q_pre_rope = nullptr;   // [prefill rows, num_query_heads, head_dim]
@@ -64,13 +78,17 @@ class CudaForward final : public Forward {
   cuda::DecodeAttentionParams AttentionParams(const AttentionRun& run) const;
   size_t AttentionScratchBytes() const;
 
+  absl::Status WarmUp();
   void UploadTokens(std::span<const uint32_t> token_ids);
-  void PublishLayer(int layer, int num_rows, DecodeKv& kv);
-  // Launches attention over the lists; false when the device has failed.
-  bool Attend(const SlotLists& lists, int num_rows);
-  bool AttendF32(const SlotLists& lists, int num_rows);
-  void LaunchRuns(bool to_f32);
-  bool CorrectByPartials(const SlotLists& lists, int num_rows, std::span<const PartialAttention> partials);
+  // Of one layer of a decode step. Those that return bool return false when the device has failed.
+  void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
+  bool PublishLayer(int layer, DecodeKv& kv);
+  bool AttendLayer(int layer, int num_rows, DecodeKv& kv);
+  bool Attend(DecodeStage& stage, int num_rows);
+  bool AttendF32(DecodeStage& stage, int num_rows);
+  void LaunchRuns(const DecodeStage& stage, bool to_f32);
+  bool CorrectByPartials(DecodeStage& stage, int num_rows, std::span<const PartialAttention> partials);
+  void UploadPlaces(int num_rows, const DecodeKv& kv);
   // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);
   void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
@@ -97,6 +115,7 @@ class CudaForward final : public Forward {
   uint32_t* token_ids_ = nullptr;         // [rows]
   uint32_t* positions_ = nullptr;         // [rows]
   void** kv_destinations_ = nullptr;      // [prefill rows, num_kv_heads]
+  void** places_ = nullptr;               // [num_layers, num_rows, num_kv_heads] of the decode step's rows
   std::byte* chunk_rows_ = nullptr;       // [prefill rows, num_kv_heads, 2 * head_dim]
   float* chunk_queries_ = nullptr;        // [prefill rows, num_query_heads, head_dim]
   uint32_t* pages_ = nullptr;             // [num_slots / kSlotPageTokens] page i is i
@@ -111,26 +130,23 @@ class CudaForward final : public Forward {
   // Pinned memory, which the device reads and writes too.
   uint32_t* host_token_ids_ = nullptr;
   uint32_t* host_positions_ = nullptr;
-  std::byte* kv_rows_ = nullptr;  // [kMaxDecodeRows, num_kv_heads, 2 * head_dim]
-  float* q_pre_rope_ = nullptr;   // [kMaxDecodeRows, num_query_heads, head_dim]
-  float* prediction_ = nullptr;   // likewise
-  float* hidden_ = nullptr;       // [kMaxDecodeRows, hidden_size]
-  float* logits_ = nullptr;       // [kMaxDecodeRows, vocab_size]
-  cuda::AttentionList* host_lists_ = nullptr;
-  uint32_t* host_selected_ = nullptr;
+  void** host_places_ = nullptr;        // as places_
+  float* logits_ = nullptr;             // [kMaxDecodeRows, vocab_size]
   float* host_attention_ = nullptr;     // [kMaxDecodeRows, num_query_heads, head_dim]
   float* host_lse_ = nullptr;           // [kMaxDecodeRows, num_query_heads]
   uint16_t* host_corrected_ = nullptr;  // [kMaxDecodeRows, num_query_heads, head_dim] bf16
   cuda::SampleRow* host_draw_rows_ = nullptr;
   uint32_t* host_drawn_ = nullptr;
-  std::array<ChunkStage, 2> stages_;
+  std::array<DecodeStage, 2> decode_stages_;
+  std::array<ChunkStage, 2> chunk_stages_;
 
-  std::unique_ptr<AttentionRuns> runs_;
   SlotLists slot_lists_;
   std::vector<std::optional<TokenDraw>> draws_;  // of the pass under way; empty: logits of all rows
   absl::Status status_;
   const char* pass_ = "nothing";
   int pass_rows_ = 0;
+  int lookahead_ = 0;           // of the decode step under way
+  bool may_run_ahead_ = false;  // no layer of it waits for verdicts
   const char* doing_ = "";
   int layer_ = 0;
 };

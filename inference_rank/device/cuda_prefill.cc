@@ -52,10 +52,10 @@ std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint3
       At("layer", l);
       // Nothing reads the last layer's output but the logits of the last token.
       const bool attends = last || l + 1 < config_.num_layers;
-      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, stages_[l % 2]);
+      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, chunk_stages_[l % 2]);
     }
     if (l == 0) continue;
-    ChunkStage& stage = stages_[(l - 1) % 2];
+    ChunkStage& stage = chunk_stages_[(l - 1) % 2];
     if (!Take(device_->CheckLaunches()) || !Take(stage.ready->Wait())) return {};
     kv.Publish(l - 1, stage.kv_rows, stage.q_pre_rope);
   }

@@ -38,7 +38,7 @@ uint8_t* DeviceRowMover::MarksOf(const void* address) {
 
 void DeviceRowMover::Write(void* to, const void* host_row) {
   MakeRoom();
-  std::byte* const staged = rows_ + num_moves_ * row_bytes_;
+  std::byte* const staged = rows_ + num_moves_ % max_moves_ * row_bytes_;
   std::memcpy(staged, host_row, row_bytes_);
   Add(to, staged);
 }
@@ -60,28 +60,32 @@ void DeviceRowMover::Add(void* to, const void* from) {
   };
   mark(target, kWritten);
   if (source != nullptr) mark(source, kRead);
-  moves_[num_moves_++] = {.from = from, .to = to};
+  moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
 }
 
 void DeviceRowMover::MakeRoom() {
-  if (num_moves_ < max_moves_) return;
+  if (num_moves_ - num_done_ < max_moves_) return;
   Flush();
   // An error is sticky: whoever synchronises next sees it again.
   (void)device_.Synchronize(stream_);
-  Recycle();
+  num_done_ = num_launched_;
+}
+
+// Up to move `end`, which lies in the same round of the staging.
+void DeviceRowMover::Launch(uint64_t end) {
+  table_.rows->move_rows(stream_, {.moves = moves_ + num_launched_ % max_moves_,
+                                   .num_moves = static_cast<uint32_t>(end - num_launched_),
+                                   .row_bytes = row_bytes_});
+  num_launched_ = end;
 }
 
 void DeviceRowMover::Flush() {
   if (num_launched_ == num_moves_) return;
-  table_.rows->move_rows(
-      stream_, {.moves = moves_ + num_launched_, .num_moves = num_moves_ - num_launched_, .row_bytes = row_bytes_});
-  num_launched_ = num_moves_;
+  const uint64_t round_end = (num_launched_ / max_moves_ + 1) * max_moves_;
+  if (round_end < num_moves_) Launch(round_end);
+  Launch(num_moves_);
   for (uint8_t* marks : touched_) *marks = 0;
   touched_.clear();
-}
-
-void DeviceRowMover::Recycle() {
-  if (num_launched_ == num_moves_) num_launched_ = num_moves_ = 0;
 }
 
 }  // namespace winnow

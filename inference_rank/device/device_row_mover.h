@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -29,8 +30,10 @@ class DeviceRowMover final : public RowMover {
 
   // Launches what has been noted.
   void Flush();
-  // The stream has been synchronised: staging of what was launched may be used again.
-  void Recycle();
+  // How many moves have been launched so far: what an event that is recorded now covers.
+  uint64_t num_launched() const { return num_launched_; }
+  // The GPU has done the first `num_launched` moves: their staging may be used again.
+  void Recycle(uint64_t num_launched) { num_done_ = std::max(num_done_, num_launched); }
   size_t pinned_bytes() const { return pinned_->bytes(); }
 
  private:
@@ -39,6 +42,7 @@ class DeviceRowMover final : public RowMover {
                  size_t row_bytes);
   void Add(void* to, const void* from);
   void MakeRoom();
+  void Launch(uint64_t end);
   // The marks of the slot at that address; null for memory that is no slot.
   uint8_t* MarksOf(const void* address);
 
@@ -50,10 +54,12 @@ class DeviceRowMover final : public RowMover {
   uint32_t max_moves_ = 0;
   std::unique_ptr<cuda::DeviceMemory> pinned_;
   cuda::RowMove* moves_ = nullptr;  // [max_moves]
-  std::byte* rows_ = nullptr;       // [max_moves] rows: that of move i, if it comes from the host, at i
+  std::byte* rows_ = nullptr;       // [max_moves] rows: that of a move, if it comes from the host, at its index
 
-  uint32_t num_moves_ = 0;         // noted since the staging was last empty
-  uint32_t num_launched_ = 0;      // of them
+  // Since the start; move i has the index i % max_moves_.
+  uint64_t num_moves_ = 0;  // noted
+  uint64_t num_launched_ = 0;
+  uint64_t num_done_ = 0;
   std::vector<uint8_t> marks_;     // [num_slots] of the moves that are not launched
   std::vector<uint8_t*> touched_;  // marks that are not 0
 };

@@ -23,6 +23,7 @@ struct DecodeLayerOutput {
   int prediction_layer = 0;
   const float* hidden = nullptr;  // [num_rows, hidden_size] residual that enters the layer
   int hidden_size = 0;
+  bool rows_are_resident = false;  // they lie in PlacesOfRows already
 };
 
 // The slots that a layer's attention reads: lists in the order of the query heads, row by row, each of them read by the
@@ -73,6 +74,12 @@ class DecodeKv {
   virtual int Lookahead() const = 0;
   // False: Publish does without the residual that enters `layer`.
   virtual bool NeedsHidden(int /*layer*/) const { return true; }
+  // True when AwaitSlots(layer) needs nothing that Publish(layer) sends. A pass may then call it first, if it has
+  // written the layer's rows to their places itself.
+  virtual bool SlotsComeFirst(int /*layer*/) const { return false; }
+  // Where the rows of this step live in the slots' memory, [num_layers, num_rows, num_kv_heads]; those of layers whose
+  // slots do not come first are left alone.
+  virtual void PlacesOfRows(std::span<void*> /*places*/) const {}
   // The layer's rows and queries exist: make the rows resident, send everything to the cache rank.
   virtual void Publish(const DecodeLayerOutput& output) = 0;
   // Returns when the slots to attend to at `layer` are known and filled: adds the lists of all heads of all rows.

@@ -19,7 +19,7 @@ struct AppendParams {
   const uint32_t* positions = nullptr;  // [num_lists] of each list's first row
   const SelectionList* lists = nullptr;
   const uint32_t* blocks = nullptr;
-  void* row_pool = nullptr;     // [num_blocks][32][2 * head_dim] bf16
+  void* row_pool = nullptr;     // [num_blocks][32][2 * head_dim] bf16; null: the index alone is kept
   void* key_copy = nullptr;     // [num_blocks][32][head_dim] fp8; may be null
   float* key_scales = nullptr;  // [num_blocks][32]
   void* bounds = nullptr;       // PageStore::bounds; may be null

@@ -155,6 +155,15 @@ TEST(Gpu, WhatIsAskedForAndCannotBeIsSaid) {
   EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
 }
 
+TEST(Gpu, WhatDoesNotFitIsAddedUpBeforeAnythingIsLoaded) {
+  Process rank({WinnowBinary(), "inference-rank", "--model=" + DemoModel(), "--device=cuda", "--slot-memory=20GiB"},
+               HostGpus());
+  EXPECT_EQ(rank.Wait(milliseconds(20'000)), 1);
+  EXPECT_THAT(rank.Log(),
+              HasSubstr("--device=cuda: the model does not fit: weights 14.0 MiB + resident KV 20480.0 MiB"));
+  EXPECT_THAT(rank.Log(), HasSubstr("of 7168.0 MiB of the memory of GPU 0 available"));
+}
+
 TEST(Gpu, AutoComputesOnTheCpuAndSaysWhy) {
   const auto cluster = StartCluster({}, {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}});
   ASSERT_NE(cluster, nullptr);

@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "inference_rank/model/forward.h"
+
+namespace winnow {
+
+// KV sides that store nothing and send nothing: for a first pass that loads kernels and chooses algorithms before the
+// first request. Attention reads the slots at the front, which must be at least one per kv head.
+class WarmUpDecode final : public DecodeKv {
+ public:
+  WarmUpDecode(int num_kv_heads, int group_size) : num_kv_heads_(num_kv_heads), group_size_(group_size) {}
+  int Lookahead() const override { return 1; }
+  void Publish(const DecodeLayerOutput&) override {}
+  void AwaitSlots(int, SlotLists& lists) override {
+    for (int head = 0; head < num_kv_heads_; ++head) lists.Add(slots_, group_size_);
+  }
+
+ private:
+  const int num_kv_heads_, group_size_;
+  const std::vector<uint32_t> slots_ = {0};
+};
+
+class WarmUpPrefill final : public PrefillKv {
+ public:
+  explicit WarmUpPrefill(void* slots) : slots_(slots) {}
+  Rows Destination(int) override { return {.kv = slots_, .head_stride = 1}; }
+  Rows Publish(int layer, const std::byte*, const float*) override { return Destination(layer); }
+
+ private:
+  void* const slots_;
+};
+
+}  // namespace winnow
