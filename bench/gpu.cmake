@@ -1,5 +1,6 @@
 add_executable(winnow-gpu-check
   gpu/attention_section.cc
+  gpu/batch_selector_check.cc
   gpu/cache_append_check.cc
   gpu/cache_bench.cc
   gpu/cache_diff_check.cc
@@ -24,12 +25,19 @@ add_executable(winnow-gpu-check
   gpu/selection_reference.cc
   gpu/selection_section.cc
   gpu/serve_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cache_rank_device inference_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cmd_bench cache_rank_device inference_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()
-add_executable(winnow-link-bench gpu/gpu_context.cc gpu/link_bench.cc gpu/link_process.cc gpu/report.cc)
+add_executable(winnow-link-bench
+  gpu/gpu_context.cc
+  gpu/link_bench.cc
+  gpu/link_kill.cc
+  gpu/link_nccl.cc
+  gpu/link_process.cc
+  gpu/link_times.cc
+  gpu/report.cc)
 target_link_libraries(winnow-link-bench PRIVATE winnow_flags kernels_cuda nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-link-bench winnow_cuda)

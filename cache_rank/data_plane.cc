@@ -15,20 +15,26 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& opti
     WINNOW_RETURN_IF_ERROR(projection->CheckShape(layout.num_layers, layout.num_query_heads, layout.head_dim));
   }
   WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout));
-  return std::unique_ptr<DataPlane>(
-      new DataPlane(options, shape, std::move(pool), kernels, executor, metrics, projection));
+  std::unique_ptr<BatchSelector> batch_selector;
+  if (options.new_batch_selector != nullptr) {
+    WINNOW_ASSIGN_OR_RETURN(batch_selector, options.new_batch_selector(shape));
+  }
+  return std::unique_ptr<DataPlane>(new DataPlane(options, shape, std::move(pool), kernels, executor, metrics,
+                                                  projection, std::move(batch_selector)));
 }
 
 DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
                      const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
-                     const QueryProjection* projection)
+                     const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector)
     : shape_(shape),
       projection_(projection),
       metrics_(metrics),
       pool_(std::move(pool)),
+      batch_selector_(std::move(batch_selector)),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl),
       streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
-      selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics),
+      selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
+                batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
               &streamer_, &selector_, &prefetcher_, metrics) {
@@ -97,6 +103,7 @@ absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const Sequenc
     metrics_->admissions_refused.Add(1);
     return sequence.status();
   }
+  if (batch_selector_ != nullptr) batch_selector_->Forget(options.sequence_id);
   metrics_->sequences_opened.Add(1);
   PublishGauges();
   return (*sequence)->attach_epoch;
@@ -124,6 +131,7 @@ absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t sour
                                                  uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
+  if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
   metrics_->sequences_opened.Add(1);
   PublishGauges();
   return fork->attach_epoch;
@@ -131,6 +139,7 @@ absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t sour
 
 absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch) {
   absl::Status released = store_.Release(sequence_id, attach_epoch);
+  if (batch_selector_ != nullptr && store_.Find(sequence_id) == nullptr) batch_selector_->Forget(sequence_id);
   PublishGauges();
   return released;
 }
@@ -160,7 +169,11 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
     link.Fail(link.channel->failed());
     if (!link.failure.ok()) CloseLink(link.id, absl::Status(link.failure));
   }
-  metrics_->sequences_expired.Add(store_.Reclaim(now));
+  const size_t expired = store_.Reclaim(now);
+  if (expired > 0 && batch_selector_ != nullptr) {
+    batch_selector_->Retain([&](uint64_t id) { return store_.Find(id) != nullptr; });
+  }
+  metrics_->sequences_expired.Add(expired);
   PublishGauges();
 }
 

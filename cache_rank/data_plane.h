@@ -27,6 +27,8 @@ class DataPlane {
     std::chrono::milliseconds detach_ttl{60000};
     Streamer::Options streamer = {};
     Selector::Options selector = {};
+    // Makes what selects beside the executor for the model that is served; null: nothing does.
+    std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
   };
 
   // The executor, the metrics and the projection must outlive it. `projection` may be null: then sequences that ask for
@@ -73,7 +75,7 @@ class DataPlane {
  private:
   DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
             const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
-            const QueryProjection* projection);
+            const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
   void PublishGauges();
 
@@ -83,6 +85,7 @@ class DataPlane {
   CacheRankMetrics* const metrics_;
 
   const std::unique_ptr<KvBlockPool> pool_;
+  const std::unique_ptr<BatchSelector> batch_selector_;  // may be null
   SequenceStore store_;
   Streamer streamer_;
   Selector selector_;

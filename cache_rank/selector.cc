@@ -13,7 +13,7 @@ namespace winnow {
 
 Selector::Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
                    const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
-                   CacheRankMetrics* metrics)
+                   CacheRankMetrics* metrics, BatchSelector* elsewhere)
     : options_(options),
       model_(model),
       kernels_(kernels),
@@ -21,6 +21,7 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Qu
       store_(store),
       streamer_(streamer),
       metrics_(metrics),
+      elsewhere_(elsewhere),
       projections_(projection, model.rope, model.head_dim, kernels, executor, store, metrics),
       rows_(options.batch_rows),
       scratch_(kernels->num_workers(*executor)),
@@ -159,6 +160,7 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     row.sequence = sequence;
     row.layer = &layer;
     row.position = task.position;
+    row.selected = false;
     row.sends = !task.judges && has_seat && layer.sent_position != task.position;
     row.judges = task.judges || (score && has_seat && WaitsForVerdict(sequence->spec) &&
                                  SelectsWithOwnQuery(sequence->spec, task.layer));
@@ -237,7 +239,7 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   // What goes into this position's entry is the mass of the one before.
   CapturedMassFigure previous;
   if (head.mass_position + 1 == row.position) previous = head.mass;
-  if (score) {
+  if (score && !row.selected) {
     const HeadQuestion question = Question(row, head_index);
     if (sequence.spec.reuse_interval > 1) {
       head.previous = head.selected;
@@ -302,6 +304,7 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     bool score;
   } context{this, score};
   const auto start = std::chrono::steady_clock::now();
+  if (score && !judges_only_ && elsewhere_ != nullptr) SelectElsewhere();
   kernels_->parallel_for(
       *executor_, static_cast<int>(num_rows_) * num_kv_heads_,
       [](void* opaque, int item, int worker) {
@@ -319,6 +322,31 @@ void Selector::RunBatch(PeerLink& link, bool score) {
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
   streamer_->Pump(link);
+}
+
+void Selector::SelectElsewhere() {
+  const size_t floats = static_cast<size_t>(num_kv_heads_) * model_.group_size * model_.head_dim;
+  predicted_.resize(rows_.size() * floats);
+  items_.clear();
+  for (size_t i = 0; i < num_rows_; ++i) {
+    Row& row = rows_[i];
+    bool measures = row.judges;
+    for (int head = 0; head < num_kv_heads_; ++head) measures |= Question(row, head).measured != nullptr;
+    if (measures || !elsewhere_->Takes(*row.sequence)) continue;
+    const float* queries = row.layer->target.data();
+    if (PredictsFromPast(row.sequence->spec.predictor)) {
+      float* predicted = predicted_.data() + i * floats;
+      PredictFromPast(*kernels_, model_.rope, row.sequence->spec, row.layer->queries, row.position, 0,
+                      num_kv_heads_ * model_.group_size, model_.head_dim, predicted);
+      queries = predicted;
+    }
+    items_.push_back({row.sequence, row.layer, row.position, queries});
+    row.selected = true;
+  }
+  if (items_.empty()) return;
+  if (elsewhere_->Select(layer_, items_).ok()) return;
+  elsewhere_ = nullptr;
+  for (size_t i = 0; i < num_rows_; ++i) rows_[i].selected = false;
 }
 
 void Selector::SendRow(PeerLink& link, Row& row, bool score) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cache_rank/batch_selector.h"
 #include "cache_rank/judge_head.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
@@ -48,10 +49,11 @@ class Selector {
     size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
   };
 
-  // `projection` may be null: then no sequence's specification may ask for it.
+  // `projection` may be null: then no sequence's specification may ask for it. `elsewhere` may be null, too: then the
+  // executor selects for all.
   Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
            const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
-           CacheRankMetrics* metrics);
+           CacheRankMetrics* metrics, BatchSelector* elsewhere = nullptr);
 
   // A plan's sparse rows have their seats: sends what is selected already, schedules what can be, refuses what never
   // will be.
@@ -76,6 +78,7 @@ class Selector {
     uint32_t position;
     bool sends;
     bool judges;
+    bool selected = false;                               // elsewhere
     std::vector<std::unique_ptr<HeadDelta>> deltas;      // [num_kv_heads], where it sends
     std::vector<std::unique_ptr<HeadPartial>> partials;  // [num_kv_heads], where it judges
     std::vector<uint8_t> grew;                           // [num_kv_heads] by its verdict
@@ -88,6 +91,8 @@ class Selector {
   void TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score);
   bool IsValid(const SelectionTask& task, const CachedSequence& sequence, bool score) const;
   void RunBatch(PeerLink& link, bool score);
+  // Has the rows selected for elsewhere that can be: those whose masses are not measured by the selecting pass.
+  void SelectElsewhere();
   void RunHead(int item, int worker, bool score);
   void SelectFixed(CachedSequence& sequence, int layer, uint32_t position);
   void SelectRow(Row& row, int head, int worker, bool score);
@@ -103,6 +108,7 @@ class Selector {
   const SequenceStore* const store_;
   Streamer* const streamer_;
   CacheRankMetrics* const metrics_;
+  BatchSelector* elsewhere_;  // null after its failure
 
   ProjectionBatch projections_;
   uint32_t last_link_ = 0;  // round robin
@@ -111,7 +117,9 @@ class Selector {
   int num_kv_heads_ = 0;
   bool judges_only_ = false;  // its rows are selected already
   size_t num_rows_ = 0;
-  std::vector<Row> rows_;               // num_rows_ in use
+  std::vector<Row> rows_;  // num_rows_ in use
+  std::vector<BatchSelector::Item> items_;
+  std::vector<float> predicted_;        // [rows] queries that items_ refer to
   std::vector<SelectScratch> scratch_;  // [num_workers]
   std::vector<JudgeScratch> judge_scratch_;
 };

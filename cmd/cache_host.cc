@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "cache_rank/device/device_batch_selector.h"
 #include "cache_rank/predictor/query_projection.h"
 #include "cmd/machine.h"
+#include "kernels/cuda/plugin.h"
 #include "kernels/kernel_table.h"
 #include "spdlog/spdlog.h"
 #include "winnow/v1/cache.grpc.pb.h"
@@ -37,6 +39,22 @@ absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_b
   return wanted;
 }
 
+// What selects on the GPU, for the model of the first inference rank that comes.
+absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape) {
+  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, table->open_device(options.device.ordinal));
+  const std::string name = device->info().name;
+  DeviceBatchSelector::Options selector;
+  selector.memory_bytes = static_cast<size_t>(options.device_memory_bytes);
+  selector.on_failure = [](const absl::Status& status) {
+    spdlog::error("rows are selected on the CPU from now on: {}", std::string(status.message()));
+  };
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<BatchSelector> made,
+                          DeviceBatchSelector::Create(table, std::move(device), shape.layout, shape.model, selector));
+  spdlog::info("rows are selected on GPU {}, {}", options.device.ordinal, name);
+  return made;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
@@ -57,6 +75,17 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
+  const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
+  if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
+  if (options.device.kind != DeviceChoice::Kind::kCpu) {
+    rank.data_plane.new_batch_selector =
+        [options, must_be_gpu](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
+      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape);
+      if (selector.ok() || must_be_gpu) return selector;
+      spdlog::info("rows are selected on the CPU: {}", std::string(selector.status().message()));
+      return nullptr;
+    };
+  }
   auto host = std::unique_ptr<CacheHost>(new CacheHost);
   host->rank_ = std::make_unique<CacheRank>(rank, kernels, std::move(transport));
   return host;

@@ -292,7 +292,7 @@ absl::StatusOr<std::vector<EngineBench::Side>> EngineBench::NewSides(DecodeMode 
           side.cache, GpuCacheSide::Create(*table_, beside, *side.slots, CacheOptions(static_cast<int>(r), batch)));
       options.inbox = side.cache->inbox();
       options.hidden_layers = side.cache->hidden_layers();
-      options.cache = side.cache.get();
+      options.cache = &side.cache->colocated();
     }
     WINNOW_ASSIGN_OR_RETURN(side.graph, DecodeGraph::Create(*rank.device, *rank.layers, *side.slots, options));
     WINNOW_RETURN_IF_ERROR(SeatRows(*side.graph, batch));
@@ -304,7 +304,7 @@ absl::StatusOr<std::vector<EngineBench::Side>> EngineBench::NewSides(DecodeMode 
 absl::Status EngineBench::Step(std::vector<Side>& sides, DecodeMode mode, int batch) {
   for (Side& side : sides) {
     if (mode == DecodeMode::kDisaggregated) WINNOW_RETURN_IF_ERROR(side.cache->LaunchPlan());
-    if (mode == DecodeMode::kColocated) WINNOW_RETURN_IF_ERROR(side.cache->CountPlan());
+    if (mode == DecodeMode::kColocated) WINNOW_RETURN_IF_ERROR(side.cache->colocated().CountPlan());
     WINNOW_RETURN_IF_ERROR(side.graph->Step(batch));
   }
   return absl::OkStatus();

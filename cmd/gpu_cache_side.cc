@@ -30,14 +30,7 @@ DeviceKvShape GpuCacheSide::StoreShape(const GpuCacheSideOptions& options) {
 }
 
 GpuCacheSide::GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options)
-    : table_(table),
-      device_(device),
-      options_(options),
-      stream_(device.NewStream(true)),
-      order_(SelectOrder(options.spec, options.config.num_layers)),
-      arrived_(device.NewEvent()) {
-  for (int layer = 0; layer < options.config.num_layers; ++layer) deltas_.push_back(device.NewEvent());
-}
+    : table_(table), device_(device), options_(options), stream_(device.NewStream(true)) {}
 
 absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::CudaTable& table, cuda::Device& device,
                                                                    const DecodeSlots& slots,
@@ -66,6 +59,9 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
                                                                     side->plan_.get(), model, exchange));
   WINNOW_ASSIGN_OR_RETURN(side->graph_, SelectGraph::Create(&table, &device, side->store_.get(), side->plan_.get(),
                                                             side->selection_.get(), side->inbox_, side->peer_, {}));
+  const PlanBucket bucket{.num_rows = options.max_rows, .max_keys = shape.max_positions};
+  side->colocated_ = std::make_unique<ColocatedSelection>(device, *side->plan_, *side->selection_, bucket, side->inbox_,
+                                                          side->peer_, options.config.num_layers);
   WINNOW_RETURN_IF_ERROR(side->FillSequences(slots));
   return side;
 }
@@ -115,14 +111,6 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
   return device_.Synchronize(stream_);
 }
 
-int GpuCacheSide::hidden_layers() const {
-  int layers = 0;
-  for (const SelectAction& action : order_) {
-    if (action.kind == SelectAction::Kind::kWaitHidden) layers = std::max(layers, action.layer + 1);
-  }
-  return layers;
-}
-
 absl::Status GpuCacheSide::SetQueryBias(const std::vector<float>& bias) {
   return weights_ == nullptr ? absl::OkStatus() : weights_->SetQueryBias(device_, stream_, bias);
 }
@@ -136,81 +124,6 @@ absl::Status GpuCacheSide::WaitError() const {
   return absl::DeadlineExceededError("the inference rank's GPU sent nothing in time");
 }
 
-absl::Status GpuCacheSide::CountPlan() {
-  WINNOW_RETURN_IF_ERROR(plan_->CheckPositions());
-  plan_->Advance();
-  return absl::OkStatus();
-}
-
-void GpuCacheSide::Enqueue(cuda::Stream stream, const SelectAction& action) {
-  const PlanBucket bucket = graph_->NextBucket();
-  switch (action.kind) {
-    case SelectAction::Kind::kWaitHidden:
-    case SelectAction::Kind::kWaitRows:
-      break;
-    case SelectAction::Kind::kQueriesOfOwn:
-      selection_->EnqueueOwnQueries(stream, bucket, action.layer, inbox_);
-      break;
-    case SelectAction::Kind::kQueriesFromHidden:
-      selection_->EnqueueDepthQueries(stream, bucket, action.layer, action.hidden_layer, inbox_);
-      break;
-    case SelectAction::Kind::kQueriesFromPast:
-      selection_->EnqueuePastQueries(stream, bucket, action.layer);
-      break;
-    case SelectAction::Kind::kSelect:
-      selection_->EnqueueSelect(stream, bucket, action.layer);
-      break;
-    case SelectAction::Kind::kPush:
-      selection_->EnqueuePush(stream, bucket, action.layer, peer_);
-      deltas_[action.layer]->Record(stream);
-      break;
-    case SelectAction::Kind::kAppend:
-      selection_->EnqueueAppend(stream, bucket, action.layer, inbox_);
-      break;
-  }
-}
-
-void GpuCacheSide::BeginPlan(cuda::Stream stream) {
-  next_action_ = 0;
-  hidden_seen_ = rows_seen_ = -1;
-  arrived_->Record(stream);
-  arrived_->Hold(stream_);
-  plan_->EnqueueBegin(stream_, graph_->NextBucket().num_rows);
-}
-
-void GpuCacheSide::EnqueueReady() {
-  for (; next_action_ < order_.size(); ++next_action_) {
-    const SelectAction& action = order_[next_action_];
-    if (action.kind == SelectAction::Kind::kWaitHidden && action.layer > hidden_seen_) return;
-    if (action.kind == SelectAction::Kind::kWaitRows && action.layer > rows_seen_) return;
-    Enqueue(stream_, action);
-  }
-}
-
-void GpuCacheSide::OnHidden(cuda::Stream stream, int layer) {
-  hidden_seen_ = layer;
-  arrived_->Record(stream);
-  arrived_->Hold(stream_);
-  EnqueueReady();
-}
-
-void GpuCacheSide::OnRows(cuda::Stream stream, int layer) {
-  rows_seen_ = layer;
-  arrived_->Record(stream);
-  arrived_->Hold(stream_);
-  EnqueueReady();
-}
-
-void GpuCacheSide::AwaitDelta(cuda::Stream stream, int layer) {
-  deltas_[layer]->Hold(stream);
-}
-
-void GpuCacheSide::EndPlan(cuda::Stream stream) {
-  WINNOW_CHECK(next_action_ == order_.size());
-  arrived_->Record(stream_);
-  arrived_->Hold(stream);
-}
-
 absl::StatusOr<uint64_t> GpuCacheSide::PushedRows() {
   uint64_t rows = 0;
   device_.CopyAsync(&rows, selection_->pushed_rows(), sizeof(rows), stream_);
@@ -220,8 +133,8 @@ absl::StatusOr<uint64_t> GpuCacheSide::PushedRows() {
 
 absl::StatusOr<double> GpuCacheSide::TimeActions(SelectAction::Kind kind) {
   WINNOW_ASSIGN_OR_RETURN(const auto graph, device_.Capture(stream_, [&](cuda::Stream stream) {
-    for (const SelectAction& action : order_) {
-      if (action.kind == kind) Enqueue(stream, action);
+    for (const SelectAction& action : colocated_->order()) {
+      if (action.kind == kind) colocated_->Enqueue(stream, action);
     }
   }));
   std::vector<double> times;

@@ -8,6 +8,7 @@
 #include "cache_rank/device/device_plan.h"
 #include "cache_rank/device/device_selection.h"
 #include "cache_rank/device/select_graph.h"
+#include "cmd/colocated_selection.h"
 #include "common/model/model_config.h"
 #include "common/selection/selection_spec.h"
 #include "inference_rank/device/decode_graph.h"
@@ -30,7 +31,7 @@ struct GpuCacheSideOptions {
 };
 
 // A cache rank's GPU in this process: beside an inference rank's, or the same one. Keys and values are random numbers.
-class GpuCacheSide final : public ColocatedCache {
+class GpuCacheSide {
  public:
   // Device bytes, part by part.
   static size_t WeightBytes(const cuda::CudaTable& table, const GpuCacheSideOptions& options);
@@ -43,7 +44,7 @@ class GpuCacheSide final : public ColocatedCache {
 
   const cuda::CacheInbox& inbox() const { return inbox_; }
   // Layers whose residual it needs, from the first.
-  int hidden_layers() const;
+  int hidden_layers() const { return colocated_->hidden_layers(); }
   // Of the predictor depth, as the inference rank's weights have it.
   absl::Status SetQueryBias(const std::vector<float>& bias);
 
@@ -51,13 +52,8 @@ class GpuCacheSide final : public ColocatedCache {
   absl::Status LaunchPlan();
   absl::Status Synchronize() { return device_.Synchronize(stream_); }
   absl::Status WaitError() const;
-  // On the same GPU: its work becomes part of the step's graph; the host counts along with every launch.
-  void BeginPlan(cuda::Stream stream) override;
-  void OnHidden(cuda::Stream stream, int layer) override;
-  void OnRows(cuda::Stream stream, int layer) override;
-  void AwaitDelta(cuda::Stream stream, int layer) override;
-  void EndPlan(cuda::Stream stream) override;
-  absl::Status CountPlan();
+  // On the same GPU: its work becomes part of the step's graph, and CountPlan belongs to every launch.
+  ColocatedSelection& colocated() { return *colocated_; }
 
   // Rows pushed since the start.
   absl::StatusOr<uint64_t> PushedRows();
@@ -69,15 +65,11 @@ class GpuCacheSide final : public ColocatedCache {
   GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options);
   absl::Status FillSequences(const DecodeSlots& slots);
   absl::Status FillSequence(const DecodeSlots& slots, int row);
-  void Enqueue(cuda::Stream stream, const SelectAction& action);
-  // Enqueues what comes next in the order, up to the first wait for something that has not been seen.
-  void EnqueueReady();
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;
   const GpuCacheSideOptions options_;
   const cuda::Stream stream_;
-  const std::vector<SelectAction> order_;
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
   cuda::CacheInbox inbox_;
   cuda::InferenceInbox peer_;
@@ -86,12 +78,7 @@ class GpuCacheSide final : public ColocatedCache {
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceSelection> selection_;
   std::unique_ptr<SelectGraph> graph_;
-
-  // While a colocated step is captured.
-  size_t next_action_ = 0;
-  int hidden_seen_ = -1, rows_seen_ = -1;  // last layer of each
-  std::unique_ptr<cuda::Event> arrived_;
-  std::vector<std::unique_ptr<cuda::Event>> deltas_;  // by layer
+  std::unique_ptr<ColocatedSelection> colocated_;
 };
 
 }  // namespace winnow

@@ -80,6 +80,18 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
+  fields.Custom(
+      "device", "auto|cpu|cuda[:N]",
+      "Where keys are scored and rows selected. cuda: on GPU N, which keeps an 8-bit copy of the keys, while rows stay "
+      "in "
+      "host memory; auto: there if it answers and can, otherwise on the CPU, and the log says why not.",
+      [this](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(device, ParseDeviceChoice(text));
+        return absl::OkStatus();
+      },
+      [this] { return ToString(device); });
+  fields.Bytes("device-memory", &device_memory_bytes,
+               "Memory of the GPU for the index of keys; 0 = nine tenths of what is free.");
 }
 
 RouterProcessOptions::RouterProcessOptions() {

@@ -47,6 +47,8 @@ struct CacheOptions {
   int64_t memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
+  DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
+  int64_t device_memory_bytes = 0;
 
   void Declare(Fields& fields);
 };

@@ -27,6 +27,15 @@ void UpOptions::Declare(Fields& fields) {
   selection.Declare(fields);
   DeclareTransport(fields, &transport);
   DeclareDevice(fields, &device);
+  fields.Custom(
+      "cache-device", "auto|cpu|cuda[:N]",
+      "Where cache ranks score keys and select rows: --device of `winnow cache-rank`. Each cache rank takes the next "
+      "GPU.",
+      [this](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(cache_device, ParseDeviceChoice(text));
+        return absl::OkStatus();
+      },
+      [this] { return ToString(cache_device); });
   DeclareCompute(fields, &compute);
   DeclareKvDtype(fields, &kv_dtype);
   DeclareMaxContext(fields, &max_context);
@@ -108,6 +117,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.router = router;
   const int hosts = hosts_cache() ? inference_ranks : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
+  options.cache.device = cache_device;
+  if (cache_device.kind != DeviceChoice::Kind::kCpu) options.cache.device.ordinal += index;
   if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
   options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / cache_ranks);
   const absl::StatusOr<SelectionSpec> spec = selection.Resolve();

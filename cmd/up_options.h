@@ -18,6 +18,7 @@ struct UpOptions {
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
+  DeviceChoice cache_device{DeviceChoice::Kind::kCpu, 0};
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context = 0;

@@ -297,7 +297,7 @@ void CheckInvariance(GpuContext& gpu) {
     const DecodeAttentionParams params = Params(gpu, pool, lists, kRows, kKvHeads, kGroup, q);
     const Answer all = Run(gpu, params);
     int wrong = 0;
-    for (int level = 0; level <= 4; ++level) {
+    for (int level = 0; level <= 3; ++level) {
       for (const uint32_t more : {0u, 1000u, 100000u}) {
         DecodeAttentionParams other = params;
         other.unit_level = level;
@@ -434,7 +434,7 @@ void Bench(GpuContext& gpu) {
       {"dense 32x32k", 32, 32768, 0, 963},
   };
   for (const BenchCase& bench : cases) {
-    for (int level = -1; level <= 4; ++level) BenchOne(gpu, pool, bench, 128, Dtype::kBf16, level);
+    for (int level = -1; level <= 3; ++level) BenchOne(gpu, pool, bench, 128, Dtype::kBf16, level);
   }
   for (const Dtype dtype : {Dtype::kF8, Dtype::kI8, Dtype::kI4}) {
     for (BenchCase bench : cases) {

@@ -53,12 +53,11 @@ void BenchDiff(GpuContext& gpu) {
   constexpr uint32_t kPool = 4096, kPlans = 48;
   for (const int num_lists : {8, 64, 256}) {
     std::vector<cuda::ResidencyList> residency;
-    std::vector<uint32_t> index_of(kContext, ~0u), position_of(kPool, ~0u);
-    for (uint32_t i = 0; i < kPool; ++i) index_of[position_of[i] = 8 * i] = i;
+    std::vector<uint32_t> position_of(kPool);
+    for (uint32_t i = 0; i < kPool; ++i) position_of[i] = 8 * i;
     uint32_t* const last_plans = gpu.NewZeroed<uint32_t>(size_t{kPool} * num_lists);
     for (int list = 0; list < num_lists; ++list) {
-      residency.push_back({.index_of = gpu.Upload(index_of),
-                           .position_of = gpu.Upload(position_of),
+      residency.push_back({.position_of = gpu.Upload(position_of),
                            .last_plan = last_plans + size_t{kPool} * list,
                            .pool_slots = kPool});
     }
@@ -86,6 +85,7 @@ void BenchDiff(GpuContext& gpu) {
                        .num_lists = num_lists,
                        .max_budget = kBudget,
                        .max_pool_slots = kPool,
+                       .max_positions = kContext,
                        .pool_indices = gpu.New<uint32_t>(entries),
                        .missing = gpu.New<uint32_t>(entries),
                        .missing_indices = gpu.New<uint32_t>(entries),
@@ -98,7 +98,7 @@ void BenchDiff(GpuContext& gpu) {
       gpu.table.cache->diff(stream, p);
     });
     const double missing = gpu.Download(p.missing_counts, 1)[0];
-    const double bytes = num_lists * (kBudget * 12.0 + kPool * 8.0 + kBudget * 4.0 + missing * 28.0);
+    const double bytes = num_lists * (kBudget * 8.0 + kPool * 12.0 + missing * 12.0);
     gpu.report.Time("diff of " + std::to_string(num_lists) + " lists, 2048 of pool 4096, missing " +
                         std::to_string(static_cast<int>(missing)),
                     us, bytes / kCopyBytesPerUs, num_lists == 64 ? 6 : 0);

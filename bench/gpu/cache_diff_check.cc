@@ -22,8 +22,7 @@ void CheckPlans(GpuContext& gpu, const Case& c) {
   std::vector<cuda::ResidencyList> residency;
   for (const uint32_t slots : c.pool_slots) {
     models.emplace_back(slots, kMaxPositions);
-    residency.push_back({.index_of = gpu.Upload(models.back().index_of),
-                         .position_of = gpu.Upload(models.back().position_of),
+    residency.push_back({.position_of = gpu.Upload(models.back().position_of),
                          .last_plan = gpu.Upload(models.back().last_plan),
                          .pool_slots = slots});
   }
@@ -37,6 +36,7 @@ void CheckPlans(GpuContext& gpu, const Case& c) {
                      .num_lists = num_lists,
                      .max_budget = c.max_budget,
                      .max_pool_slots = c.max_pool_slots,
+                     .max_positions = kMaxPositions,
                      .plan = 0,
                      .plan_ptr = plan_word,
                      .pool_indices = gpu.New<uint32_t>(entries),
@@ -90,7 +90,6 @@ void CheckPlans(GpuContext& gpu, const Case& c) {
   }
   for (int list = 0; list < num_lists; ++list) {
     const DiffModel& model = models[list];
-    wrong_residency += Differences(gpu.Download(residency[list].index_of, kMaxPositions), model.index_of);
     wrong_residency += Differences(gpu.Download(residency[list].position_of, c.pool_slots[list]), model.position_of);
     wrong_residency += Differences(gpu.Download(residency[list].last_plan, c.pool_slots[list]), model.last_plan);
   }

@@ -11,22 +11,6 @@
 #include "common/selection/attended_set.h"
 
 namespace winnow {
-namespace {
-
-// Round to nearest even to e4m3: 3 bits of mantissa, subnormals in steps of 2^-9, at most 448.
-float RoundToE4m3(float x) {
-  if (x == 0) return 0;
-  int exponent = 0;
-  std::frexp(x, &exponent);
-  const float step = std::ldexp(1.0f, std::max(exponent - 4, -9));
-  return std::clamp(std::nearbyint(x / step) * step, -448.0f, 448.0f);
-}
-
-float FromBf16(uint16_t bits) {
-  return std::bit_cast<float>(uint32_t{bits} << 16);
-}
-
-}  // namespace
 
 CacheGpuMirror::CacheGpuMirror(const CacheGpu& gpu, const KernelTable& kernels)
     : gpu_(gpu), kernels_(kernels), spec_(gpu.spec()), executor_(kernels.new_executor(1)) {
@@ -80,17 +64,7 @@ void CacheGpuMirror::LoadQueryWeights() {
 }
 
 std::vector<float> CacheGpuMirror::KeyOf(int row, size_t list, uint32_t position) const {
-  const uint16_t* stored = gpu_.Row(row, list, position);
-  std::vector<float> key(layout().head_dim);
-  float largest = 0;
-  for (size_t d = 0; d < key.size(); ++d) {
-    key[d] = FromBf16(stored[d]);
-    largest = std::max(largest, std::abs(key[d]));
-  }
-  if (gpu_.spec().key_copy == KeyCopy::kNone) return key;
-  const float scale = largest > 0 ? largest / 448 : 1;
-  for (float& k : key) k = RoundToE4m3(k / scale) * scale;
-  return key;
+  return ScoredKey(gpu_.Row(row, list, position), layout().head_dim, gpu_.spec().key_copy != KeyCopy::kNone);
 }
 
 void CacheGpuMirror::Append(int row, uint32_t first, uint32_t count) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "bench/gpu/batch_selector_check.h"
 #include "bench/gpu/cache_gpu_mirror.h"
 #include "bench/gpu/device_selection_bench.h"
 #include "bench/gpu/sections.h"
@@ -299,6 +300,7 @@ void Check(GpuContext& gpu) {
   CheckVariants(gpu);
   for (const char* preset : {"winnow", "async-token", "exact-token"}) CheckGraphs(gpu, preset);
   CheckAbort(gpu);
+  CheckBatchSelector(gpu);
 }
 
 }  // namespace

@@ -7,7 +7,13 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/sections.h"
+#include "cache_rank/device/device_kv_store.h"
+#include "cache_rank/device/device_plan.h"
+#include "cache_rank/device/device_selection.h"
+#include "cmd/colocated_selection.h"
 #include "common/base/status.h"
+#include "common/model/rope.h"
+#include "common/selection/presets.h"
 #include "inference_rank/device/decode_graph.h"
 #include "inference_rank/device/device_prefill.h"
 #include "inference_rank/device/tensor_parallel.h"
@@ -109,6 +115,71 @@ class DemoEngine {
     return answer;
   }
 
+  // Greedy answer of a prompt whose KV is with a cache rank on the same GPU, which selects with `spec`.
+  absl::StatusOr<Answer> DecodeWithCache(const SelectionSpec& spec, const std::vector<uint32_t>& prompt) {
+    const auto length = static_cast<uint32_t>(prompt.size()), known = length - 1;
+    const KvLayout layout = config_.kv_layout(Dtype::kBf16);
+    const DecodeSlotShape shape{.layout = layout,
+                                .max_rows = 1,
+                                .hidden_size = config_.hidden_size,
+                                .sinks = spec.sink_tokens,
+                                .pool_slots = spec.budget_tokens,
+                                .max_budget = spec.budget_tokens,
+                                .recent_tokens = spec.recent_tokens};
+    WINNOW_ASSIGN_OR_RETURN(const auto slots, DecodeSlots::Create(gpu_.device, shape, 11));
+    // Chunks write rows by position where the cache rank takes them from: exactly as many as there are.
+    WINNOW_ASSIGN_OR_RETURN(const auto prefill, DevicePrefill::Create(gpu_.device, *layers_, known));
+    WINNOW_RETURN_IF_ERROR(prefill->Run(gpu_.stream, {prompt.data(), known}, kChunk));
+    const uint32_t recent = RecentStart(known, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+    prefill->FillSlots(gpu_.stream, *slots, 0, known, recent);
+
+    DeviceKvShape store_shape = DeviceKvShapeFor(spec, layout, 1, length + kSteps, length + kSteps);
+    store_shape.pool_slots = spec.budget_tokens;
+    WINNOW_ASSIGN_OR_RETURN(const auto store, DeviceKvStore::Create(&gpu_.table, &gpu_.device, store_shape));
+    WINNOW_ASSIGN_OR_RETURN(const auto plan, DevicePlan::Create(&gpu_.table, &gpu_.device, store.get(), spec, 1));
+    const RopeTable rope = ComputeRope(config_.rope, config_.head_dim);
+    WINNOW_ASSIGN_OR_RETURN(const auto projections, LoadProjections());
+    const DeviceSelection::Model model{.rope = {rope.inv_freq, rope.attention_factor},
+                                       .attention_scale = 1 / std::sqrt(static_cast<float>(config_.head_dim)),
+                                       .queries = projections.get()};
+    WINNOW_ASSIGN_OR_RETURN(const auto selection, DeviceSelection::Create(&gpu_.table, &gpu_.device, store.get(),
+                                                                          plan.get(), model, shape.exchange()));
+    WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, store->Open(length + kSteps, gpu_.stream));
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      WINNOW_RETURN_IF_ERROR(store->AppendRange(sequence, layer, 0, known, prefill->rows(layer), gpu_.stream));
+    }
+    std::vector<uint32_t> pages;
+    for (size_t list = 0; list < layout.num_lists(); ++list) {
+      const auto first = slots->host_pages().begin() + static_cast<int64_t>(list * shape.pages_per_list());
+      pages.insert(pages.end(), first, first + shape.ring_base() / kSlotPageTokens);
+    }
+    WINNOW_RETURN_IF_ERROR(store->SetPeerPages(sequence, pages, gpu_.stream));
+    const std::vector<uint32_t> pool_bases(layout.num_lists(), shape.pool_base());
+    plan->Seat(0, sequence, known, {.slot_pool = slots->slot_pool(), .pool_bases = pool_bases});
+    plan->Upload(gpu_.stream);
+    WINNOW_RETURN_IF_ERROR(gpu_.device.Synchronize(gpu_.stream));
+
+    WINNOW_ASSIGN_OR_RETURN(const auto inbox_memory, gpu_.device.Allocate(CacheInboxBytes(shape.exchange())));
+    const cuda::CacheInbox inbox = CacheInboxAt(shape.exchange(), inbox_memory->data());
+    ColocatedSelection cache(gpu_.device, *plan, *selection, {.num_rows = 1, .max_keys = store_shape.max_positions},
+                             inbox, slots->inbox(), config_.num_layers);
+    WINNOW_ASSIGN_OR_RETURN(
+        const auto graph,
+        DecodeGraph::Create(
+            gpu_.device, *layers_, *slots,
+            {.mode = DecodeMode::kColocated, .inbox = inbox, .hidden_layers = cache.hidden_layers(), .cache = &cache}));
+    const std::optional<DecodeRow> row =
+        DecodeRow{.token_id = prompt.back(), .position = known, .sampling = {.temperature = 0}};
+    WINNOW_RETURN_IF_ERROR(graph->SetRows({&row, 1}));
+    for (int i = 0; i < kSteps; ++i) {
+      WINNOW_RETURN_IF_ERROR(cache.CountPlan());
+      WINNOW_RETURN_IF_ERROR(graph->Step(1));
+    }
+    Answer answer;
+    WINNOW_ASSIGN_OR_RETURN(answer.last_logits, graph->LastLogits(1));
+    return answer;
+  }
+
   // Logits behind the last token of a prompt that goes through decode steps alone, one token at a time.
   absl::StatusOr<std::vector<float>> LogitsByDecoding(DecodeSlots& slots, const std::vector<uint32_t>& prompt) {
     WINNOW_ASSIGN_OR_RETURN(const auto graph, DecodeGraph::Create(gpu_.device, *layers_, slots, {}));
@@ -125,6 +196,11 @@ class DemoEngine {
 
  private:
   explicit DemoEngine(GpuContext& gpu) : gpu_(gpu) {}
+  absl::StatusOr<std::unique_ptr<DeviceWeights>> LoadProjections() {
+    WINNOW_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(absl::GetFlag(FLAGS_demo_model)));
+    return DeviceWeights::Load(gpu_.table, gpu_.device, *checkpoint, config_,
+                               {.dtype = Dtype::kBf16, .shard = {}, .parts = WeightParts::kQueryProjections});
+  }
   GpuContext& gpu_;
   ModelConfig config_;
   std::unique_ptr<DeviceWeights> weights_;
@@ -276,6 +352,24 @@ absl::Status CheckTensorParallel(GpuContext& gpu, DemoEngine& engine, DecodeSlot
   return absl::OkStatus();
 }
 
+// Rows go to the cache rank, are selected all of them, and come back: attention reads what dense attention does, in the
+// same order, though most of it has left the rank and returned.
+absl::Status CheckCacheCoversContext(GpuContext& gpu, DemoEngine& engine, DecodeSlots& dense,
+                                     const std::vector<uint32_t>& prompt) {
+  WINNOW_ASSIGN_OR_RETURN(const DemoEngine::Answer all, engine.Decode(dense, {prompt}, 1, 0));
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kDepth}) {
+    WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, FindPreset("depth"));
+    spec.predictor = predictor;
+    spec.budget_tokens = static_cast<uint32_t>(prompt.size()) + kSteps;
+    spec.pool_factor = 1;
+    WINNOW_ASSIGN_OR_RETURN(const DemoEngine::Answer selected, engine.DecodeWithCache(spec, prompt));
+    gpu.report.Check(absl::StrCat("engine with a cache rank that selects everything, ",
+                                  predictor == Predictor::kExact ? "exact" : "depth"),
+                     LargestDifference(selected.last_logits, all.last_logits), 0);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAll(GpuContext& gpu) {
   const std::vector<GoldenCase> cases = LoadGolden();
   if (cases.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model))) {
@@ -286,6 +380,7 @@ absl::Status CheckAll(GpuContext& gpu) {
   WINNOW_ASSIGN_OR_RETURN(const auto dense, DecodeSlots::Create(gpu.device, engine->DenseShape(), 3));
   WINNOW_RETURN_IF_ERROR(CheckGolden(gpu, *engine, *dense, cases));
   WINNOW_RETURN_IF_ERROR(CheckFixedCoversContext(gpu, *engine, *dense, cases[7].prompt));
+  WINNOW_RETURN_IF_ERROR(CheckCacheCoversContext(gpu, *engine, *dense, cases[4].prompt));
   return CheckTensorParallel(gpu, *engine, *dense, cases[2]);
 }
 

@@ -1,6 +1,7 @@
 #include "bench/gpu/selection_reference.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -130,6 +131,15 @@ Candidates FindCandidates(const SelectionReference& r, uint32_t first, uint32_t 
   return found;
 }
 
+// Round to nearest even to e4m3: 3 bits of mantissa, subnormals in steps of 2^-9, at most 448.
+float RoundToE4m3(float x) {
+  if (x == 0) return 0;
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const float step = std::ldexp(1.0f, std::max(exponent - 4, -9));
+  return std::clamp(std::nearbyint(x / step) * step, -448.0f, 448.0f);
+}
+
 }  // namespace
 
 std::string SelectionReference::Check(const std::vector<uint32_t>& selected) const {
@@ -188,6 +198,19 @@ std::string SelectionReference::Check(const std::vector<uint32_t>& selected) con
     }
   }
   return {};
+}
+
+std::vector<float> ScoredKey(const uint16_t* stored, int head_dim, bool fp8) {
+  std::vector<float> key(head_dim);
+  float largest = 0;
+  for (int d = 0; d < head_dim; ++d) {
+    key[d] = std::bit_cast<float>(uint32_t{stored[d]} << 16);
+    largest = std::max(largest, std::abs(key[d]));
+  }
+  if (!fp8) return key;
+  const float scale = largest > 0 ? largest / 448 : 1;
+  for (float& k : key) k = RoundToE4m3(k / scale) * scale;
+  return key;
 }
 
 }  // namespace winnow

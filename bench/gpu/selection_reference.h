@@ -26,4 +26,7 @@ struct SelectionReference {
   std::string Check(const std::vector<uint32_t>& selected) const;
 };
 
+// A stored bf16 key as it is scored: as it is, or as its fp8 copy holds it (AppendParams).
+std::vector<float> ScoredKey(const uint16_t* stored, int head_dim, bool fp8);
+
 }  // namespace winnow

@@ -110,7 +110,7 @@ void CheckDense(GpuContext& gpu) {
   int wrong = 0, equal = 0;
   for (const GoldenCase& item : cases) {
     const Completion completion =
-        Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
+        e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
     if (!completion.ok()) return gpu.report.Fail("serve dense " + item.name, completion.error);
     wrong += CountWrong(completion.ids, item.greedy, item.margin);
     equal += completion.ids == item.greedy;
@@ -133,7 +133,7 @@ std::vector<std::vector<Answer>> AnswersOf(GpuContext& gpu, const Cluster& clust
     for (const GoldenCase& item : cases) {
       Json request = RequestFor(selection, item.prompt);
       if (with_margins) request["logprobs"] = 2;
-      const Completion completion = Complete(cluster.http(), request);
+      const Completion completion = e2e::Complete(cluster.http(), request);
       if (!completion.ok()) {
         gpu.report.Fail(absl::StrCat("serve ", selection, " ", item.name), completion.error);
         return {};
@@ -174,7 +174,7 @@ void CheckSelections(GpuContext& gpu) {
   for (const char* selection : kSelections) {
     for (const GoldenCase& item : cases) {
       together.push_back(std::async(std::launch::async, [&, selection] {
-        return Complete((*cluster)->http(), RequestFor(selection, item.prompt));
+        return e2e::Complete((*cluster)->http(), RequestFor(selection, item.prompt));
       }));
     }
   }
@@ -218,7 +218,7 @@ Times TimeBatch(const Cluster& cluster, const std::string& selection, const Toke
       Json request = RequestFor(selection, own);
       request["max_tokens"] = tokens;
       std::vector<Stamp> stamps;
-      StreamCompletion(cluster.http(), request, [&](size_t count) {
+      e2e::StreamCompletion(cluster.http(), request, [&](size_t count) {
         stamps.push_back({Clock::now(), count});
         return true;
       });

@@ -77,11 +77,13 @@ DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout
 DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
   const size_t lists = shape.max_sequences * shape.layout.num_lists();
   const size_t query_floats = static_cast<size_t>(shape.layout.num_query_heads) * shape.layout.head_dim;
-  return {.rows = shape.num_blocks * BlockRowBytes(shape),
+  return {.rows = shape.rows == RowTier::kElsewhere ? 0 : shape.num_blocks * BlockRowBytes(shape),
           .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
           .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t),
-          .residency = lists * (shape.max_positions + 2 * size_t{shape.pool_slots}) * sizeof(uint32_t),
+          .residency = shape.pool_slots == 0
+                           ? 0
+                           : lists * (shape.max_positions + 2 * size_t{shape.pool_slots}) * sizeof(uint32_t),
           .past_queries = size_t{shape.max_sequences} * shape.layout.num_layers * shape.ring_queries * query_floats *
                           sizeof(float)};
 }

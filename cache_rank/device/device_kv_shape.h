@@ -12,6 +12,7 @@ namespace winnow {
 // Where the blocks' rows lie. The index always lies in the GPU's memory.
 enum class RowTier : uint8_t {
   kDevice,
+  kElsewhere,   // only the index is kept: nothing is pushed from here
   kPinnedHost,  // pushes gather from DRAM over PCIe; keys are scored from their copy, which must be kept then
 };
 

@@ -11,7 +11,7 @@ namespace winnow {
 absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                                      const DeviceKvShape& shape) {
   if (shape.layout.dtype != Dtype::kBf16) return absl::InvalidArgumentError("rows in a GPU's memory are bf16");
-  if (shape.rows == RowTier::kPinnedHost && !shape.key_copy) {
+  if (shape.rows != RowTier::kDevice && !shape.key_copy) {
     return absl::InvalidArgumentError("with rows in DRAM keys are scored from their copy: key_copy must not be none");
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));
@@ -42,7 +42,7 @@ void DeviceKvStore::Carve(cuda::Arena& arena) {
     arrays_.bounds = arena.Take(rows / shape_.page_tokens * 2 * layout.head_dim * DtypeBytes(Dtype::kBf16));
   }
   arrays_.block_tables = arena.TakeArray<uint32_t>(lists * shape_.blocks_per_list());
-  arrays_.index_of = arena.TakeArray<uint32_t>(lists * shape_.max_positions);
+  if (shape_.pool_slots > 0) arrays_.index_of = arena.TakeArray<uint32_t>(lists * shape_.max_positions);
   arrays_.position_of = arena.TakeArray<uint32_t>(lists * shape_.pool_slots);
   arrays_.last_plan = arena.TakeArray<uint32_t>(lists * shape_.pool_slots);
   arrays_.peer_pages = arena.TakeArray<uint32_t>(lists * shape_.peer_pages());
@@ -162,6 +162,7 @@ absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32
 }
 
 void DeviceKvStore::ForgetResidency(uint32_t sequence, cuda::Stream stream) {
+  if (shape_.pool_slots == 0) return;
   const size_t lists = shape_.layout.num_lists(), first = list_index(sequence, 0);
   const auto fill = [&](uint32_t* words, size_t per_list, int byte) {
     device_->FillAsync(words + first * per_list, byte, lists * per_list * sizeof(uint32_t), stream);

@@ -61,7 +61,7 @@ class DeviceKvStore {
 
  private:
   struct Arrays {
-    void* rows = nullptr;                       // [num_blocks][32][2 * head_dim] bf16
+    void* rows = nullptr;                       // null: elsewhere; [num_blocks][32][2 * head_dim] bf16
     void* key_copy = nullptr;                   // [num_blocks][32][head_dim] fp8
     float* key_scales = nullptr;                // [num_blocks][32]
     void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16

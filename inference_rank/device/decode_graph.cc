@@ -219,12 +219,12 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
     return;
   }
   auto* words = static_cast<uint32_t*>(words_->data());
-  table_.cache->raise(stream, {.flag = options_.inbox.rows_flags + layer, .value = state_.plan});
-  table_.cache->wait(stream, {.flag = slots_.inbox().delta_flags + layer,
-                              .value = state_.plan,
-                              .abort = words + kAbortWord,
-                              .error = words + kErrorWord,
-                              .timeout_us = options_.wait_timeout_us});
+  table_.step->swap(stream, {.raise = {.flag = options_.inbox.rows_flags + layer, .value = state_.plan},
+                             .wait = {.flag = slots_.inbox().delta_flags + layer,
+                                      .value = state_.plan,
+                                      .abort = words + kAbortWord,
+                                      .error = words + kErrorWord,
+                                      .timeout_us = options_.wait_timeout_us}});
 }
 
 void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {

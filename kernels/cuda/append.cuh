@@ -52,8 +52,10 @@ __global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p
     uint4 raw = {};
     if (holds) {
       raw = from[lane];
-      to[lane] = raw;
-      to[kLanes + lane] = from[kLanes + lane];
+      if (p.row_pool != nullptr) {
+        to[lane] = raw;
+        to[kLanes + lane] = from[kLanes + lane];
+      }
     }
     const __nv_bfloat162* key = reinterpret_cast<const __nv_bfloat162*>(&raw);
     if (p.bounds != nullptr) {

@@ -40,18 +40,19 @@ bool HasLargeClusters() {
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
-// Few lists: a cluster each, which merges without a way through memory. Else as few units as fill the device twice
-// over, since each costs a start and a partial result.
+// Few short lists: a cluster each, which merges without a way through memory. Else as few units as fill the device,
+// since each costs a start and a partial result.
 Plan MakePlan(const DecodeAttentionParams& params) {
-  constexpr uint32_t kFewLists = 16, kSomeLists = 128;
-  constexpr int kClusteredSplits = 3, kClusteredQuarters = 4;
+  constexpr uint32_t kFewLists = 16, kShortList = 4096, kEnoughUnits = 120;
+  constexpr int kClustered = 3;
   const uint32_t num_lists = NumLists(params);
-  int choice = params.unit_level;
-  if (choice < 0)
-    choice = num_lists <= kFewLists ? kClusteredSplits : num_lists < kSomeLists ? kClusteredQuarters : kWholeList;
-  if (choice == kClusteredSplits && HasLargeClusters()) return {kSplit, kMaxSplits, true};
-  if (choice == kClusteredQuarters && HasLargeClusters()) return {kQuarter, kMaxSplits / 4, true};
-  const int level = choice == kClusteredSplits ? kSplit : choice == kClusteredQuarters ? kQuarter : choice;
+  const bool cluster = params.unit_level < 0 ? num_lists <= kFewLists && params.max_count <= kShortList
+                                             : params.unit_level == kClustered;
+  if (cluster && HasLargeClusters()) return {kSplit, kClusterUnits, true};
+  int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
+  if (params.unit_level < 0) {
+    while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;
+  }
   return {level, MaxUnits(params, level), false};
 }
 

@@ -34,10 +34,10 @@ __device__ inline float SumOverQuads(float x) {
 }
 
 // The warps that work on the rows.
-template <int kHeadDim, Dtype kDtype>
+template <int kHeadDim, Dtype kDtype, int kTeams>
 class DecodeBlock {
  public:
-  using Shape = DecodeShape<kHeadDim, kDtype>;
+  using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
   using Shared = typename Shape::Shared;
   using Fragment = Fragments<kDtype>;
   using State = AttentionState<Shape::kWarpTiles>;
@@ -78,9 +78,9 @@ class DecodeBlock {
   __device__ static int Warp() { return threadIdx.x / 32; }
   __device__ static int FirstTile() { return Warp() * Shape::kWarpTiles; }
   __device__ static bool HasTile(int i) {
-    return Shape::kValueTiles % kDecodeWarps == 0 || FirstTile() + i < Shape::kValueTiles;
+    return Shape::kValueTiles % Shape::kWarps == 0 || FirstTile() + i < Shape::kValueTiles;
   }
-  __device__ static void Synchronize() { asm volatile("bar.sync 1, %0;" ::"n"(kDecodeWarps * 32) : "memory"); }
+  __device__ static void Synchronize() { asm volatile("bar.sync 1, %0;" ::"n"(Shape::kWarps * 32) : "memory"); }
 
   // The unit's rows, folded as ListCut says.
   __device__ void Attend(uint32_t count, const ListCut& cut, uint32_t unit, State& result) {
@@ -90,20 +90,25 @@ class DecodeBlock {
     State split;
     ListFold<State> fold(kSplit);
     uint32_t split_left = cut.split_chunks, splits_done = 0;
-    for (uint32_t chunk = begin; chunk < end; ++chunk) {
+    const uint32_t end_row = min(count, end * Shape::kChunkRows);
+    for (uint32_t chunk = begin; chunk < end; chunk += kTeams) {
       WaitForPhase(SharedAddress(&shared_.full[cursor_.stage]), cursor_.phase);
       const unsigned char* stage = shared_.stage(cursor_.stage);
       Exchange& exchange = shared_.exchange[turn_ ^= 1];
-      Score(stage, count - chunk * Shape::kChunkRows, exchange);
+      Score(stage, end_row - chunk * Shape::kChunkRows, exchange);
       Synchronize();
-      Accumulate(exchange, SharedAddress(stage), split);
+#pragma unroll
+      for (int team = 0; team < kTeams; ++team) {
+        if (chunk + team >= end) break;
+        Accumulate(exchange, SharedAddress(stage), team, split);
+        if (--split_left == 0 && launch_.level != kSplit) {
+          split_left = cut.split_chunks;
+          fold.Take(split, splits_done++);
+        }
+      }
       __syncwarp();
       if (Lane() == 0) Arrive(SharedAddress(&shared_.empty[cursor_.stage]));
       cursor_.Next();
-      if (--split_left == 0 && launch_.level != kSplit) {
-        split_left = cut.split_chunks;
-        fold.Take(split, splits_done++);
-      }
     }
     if (launch_.level == kSplit) {
       result = split;
@@ -113,7 +118,7 @@ class DecodeBlock {
     result = fold.Finish();
   }
 
-  // Scores this warp's rows; `left` counts the rows from the chunk's first to the list's last.
+  // Scores this warp's rows; `left` counts the rows from the batch's first to the unit's last.
   __device__ void Score(const unsigned char* stage, uint32_t left, Exchange& exchange) {
     constexpr int kTiles = Shape::kWarpRowTiles;
     const uint32_t rows_at = SharedAddress(stage);
@@ -183,30 +188,32 @@ class DecodeBlock {
     }
   }
 
-  // Adds the chunk to the state.
-  __device__ void Accumulate(const Exchange& exchange, uint32_t rows_at, State& state) {
-    float2 m[kDecodeWarps];
+  // Adds a team's chunk to the state.
+  __device__ void Accumulate(const Exchange& exchange, uint32_t rows_at, int team, State& state) {
+    const int first = team * kTeamWarps;
+    float2 m[kTeamWarps];
     float new_m[2] = {state.m[0], state.m[1]};
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      m[w] = *reinterpret_cast<const float2*>(&exchange.m[w][2 * Pair()]);
+    for (int w = 0; w < kTeamWarps; ++w) {
+      m[w] = *reinterpret_cast<const float2*>(&exchange.m[first + w][2 * Pair()]);
       new_m[0] = fmaxf(new_m[0], m[w].x);
       new_m[1] = fmaxf(new_m[1], m[w].y);
     }
     state.Rescale(new_m);
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
+    for (int w = 0; w < kTeamWarps; ++w) {
       float factor[2] = {Exp2(m[w].x - BaseOf(new_m[0])), Exp2(m[w].y - BaseOf(new_m[1]))};
-      const float2 l = *reinterpret_cast<const float2*>(&exchange.l[w][2 * Pair()]);
+      const float2 l = *reinterpret_cast<const float2*>(&exchange.l[first + w][2 * Pair()]);
       state.l[0] = __fmaf_rn(l.x, factor[0], state.l[0]);
       state.l[1] = __fmaf_rn(l.y, factor[1], state.l[1]);
       if constexpr (Fragment::kScaled) {
-        factor[0] *= exchange.value_scale[w];
-        factor[1] *= exchange.value_scale[w];
+        factor[0] *= exchange.value_scale[first + w];
+        factor[1] *= exchange.value_scale[first + w];
       }
+      if (!HasTile(0)) continue;
       float c[Shape::kWarpTiles][4] = {};
-      WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at + w * Shape::kWarpRows * Shape::kRowStride, FirstTile(),
-                                                       exchange.weights[w], c);
+      WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at + (first + w) * Shape::kWarpRows * Shape::kRowStride,
+                                                       FirstTile(), exchange.weights[first + w], c);
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
 #pragma unroll
@@ -238,9 +245,9 @@ class DecodeBlock {
   __device__ bool IsLast(uint32_t list_index, uint32_t units) {
     Synchronize();
     if (threadIdx.x == 0) {
-      __threadfence();
+      asm volatile("fence.acq_rel.gpu;" ::: "memory");
       shared_.arrived = atomicAdd(launch_.counters + list_index, 1);
-      __threadfence();
+      asm volatile("fence.acq_rel.gpu;" ::: "memory");
     }
     Synchronize();
     const bool is_last = shared_.arrived + 1 == units;
@@ -250,7 +257,7 @@ class DecodeBlock {
 
   __device__ void Merge(uint32_t list_index, uint32_t units, State& result) {
     ListFold<State> fold(launch_.level);
-    constexpr int kBatch = Shape::kWarpTiles <= 2 ? 4 : 2;  // reads under way at once
+    constexpr int kBatch = Shape::kWarpTiles == 1 ? 8 : 4;  // reads under way at once
     for (uint32_t first = 0; first < units; first += kBatch) {
       State parts[kBatch];
 #pragma unroll
@@ -268,18 +275,23 @@ class DecodeBlock {
   // As Merge, in a cluster that holds all units of the list: each block is sent its share of all units' elements,
   // merges and writes them. Blocks without a unit send empty parts.
   __device__ void MergeInCluster(uint32_t list_index, const State& state) {
-    const uint32_t block = blockIdx.x, blocks = launch_.max_units, share = Shape::kFragments / blocks;
+    constexpr uint32_t kShare = Shape::kFragments / kClusterUnits;
+    const uint32_t block = blockIdx.x;
     typename Shape::Inbox& inbox = shared_.inbox(launch_.num_stages);
+    const uint32_t element = threadIdx.x % 4, fragment = block * kShare + threadIdx.x / 4;
+    const int pair = fragment % 4, quad = fragment % 32 / 4, head = 2 * pair + element % 2;
+    const size_t query = Query(list_index, head);
+    const size_t out_at = query * kHeadDim + Fragment::ValueElement(fragment / 32, quad, element / 2);
     WaitForCluster();  // all have started
     if (2 * Pair() < group_) {
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
         if (!HasTile(i)) break;
         const uint32_t fragment = (FirstTile() + i) * 32 + Lane();
-        StoreInCluster(SharedAddress(&inbox.o[block * share + fragment % share]), fragment / share,
+        StoreInCluster(SharedAddress(&inbox.o[block * kShare + fragment % kShare]), fragment / kShare,
                        make_float4(state.o[i][0], state.o[i][1], state.o[i][2], state.o[i][3]));
       }
-      if (Warp() * 8 + Quad() < blocks) {
+      if (Warp() * 8 + Quad() < kClusterUnits) {
         StoreInCluster(SharedAddress(&inbox.ml[block][Pair()]), Warp() * 8 + Quad(),
                        make_float4(state.m[0], state.l[0], state.m[1], state.l[1]));
       }
@@ -287,25 +299,26 @@ class DecodeBlock {
     __syncwarp();
     ArriveInCluster();
     WaitForCluster();
-    for (uint32_t mine = threadIdx.x; mine < share * 4; mine += kDecodeWarps * 32) {
-      const uint32_t element = mine % 4, fragment = block * share + mine / 4;
-      const int pair = fragment % 4, head = 2 * pair + element % 2;
-      if (head >= group_) continue;
-      ListFold<AttentionElement> fold(launch_.level);
-#pragma unroll 4
-      for (uint32_t unit = 0; unit < blocks; ++unit) {
-        AttentionElement part;
-        part.o = reinterpret_cast<const float*>(&inbox.o[unit * share + mine / 4])[element];
-        const float2 ml = reinterpret_cast<const float2*>(&inbox.ml[unit][pair])[element % 2];
-        part.m = ml.x;
-        part.l = ml.y;
-        fold.Take(part, unit);
+    static_assert(kShare * 4 <= Shape::kWarps * 32);
+    if (threadIdx.x >= kShare * 4 || head >= group_) return;
+    ListFold<AttentionElement> fold(kSplit);
+    const float* o = reinterpret_cast<const float*>(&inbox.o[threadIdx.x / 4]) + element;
+    const float2* ml = reinterpret_cast<const float2*>(&inbox.ml[0][pair]) + element % 2;
+#pragma unroll 1
+    for (int unit = 0; unit < kClusterUnits; unit += 4) {
+      AttentionElement parts[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        parts[i].o = o[(unit + i) * kShare * 4];
+        parts[i].m = ml[(unit + i) * kMaxGroup].x;
+        parts[i].l = ml[(unit + i) * kMaxGroup].y;
       }
-      const AttentionElement list = fold.Finish();
-      const int quad = fragment % 32 / 4, high = element / 2;
-      WriteElement(list_index, head, Fragment::ValueElement(fragment / 32, quad, high), list.o, list.l);
-      if (fragment < 32 && quad == 0 && high == 0) WriteLse(list_index, head, list.m, list.l);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) fold.Take(parts[i], i);
     }
+    const AttentionElement list = fold.Finish();
+    WriteElement(out_at, list.o, list.l);
+    if (fragment < 32 && quad == 0 && element / 2 == 0) WriteLse(query, list.m, list.l);
   }
 
   __device__ void ReadPartial(const float* partial, State& state) {
@@ -331,16 +344,17 @@ class DecodeBlock {
     for (int head = 0; head < 2; ++head) {
       const int in_group = 2 * Pair() + head;
       if (in_group >= group_) break;
+      const size_t query = Query(list_index, in_group);
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
         if (!HasTile(i)) break;
 #pragma unroll
         for (int high = 0; high < 2; ++high) {
-          WriteElement(list_index, in_group, Fragment::ValueElement(FirstTile() + i, Quad(), high),
+          WriteElement(query * kHeadDim + Fragment::ValueElement(FirstTile() + i, Quad(), high),
                        state.o[i][2 * high + head], state.l[head]);
         }
       }
-      if (Warp() == 0 && Quad() == 0) WriteLse(list_index, in_group, state.m[head], state.l[head]);
+      if (Warp() == 0 && Quad() == 0) WriteLse(query, state.m[head], state.l[head]);
     }
   }
 
@@ -348,8 +362,7 @@ class DecodeBlock {
     const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
     return static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_ + head;
   }
-  __device__ void WriteElement(uint32_t list_index, int head, int element, float o, float l) const {
-    const size_t at = Query(list_index, head) * kHeadDim + element;
+  __device__ void WriteElement(size_t at, float o, float l) const {
     const float value = l == 0 ? 0.0f : __fmaf_rn(o, __frcp_rn(l), 0.0f);  // no negative zero: Fold may lose it
     if (params_.out_dtype == Dtype::kF32) {
       static_cast<float*>(params_.out)[at] = value;
@@ -357,9 +370,9 @@ class DecodeBlock {
       static_cast<__nv_bfloat16*>(params_.out)[at] = __float2bfloat16(value);
     }
   }
-  __device__ void WriteLse(uint32_t list_index, int head, float m, float l) const {
+  __device__ void WriteLse(size_t query, float m, float l) const {
     if (params_.lse == nullptr) return;
-    params_.lse[Query(list_index, head)] = l == 0 ? -INFINITY : (m + log2f(l)) * 0.6931471805599453f;
+    params_.lse[query] = l == 0 ? -INFINITY : (m + log2f(l)) * 0.6931471805599453f;
   }
 
   const DecodeLaunch& launch_;
@@ -372,9 +385,9 @@ class DecodeBlock {
 };
 
 // Brings the rows of one unit.
-template <int kHeadDim, Dtype kDtype>
-__device__ inline void SendUnit(const DecodeLaunch& launch, RowStream<kHeadDim, kDtype>& stream, uint32_t list_index,
-                                uint32_t unit) {
+template <int kHeadDim, Dtype kDtype, int kTeams>
+__device__ inline void SendUnit(const DecodeLaunch& launch, RowStream<kHeadDim, kDtype, kTeams>& stream,
+                                uint32_t list_index, uint32_t unit) {
   const AttentionList list = launch.params.lists[list_index];
   const ListCut cut(list.count(), ChunkRows(kDtype));
   const uint32_t unit_chunks = SplitsOfUnit(launch.level) * cut.split_chunks;
@@ -386,29 +399,32 @@ __device__ inline void SendUnit(const DecodeLaunch& launch, RowStream<kHeadDim, 
 }
 
 // Grid: blocks of a cluster along x and lists along y; or so many blocks that all run at once, for all units in turn.
-template <int kHeadDim, Dtype kDtype>
-__global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>::kBlocks)
+template <int kHeadDim, Dtype kDtype, int kTeams>
+__global__ void __launch_bounds__(DecodeShape<kHeadDim, kDtype, kTeams>::kThreads,
+                                  DecodeShape<kHeadDim, kDtype, kTeams>::kBlocks)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
-  using Shape = DecodeShape<kHeadDim, kDtype>;
+  using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   typename Shape::Shared& shared = *reinterpret_cast<typename Shape::Shared*>(shared_bytes);
   if (launch.clustered) ArriveInCluster();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kMaxStages; ++stage) {
-      InitBarrier(SharedAddress(&shared.full[stage]), kDecodeWarps * 32);
-      InitBarrier(SharedAddress(&shared.empty[stage]), kDecodeWarps);
+      InitBarrier(SharedAddress(&shared.full[stage]), kStreamWarps * 32);
+      InitBarrier(SharedAddress(&shared.empty[stage]), Shape::kWarps);
     }
     asm volatile("fence.proxy.async;" ::: "memory");
   }
   __syncthreads();
   const uint32_t first = blockIdx.y * launch.max_units + blockIdx.x;
   if (threadIdx.x == 0) PrefetchToL2(launch.params.lists + first / launch.max_units);
+  if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
+  if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
   WaitForKernelBefore();
   const uint32_t step = launch.clustered ? launch.num_lists * launch.max_units : gridDim.x;
-  if (threadIdx.x / 32 >= kDecodeWarps) {
-    RowStream<kHeadDim, kDtype> stream(launch.params, shared, launch.num_stages);
+  if (threadIdx.x / 32 >= Shape::kWarps) {
+    RowStream<kHeadDim, kDtype, kTeams> stream(launch.params, shared, launch.num_stages);
     for (uint32_t i = first; i < launch.num_lists * launch.max_units; i += step) {
-      SendUnit<kHeadDim, kDtype>(launch, stream, i / launch.max_units, i % launch.max_units);
+      SendUnit<kHeadDim, kDtype, kTeams>(launch, stream, i / launch.max_units, i % launch.max_units);
     }
     if (launch.clustered) {
       __syncwarp();
@@ -417,7 +433,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       WaitForCluster();
     }
   } else {
-    DecodeBlock<kHeadDim, kDtype> block(launch, shared);
+    DecodeBlock<kHeadDim, kDtype, kTeams> block(launch, shared);
     for (uint32_t i = first; i < launch.num_lists * launch.max_units; i += step) {
       block.Run(i / launch.max_units, i % launch.max_units);
     }

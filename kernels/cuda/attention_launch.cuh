@@ -20,12 +20,12 @@ inline int NumMultiprocessors() {
   return count;
 }
 
-template <int kHeadDim, Dtype kDtype>
+template <int kHeadDim, Dtype kDtype, int kTeams>
 void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
-  using Shape = DecodeShape<kHeadDim, kDtype>;
+  using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
   launch.num_stages = Shape::Stages(launch.clustered);
   const int shared_bytes = Shape::SharedBytes(launch.clustered);
-  const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype>;
+  const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype, kTeams>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -35,7 +35,7 @@ void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
       launch.clustered
           ? dim3(launch.max_units, launch.num_lists)
           : dim3(std::min<uint32_t>(launch.num_lists * launch.max_units, NumMultiprocessors() * Shape::kBlocks));
-  config.blockDim = dim3(kDecodeThreads);
+  config.blockDim = dim3(Shape::kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
@@ -55,13 +55,16 @@ template <Dtype kDtype>
 void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch) {
   switch (launch.params.head_dim) {
     case 64:
-      return LaunchDecodeOf<64, kDtype>(stream, launch);
+      return launch.clustered ? LaunchDecodeOf<64, kDtype, 1>(stream, launch)
+                              : LaunchDecodeOf<64, kDtype, 2>(stream, launch);
     case 96:
-      return LaunchDecodeOf<96, kDtype>(stream, launch);
+      return launch.clustered ? LaunchDecodeOf<96, kDtype, 1>(stream, launch)
+                              : LaunchDecodeOf<96, kDtype, 2>(stream, launch);
     case 128:
-      return LaunchDecodeOf<128, kDtype>(stream, launch);
+      return launch.clustered ? LaunchDecodeOf<128, kDtype, 1>(stream, launch)
+                              : LaunchDecodeOf<128, kDtype, 2>(stream, launch);
     default:
-      return LaunchDecodeOf<256, kDtype>(stream, launch);
+      return LaunchDecodeOf<256, kDtype, 1>(stream, launch);  // shared memory has no room for two teams
   }
 }
 

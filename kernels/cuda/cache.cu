@@ -5,7 +5,8 @@
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/diff.cuh"
 #include "kernels/cuda/flags.cuh"
-#include "kernels/cuda/move_rows.cuh"
+#include "kernels/cuda/gather_rows.cuh"
+#include "kernels/cuda/push_rows.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -52,6 +53,7 @@ void LaunchAppend(Stream stream, const AppendParams& p) {
 template <int kThreads, int kTiles>
 void LaunchDiffOf(Stream stream, const DiffParams& p) {
   const size_t shared_bytes = DiffSharedBytes(p);
+  WINNOW_CHECK(p.max_positions > 0 && shared_bytes <= 220 * 1024);
   if (shared_bytes > 40 * 1024) {
     cudaFuncSetAttribute(Diff<kThreads, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared_bytes));
@@ -69,49 +71,56 @@ void LaunchDiff(Stream stream, const DiffParams& p) {
   LaunchDiffOf<1024, 1>(stream, p);
 }
 
-template <bool kGather, int kVectors>
-void LaunchMoveOf(Stream stream, const PushParams& p, const GatherOut& out) {
-  // Two blocks a multiprocessor get the most out of the memory, one the most out of a link; more make rows wait longer.
-  const int most_ctas = DeviceAttribute(cudaDevAttrMultiProcessorCount) * (kGather ? 2 : 1);
+template <int kVectors>
+void LaunchPushOf(Stream stream, const PushParams& p) {
   const size_t most_rows = static_cast<size_t>(p.num_lists) * p.max_budget;
-  const size_t useful_ctas = (most_rows + kMoveGroup * kMoveWarps - 1) / (kMoveGroup * kMoveWarps);
-  const int ctas = static_cast<int>(std::clamp<size_t>(useful_ctas, 1, p.max_ctas > 0 ? p.max_ctas : most_ctas));
-  LaunchDependent(MoveRows<kGather, kVectors>, {.grid = dim3(ctas), .threads = kMoveThreads}, stream, p, out);
-}
-
-template <bool kGather>
-void LaunchMove(Stream stream, const PushParams& p, const GatherOut& out) {
-  WINNOW_CHECK(p.num_lists <= kMaxMovedLists && p.row_bytes % 16 == 0);
-  if (p.num_lists == 0) return;
-  switch (p.row_bytes) {
-    case 256:
-      return LaunchMoveOf<kGather, 16>(stream, p, out);
-    case 512:
-      return LaunchMoveOf<kGather, 32>(stream, p, out);
-    case 1024:
-      return LaunchMoveOf<kGather, 64>(stream, p, out);
-    default:
-      return LaunchMoveOf<kGather, 0>(stream, p, out);
-  }
+  const size_t useful_ctas = (most_rows + kPushGroup * kPushWarps - 1) / (kPushGroup * kPushWarps);
+  // One block a multiprocessor gets the most out of a link.
+  const int most_ctas = p.max_ctas > 0 ? p.max_ctas : DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  const int ctas = static_cast<int>(std::clamp<size_t>(useful_ctas, 1, most_ctas));
+  LaunchDependent(PushRows<kVectors>, {.grid = dim3(ctas), .threads = kPushThreads}, stream, p);
 }
 
 void LaunchPush(Stream stream, const PushParams& p) {
-  LaunchMove<false>(stream, p, {});
+  WINNOW_CHECK(p.num_lists <= kMaxPushedLists && p.row_bytes % 16 == 0);
+  if (p.num_lists == 0) return;
+  switch (p.row_bytes) {
+    case 256:
+      return LaunchPushOf<16>(stream, p);
+    case 512:
+      return LaunchPushOf<32>(stream, p);
+    case 1024:
+      return LaunchPushOf<64>(stream, p);
+    default:
+      return LaunchPushOf<0>(stream, p);
+  }
+}
+
+template <int kVectors, int kRows>
+void LaunchGatherOf(Stream stream, const GatherParams& p, int num_lists) {
+  constexpr uint32_t kCtaRows = kGatherWarps * kRows;
+  LaunchDependent(GatherRows<kVectors, kRows>,
+                  {.grid = dim3((p.max_count + kCtaRows - 1) / kCtaRows, num_lists), .threads = kGatherWarps * 32},
+                  stream, p);
 }
 
 void LaunchGather(Stream stream, const void* row_pool, size_t row_bytes, const SelectionList* lists,
                   const uint32_t* blocks, const uint32_t* positions, const uint32_t* counts, int num_lists,
                   uint32_t max_count, void* out) {
-  PushParams p;
-  p.lists = lists;
-  p.blocks = blocks;
-  p.row_pool = row_pool;
-  p.row_bytes = row_bytes;
-  p.missing = positions;
-  p.missing_counts = counts;
-  p.num_lists = num_lists;
-  p.max_budget = max_count;
-  LaunchMove<true>(stream, p, {static_cast<uint8_t*>(out)});
+  WINNOW_CHECK(num_lists <= 65535 && row_bytes % 16 == 0);
+  if (num_lists == 0 || max_count == 0) return;
+  const GatherParams p = {row_pool, static_cast<uint32_t>(row_bytes / 16), lists, blocks, positions, counts, max_count,
+                          out};
+  switch (row_bytes) {
+    case 256:
+      return LaunchGatherOf<16, 4>(stream, p, num_lists);
+    case 512:
+      return LaunchGatherOf<32, 2>(stream, p, num_lists);
+    case 1024:
+      return LaunchGatherOf<64, 1>(stream, p, num_lists);
+    default:
+      return LaunchGatherOf<0, 2>(stream, p, num_lists);
+  }
 }
 
 void LaunchRaise(Stream stream, const RaiseParams& p) {

@@ -19,7 +19,7 @@ struct AppendParams {
   const uint32_t* positions = nullptr;  // [num_lists] of each list's first row
   const SelectionList* lists = nullptr;
   const uint32_t* blocks = nullptr;
-  void* row_pool = nullptr;     // [num_blocks][32][2 * head_dim] bf16
+  void* row_pool = nullptr;     // [num_blocks][32][2 * head_dim] bf16; null: the index alone is kept
   void* key_copy = nullptr;     // [num_blocks][32][head_dim] fp8; may be null
   float* key_scales = nullptr;  // [num_blocks][32]
   void* bounds = nullptr;       // PageStore::bounds; may be null
@@ -29,7 +29,6 @@ struct AppendParams {
 // What is resident in an inference rank's pool of one list, as the cache rank knows it: all device memory of the cache
 // rank, one per (sequence, layer, kv head). Pool indices are below pool_slots.
 struct ResidencyList {
-  uint32_t* index_of;     // [max_positions] pool index of a position, ~0u where it is not resident
   uint32_t* position_of;  // [pool_slots] ~0u where free
   uint32_t* last_plan;    // [pool_slots] plan that selected it last
   uint32_t pool_slots;
@@ -46,6 +45,7 @@ struct DiffParams {
   int num_lists = 0;
   uint32_t max_budget = 0;
   uint32_t max_pool_slots = 0;  // greatest pool_slots this launch may meet: fixes shared memory, never the result
+  uint32_t max_positions = 0;   // positions are below this, at most 768k: likewise
   uint32_t plan = 0;            // read from plan_ptr where that is set
   const uint32_t* plan_ptr = nullptr;
   uint32_t* pool_indices = nullptr;     // [num_lists, max_budget] of the selected rows, in position order

@@ -3,8 +3,13 @@
 
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/diff_parts.cuh"
 
 // Which rows of a selection are missing from a pool, and where they go: one thread block per list, all in one launch.
+//
+// The pool is joined with the selection from its side: every slot asks a bitmap in shared memory whether the position
+// it holds is selected, and as which entry. So global memory is read and written in order only, and no table by
+// position is kept.
 //
 // The victims are the v oldest of the slots that hold a row which is not selected. Their number is known before they
 // are, so the age that parts them from the rest is found by bisection: counting over registers, one barrier a step,
@@ -13,103 +18,15 @@ namespace winnow::cuda {
 
 inline constexpr uint32_t kSlotsPerThread = 4;  // of a tile
 inline constexpr uint32_t kTileSelected = 2048;
-inline constexpr uint32_t kAbsent = ~0u;
 
-// What the warps of a block tell each other, a few words at a time. Consecutive uses take different halves, so that one
-// barrier each is enough: a warp that writes a word again has passed the barrier of the use between, and all had read
-// the word before they came there.
-template <int kWarps>
-class WarpExchange {
- public:
-  static constexpr int kWords = 3;
-  using Words = uint32_t[2][kWords][kWarps];
-  __device__ explicit WarpExchange(Words& words) : words_(words) {}
-
-  // Lane i gets the values of warp i, 0 beyond the last.
-  template <int kCount>
-  __device__ void Gather(uint32_t (&values)[kCount]) {
-    static_assert(kCount <= kWords);
-    uint32_t(&half)[kWords][kWarps] = words_[use_++ % 2];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (threadIdx.x % 32 == 0) half[i][threadIdx.x / 32] = values[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      values[i] = kWarps == 32 || threadIdx.x % 32 < kWarps ? half[i][threadIdx.x % 32] : 0;
-    }
-  }
-  // Sum over all threads.
-  __device__ uint32_t Sum(uint32_t value) {
-    uint32_t values[1] = {__reduce_add_sync(~0u, value)};
-    Gather(values);
-    return __reduce_add_sync(~0u, values[0]);
-  }
-
- private:
-  Words& words_;
-  uint32_t use_ = 0;
-};
-
-// Words [first, first + 4) of an array of `size`; `absent` beyond its end.
-__device__ inline uint4 LoadFour(const uint32_t* array, uint32_t first, uint32_t size, uint32_t absent) {
-  if (first + 4 <= size && reinterpret_cast<uintptr_t>(array) % 16 == 0) {
-    return *reinterpret_cast<const uint4*>(array + first);
-  }
-  const auto load = [&](uint32_t i) { return i < size ? array[i] : absent; };
-  return {load(first), load(first + 1), load(first + 2), load(first + 3)};
+// Dynamic shared memory of a launch: the selection as a set, the slot of each entry (kMissing + rank where no slot
+// holds it), and the slots that missing rows go to.
+inline constexpr uint32_t kMissing = 1u << 31;
+__host__ __device__ constexpr uint32_t SetWords(const DiffParams& p) {
+  return (p.max_positions + 63) / 64 * 2;
 }
-
-// Four slots of a pool. A slot whose row may go has an age above 0: plans since it was selected, plus 1.
-struct FourSlots {
-  uint32_t age[4];
-  uint32_t position[4];
-  uint32_t free;      // bit i: slot i holds nothing
-  uint32_t selected;  // bit i: slot i holds a selected row
-
-  __device__ uint32_t CountAtLeast(uint32_t threshold) const {
-    uint32_t count = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) count += age[i] >= threshold;
-    return count;
-  }
-};
-
-struct SlotWords {
-  uint4 last_plan, position;
-  __device__ void Load(const ResidencyList& list, uint32_t first) {
-    last_plan = LoadFour(list.last_plan, first, list.pool_slots, 0);
-    position = LoadFour(list.position_of, first, list.pool_slots, kAbsent);
-  }
-};
-
-__device__ inline FourSlots Judge(const SlotWords& words, uint32_t selected_bytes, uint32_t first, uint32_t pool_slots,
-                                  uint32_t plan) {
-  const uint32_t last_plan[4] = {words.last_plan.x, words.last_plan.y, words.last_plan.z, words.last_plan.w};
-  FourSlots slots = {{}, {words.position.x, words.position.y, words.position.z, words.position.w}, 0, 0};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool exists = first + i < pool_slots, selected = (selected_bytes >> (8 * i) & 0xff) != 0;
-    const bool free = exists && slots.position[i] == kAbsent;
-    slots.free |= static_cast<uint32_t>(free) << i;
-    slots.selected |= static_cast<uint32_t>(selected) << i;
-    slots.age[i] = exists && !free && !selected ? min(plan - last_plan[i], kAbsent - 2) + 1 : 0;
-  }
-  return slots;
-}
-
-// Dynamic shared memory of a launch: what is missing, where it goes, and a byte per slot (it holds a selected row).
-struct Missing {
-  uint32_t where;  // in the selection
-  uint32_t position;
-};
-struct Target {
-  uint32_t slot;
-  uint32_t old_position;  // kAbsent: it was free
-};
 inline size_t DiffSharedBytes(const DiffParams& p) {
-  return (sizeof(Missing) + sizeof(Target)) * p.max_budget + (p.max_pool_slots + 15) / 16 * 16;
+  return sizeof(SelectedSet::Word) * SetWords(p) + 2 * sizeof(uint32_t) * ((p.max_budget + 3) / 4 * 4);
 }
 
 // kTiles tiles of a pool are kept in registers; 0: a pool of any size, whose words are read again in every pass.
@@ -119,13 +36,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
   constexpr uint32_t kTileSlots = kThreads * kSlotsPerThread, kSelected = kTileSelected / kThreads;
   __shared__ typename WarpExchange<kThreads / 32>::Words exchange_words;
   WarpExchange<kThreads / 32> warps(exchange_words);
-  Missing* const missing_rows = reinterpret_cast<Missing*>(shared);
-  Target* const targets = reinterpret_cast<Target*>(missing_rows + p.max_budget);
-  uint8_t* const is_selected = reinterpret_cast<uint8_t*>(targets + p.max_budget);
+  const SelectedSet set = {reinterpret_cast<SelectedSet::Word*>(shared)};
+  uint32_t* const slot_of_entry = reinterpret_cast<uint32_t*>(set.words + SetWords(p));
+  uint32_t* const target_slots = slot_of_entry + (p.max_budget + 3) / 4 * 4;
   const uint32_t thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
 #pragma unroll 1
-  for (uint32_t i = thread; i < (p.max_pool_slots + 15) / 16; i += kThreads) {
-    reinterpret_cast<uint4*>(is_selected)[i] = {};
+  for (uint32_t i = thread; i < SetWords(p) / 2; i += kThreads) shared[i] = {};
+#pragma unroll 1
+  for (uint32_t i = thread; i < (p.max_budget + 3) / 4; i += kThreads) {
+    reinterpret_cast<uint4*>(slot_of_entry)[i] = {kMissing, kMissing, kMissing, kMissing};
   }
   __syncthreads();
   WaitForInputs();
@@ -137,60 +56,30 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
   const uint32_t count = min(p.counts[blockIdx.x], list.pool_slots);
   const uint32_t tiles = (list.pool_slots + kTileSlots - 1) / kTileSlots;
   const uint32_t* const selected = p.selected + row;
-  // Words beyond the count are read as well: nothing is known of it yet.
-  uint32_t positions[kSelected];
+  // Entries beyond the count are read as well, for nothing is known of it yet.
+  uint32_t positions[kSelected], previous[kSelected];
 #pragma unroll
   for (uint32_t i = 0; i < kSelected; ++i) {
-    const uint32_t at = kSelected * thread + i;
-    positions[i] = at < p.max_budget ? selected[at] : kAbsent;
-    if (at >= count) positions[i] = kAbsent;
+    const uint32_t entry = i * kThreads + thread;
+    positions[i] = entry < p.max_budget ? selected[entry] : kAbsent;
+    previous[i] = entry > 0 && entry < p.max_budget ? selected[entry - 1] : kAbsent;
   }
-
-  // Words of the pool are on their way while the selection is looked up.
+  // Words of the pool are on their way while the set is made.
   SlotWords words[kTiles > 0 ? kTiles : 1];
   const auto first_slot = [&](uint32_t tile) { return tile * kTileSlots + kSlotsPerThread * thread; };
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) words[tile].Load(list, first_slot(tile));
-
-  uint32_t num_missing = 0;
-  for (uint32_t begin = 0; begin < count; begin += kTileSelected) {
-    uint32_t index[kSelected];
 #pragma unroll
-    for (uint32_t i = 0; i < kSelected; ++i) index[i] = positions[i] != kAbsent ? list.index_of[positions[i]] : 0;
-    uint32_t before = 0, warp_total = 0, ballots[kSelected];
-#pragma unroll
-    for (uint32_t i = 0; i < kSelected; ++i) {
-      ballots[i] = __ballot_sync(~0u, positions[i] != kAbsent && index[i] == kAbsent);
-      before += __popc(ballots[i] & ((1u << lane) - 1));
-      warp_total += __popc(ballots[i]);
-      if (positions[i] != kAbsent && index[i] != kAbsent) {
-        is_selected[index[i]] = 1;
-        p.pool_indices[row + begin + kSelected * thread + i] = index[i];
-      }
-    }
-    uint32_t totals[1] = {warp_total};
-    warps.Gather(totals);
-    uint32_t rank = num_missing + before + __reduce_add_sync(~0u, lane < warp ? totals[0] : 0);
-#pragma unroll
-    for (uint32_t i = 0; i < kSelected; ++i) {
-      if ((ballots[i] >> lane & 1) == 0) continue;
-      missing_rows[rank] = {begin + kSelected * thread + i, positions[i]};
-      p.missing[row + rank] = positions[i];
-      ++rank;
-    }
-    num_missing += __reduce_add_sync(~0u, totals[0]);
-    const uint32_t next = begin + kTileSelected + kSelected * thread;
-#pragma unroll
-    for (uint32_t i = 0; i < kSelected; ++i) positions[i] = next + i < count ? selected[next + i] : kAbsent;
+  for (uint32_t i = 0; i < kSelected; ++i) {
+    const uint32_t entry = i * kThreads + thread;
+    if (entry < count) set.Insert(entry, positions[i], previous[i]);
   }
+  for (uint32_t entry = kTileSelected + thread; entry < count; entry += kThreads) {
+    set.Insert(entry, selected[entry], selected[entry - 1]);
+  }
+  __syncthreads();
 
-  // The barriers of the exchanges make all of is_selected, then all of missing_rows, visible.
   FourSlots held[kTiles > 0 ? kTiles : 1];
-  const auto judge = [&](uint32_t tile, const SlotWords& tile_words) {
-    const uint32_t first = first_slot(tile);
-    const uint32_t bytes = first < list.pool_slots ? *reinterpret_cast<const uint32_t*>(is_selected + first) : 0;
-    return Judge(tile_words, bytes, first, list.pool_slots, plan);
-  };
   const auto for_each_tile = [&](auto&& visit) {
     if constexpr (kTiles > 0) {
 #pragma unroll
@@ -198,13 +87,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
     } else {
       for (uint32_t tile = 0; tile < tiles; ++tile) {
         words[0].Load(list, first_slot(tile));
-        visit(tile, judge(tile, words[0]));
+        // What is noted again is noted already: nobody else writes or clears it before the last pass reads it.
+        visit(tile, Judge(words[0], set, first_slot(tile), list.pool_slots, plan, slot_of_entry));
       }
     }
   };
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) held[tile] = judge(tile, words[tile]);
-
+  for (int tile = 0; tile < kTiles; ++tile) {
+    held[tile] = Judge(words[tile], set, first_slot(tile), list.pool_slots, plan, slot_of_entry);
+  }
   uint32_t num_free = 0, greatest = 0, least_below = 0;  // least_below: greatest of ~age
   for_each_tile([&](uint32_t, const FourSlots& slots) {
     num_free += __popc(slots.free);
@@ -216,8 +107,30 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
   });
   uint32_t totals[3] = {__reduce_add_sync(~0u, num_free), __reduce_max_sync(~0u, greatest),
                         __reduce_max_sync(~0u, least_below)};
-  warps.Gather(totals);
+  warps.Gather(totals);  // its barrier shows all of slot_of_entry
   num_free = __reduce_add_sync(~0u, totals[0]);
+
+  // Missing entries are numbered in their order; neighbours belong to one thread.
+  uint32_t num_missing = 0;
+  for (uint32_t begin = 0; begin < count; begin += kTileSelected) {
+    uint32_t before = 0, warp_total = 0, ballots[kSelected];
+#pragma unroll
+    for (uint32_t i = 0; i < kSelected; ++i) {
+      const uint32_t entry = begin + kSelected * thread + i;
+      ballots[i] = __ballot_sync(~0u, entry < count && slot_of_entry[entry] == kMissing);
+      before += __popc(ballots[i] & ((1u << lane) - 1));
+      warp_total += __popc(ballots[i]);
+    }
+    uint32_t warp_totals[1] = {warp_total};
+    warps.Gather(warp_totals);
+    uint32_t rank = num_missing + before + __reduce_add_sync(~0u, lane < warp ? warp_totals[0] : 0);
+#pragma unroll
+    for (uint32_t i = 0; i < kSelected; ++i) {
+      if ((ballots[i] >> lane & 1) != 0) slot_of_entry[begin + kSelected * thread + i] = kMissing + rank++;
+    }
+    num_missing += __reduce_add_sync(~0u, warp_totals[0]);
+  }
+  if (thread == 0) p.missing_counts[blockIdx.x] = num_missing;
   const uint32_t num_victims = num_missing > num_free ? num_missing - num_free : 0;
 
   // threshold: the greatest age that at least num_victims slots have. Slots above it all go, and `ties` of those at it.
@@ -271,6 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
       ties_before_tile += __reduce_add_sync(~0u, all >> 16);
     }
     const uint32_t first = first_slot(tile);
+    uint32_t changed = slots.selected;
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
       const bool is_free = slots.free >> i & 1, is_above = above_mask >> i & 1, is_tie = tie_mask >> i & 1;
@@ -280,23 +194,25 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
       free_rank += is_free;
       above_rank += is_above;
       tie_rank += is_tie;
-      const bool takes = target < num_missing;
-      if (takes) targets[target] = {first + i, slots.position[i]};
-      if (takes || (slots.selected >> i & 1)) list.last_plan[first + i] = plan;
+      if (target < num_missing) {
+        target_slots[target] = first + i;
+        changed |= 1u << i;
+      }
     }
+    StorePlan(list, slots, first, changed, plan);
   });
   __syncthreads();
-  for (uint32_t i = thread; i < num_missing; i += kThreads) {
-    const Missing comes = missing_rows[i];
-    const Target target = targets[i];
-    // What goes is not selected, what comes is: no two threads write one word of index_of.
-    if (target.old_position != kAbsent) list.index_of[target.old_position] = kAbsent;
-    list.index_of[comes.position] = target.slot;
-    list.position_of[target.slot] = comes.position;
-    p.missing_indices[row + i] = target.slot;
-    p.pool_indices[row + comes.where] = target.slot;
+  for (uint32_t entry = thread; entry < count; entry += kThreads) {
+    uint32_t slot = slot_of_entry[entry];
+    if (slot >= kMissing) {
+      const uint32_t rank = slot - kMissing, position = selected[entry];
+      slot = target_slots[rank];
+      list.position_of[slot] = position;
+      p.missing[row + rank] = position;
+      p.missing_indices[row + rank] = slot;
+    }
+    p.pool_indices[row + entry] = slot;
   }
-  if (thread == 0) p.missing_counts[blockIdx.x] = num_missing;
 }
 
 }  // namespace winnow::cuda

@@ -11,8 +11,9 @@
 namespace winnow::cuda {
 namespace {
 
-// Copies of a step take tens of microseconds and more; a core that spins for them is better used by the scatter.
-constexpr std::chrono::microseconds kPollEvery{10};
+// A copy that is under way takes tens of microseconds, which is what a sleep would take at least. One that waits for a
+// long kernel should not hold a core.
+constexpr std::chrono::microseconds kYieldFor{200}, kSleepFor{50};
 
 }  // namespace
 
@@ -101,8 +102,13 @@ void FlashD2H::RunThread(int thread) {
 }
 
 bool FlashD2H::AwaitArrival(uint64_t ticket) {
+  const auto begin = std::chrono::steady_clock::now();
   while (std::atomic_ref(*arrived(ticket)).load(std::memory_order_acquire) != ticket % kNumbers) {
-    std::this_thread::sleep_for(kPollEvery);
+    if (std::chrono::steady_clock::now() < begin + kYieldFor) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(kSleepFor);
     const std::lock_guard lock(mutex_);
     if (stopping_) return false;
   }

@@ -13,8 +13,6 @@ namespace winnow::cuda {
 namespace {
 
 constexpr int kMaxRows = 64;
-constexpr size_t kPartialBytes = size_t{2} * kMaxRanges * kTileOut * kMaxRows * sizeof(float);
-constexpr size_t kTicketBytes = 4096;
 
 int CeilDiv(int a, int b) {
   return (a + b - 1) / b;
@@ -37,8 +35,8 @@ void Pack(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
   PackF8(stream, row_major, matrix);
 }
 
-size_t DecodeScratchBytes(int, int max_out_features) {
-  return kPartialBytes + kTicketBytes + CeilDiv(max_out_features, kTileOut) * kMultiplyWarps * sizeof(int);
+size_t DecodeScratchBytes(int, int) {
+  return kMaxMultiprocessors * sizeof(*DecodeMatmulArgs::turns);
 }
 
 bool HasTensorMaps() {
@@ -53,9 +51,10 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   using Layout = DecodeLayout<kRows, kF8>;
   const DeviceMatrix& weight = params.weight;
   DecodeMatmulArgs args = {};
+  args.cuts = CutsOf(weight.out_features, CeilDiv(weight.in_features, Layout::kChunkK));
   if (HasTensorMaps()) {
     args.weight_map = TensorMapOf(weight.data, Layout::kElementBytes, weight.in_features, weight.out_features,
-                                  int64_t{weight.in_features} * Layout::kElementBytes, kTileOut);
+                                  int64_t{weight.in_features} * Layout::kElementBytes, args.cuts.tile_out);
     args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
   }
   args.x = static_cast<const __nv_bfloat16*>(params.x);
@@ -69,18 +68,12 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.in_features = weight.in_features;
   args.accumulate = params.accumulate;
   args.y_is_bf16 = params.y_dtype == Dtype::kBf16;
-  args.cuts = CutsOf(CeilDiv(weight.out_features, kTileOut), CeilDiv(weight.in_features, Layout::kChunkK));
-  char* scratch = static_cast<char*>(params.scratch);
-  args.partials = reinterpret_cast<float4*>(scratch);
-  args.ticket = reinterpret_cast<int*>(scratch + kPartialBytes);
-  args.progress = reinterpret_cast<unsigned long long*>(scratch + kPartialBytes + 256);
-  args.counters = reinterpret_cast<int*>(scratch + kPartialBytes + kTicketBytes);
+  args.turns = static_cast<unsigned long long*>(params.scratch);
   const auto kernel = DecodeMatmulKernel<kRows, kF8>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kDynamicSharedBytes);
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  LaunchProgrammatic(kernel, dim3(args.cuts.levels[0].num_ranges), dim3(kDecodeThreads), Layout::kSharedBytes, stream,
-                     args);
+  LaunchProgrammatic(kernel, dim3(args.cuts.num_blocks), dim3(kDecodeThreads), kDynamicSharedBytes, stream, args);
 }
 
 template <bool kF8>

@@ -3,19 +3,18 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/matmul_cuts.cuh"
+#include "kernels/cuda/matmul_cuts.h"
 #include "kernels/cuda/matmul_mma.cuh"
 #include "kernels/cuda/matmul_ring.cuh"
 #include "kernels/cuda/programmatic_launch.cuh"
 
 // y = x W^T for up to 64 rows of x, bound by reading W once. Each block has a warp that fills a ring with boxes of W
-// and x, four warps that multiply 16 output features each, and four that finish what ranges of several blocks make
-// together: the last range of a tile to come sums them all in the order of k. Row invariance: cuts depend on the shape
-// of W alone, and columns of an mma (rows of x) are independent.
+// and x, and eight that multiply. Row invariance: cuts depend on the shape of W alone, and columns of an mma (rows of
+// x) are independent.
 namespace winnow::cuda {
 
 struct DecodeMatmulArgs {
-  // Boxes of 128 bytes x kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
+  // Boxes of 128 bytes x tile_out rows of W, and x kRows rows of x. Unused before sm_90.
   CUtensorMap weight_map;
   CUtensorMap x_map;
   const __nv_bfloat16* x;
@@ -30,214 +29,136 @@ struct DecodeMatmulArgs {
   bool accumulate;
   bool y_is_bf16;
   MatmulCuts cuts;
-  unsigned long long* progress;  // [kMaxMultiprocessors] blocks begun (high half) and done with fetching, ever
-  int* ticket;                   // of the ranges that no block owns; zero between launches
-  int* counters;                 // [tiles][kMultiplyWarps] parts that have come; zero between launches
-  float4* partials;              // [2 * kMaxRanges][kMultiplyWarps][kRows / 8][32]
+  unsigned long long* turns;  // [kMaxMultiprocessors] blocks that began (high half) and that fetched all (low), ever
 };
 
-inline constexpr int kTileOut = 64;
-inline constexpr int kMultiplyWarps = kTileOut / 16;
-inline constexpr int kDecodeThreads = 32 * (2 * kMultiplyWarps + 1);
-inline constexpr int kRingBytes = 111 * 1024;  // twice on a multiprocessor: of this kernel and of the next
+inline constexpr int kMaxMultiprocessors = 512;
+inline constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 1);
+inline constexpr int kMaxStages = 16;
+// Of a block, so that a multiprocessor holds one of this kernel and one of the next: half of 228 KB, less what the
+// system and the barriers take.
+inline constexpr int kDynamicSharedBytes = 112 * 1024;
 
-// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
+// A stage is boxes of 128 bytes by tile_out rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
 template <int kRows, bool kF8>
 struct DecodeLayout {
   static constexpr int kElementBytes = kF8 ? 1 : 2;
   static constexpr int kWeightBoxes = 2;
   static constexpr int kWeightBoxK = 128 / kElementBytes;
-  static constexpr int kWeightBoxBytes = kTileOut * 128;
   static constexpr int kChunkK = kWeightBoxes * kWeightBoxK;
   static constexpr int kRowBoxes = kChunkK / 64;
   static constexpr int kRowBoxBytes = kRows * 128;
-  static constexpr int kWeightBytes = kWeightBoxes * kWeightBoxBytes;
-  static constexpr int kStageBytes = kWeightBytes + kRowBoxes * kRowBoxBytes;
-  static constexpr int kStages = kRingBytes / kStageBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // swizzles repeat every 1024 bytes
-  static_assert(kStages >= 2);
+  static constexpr int kSliceBytes = 4 * 16 * kRows * 4;  // sums that pass between warps: of at most four strips
+  // Swizzles repeat every 1024 bytes; a half strip reads 1024 bytes beyond its box.
+  static constexpr int kRingBytes = kDynamicSharedBytes - kSliceBytes - 2048;
+
+  __host__ __device__ static constexpr int WeightBoxBytes(const MatmulCuts& cuts) { return cuts.tile_out * 128; }
+  __host__ __device__ static constexpr int WeightBytes(const MatmulCuts& cuts) {
+    return kWeightBoxes * WeightBoxBytes(cuts);
+  }
+  __host__ __device__ static constexpr int StageBytes(const MatmulCuts& cuts) {
+    return WeightBytes(cuts) + kRowBoxes * kRowBoxBytes;
+  }
+  __device__ static int NumStages(const MatmulCuts& cuts) { return min(kMaxStages, kRingBytes / StageBytes(cuts)); }
 };
 
-// What the multiplying warps do after a unit, beside the slot to leave a part in.
-enum : int { kGoOn = -1, kWriteWhole = -2 };
-struct UnitTask {
-  int tile;  // -1: no more
-  int then;  // kGoOn, kWriteWhole, or a slot
+struct DecodeBarriers {
+  uint64_t full[kMaxStages], empty[kMaxStages];
 };
 
-// A multiplying warp hands parts of tiles to its finishing warp through a queue.
-inline constexpr int kQueue = 4;
-template <int kStages>
-struct DecodeShared {
-  uint64_t full[kStages], empty[kStages];
-  uint64_t part_full[kMultiplyWarps][kQueue], part_empty[kMultiplyWarps][kQueue];
-  UnitTask tasks[kStages];
-  int part_tiles[kMultiplyWarps][kQueue];  // -1: no more
-};
-
-// Position in a ring of barriers.
-template <int kSize>
+// Place in the ring, and the parity of the barriers' phase.
 struct RingPlace {
-  int index = 0;
+  int stage = 0;
   uint32_t parity = 0;
-  __device__ void Advance() {
-    if (++index == kSize) {
-      index = 0;
+  __device__ void Advance(int num_stages) {
+    if (++stage == num_stages) {
+      stage = 0;
       parity ^= 1;
     }
   }
 };
 
-// The units of one range, in order.
-class UnitCursor {
- public:
-  __device__ UnitCursor(const MatmulCuts& cuts, int range) : num_chunks_(cuts.num_chunks), range_(range) {
-    const UnitRange units = UnitsOf(cuts, range);
-    left_ = units.end - units.begin;
-    tile_ = first_tile_ = units.begin / num_chunks_;
-    chunk_ = begins_at_ = units.begin - tile_ * num_chunks_;
-  }
-  __device__ int left() const { return left_; }
-  __device__ int tile() const { return tile_; }
-  __device__ int chunk() const { return chunk_; }
-  __device__ UnitTask task() const {
-    const bool ends_tile = chunk_ + 1 == num_chunks_;
-    if (!ends_tile && left_ > 1) return {tile_, kGoOn};
-    if (ends_tile && begins_at_ == 0) return {tile_, kWriteWhole};
-    return {tile_, 2 * range_ + (tile_ == first_tile_ ? 0 : 1)};
-  }
-  __device__ void Advance() {
-    --left_;
-    if (++chunk_ == num_chunks_) {
-      chunk_ = 0;
-      begins_at_ = 0;
-      ++tile_;
-    }
-  }
-
- private:
-  int num_chunks_, range_;
-  int left_, tile_, chunk_, first_tile_;
-  int begins_at_;  // the chunk of tile_ with which the range begins it
+// The tiles of this block, [begin, end).
+struct TileRange {
+  int begin, end;
 };
+__device__ inline TileRange TilesOf(const DecodeMatmulArgs& args) {
+  const int num_tiles = (args.out_features + args.cuts.tile_out - 1) / args.cuts.tile_out;
+  const int begin = blockIdx.x * args.cuts.tiles_per_block;
+  return {begin, min(begin + args.cuts.tiles_per_block, num_tiles)};
+}
 
 // The warp that fills the ring.
 template <int kRows, bool kF8>
 class RingFiller {
   using Layout = DecodeLayout<kRows, kF8>;
-  using Shared = DecodeShared<Layout::kStages>;
 
  public:
-  __device__ RingFiller(const DecodeMatmulArgs& args, Shared& shared, uint32_t ring)
-      : args_(args), shared_(shared), ring_(ring), lane_(threadIdx.x % 32), once_(EvictFirst()), often_(EvictLast()) {}
+  __device__ RingFiller(const DecodeMatmulArgs& args, DecodeBarriers& barriers, uint32_t ring)
+      : args_(args),
+        barriers_(barriers),
+        ring_(ring),
+        lane_(threadIdx.x % 32),
+        tiles_(TilesOf(args)),
+        once_(EvictFirst()),
+        often_(EvictLast()) {}
 
   __device__ void Run() {
     if (kTensorMaps && lane_ == 0) {
       PrefetchMap(args_.weight_map);
       PrefetchMap(args_.x_map);
+      AwaitTurn();
     }
-#ifndef LAB_NODELAY
-    if (lane_ == 0) AwaitTurn();
     __syncwarp();
-#endif
-    // Weights do not depend on earlier kernels: the ring fills while those still run.
-    UnitCursor cursor(args_.cuts, blockIdx.x), early = cursor;
-    const int num_early = min(Layout::kStages, cursor.left());
-    for (int stage = 0; stage < num_early; ++stage, early.Advance()) CopyWeights(early, stage);
-#ifndef LAB_AHEAD
-#define LAB_AHEAD 4
-#endif
-    if (kTensorMaps && lane_ == 0) {
-      for (int i = 0; i < min(LAB_AHEAD, early.left()); ++i, early.Advance()) {
-        for (int box = 0; box < Layout::kWeightBoxes; ++box) {
-          PrefetchBox(args_.weight_map, early.chunk() * Layout::kChunkK + box * Layout::kWeightBoxK,
-                      early.tile() * kTileOut);
-        }
-      }
-    }
+    // Weights do not depend on earlier kernels: the ring fills while those end.
+    const int num_stages = Layout::NumStages(args_.cuts);
+    const int count = (tiles_.end - tiles_.begin) * args_.cuts.num_chunks, num_early = min(num_stages, count);
+    for (int unit = 0; unit < num_early; ++unit) CopyWeights(unit, unit);
     WaitForEarlierKernels();
     // Not before: all blocks of the kernel before this one have left now, and this one has a block on each
     // multiprocessor, so that the next kernel's blocks, too, come one to a multiprocessor.
     LetNextKernelStart();
-    for (int stage = 0; stage < num_early; ++stage, cursor.Advance()) CopyRows(cursor, stage);
-    RingPlace<Layout::kStages> place;
-    if (num_early < Layout::kStages) {
-      place.index = num_early;
-      place.parity = 1;  // the other stages are empty: waiting for the phase before the first returns at once
+    for (int unit = 0; unit < num_early; ++unit) CopyRows(unit, unit);
+    RingPlace place;
+    for (int unit = num_early; unit < count; ++unit, place.Advance(num_stages)) {
+      WaitBarrier(SharedAddress(&barriers_.empty[place.stage]), place.parity);
+      CopyWeights(unit, place.stage);
+      CopyRows(unit, place.stage);
     }
-    const bool draws = args_.cuts.num_ranges > static_cast<int>(gridDim.x);
-    int drawn = 0;
-    bool has_drawn = false;
-    while (true) {
-      for (; cursor.left() > 0; cursor.Advance(), place.Advance()) {
-        // The answer takes as long as a few units.
-        if (cursor.left() <= 4 && !has_drawn && draws) {
-          drawn = Draw();
-          has_drawn = true;
-        }
-        WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
-        CopyWeights(cursor, place.index);
-        CopyRows(cursor, place.index);
-      }
-      if (!draws) break;
-      if (!has_drawn) drawn = Draw();
-      has_drawn = false;
-      const int range = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);
-      if (range >= args_.cuts.num_ranges) {
-        // The last to ask in vain leaves the counter as it was.
-        if (lane_ == 0 && range == args_.cuts.num_ranges + static_cast<int>(gridDim.x) - 1) *args_.ticket = 0;
-        break;
-      }
-      cursor = UnitCursor(args_.cuts, range);
-    }
-#ifndef LAB_NODELAY
-    if (lane_ == 0) atomicAdd(Progress(), 1ull);
-#endif
-    WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
-    const uint32_t barrier = SharedAddress(&shared_.full[place.index]);
-    if (lane_ == 0) {
-      shared_.tasks[place.index] = {-1, kGoOn};
-      ArriveBarrier(barrier);
-    }
-    if (!kTensorMaps) ArriveBarrier(barrier);
+    if (kTensorMaps && lane_ == 0) atomicAdd(Turns(), 1ull);
   }
 
  private:
-  __device__ unsigned long long* Progress() const {
+  // A block that came early (of the next kernel) fetches nothing until the one that runs on its multiprocessor has
+  // fetched all: earlier, it would take bandwidth; later, at the change of kernels, the memory would idle.
+  __device__ void AwaitTurn() const {
+    unsigned long long* const turns = Turns();
+    const unsigned long long at = atomicAdd(turns, 1ull << 32);
+    const uint32_t begun_before = at >> 32;
+    uint32_t done = static_cast<uint32_t>(at);
+    while (static_cast<int>(done - begun_before) < 0) {
+      done = static_cast<uint32_t>(*static_cast<volatile unsigned long long*>(turns));
+    }
+  }
+  __device__ unsigned long long* Turns() const {
     uint32_t multiprocessor;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
-    return args_.progress + multiprocessor;
-  }
-  __device__ void AwaitTurn() const {
-    unsigned long long* const progress = Progress();
-    const unsigned long long at = atomicAdd(progress, 1ull << 32);
-    const uint32_t before = at >> 32;
-    uint32_t done = static_cast<uint32_t>(at);
-    while (static_cast<int>(done - before) < 0)
-      done = static_cast<uint32_t>(*static_cast<volatile unsigned long long*>(progress));
-  }
-  __device__ int Draw() const {
-    return lane_ == 0 ? atomicAdd(args_.ticket, 1) : 0;
+    return args_.turns + multiprocessor % kMaxMultiprocessors;
   }
 
-  __device__ void CopyWeights(const UnitCursor& unit, int stage) {
-    const uint32_t to = ring_ + stage * Layout::kStageBytes, barrier = SharedAddress(&shared_.full[stage]);
-    const int row = unit.tile() * kTileOut;
-    if (lane_ == 0) {
-      shared_.tasks[stage] = unit.task();
-      if (kTensorMaps) {
-        ArriveExpectBytes(barrier, Layout::kStageBytes);
-      } else {
-        ArriveBarrier(barrier);
-      }
-    }
+  __device__ void CopyWeights(int unit, int stage) {
+    const int tile = tiles_.begin + unit / args_.cuts.num_chunks, chunk = unit % args_.cuts.num_chunks;
+    const uint32_t to = ring_ + stage * Layout::StageBytes(args_.cuts);
+    const uint32_t barrier = SharedAddress(&barriers_.full[stage]);
+    const int row = tile * args_.cuts.tile_out;
+    if (kTensorMaps && lane_ == 0) ArriveExpectBytes(barrier, Layout::StageBytes(args_.cuts));
 #pragma unroll
     for (int box = 0; box < Layout::kWeightBoxes; ++box) {
-      const int k = unit.chunk() * Layout::kChunkK + box * Layout::kWeightBoxK;
-      const uint32_t box_to = to + box * Layout::kWeightBoxBytes;
+      const int k = chunk * Layout::kChunkK + box * Layout::kWeightBoxK;
+      const uint32_t box_to = to + box * Layout::WeightBoxBytes(args_.cuts);
       if (!kTensorMaps) {
         const int64_t pitch = int64_t{args_.in_features} * Layout::kElementBytes;
-        CopyBoxByLanes(box_to, args_.weight + row * pitch + k * Layout::kElementBytes, pitch, kTileOut,
+        CopyBoxByLanes(box_to, args_.weight + row * pitch + k * Layout::kElementBytes, pitch, args_.cuts.tile_out,
                        args_.out_features - row, (args_.in_features - k) * Layout::kElementBytes);
       } else if (lane_ == 0) {
         CopyBox(box_to, args_.weight_map, k, row, barrier, once_);
@@ -245,12 +166,13 @@ class RingFiller {
     }
   }
 
-  __device__ void CopyRows(const UnitCursor& unit, int stage) {
-    const uint32_t to = ring_ + stage * Layout::kStageBytes + Layout::kWeightBytes;
-    const uint32_t barrier = SharedAddress(&shared_.full[stage]);
+  __device__ void CopyRows(int unit, int stage) {
+    const int chunk = unit % args_.cuts.num_chunks;
+    const uint32_t to = ring_ + stage * Layout::StageBytes(args_.cuts) + Layout::WeightBytes(args_.cuts);
+    const uint32_t barrier = SharedAddress(&barriers_.full[stage]);
 #pragma unroll
     for (int box = 0; box < Layout::kRowBoxes; ++box) {
-      const int k = unit.chunk() * Layout::kChunkK + box * 64;
+      const int k = chunk * Layout::kChunkK + box * 64;
       const uint32_t box_to = to + box * Layout::kRowBoxBytes;
       if (!kTensorMaps) {
         CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args_.x + k), args_.x_stride * 2, kRows, args_.num_rows,
@@ -263,106 +185,70 @@ class RingFiller {
   }
 
   const DecodeMatmulArgs& args_;
-  Shared& shared_;
+  DecodeBarriers& barriers_;
   const uint32_t ring_;
   const int lane_;
+  const TileRange tiles_;
   const uint64_t once_, often_;
 };
 
-// Of 16 output features and kRows rows, as mma leaves them in the lanes of a warp.
+// Of 16 output features and kRows rows, as mma leaves them in the lanes of a warp: [column][half * 2 + odd] is output
+// feature 8 * half + lane / 4 of the strip and row 8 * column + 2 * (lane % 4) + odd.
 template <int kRows>
 struct StripSums {
   float values[kRows / 8][4];
 };
 
-template <int kRows>
-__device__ inline void WriteStrip(const DecodeMatmulArgs& args, int tile, int strip, const StripSums<kRows>& sums) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int out = tile * kTileOut + strip * 16 + half * 8 + lane / 4;
-    if (out >= args.out_features) continue;
-    const float scale = args.scales != nullptr ? args.scales[out] : 1.0f;
-#pragma unroll
-    for (int column = 0; column < kRows / 8; ++column) {
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        const int row = column * 8 + lane % 4 * 2 + odd;
-        if (row >= args.num_rows) continue;
-        const float value = __fmul_rn(sums.values[column][half * 2 + odd], scale);
-        const int64_t at = row * args.y_stride + out;
-        if (args.y_is_bf16) {
-          static_cast<__nv_bfloat16*>(args.y)[at] = __float2bfloat16(value);
-        } else {
-          float* y = static_cast<float*>(args.y) + at;
-          *y = args.accumulate ? *y + value : value;
-        }
-      }
-    }
-  }
-}
-
-template <int kRows>
-__device__ inline float4* PartOf(const DecodeMatmulArgs& args, int slot, int strip) {
-  return args.partials + (int64_t{slot} * kMultiplyWarps + strip) * (kRows / 8 * 32) + threadIdx.x % 32;
-}
-
-// One of the warps that multiply.
+// One of the warps that multiply: a strip of each tile of the block, and a slice of the k of each chunk.
 template <int kRows, bool kF8>
 class StripMultiplier {
   using Layout = DecodeLayout<kRows, kF8>;
-  using Shared = DecodeShared<Layout::kStages>;
+  // Old values of y are fetched before they are needed where there are registers for them.
+  static constexpr bool kFetchesEarly = kRows <= 32;
 
  public:
-  __device__ StripMultiplier(const DecodeMatmulArgs& args, Shared& shared, uint32_t ring, int strip)
-      : args_(args), shared_(shared), ring_(ring), strip_(strip), lane_(threadIdx.x % 32) {}
+  __device__ StripMultiplier(const DecodeMatmulArgs& args, DecodeBarriers& barriers, uint32_t ring, float4* slice_sums)
+      : args_(args),
+        barriers_(barriers),
+        ring_(ring),
+        slice_sums_(slice_sums),
+        lane_(threadIdx.x % 32),
+        strip_(threadIdx.x / 32 % args.cuts.num_strips),
+        slice_(threadIdx.x / 32 / args.cuts.num_strips) {}
 
   __device__ void Run() {
-    StripSums<kRows> sums = {};
-    RingPlace<Layout::kStages> place;
-    while (true) {
-      WaitBarrier(SharedAddress(&shared_.full[place.index]), place.parity);
-      const UnitTask task = shared_.tasks[place.index];
-      if (task.tile < 0) break;
-      Multiply(sums, ring_ + place.index * Layout::kStageBytes);
-      __syncwarp();
-      if (lane_ == 0) ArriveBarrier(SharedAddress(&shared_.empty[place.index]));
-      place.Advance();
-      if (task.then == kGoOn) continue;
-      if (task.then == kWriteWhole) {
-        WriteStrip<kRows>(args_, task.tile, strip_, sums);
-      } else {
-        float4* part = PartOf<kRows>(args_, task.then, strip_);
-#pragma unroll
-        for (int column = 0; column < kRows / 8; ++column) {
-          const float(&v)[4] = sums.values[column];
-          __stcg(part + column * 32, make_float4(v[0], v[1], v[2], v[3]));
-        }
-        HandOver(task.tile);
+    if (slice_ >= args_.cuts.num_slices) return;
+    WaitForEarlierKernels();
+    const TileRange tiles = TilesOf(args_);
+    const int num_stages = Layout::NumStages(args_.cuts);
+    RingPlace place;
+    for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+      StripSums<kRows> sums = {}, old = {};
+      if (kFetchesEarly && args_.accumulate && slice_ == 0) old = FetchOld(tile);
+      for (int chunk = 0; chunk < args_.cuts.num_chunks; ++chunk, place.Advance(num_stages)) {
+        WaitBarrier(SharedAddress(&barriers_.full[place.stage]), place.parity);
+        Multiply(sums, ring_ + place.stage * Layout::StageBytes(args_.cuts));
+        __syncwarp();
+        if (lane_ == 0) ArriveBarrier(SharedAddress(&barriers_.empty[place.stage]));
       }
-      sums = {};
+      SumSlices(sums);
+      if (slice_ > 0) continue;
+      if (!kFetchesEarly && args_.accumulate) old = FetchOld(tile);
+      Write(tile, sums, old);
     }
-    HandOver(-1);
   }
 
  private:
-  __device__ void HandOver(int tile) {
-    WaitBarrier(SharedAddress(&shared_.part_empty[strip_][queue_.index]), queue_.parity ^ 1);
-    if (lane_ == 0) shared_.part_tiles[strip_][queue_.index] = tile;
-    __syncwarp();
-    if (lane_ == 0) ArriveBarrier(SharedAddress(&shared_.part_full[strip_][queue_.index]));
-    queue_.Advance();
-  }
-
   __device__ void Multiply(StripSums<kRows>& sums, uint32_t weights) const {
     // The swizzle: which piece of its row a lane reads, but for bits that the step in k flips.
     const uint32_t weight_lane = weights + (strip_ * 16 + lane_ % 16) * 128;
     const uint32_t weight_piece = ((lane_ / 16) ^ (lane_ % 8)) * 16;
-    const uint32_t row_lane = weights + Layout::kWeightBytes + lane_ % 8 * 128;
+    const uint32_t row_lane = weights + Layout::WeightBytes(args_.cuts) + lane_ % 8 * 128;
     const uint32_t row_piece = ((lane_ / 8) ^ (lane_ % 8)) * 16;
-#pragma unroll
-    for (int k32 = 0; k32 < Layout::kChunkK / 32; ++k32) {
-      const uint32_t box = weight_lane + k32 / (kF8 ? 4 : 2) * Layout::kWeightBoxBytes;
+    const int weight_box_bytes = Layout::WeightBoxBytes(args_.cuts);
+#pragma unroll(kF8 ? 2 : 4)
+    for (int k32 = slice_; k32 < Layout::kChunkK / 32; k32 += args_.cuts.num_slices) {
+      const uint32_t box = weight_lane + k32 / (kF8 ? 4 : 2) * weight_box_bytes;
       uint32_t a[2][4];
       if constexpr (kF8) {
         uint32_t bytes[4];
@@ -386,127 +272,102 @@ class StripMultiplier {
     }
   }
 
-  const DecodeMatmulArgs& args_;
-  Shared& shared_;
-  const uint32_t ring_;
-  const int strip_, lane_;
-  RingPlace<kQueue> queue_;
-};
-
-// The warp that finishes a strip: when the last part of a tile has come, from whichever block, it sums them all in
-// order. It waits for the memory instead of the warps that multiply.
-template <int kRows, int kStages>
-class StripFinisher {
- public:
-  __device__ StripFinisher(const DecodeMatmulArgs& args, DecodeShared<kStages>& shared, int strip)
-      : args_(args), shared_(shared), strip_(strip), lane_(threadIdx.x % 32) {
-    last_tile_ = (UnitsOf(args.cuts, blockIdx.x).end - 1) / args.cuts.num_chunks;
-    const Ranges ranges = RangesOf(last_tile_);
-    others_in_last_tile_ = ranges.last - ranges.first;
-  }
-
-  __device__ void Run() {
-    for (RingPlace<kQueue> queue;; queue.Advance()) {
-      const uint32_t part_full = SharedAddress(&shared_.part_full[strip_][queue.index]);
-      while (!TryBarrier(part_full, queue.parity)) WatchLastTile();
-      const int tile = shared_.part_tiles[strip_][queue.index];
-      __syncwarp();
-      if (lane_ == 0) ArriveBarrier(SharedAddress(&shared_.part_empty[strip_][queue.index]));
-      if (tile < 0) return;
-      Finish(tile);
-    }
-  }
-
- private:
-  struct Ranges {
-    int first, last;
-  };
-  __device__ Ranges RangesOf(int tile) const {
-    const int chunks = args_.cuts.num_chunks;
-    return {RangeOf(args_.cuts, tile * chunks), RangeOf(args_.cuts, (tile + 1) * chunks - 1)};
-  }
-  __device__ int* CounterOf(int tile) const { return args_.counters + tile * kMultiplyWarps + strip_; }
-
-  // While there is nothing to do: whether all other parts of the tile that this block ends with have come. The last
-  // part then needs no announcement, which would cost two round trips to the L2 at the very end of the kernel.
-  __device__ void WatchLastTile() {
-#ifdef LAB_NOWATCH
-    return;
-#endif
-    if (last_tile_complete_) return;
-    __nanosleep(200);
-    const int arrived = *static_cast<volatile int*>(CounterOf(last_tile_));
-    last_tile_complete_ = arrived > 0 && arrived == others_in_last_tile_;
-  }
-
-  __device__ void Finish(int tile) const {
-    const Ranges ranges = RangesOf(tile);
-    if (tile != last_tile_ || !last_tile_complete_) {
-      int arrived = 0;
-      if (lane_ == 0) {
-        __threadfence();
-        arrived = atomicAdd(CounterOf(tile), 1);
-      }
-      if (__shfl_sync(0xffffffffu, arrived, 0) != ranges.last - ranges.first) return;
-    }
-    __threadfence();
-    if (lane_ == 0) *CounterOf(tile) = 0;
-    StripSums<kRows> sums = {};
-    for (int range = ranges.first; range <= ranges.last; range += 32) {
-      const int slot_of_lane = SlotOf(args_.cuts, min(range + lane_, ranges.last), tile);
-      const int count = min(32, ranges.last - range + 1);
-#pragma unroll(kRows <= 16 ? 4 : 2)
-      for (int i = 0; i < count; ++i) {
-        const float4* part = PartOf<kRows>(args_, __shfl_sync(0xffffffffu, slot_of_lane, i), strip_);
+  // Adds the slices' sums to those of the first, in order.
+  __device__ void SumSlices(StripSums<kRows>& sums) const {
+    const int num_slices = args_.cuts.num_slices, num_strips = args_.cuts.num_strips;
+    if (num_slices == 1) return;
+    const auto place = [&](int slice, int column) -> float4& {
+      return slice_sums_[(((slice - 1) * num_strips + strip_) * (kRows / 8) + column) * 32 + lane_];
+    };
+    if (slice_ > 0) {
 #pragma unroll
-        for (int column = 0; column < kRows / 8; ++column) {
-          const float4 v = __ldcg(part + column * 32);
-          float(&sum)[4] = sums.values[column];
+      for (int column = 0; column < kRows / 8; ++column) {
+        const float(&v)[4] = sums.values[column];
+        place(slice_, column) = make_float4(v[0], v[1], v[2], v[3]);
+      }
+    }
+    SyncSlices();
+    if (slice_ == 0) {
+#pragma unroll
+      for (int column = 0; column < kRows / 8; ++column) {
+        float(&sum)[4] = sums.values[column];
+        for (int slice = 1; slice < num_slices; ++slice) {
+          const float4 v = place(slice, column);
           sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
         }
       }
     }
-    WriteStrip<kRows>(args_, tile, strip_, sums);
+    if (args_.cuts.tiles_per_block > 1) SyncSlices();  // the next tile's sums may come
+  }
+  __device__ void SyncSlices() const {
+    asm volatile("bar.sync 1, %0;" ::"r"(args_.cuts.num_strips * args_.cuts.num_slices * 32) : "memory");
+  }
+
+  // Calls visit(column, index, row, output feature) for what exists of the strip.
+  template <typename Visit>
+  __device__ void ForEach(int tile, const Visit& visit) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_tile = strip_ * 16 + half * 8 + lane_ / 4;
+      const int out = tile * args_.cuts.tile_out + in_tile;
+      if (in_tile >= args_.cuts.tile_out || out >= args_.out_features) continue;
+#pragma unroll
+      for (int column = 0; column < kRows / 8; ++column) {
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) {
+          const int row = column * 8 + lane_ % 4 * 2 + odd;
+          if (row < args_.num_rows) visit(column, half * 2 + odd, row, out);
+        }
+      }
+    }
+  }
+  __device__ StripSums<kRows> FetchOld(int tile) const {
+    StripSums<kRows> old = {};
+    const float* y = static_cast<const float*>(args_.y);
+    ForEach(tile, [&](int column, int i, int row, int out) { old.values[column][i] = y[row * args_.y_stride + out]; });
+    return old;
+  }
+  __device__ void Write(int tile, const StripSums<kRows>& sums, const StripSums<kRows>& old) const {
+    ForEach(tile, [&](int column, int i, int row, int out) {
+      const float scale = args_.scales != nullptr ? __ldg(args_.scales + out) : 1.0f;
+      const float value = __fmul_rn(sums.values[column][i], scale);
+      const int64_t at = row * args_.y_stride + out;
+      if (args_.y_is_bf16) {
+        static_cast<__nv_bfloat16*>(args_.y)[at] = __float2bfloat16(value);
+      } else {
+        static_cast<float*>(args_.y)[at] = args_.accumulate ? old.values[column][i] + value : value;
+      }
+    });
   }
 
   const DecodeMatmulArgs& args_;
-  DecodeShared<kStages>& shared_;
-  const int strip_, lane_;
-  int last_tile_, others_in_last_tile_;
-  bool last_tile_complete_ = false;
+  DecodeBarriers& barriers_;
+  const uint32_t ring_;
+  float4* const slice_sums_;
+  const int lane_, strip_, slice_;
 };
 
-// Grid: one block for each range of the first level.
+// Grid: cuts.num_blocks.
 template <int kRows, bool kF8>
 __global__ void __launch_bounds__(kDecodeThreads, 2) DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
   using Layout = DecodeLayout<kRows, kF8>;
   extern __shared__ unsigned char unaligned[];
-  __shared__ DecodeShared<Layout::kStages> shared;
-  const uint32_t ring = (SharedAddress(unaligned) + 1023) / 1024 * 1024;
+  __shared__ DecodeBarriers barriers;
+  const uint32_t to_boundary = (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  const uint32_t ring = SharedAddress(unaligned) + to_boundary;
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Layout::kStages; ++stage) {
-      InitBarrier(SharedAddress(&shared.full[stage]), kTensorMaps ? 1 : 33);
-      InitBarrier(SharedAddress(&shared.empty[stage]), kMultiplyWarps);
-    }
-    for (int strip = 0; strip < kMultiplyWarps; ++strip) {
-      for (int i = 0; i < kQueue; ++i) {
-        InitBarrier(SharedAddress(&shared.part_full[strip][i]), 1);
-        InitBarrier(SharedAddress(&shared.part_empty[strip][i]), 1);
-      }
+    for (int stage = 0; stage < Layout::NumStages(args.cuts); ++stage) {
+      InitBarrier(SharedAddress(&barriers.full[stage]), kTensorMaps ? 1 : 32);
+      InitBarrier(SharedAddress(&barriers.empty[stage]), args.cuts.num_strips * args.cuts.num_slices);
     }
     PublishBarriers();
   }
   __syncthreads();
-  const int warp = threadIdx.x / 32;
-  if (warp == 2 * kMultiplyWarps) {
-    RingFiller<kRows, kF8>(args, shared, ring).Run();
+  if (threadIdx.x / 32 == kMultiplyWarps) {
+    RingFiller<kRows, kF8>(args, barriers, ring).Run();
   } else {
-    WaitForEarlierKernels();
-    if (warp < kMultiplyWarps) {
-      StripMultiplier<kRows, kF8>(args, shared, ring, warp).Run();
-    } else {
-      StripFinisher<kRows, Layout::kStages>(args, shared, warp - kMultiplyWarps).Run();
-    }
+    float4* const slice_sums = reinterpret_cast<float4*>(unaligned + to_boundary + Layout::kRingBytes + 1024);
+    StripMultiplier<kRows, kF8>(args, barriers, ring, slice_sums).Run();
   }
 }
 

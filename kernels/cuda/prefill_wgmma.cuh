@@ -169,11 +169,7 @@ class Consumer {
     Round(s, weights);
     int i = 1;
     for (tile = mask_.NextTile(tile); tile < mask_.EndTile(); tile = mask_.NextTile(tile), ++i) {
-      if (mask_.IsPartial(tile, mask_.first + number_ * kConsumerQueries)) {
-        Step<true>(i, tile, scale, s, weights);
-      } else {
-        Step<false>(i, tile, scale, s, weights);
-      }
+      Step(i, tile, scale, s, weights);
     }
     const int last = (i - 1) % kStages;
     Wait(&barriers_.v_full[last], (i - 1) / kStages % 2);
@@ -186,13 +182,12 @@ class Consumer {
     HoldOut();
   }
 
-  // Tile number i: its scores and softmax, and the product of the weights of the one before with its V. The
-  // compiler waits for products that are under way at a branch, so masking is a case of its own.
-  template <bool kMasked>
+  // Tile number i: its scores and softmax, and the product of the weights of the one before with its V. That product is
+  // meant to hide behind the softmax. nvcc 13.0 moves the wait for it ahead of the softmax all the same, so that only
+  // the other warpgroup's products overlap: the tensor cores are busy 69 % of the time at head_dim 128, 91 % at 256.
   __device__ void Step(int i, int tile, float scale, float (&s)[kTile / 2], uint32_t (&weights)[kTile / 4]) {
     const int stage = i % kStages, before = (i - 1) % kStages;
     float keep[2];
-    Wait(&barriers_.v_full[before], (i - 1) / kStages % 2);  // was sent before the keys
     Wait(&barriers_.k_full[stage], i / kStages % 2);
     SyncNamed(kTurnBarrier + number_, kConsumers * kWarpgroup);
     HoldRegisters(weights);
@@ -200,15 +195,16 @@ class Consumer {
     WgmmaFence();
     IssueScores(stage, s);
     WgmmaCommit();
+    Wait(&barriers_.v_full[before], (i - 1) / kStages % 2);
     IssueOut(before, weights);
     WgmmaCommit();
     ArriveNamed(kTurnBarrier + 1 - number_, kConsumers * kWarpgroup);
     WgmmaWait<1>();
     HoldRegisters(s);
     Release(&barriers_.k_empty[stage]);
-    if (kMasked) MaskScores(tile, s);
+    MaskScores(tile, s);
     rows_.Weigh(scale, s, keep);
-    HoldRegisters(s);  // the softmax belongs before the wait: it is what the products with V hide behind
+    HoldRegisters(s);
     HoldRegisters(keep);
     WgmmaWait<0>();
     HoldOut();
@@ -294,6 +290,7 @@ class Consumer {
   }
 
   __device__ void MaskScores(int tile, float (&s)[kTile / 2]) const {
+    if (!mask_.IsPartial(tile, mask_.first + number_ * kConsumerQueries)) return;
 #pragma unroll
     for (int i = 0; i < kTile / 2; ++i) {
       const int key = tile * kTile + i / 4 * 8 + Lane() % 4 * 2 + i % 2;

@@ -33,6 +33,7 @@ struct ListColumns {
 
 struct ScoreLaunch {
   SelectParams params;
+  bool chained;  // behind kernels of the same call: lists and queries were there before those
   ScoredGranules granules;
   float* scores;  // [num_lists, group, stride]
   int64_t stride;
@@ -40,18 +41,28 @@ struct ScoreLaunch {
   uint32_t max_runs;
 };
 
+template <UnitFormat kFormat, int kDim, bool kPages>
+struct ScoreMemory {
+  static constexpr uint32_t kRun = kPages ? kPageRun : kKeyRun;
+  RunMemory<kFormat, kDim, kRun> runs[kScoreWarps];
+  alignas(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
+  float factors[kMaxGroup];
+};
+
 // Scores of keys or, with kPages, of pages: a warp to a run, the runs of a list side by side in the grid.
 template <UnitFormat kFormat, int kDim, bool kPages>
-__global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_constant__ ScoreLaunch launch) {
-  __shared__ __align__(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
-  __shared__ float factors[kMaxGroup];
-  __shared__ uint32_t slots[kScoreWarps][kScoreRun];
+__global__ void __launch_bounds__(kScoreWarps * 32, 4) ScoreKernel(const __grid_constant__ ScoreLaunch launch) {
+  using Memory = ScoreMemory<kFormat, kDim, kPages>;
+  extern __shared__ __align__(16) uint8_t dynamic[];
+  Memory& memory = *reinterpret_cast<Memory*>(dynamic);
+  // What is chained to this kernel reads lists at once: they must be there before it may begin.
+  if (!launch.chained) WaitForPrerequisites();
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
   const uint32_t index = blockIdx.y;
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, warp = threadIdx.x / 32;
-  WaitForPrerequisites();
+  if (launch.chained) WaitForPrerequisites();
   uint32_t end, summed;
   UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                   params.keys.scales,
@@ -66,27 +77,26 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
     table.unit_stride = 2 * kDim;
     table.block_stride = table.unit_stride << table.block_shift;
   } else {
-    const ListColumns columns = ListColumns::Of(list, index, launch.granules);
-    end = columns.scored;
-    summed = columns.summed;
-    table.granules = columns.granules;
+    const ListColumns scored = ListColumns::Of(list, index, launch.granules);
+    end = scored.scored;
+    summed = scored.summed;
+    table.granules = scored.granules;
   }
-  const uint32_t run = blockIdx.x * kScoreWarps + warp, first = run * kScoreRun;
-  if (blockIdx.x * kScoreWarps * kScoreRun >= end) return;
+  const uint32_t first = (blockIdx.x * kScoreWarps + warp) * Memory::kRun;
+  if (blockIdx.x * kScoreWarps * Memory::kRun >= end) return;
   const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * (kPages ? kDim / 2 : kDim);
   if (first >= end) {
-    LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
+    LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, memory.operand, memory.factors);
     __syncthreads();
     return;
   }
-  RunScorer<kFormat, kDim> scorer(table, first, end, slots[warp]);
+  RunScorer<kFormat, kDim, Memory::kRun> scorer(table, first, end, memory.runs[warp]);
   scorer.Begin();
-  LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
+  LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, memory.operand, memory.factors);
   __syncthreads();
-  SoftmaxPart* parts = launch.parts == nullptr
-                           ? nullptr
-                           : launch.parts + (static_cast<int64_t>(launch.max_runs) * index + run) * kMaxGroup;
-  scorer.Finish(operand, factors,
+  SoftmaxPart* parts =
+      launch.parts == nullptr ? nullptr : launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index;
+  scorer.Finish(memory.operand, memory.factors,
                 {launch.scores + launch.stride * params.group * index, launch.stride, params.group, parts, summed});
 }
 

@@ -43,7 +43,7 @@ struct SelectMemory {
   TopKMemory top_k;
 
   static size_t Bytes(uint32_t capacity, uint32_t bitmap_words, bool by_mass) {
-    return AlignedTo16(sizeof(SelectControl)) + capacity * sizeof(uint64_t) + kBins * sizeof(uint32_t) +
+    return AlignedTo16(sizeof(SelectControl)) + 2 * capacity * sizeof(uint32_t) + kBins * sizeof(uint32_t) +
            (by_mass ? kBins * sizeof(uint64_t) : 0) + AlignedTo16(bitmap_words * sizeof(uint32_t));
   }
   __device__ __forceinline__ static SelectMemory Of(uint8_t* base, uint32_t capacity, bool by_mass) {
@@ -51,8 +51,9 @@ struct SelectMemory {
     memory.control = reinterpret_cast<SelectControl*>(base);
     memory.top_k.control = &memory.control->top_k;
     memory.top_k.capacity = capacity;
-    memory.top_k.candidates = reinterpret_cast<uint64_t*>(base + AlignedTo16(sizeof(SelectControl)));
-    memory.top_k.bins = reinterpret_cast<uint32_t*>(memory.top_k.candidates + capacity);
+    memory.top_k.keys = reinterpret_cast<uint32_t*>(base + AlignedTo16(sizeof(SelectControl)));
+    memory.top_k.columns = memory.top_k.keys + capacity;
+    memory.top_k.bins = memory.top_k.columns + capacity;
     memory.top_k.mass_bins = reinterpret_cast<uint64_t*>(memory.top_k.bins + kBins);
     memory.top_k.bitmap = memory.top_k.bins + (by_mass ? 3 * kBins : kBins);
     return memory;
@@ -60,8 +61,8 @@ struct SelectMemory {
 };
 
 // log2 of the softmax sums over all runs, in one order, to control.lse; ends with a barrier.
-__device__ __forceinline__ void SumSoftmaxes(const SoftmaxPart* parts, uint32_t columns, SelectControl& control) {
-  const uint32_t runs = (columns + kScoreRun - 1) / kScoreRun, query = threadIdx.x % kMaxGroup;
+__device__ __forceinline__ void SumSoftmaxes(const SoftmaxPart* parts, uint32_t runs, SelectControl& control) {
+  const uint32_t query = threadIdx.x % kMaxGroup;
   SoftmaxPart part = {-INFINITY, 0};
 #pragma unroll 4
   for (uint32_t run = threadIdx.x / kMaxGroup; run < runs; run += kSelectThreads / kMaxGroup) {
@@ -93,10 +94,10 @@ __device__ __forceinline__ double BlockSum(double value, double* warp_sums) {
   return sum;
 }
 
-// Calls visit(column, number of marked columns before it) for the marked columns; `rows_of` says what each counts.
-// Returns the count of all. The leader's threads; ends with a barrier behind it.
+// Calls visit(column, sum of rows_of over the marked columns before it) for the marked columns of [0, last). Returns
+// the sum over all. The leader's threads; a barrier behind it.
 template <typename RowsOf, typename Visit>
-__device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t last, uint64_t* warp_sums,
+__device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t last, uint32_t* warp_sums,
                                                 RowsOf rows_of, Visit visit) {
   const uint32_t words = (last + 31) / 32, per_thread = (words + kSelectThreads - 1) / kSelectThreads;
   const uint32_t begin = min(threadIdx.x * per_thread, words), end = min(begin + per_thread, words);
@@ -104,19 +105,34 @@ __device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t
   for (uint32_t word = begin; word < end; ++word) {
     for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1) rows += rows_of(word * 32 + __ffs(bits) - 1);
   }
-  __syncthreads();
-  uint32_t before = static_cast<uint32_t>(SumBefore(rows, warp_sums));
+  SumsOfThreads sums = SumBefore(rows, warp_sums);
   for (uint32_t word = begin; word < end; ++word) {
     for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1) {
       const uint32_t column = word * 32 + __ffs(bits) - 1;
-      visit(column, before);
-      before += rows_of(column);
+      visit(column, sums.before);
+      sums.before += rows_of(column);
     }
   }
-  uint32_t total = 0;
-  for (int w = 0; w < kSelectWarps; ++w) total += static_cast<uint32_t>(warp_sums[w]);
   __syncthreads();
-  return total;
+  return sums.all;
+}
+
+// The same where every column counts 1.
+template <typename Visit>
+__device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t last, uint32_t* warp_sums,
+                                                Visit visit) {
+  const uint32_t words = (last + 31) / 32, per_thread = (words + kSelectThreads - 1) / kSelectThreads;
+  const uint32_t begin = min(threadIdx.x * per_thread, words), end = min(begin + per_thread, words);
+  uint32_t count = 0;
+  for (uint32_t word = begin; word < end; ++word) count += __popc(bitmap[word]);
+  SumsOfThreads sums = SumBefore(count, warp_sums);
+  for (uint32_t word = begin; word < end; ++word) {
+    for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1) {
+      visit(word * 32 + __ffs(bits) - 1, sums.before++);
+    }
+  }
+  __syncthreads();
+  return sums.all;
 }
 
 // Share of the softmax that sinks, selection and recent window hold, averaged over the queries: exact where every key
@@ -189,7 +205,8 @@ __device__ __noinline__ float CapturedMass(const SelectLaunch& launch, const Sel
 
 // Narrows each list's pages down to those of the greatest bound that hold candidate_pages * page_tokens rows, and lists
 // the granules that are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
-__global__ void __launch_bounds__(kSelectThreads, 2) CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
+__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
+    CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
@@ -235,15 +252,15 @@ __global__ void __launch_bounds__(kSelectThreads, 2) CandidatesKernel(const __gr
   const uint32_t window = list.last / page_rows * page_rows / kGranule;
   for (uint32_t g = window + threadIdx.x; g < last_granule; g += kSelectThreads) want(g);
   __syncthreads();
-  const uint32_t count = VisitMarked(
-      wanted, last_granule, memory.top_k.control->warp_rows, [](uint32_t) { return 1u; },
-      [&](uint32_t granule, uint32_t place) { granules[place] = granule; });
+  const uint32_t count = VisitMarked(wanted, last_granule, memory.top_k.control->warp_rows,
+                                     [&](uint32_t granule, uint32_t place) { granules[place] = granule; });
   if (threadIdx.x == 0) launch.granule_counts[index] = count;
 }
 
 // Takes the best of the scored columns: selected positions, their count, and the captured mass.
 template <ImportanceKind kKind>
-__global__ void __launch_bounds__(kSelectThreads, 2) SelectKernel(const __grid_constant__ SelectLaunch launch) {
+__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
+    SelectKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
@@ -258,7 +275,8 @@ __global__ void __launch_bounds__(kSelectThreads, 2) SelectKernel(const __grid_c
   const ListColumns scored = ListColumns::Of(list, index, launch.Granules());
   const float* key_scores = launch.key_scores + launch.key_stride * params.group * index;
   if (launch.parts != nullptr) {
-    SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index, scored.scored, control);
+    SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index,
+                 (scored.scored + kKeyRun - 1) / kKeyRun, control);
   }
   const Importance<kKind> importance{.scores = key_scores,
                                      .stride = launch.key_stride,
@@ -290,9 +308,8 @@ __global__ void __launch_bounds__(kSelectThreads, 2) SelectKernel(const __grid_c
   }
   uint32_t* selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
   const uint32_t* granules = scored.granules;
-  const uint32_t count = VisitMarked(
-      memory.top_k.bitmap, scored.last, control.top_k.warp_rows, [](uint32_t) { return 1u; },
-      [&](uint32_t column, uint32_t place) {
+  const uint32_t count =
+      VisitMarked(memory.top_k.bitmap, scored.last, control.top_k.warp_rows, [&](uint32_t column, uint32_t place) {
         selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
       });
   if (threadIdx.x == 0) params.counts[index] = count;
@@ -304,7 +321,8 @@ __global__ void __launch_bounds__(kSelectThreads, 2) SelectKernel(const __grid_c
 
 // Takes the pages of the greatest importance, the fewest that hold the budget; the least of them gives its first rows.
 template <ImportanceKind kKind>
-__global__ void __launch_bounds__(kSelectThreads, 2) SelectPagesKernel(const __grid_constant__ SelectLaunch launch) {
+__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
+    SelectPagesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
   LetDependentsLaunch();
   const SelectParams& params = launch.params;
@@ -313,8 +331,8 @@ __global__ void __launch_bounds__(kSelectThreads, 2) SelectPagesKernel(const __g
   const SelectionList list = params.lists[index];
   WaitForPrerequisites();
   if (launch.parts != nullptr) {
-    SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index, list.num_keys / page_rows,
-                 *memory.control);
+    SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index,
+                 (list.num_keys / page_rows + kPageRun - 1) / kPageRun, *memory.control);
   }
   const Importance<kKind> importance{.scores = launch.page_scores + launch.page_stride * params.group * index,
                                      .stride = launch.page_stride,
@@ -333,7 +351,7 @@ __global__ void __launch_bounds__(kSelectThreads, 2) SelectPagesKernel(const __g
   const uint64_t cut = MarkTopK(importance, list.first / page_rows, last_page, most, rule, memory.top_k);
   if (ClusterRank() != 0) return;
   uint32_t* selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
-  uint64_t* sums = memory.control->top_k.warp_rows;
+  uint32_t* sums = memory.control->top_k.warp_rows;
   const uint32_t rows = VisitMarked(
       memory.top_k.bitmap, last_page, sums, [&](uint32_t page) { return rule.RowsOf(page); },
       [](uint32_t, uint32_t) {});

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cuda/select_list.cuh"
 #include "kernels/cuda/selection.h"
@@ -7,10 +8,12 @@ namespace winnow::cuda {
 namespace {
 
 // The top-k of given values.
-__global__ void __launch_bounds__(kSelectThreads, 2)
+__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
     TopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget, uint32_t capacity,
                uint32_t* selected, uint32_t* counts) {
   extern __shared__ __align__(16) uint8_t dynamic[];
+  WaitForPrerequisites();
+  LetDependentsLaunch();
   const SelectMemory memory = SelectMemory::Of(dynamic, capacity, false);
   const uint32_t index = blockIdx.x / ClusterBlocks();
   const SelectionList list = lists[index];
@@ -25,9 +28,9 @@ __global__ void __launch_bounds__(kSelectThreads, 2)
   MarkTopK(importance, list.first, list.last, list.budget, rule, memory.top_k);
   if (ClusterRank() != 0) return;
   uint32_t* out = selected + static_cast<int64_t>(index) * max_budget;
-  const uint32_t count = VisitMarked(
-      memory.top_k.bitmap, list.last > list.first ? list.last : 0, memory.top_k.control->warp_rows,
-      [](uint32_t) { return 1u; }, [&](uint32_t column, uint32_t place) { out[place] = column; });
+  const uint32_t count =
+      VisitMarked(memory.top_k.bitmap, list.last > list.first ? list.last : 0, memory.top_k.control->warp_rows,
+                  [&](uint32_t column, uint32_t place) { out[place] = column; });
   if (threadIdx.x == 0) counts[index] = count;
 }
 
@@ -40,16 +43,17 @@ int ClusterBlocksFor(int num_lists, uint32_t max_columns, uint32_t least_columns
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (major < 9) return 1;
   int blocks = 8;
-  while (blocks > 1 && (blocks * num_lists > multiprocessors * 15 / 8 ||
+  if (getenv("WB") != nullptr) return atoi(getenv("WB"));
+  while (blocks > 1 && (blocks * num_lists > multiprocessors * (1024 / kSelectThreads) * 15 / 16 ||
                         static_cast<uint64_t>(blocks) * least_columns > max_columns)) {
     blocks /= 2;
   }
   return blocks;
 }
 
-// A kernel that may begin while the one before it ends, if that lets it.
+// A kernel that may begin while the one before it ends, if that lets it: it waits before it touches memory.
 template <typename... Params, typename... Args>
-void LaunchKernel(Stream stream, dim3 grid, int threads, size_t shared_bytes, int cluster_blocks, bool depends,
+void LaunchKernel(Stream stream, dim3 grid, int threads, size_t shared_bytes, int cluster_blocks,
                   void (*kernel)(Params...), const Args&... args) {
   if (grid.x == 0 || grid.y == 0) return;
   if (shared_bytes > 0) {
@@ -66,15 +70,13 @@ void LaunchKernel(Stream stream, dim3 grid, int threads, size_t shared_bytes, in
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster_blocks), 1, 1};
   }
-  if (depends) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
+  attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 
 uint32_t CapacityFor(uint32_t max_budget, uint32_t max_columns) {
-  return max_budget > 2048 ? 3 * max_budget : max_columns > 1u << 17 ? 6144 : 5120;
+  return max_budget > 2048 ? (3 * max_budget + 31) / 32 * 32 : max_columns > 1u << 17 ? 6144 : 5120;
 }
 
 uint32_t BitmapWords(uint32_t max_columns) {
@@ -103,7 +105,8 @@ Plan PlanFor(const SelectParams& params, bool pages_alone) {
                              (!pages_alone && (params.captured_mass != nullptr || params.min_mass > 0));
   const int64_t key_stride = (int64_t{params.max_keys} + 31) / 32 * 32;
   const int64_t page_stride = scores_pages ? (params.max_keys / params.pages.page_tokens + 31) / 32 * 32 : 0;
-  const uint32_t max_runs = (params.max_keys + kScoreRun - 1) / kScoreRun;
+  const uint32_t max_runs = pages_alone ? (params.max_keys / params.pages.page_tokens + kPageRun - 1) / kPageRun
+                                        : (params.max_keys + kKeyRun - 1) / kKeyRun;
   size_t& bytes = plan.scratch_bytes;
   float* key_scores = Take<float>(bytes, params.scratch, pages_alone ? 0 : lists * group * key_stride);
   float* page_scores = Take<float>(bytes, params.scratch, lists * group * page_stride);
@@ -126,12 +129,14 @@ Plan PlanFor(const SelectParams& params, bool pages_alone) {
                  .max_runs = max_runs,
                  .max_granules = max_granules};
   plan.keys = {.params = params,
+               .chained = two_stage,
                .granules = {two_stage ? granules : nullptr, counts, max_granules},
                .scores = key_scores,
                .stride = key_stride,
                .parts = parts,
                .max_runs = max_runs};
   plan.pages = {.params = params,
+                .chained = false,
                 .granules = {},
                 .scores = page_scores,
                 .stride = page_stride,
@@ -146,30 +151,31 @@ size_t SelectScratchBytes(const SelectParams& params) {
 }
 
 template <UnitFormat kFormat, int kDim, bool kPages>
-void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns, bool depends) {
-  constexpr uint32_t kColumns = kScoreWarps * kScoreRun;
-  LaunchKernel(stream, dim3((max_columns + kColumns - 1) / kColumns, launch.params.num_lists), kScoreWarps * 32, 0, 1,
-               depends, ScoreKernel<kFormat, kDim, kPages>, launch);
+void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns) {
+  using Memory = ScoreMemory<kFormat, kDim, kPages>;
+  constexpr uint32_t kColumns = kScoreWarps * Memory::kRun;
+  LaunchKernel(stream, dim3((max_columns + kColumns - 1) / kColumns, launch.params.num_lists), kScoreWarps * 32,
+               sizeof(Memory), 1, ScoreKernel<kFormat, kDim, kPages>, launch);
 }
 
 template <UnitFormat kFormat>
-void ScoreKeysOf(Stream stream, const ScoreLaunch& launch, bool depends) {
+void ScoreKeysOf(Stream stream, const ScoreLaunch& launch) {
   const uint32_t max_columns = launch.params.max_keys;
   switch (launch.params.head_dim) {
     case 64:
-      return LaunchScore<kFormat, 64, false>(stream, launch, max_columns, depends);
+      return LaunchScore<kFormat, 64, false>(stream, launch, max_columns);
     case 96:
-      return LaunchScore<kFormat, 96, false>(stream, launch, max_columns, depends);
+      return LaunchScore<kFormat, 96, false>(stream, launch, max_columns);
     case 128:
-      return LaunchScore<kFormat, 128, false>(stream, launch, max_columns, depends);
+      return LaunchScore<kFormat, 128, false>(stream, launch, max_columns);
     case 256:
-      return LaunchScore<kFormat, 256, false>(stream, launch, max_columns, depends);
+      return LaunchScore<kFormat, 256, false>(stream, launch, max_columns);
   }
 }
 
-void ScoreKeys(Stream stream, const ScoreLaunch& launch, bool depends) {
-  launch.params.keys.dtype == Dtype::kF8 ? ScoreKeysOf<UnitFormat::kF8>(stream, launch, depends)
-                                         : ScoreKeysOf<UnitFormat::kBf16>(stream, launch, depends);
+void ScoreKeys(Stream stream, const ScoreLaunch& launch) {
+  launch.params.keys.dtype == Dtype::kF8 ? ScoreKeysOf<UnitFormat::kF8>(stream, launch)
+                                         : ScoreKeysOf<UnitFormat::kBf16>(stream, launch);
 }
 
 void ScorePageBounds(Stream stream, const ScoreLaunch& launch) {
@@ -177,13 +183,13 @@ void ScorePageBounds(Stream stream, const ScoreLaunch& launch) {
   const uint32_t pages = launch.params.max_keys / launch.params.pages.page_tokens;
   switch (launch.params.head_dim) {
     case 64:
-      return LaunchScore<kFormat, 128, true>(stream, launch, pages, false);
+      return LaunchScore<kFormat, 128, true>(stream, launch, pages);
     case 96:
-      return LaunchScore<kFormat, 192, true>(stream, launch, pages, false);
+      return LaunchScore<kFormat, 192, true>(stream, launch, pages);
     case 128:
-      return LaunchScore<kFormat, 256, true>(stream, launch, pages, false);
+      return LaunchScore<kFormat, 256, true>(stream, launch, pages);
     case 256:
-      return LaunchScore<kFormat, 512, true>(stream, launch, pages, false);
+      return LaunchScore<kFormat, 512, true>(stream, launch, pages);
   }
 }
 
@@ -192,7 +198,7 @@ void LaunchSelection(Stream stream, const SelectLaunch& launch, uint32_t max_col
                      void (*kernel)(SelectLaunch)) {
   const int lists = launch.params.num_lists, blocks = ClusterBlocksFor(lists, max_columns, 4096);
   LaunchKernel(stream, dim3(static_cast<unsigned>(lists * blocks)), kSelectThreads,
-               SelectMemory::Bytes(launch.capacity, launch.bitmap_words, by_mass), blocks, true, kernel, launch);
+               SelectMemory::Bytes(launch.capacity, launch.bitmap_words, by_mass), blocks, kernel, launch);
 }
 
 void Select(Stream stream, const SelectParams& params) {
@@ -206,7 +212,7 @@ void Select(Stream stream, const SelectParams& params) {
     ScorePageBounds(stream, plan.pages);
     LaunchSelection(stream, narrow, pages, false, CandidatesKernel);
   }
-  ScoreKeys(stream, plan.keys, two_stage);
+  ScoreKeys(stream, plan.keys);
   using enum ImportanceKind;
   LaunchSelection(stream, plan.select, params.max_keys, params.min_mass > 0,
                   params.aggregation == Aggregation::kSoftmaxSum ? SelectKernel<kSoftmaxSum>
@@ -231,19 +237,28 @@ void TopK(Stream stream, const float* values, int64_t stride, const SelectionLis
   const uint32_t capacity = CapacityFor(max_budget, max_keys);
   const int blocks = ClusterBlocksFor(num_lists, max_keys, 4096);
   LaunchKernel(stream, dim3(static_cast<unsigned>(num_lists * blocks)), kSelectThreads,
-               SelectMemory::Bytes(capacity, BitmapWords(max_keys), false), blocks, false, TopKKernel, values, stride,
-               lists, max_budget, capacity, selected, counts);
+               SelectMemory::Bytes(capacity, BitmapWords(max_keys), false), blocks, TopKKernel, values, stride, lists,
+               max_budget, capacity, selected, counts);
 }
 
 void Score(Stream stream, const SelectParams& params, float* scores, int64_t stride) {
-  ScoreKeys(stream,
-            {.params = params, .granules = {}, .scores = scores, .stride = stride, .parts = nullptr, .max_runs = 0},
-            false);
+  ScoreKeys(stream, {.params = params,
+                     .chained = false,
+                     .granules = {},
+                     .scores = scores,
+                     .stride = stride,
+                     .parts = nullptr,
+                     .max_runs = 0});
 }
 
 void ScorePages(Stream stream, const SelectParams& params, float* scores, int64_t stride) {
-  ScorePageBounds(
-      stream, {.params = params, .granules = {}, .scores = scores, .stride = stride, .parts = nullptr, .max_runs = 0});
+  ScorePageBounds(stream, {.params = params,
+                           .chained = false,
+                           .granules = {},
+                           .scores = scores,
+                           .stride = stride,
+                           .parts = nullptr,
+                           .max_runs = 0});
 }
 
 }  // namespace

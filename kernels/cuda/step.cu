@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/base/kv_layout.h"
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/flags.cuh"
 #include "kernels/cuda/step.h"
 
@@ -23,6 +24,7 @@ __device__ uint32_t SlotOf(const AttentionList& list, const uint32_t* pages, uin
 
 // Only this block writes what all blocks of the next kernel read.
 __global__ void AdvanceRows(const BeginStepParams p) {
+  WaitForInputs();
   const int row = threadIdx.x;
   if (row < p.num_rows) {
     const uint32_t position = p.next_positions[row];
@@ -38,6 +40,7 @@ __global__ void AdvanceRows(const BeginStepParams p) {
 }
 
 __global__ void AdvanceLists(const BeginStepParams p) {
+  WaitForInputs();
   const int item = blockIdx.x * blockDim.x + threadIdx.x;
   if (item >= p.num_layers * p.num_rows * p.num_kv_heads) return;
   const int head = item % p.num_kv_heads, row = item / p.num_kv_heads % p.num_rows;
@@ -67,6 +70,8 @@ __device__ void CopyWords(const uint4* from, uint4* to, int64_t words, int64_t f
 // The last block to have stored its part raises the flag: each block's stores are ordered before its arrival, and the
 // flag after the last arrival.
 __global__ void Publish(const PublishParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   const int64_t words = static_cast<int64_t>(p.row_bytes / sizeof(uint4));
   const int64_t stride = gridDim.x * static_cast<int64_t>(blockDim.x);
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < words * p.num_rows; i += stride) {
@@ -86,6 +91,8 @@ __global__ void Publish(const PublishParams p) {
 // A block stores its slice with all peers, then adds up the same slice of all ranks: blocks wait for their counterparts
 // alone.
 __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   const size_t words = p.elements / 4, stride = gridDim.x * size_t{kThreads};
   const size_t first = blockIdx.x * size_t{kThreads} + threadIdx.x;
   const auto* own = reinterpret_cast<const float4*>(p.partial);
@@ -121,6 +128,13 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   }
 }
 
+// The next launch may look at the lists behind its own wait for this one alone: it is let in when this has ended.
+__global__ void Swap(const SwapParams p) {
+  WaitForInputs();
+  StoreRelease(p.raise.flag, *p.raise.value);
+  WaitFor(p.wait, *p.wait.value);
+}
+
 __global__ void BeginChunk(const BeginChunkParams p) {
   const int item = blockIdx.x * blockDim.x + threadIdx.x;
   if (item >= p.num_rows * p.num_kv_heads) return;
@@ -153,6 +167,8 @@ __global__ void FillSlots(const FillSlotsParams p) {
 }
 
 __global__ void ScatterRows(const ScatterRowsParams p) {
+  WaitForInputs();
+  LetDependentsStart();
   const int row = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= p.num_rows || p.slots[row] == kNone) return;
   const int64_t words = p.row_bytes / sizeof(uint4), slot = p.slots[row];
@@ -166,19 +182,24 @@ int Blocks(int64_t threads) {
 }
 
 void LaunchBeginStep(Stream stream, const BeginStepParams& p) {
-  AdvanceRows<<<1, 64, 0, stream>>>(p);
-  AdvanceLists<<<Blocks(static_cast<int64_t>(p.num_layers) * p.num_rows * p.num_kv_heads), kThreads, 0, stream>>>(p);
+  LaunchDependent(AdvanceRows, {.grid = dim3(1), .threads = 64}, stream, p);
+  const int64_t lists = static_cast<int64_t>(p.num_layers) * p.num_rows * p.num_kv_heads;
+  LaunchDependent(AdvanceLists, {.grid = dim3(Blocks(lists)), .threads = kThreads}, stream, p);
 }
 
 void LaunchPublish(Stream stream, const PublishParams& p) {
   // A few blocks: a residual is at most a megabyte, and the step's own kernels run beside.
   const int blocks = std::clamp(Blocks(p.num_rows * static_cast<int64_t>(p.row_bytes / sizeof(uint4))), 1, 16);
-  Publish<<<blocks, kThreads, 0, stream>>>(p);
+  LaunchDependent(Publish, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
 }
 
 void LaunchAllReduce(Stream stream, const AllReduceParams& p) {
   const int blocks = std::clamp(Blocks(static_cast<int64_t>(p.elements / 4)), 1, kAllReduceBlocks);
-  AllReduce<<<blocks, kThreads, 0, stream>>>(p);
+  LaunchDependent(AllReduce, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
+}
+
+void LaunchSwap(Stream stream, const SwapParams& p) {
+  LaunchDependent(Swap, {.grid = dim3(1), .threads = 1}, stream, p);
 }
 
 void LaunchBeginChunk(Stream stream, const BeginChunkParams& p) {
@@ -192,13 +213,14 @@ void LaunchFillSlots(Stream stream, const FillSlotsParams& p) {
 }
 
 void LaunchScatterRows(Stream stream, const ScatterRowsParams& p) {
-  ScatterRows<<<Blocks(p.num_rows * int64_t{32}), kThreads, 0, stream>>>(p);
+  LaunchDependent(ScatterRows, {.grid = dim3(Blocks(p.num_rows * int64_t{32})), .threads = kThreads}, stream, p);
 }
 
 }  // namespace
 
 const StepKernels kStepKernels = {.begin_step = LaunchBeginStep,
                                   .publish = LaunchPublish,
+                                  .swap = LaunchSwap,
                                   .all_reduce = LaunchAllReduce,
                                   .begin_chunk = LaunchBeginChunk,
                                   .fill_slots = LaunchFillSlots,

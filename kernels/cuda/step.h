@@ -4,6 +4,7 @@
 
 #include "common/base/dtype.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/cache.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/stream.h"
@@ -124,9 +125,17 @@ struct ScatterRowsParams {
   float* slot_scales = nullptr;  // [num_slots][2]
 };
 
+// Tells a peer that what this stream has done so far is there for it, then waits for what it has to say: a raise and a
+// wait in one launch.
+struct SwapParams {
+  RaiseParams raise;
+  WaitParams wait;
+};
+
 struct StepKernels {
   void (*begin_step)(Stream, const BeginStepParams&);
   void (*publish)(Stream, const PublishParams&);
+  void (*swap)(Stream, const SwapParams&);
   void (*all_reduce)(Stream, const AllReduceParams&);
   void (*begin_chunk)(Stream, const BeginChunkParams&);
   void (*fill_slots)(Stream, const FillSlotsParams&);

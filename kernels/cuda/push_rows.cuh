@@ -6,21 +6,16 @@
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/flags.cuh"
 
-// Moves rows out of blocks: into slots (push) or one after the other (gather). The rows of all lists are numbered
-// through and dealt out to all warps in small groups, so that one long list uses the whole device too, and all warps
-// together write one window of the output at a time. Rows are read and written once: they are first to leave the
-// caches.
+// Pushes rows out of blocks into slots. The rows of all lists are numbered through and dealt out to all warps in small
+// groups, so that one long list uses the whole device too. Rows are read and written once: they are the first to leave
+// the caches.
 namespace winnow::cuda {
 
-inline constexpr int kMoveThreads = 256;
-inline constexpr int kMoveWarps = kMoveThreads / 32;
-inline constexpr int kMoveUnroll = 4;  // accesses of 16 bytes that each lane has under way
-inline constexpr int kMoveGroup = 4;   // neighbouring rows that a warp takes together
-inline constexpr int kMaxMovedLists = 2048;
-
-struct GatherOut {
-  uint8_t* rows;  // [num_lists, max_count, row_bytes]
-};
+inline constexpr int kPushThreads = 256;
+inline constexpr int kPushWarps = kPushThreads / 32;
+inline constexpr int kPushUnroll = 4;  // accesses of 16 bytes that each lane has under way
+inline constexpr int kPushGroup = 4;   // neighbouring rows that a warp takes together
+inline constexpr int kMaxPushedLists = 2048;
 
 // Sum of a warp's values up to each lane's.
 __device__ inline uint32_t SumUpTo(uint32_t value) {
@@ -79,34 +74,27 @@ __device__ inline uint32_t FindList(const uint32_t* ends, uint32_t num_lists, ui
 }
 
 // Row `row` of list `list`: where it is, as a row number of the pool, and where it goes.
-struct MovedRow {
+struct PushedRow {
   uint32_t stored;
   uint8_t* to;
 };
-template <bool kGather>
-__device__ inline MovedRow Locate(const PushParams& p, const GatherOut& out, uint32_t list, uint32_t row) {
+__device__ inline PushedRow Locate(const PushParams& p, uint32_t list, uint32_t row) {
   const size_t entry = static_cast<size_t>(list) * p.max_budget + row;
   const uint32_t position = p.missing[entry];
   const uint32_t block = p.blocks[p.lists[list].first_block + position / kBlockTokens];
-  MovedRow moved = {block * kBlockTokens + position % kBlockTokens, nullptr};
-  if constexpr (kGather) {
-    moved.to = out.rows + entry * p.row_bytes;
-  } else {
-    const PushTarget target = p.targets[list];
-    const uint32_t local = target.pool_base + p.missing_indices[entry];
-    const size_t slot =
-        static_cast<size_t>(target.pages[local / kSlotPageTokens]) * kSlotPageTokens + local % kSlotPageTokens;
-    moved.to = static_cast<uint8_t*>(target.slot_pool) + slot * p.row_bytes;
-  }
-  return moved;
+  const PushTarget target = p.targets[list];
+  const uint32_t local = target.pool_base + p.missing_indices[entry];
+  const size_t slot =
+      static_cast<size_t>(target.pages[local / kSlotPageTokens]) * kSlotPageTokens + local % kSlotPageTokens;
+  return {block * kBlockTokens + position % kBlockTokens, static_cast<uint8_t*>(target.slot_pool) + slot * p.row_bytes};
 }
 
 // The selection lists, four words a thread, by the threads that are last to get a row.
 __device__ inline void SendSelection(const PushParams& p) {
-  const uint32_t threads = gridDim.x * kMoveThreads;
+  const uint32_t threads = gridDim.x * kPushThreads;
   const uint32_t fours = (p.max_budget + 3) / 4;
   const bool wide = p.max_budget % 4 == 0;
-  for (uint32_t task = (gridDim.x - 1 - blockIdx.x) * kMoveThreads + threadIdx.x; task < p.num_lists * fours;
+  for (uint32_t task = (gridDim.x - 1 - blockIdx.x) * kPushThreads + threadIdx.x; task < p.num_lists * fours;
        task += threads) {
     const uint32_t list = task / fours, first = task % fours * 4, count = p.counts[list];
     if (first == 0) p.peer_counts[static_cast<size_t>(list) * p.peer_count_stride] = count;
@@ -122,9 +110,9 @@ __device__ inline void SendSelection(const PushParams& p) {
 }
 
 // kVectors: 16-byte vectors of a row; 0: row_bytes says how many.
-template <bool kGather, int kVectors>
-__global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, const GatherOut out) {
-  __shared__ uint32_t shared_ends[kMaxMovedLists];
+template <int kVectors>
+__global__ void __launch_bounds__(kPushThreads, 4) PushRows(const PushParams p) {
+  __shared__ uint32_t shared_ends[kMaxPushedLists];
   WaitForInputs();
   LetDependentsStart();
   const uint32_t raised = p.raise.flag != nullptr ? *p.raise.value : 0;
@@ -132,32 +120,32 @@ __global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, 
   const bool few = p.num_lists <= 32;
   uint32_t* const ends = shared_ends + (few ? threadIdx.x / 32 * 32 : 0);
   const uint32_t total = few ? AddUpFewCounts(p.missing_counts, p.num_lists, ends)
-                             : AddUpCounts<kMoveThreads>(p.missing_counts, p.num_lists, ends);
+                             : AddUpCounts<kPushThreads>(p.missing_counts, p.num_lists, ends);
   // Neighbouring groups lie on different multiprocessors, so that a small delta uses many.
-  const uint32_t warps = gridDim.x * kMoveWarps, warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+  const uint32_t warps = gridDim.x * kPushWarps, warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
   const uint32_t vectors = kVectors > 0 ? kVectors : p.row_bytes / 16;
   const uint8_t* const pool = static_cast<const uint8_t*>(p.row_pool);
-  // A lane looks up one of 32 rows, which are groups of neighbours; the next 32 while these are moved.
-  MovedRow next = {};
+  // A lane looks up one of 32 rows, which are groups of neighbours; the next 32 while these are pushed.
+  PushedRow next = {};
   uint32_t next_rows = 0;
   const auto look_up = [&](uint32_t chunk) {
     const uint32_t number =
-        ((chunk * (32 / kMoveGroup) + lane / kMoveGroup) * warps + warp) * kMoveGroup + lane % kMoveGroup;
+        ((chunk * (32 / kPushGroup) + lane / kPushGroup) * warps + warp) * kPushGroup + lane % kPushGroup;
     next_rows = __popc(__ballot_sync(~0u, number < total));
     if (number >= total) return;
     const uint32_t list = FindList(ends, p.num_lists, number);
-    next = Locate<kGather>(p, out, list, number - (list > 0 ? ends[list - 1] : 0));
+    next = Locate(p, list, number - (list > 0 ? ends[list - 1] : 0));
   };
   look_up(0);
   for (uint32_t chunk = 1; next_rows > 0; ++chunk) {
-    const MovedRow own = next;
+    const PushedRow own = next;
     const uint32_t rows = next_rows;
     look_up(chunk);
     const uint32_t items = rows * vectors;
-    for (uint32_t first = 0; first < items; first += 32 * kMoveUnroll) {
-      uint4 data[kMoveUnroll];
+    for (uint32_t first = 0; first < items; first += 32 * kPushUnroll) {
+      uint4 data[kPushUnroll];
 #pragma unroll
-      for (int i = 0; i < kMoveUnroll; ++i) {
+      for (int i = 0; i < kPushUnroll; ++i) {
         const uint32_t item = first + 32 * i + lane;
         const uint32_t stored = __shfl_sync(~0u, own.stored, item / vectors);
         if (item < items) {
@@ -166,7 +154,7 @@ __global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, 
         }
       }
 #pragma unroll
-      for (int i = 0; i < kMoveUnroll; ++i) {
+      for (int i = 0; i < kPushUnroll; ++i) {
         const uint32_t item = first + 32 * i + lane;
         uint8_t* const to =
             reinterpret_cast<uint8_t*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(own.to), item / vectors));
@@ -174,7 +162,6 @@ __global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, 
       }
     }
   }
-  if (kGather) return;
   if (p.peer_pool_indices != nullptr) SendSelection(p);
   if (p.pushed_rows != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
     *p.pushed_rows += total;  // launches that share a counter follow each other
@@ -184,8 +171,7 @@ __global__ void __launch_bounds__(kMoveThreads, 4) MoveRows(const PushParams p, 
   __syncthreads();
   if (threadIdx.x != 0) return;
   FenceSystem();
-  if (atomicAdd(p.done_ctas, 1) != gridDim.x - 1) return;
-  *p.done_ctas = 0;
+  if (atomicInc(p.done_ctas, gridDim.x - 1) != gridDim.x - 1) return;  // goes round to 0 for the next launch
   StoreRelease(p.raise.flag, raised);
 }
 
