@@ -6,8 +6,8 @@ target_compile_definitions(bench_tasks PRIVATE WINNOW_SOURCE_DIR="${PROJECT_SOUR
 # What is done with answers: files, statistics, plots.
 winnow_library(bench_answers
   SRCS quality/answer_record.cc quality/answer_summary.cc quality/csv.cc quality/paired_statistics.cc
-       quality/quality_plots.cc quality/svg_plot.cc
-  DEPS common_base absl::str_format)
+       quality/quality_plots.cc
+  DEPS cmd_svg_plot common_base absl::str_format)
 
 winnow_library(bench_quality
   SRCS quality/forced_decoder.cc quality/hosted_cache_rank.cc quality/quality_model.cc quality/saved_prompt.cc

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 struct RawStream {
   double sent_s = 0;
   std::vector<std::pair<double, std::string>> events;
-  e2e::HttpReply reply;
+  HttpReply reply;
 };
 
 absl::StatusOr<TimedStream> Parse(const RawStream& raw, size_t max_tokens) {
@@ -47,7 +47,7 @@ absl::StatusOr<TimedStream> Parse(const RawStream& raw, size_t max_tokens) {
 
 absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
                                                     const std::vector<e2e::TokenIds>& prompts, int max_tokens) {
-  const e2e::HttpClient client(http_address, std::chrono::minutes(5));
+  const HttpClient client(http_address, std::chrono::minutes(5));
   std::vector<RawStream> raw(prompts.size());
   const auto start = Clock::now();
   const auto now_s = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };

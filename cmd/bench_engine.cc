@@ -12,11 +12,6 @@
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "usage: winnow bench COMMAND\n\n"
-    "  engine    time decode steps and prefill of a model of random weights on GPUs, part by part\n\n"
-    "`winnow bench engine --help` lists its options.\n";
-
 void PrintDecode(const DecodeMeasurement& result) {
   std::printf("%-14s B %2d  %9.1f us  floor %9.1f us  %5.2f x  %8.0f tokens/s", DecodeModeName(result.mode),
               result.batch, result.step_us, result.floor_us, result.step_us / result.floor_us,
@@ -70,6 +65,8 @@ absl::Status Run(const BenchEngineOptions& options, const BenchEnginePlan& plan)
   return out.good() ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", options.out));
 }
 
+}  // namespace
+
 int BenchEngineMain(const Arguments& arguments) {
   BenchEngineOptions options;
   if (const auto code = ParseCommandLine("bench engine", "[--option=value ...]", arguments, options)) return *code;
@@ -77,23 +74,6 @@ int BenchEngineMain(const Arguments& arguments) {
   if (!plan.ok()) return Fail("bench engine", plan.status(), 2);
   const absl::Status status = Run(options, *plan);
   return status.ok() ? 0 : Fail("bench engine", status, absl::IsNotFound(status) ? 2 : 1);
-}
-
-}  // namespace
-
-int BenchMain(const Arguments& arguments) {
-  if (arguments.empty()) {
-    std::fputs(kUsage, stderr);
-    return 2;
-  }
-  const std::string& name = arguments.front();
-  if (name == "--help" || name == "-h" || name == "help") {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  if (name == "engine") return BenchEngineMain(Arguments(arguments.begin() + 1, arguments.end()));
-  std::fprintf(stderr, "winnow bench: unknown command \"%s\"; there is: engine\n", name.c_str());
-  return 2;
 }
 
 }  // namespace winnow

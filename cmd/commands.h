@@ -15,10 +15,13 @@ int InferenceRankMain(const Arguments& arguments);
 int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
 int TimelineMain(const Arguments& arguments);
+int BenchMain(const Arguments& arguments);
+int BenchEngineMain(const Arguments& arguments);
+int BenchServeMain(const Arguments& arguments);
+int PlanMain(const Arguments& arguments);
 int SelectionMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
 int ProfileHeadsMain(const Arguments& arguments);
-int BenchMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 
 }  // namespace winnow

@@ -19,6 +19,8 @@ ABSL_DECLARE_FLAG(std::string, demo_golden);
 ABSL_DECLARE_FLAG(int, device);
 ABSL_FLAG(std::string, serve_model, "",
           "model to time in the section serve, for example synthetic:qwen3-14b; empty: demo");
+ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
+          "that are timed in the section serve");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
 
 namespace winnow {
@@ -108,7 +110,7 @@ void CheckDense(GpuContext& gpu) {
   int wrong = 0, equal = 0;
   for (const GoldenCase& item : cases) {
     const Completion completion =
-        Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
+        e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
     if (!completion.ok()) return gpu.report.Fail("serve dense " + item.name, completion.error);
     wrong += CountWrong(completion.ids, item.greedy, item.margin);
     equal += completion.ids == item.greedy;
@@ -131,7 +133,7 @@ std::vector<std::vector<Answer>> AnswersOf(GpuContext& gpu, const Cluster& clust
     for (const GoldenCase& item : cases) {
       Json request = RequestFor(selection, item.prompt);
       if (with_margins) request["logprobs"] = 2;
-      const Completion completion = Complete(cluster.http(), request);
+      const Completion completion = e2e::Complete(cluster.http(), request);
       if (!completion.ok()) {
         gpu.report.Fail(absl::StrCat("serve ", selection, " ", item.name), completion.error);
         return {};
@@ -172,7 +174,7 @@ void CheckSelections(GpuContext& gpu) {
   for (const char* selection : kSelections) {
     for (const GoldenCase& item : cases) {
       together.push_back(std::async(std::launch::async, [&, selection] {
-        return Complete((*cluster)->http(), RequestFor(selection, item.prompt));
+        return e2e::Complete((*cluster)->http(), RequestFor(selection, item.prompt));
       }));
     }
   }
@@ -216,7 +218,7 @@ Times TimeBatch(const Cluster& cluster, const std::string& selection, const Toke
       Json request = RequestFor(selection, own);
       request["max_tokens"] = tokens;
       std::vector<Stamp> stamps;
-      StreamCompletion(cluster.http(), request, [&](size_t count) {
+      e2e::StreamCompletion(cluster.http(), request, [&](size_t count) {
         stamps.push_back({Clock::now(), count});
         return true;
       });
@@ -253,7 +255,7 @@ void Bench(GpuContext& gpu) {
   TokenIds prompt(absl::GetFlag(FLAGS_serve_prompt));
   for (uint32_t& id : prompt) id = static_cast<uint32_t>(gpu.random() % 4000);
   constexpr int kLong = 96;
-  for (const char* selection : {"dense", "async-token", "winnow"}) {
+  for (const std::string& selection : absl::GetFlag(FLAGS_serve_selections)) {
     for (const int batch : {1, 8}) {
       const Times times = TimeBatch(**cluster, selection, prompt, batch, kLong);
       gpu.report.Note(absl::StrCat("serve ", model.empty() ? "demo" : model, ", ", selection, ", ", batch, " x ",

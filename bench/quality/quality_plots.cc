@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "bench/quality/svg_plot.h"
+#include "cmd/svg_plot.h"
 
 namespace winnow {
 namespace {

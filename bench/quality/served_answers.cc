@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "tests/e2e/http_client.h"
+#include "cmd/http_client.h"
+#include "tests/e2e/json.h"
 
 namespace winnow {
 namespace {
@@ -12,7 +13,7 @@ using e2e::Json;
 // Room for an answer that goes wrong; a right one ends by itself.
 constexpr size_t kSpareTokens = 8;
 
-absl::Status Refusal(const TaskPrompt& prompt, const e2e::HttpReply& reply) {
+absl::Status Refusal(const TaskPrompt& prompt, const HttpReply& reply) {
   const std::string what = absl::StrCat("prompt ", prompt.id, ": ", reply.body);
   if (reply.status == 0) return absl::UnavailableError(what);
   return absl::FailedPreconditionError(absl::StrCat(what, " (HTTP ", reply.status, ")"));
@@ -29,14 +30,14 @@ double Stat(const Json& usage, const char* name) {
 }  // namespace
 
 absl::StatusOr<AnswerRecord> ServedAnswers::Ask(const TaskPrompt& prompt, const SpecChoice& choice) const {
-  const e2e::HttpClient client(address_, std::chrono::minutes(10));
-  const e2e::HttpReply tokenized = client.Post("/tokenize", {{"prompt", prompt.answer}, {"add_special_tokens", false}});
+  const HttpClient client(address_, std::chrono::minutes(10));
+  const HttpReply tokenized = client.Post("/tokenize", {{"prompt", prompt.answer}, {"add_special_tokens", false}});
   if (tokenized.status != 200) return Refusal(prompt, tokenized);
   const std::vector<uint32_t> want = tokenized.json().at("tokens").get<std::vector<uint32_t>>();
 
   Json selection = {{"selection", choice.name}};
   if (choice.budget() > 0) selection["budget"] = choice.budget();
-  const e2e::HttpReply reply =
+  const HttpReply reply =
       client.Post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", prompt.prompt}}}},
                                            {"temperature", 0},
                                            {"max_tokens", want.size() + kSpareTokens},

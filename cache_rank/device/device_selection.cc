@@ -168,6 +168,7 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
                                .max_pool_slots = store_->shape().pool_slots,
+                               .max_positions = store_->shape().max_positions,
                                .plan_ptr = plan_->plan(),
                                .pool_indices = delta(layer).pool_indices,
                                .missing = delta(layer).missing,

@@ -15,7 +15,8 @@ namespace {
 
 // Counters come first and their room is the same for all parameters, so that partial results never lie where a later
 // launch has its counters.
-constexpr size_t kCounterBytes = 64 * 256 * sizeof(uint32_t);  // rows, kv heads
+constexpr size_t kUnitCounters = 2;
+constexpr size_t kCounterBytes = (64 * 256 + 64) * sizeof(uint32_t);  // of rows and kv heads, and of units
 
 int NumLists(const DecodeAttentionParams& params) {
   return params.num_rows * params.num_kv_heads;
@@ -48,7 +49,7 @@ Plan MakePlan(const DecodeAttentionParams& params) {
   const uint32_t num_lists = NumLists(params);
   const bool cluster = params.unit_level < 0 ? num_lists <= kFewLists && params.max_count <= kShortList
                                              : params.unit_level == kClustered;
-  if (cluster && HasLargeClusters()) return {kSplit, kClusterUnits, true};
+  if (cluster && params.head_dim <= 128 && HasLargeClusters()) return {kSplit, kClusterUnits, true};
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {
     while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;
@@ -78,7 +79,8 @@ void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
   launch.num_lists = NumLists(params);
   launch.max_units = plan.units;
   launch.clustered = plan.clustered;
-  launch.counters = static_cast<uint32_t*>(params.scratch);
+  launch.unit_counters = static_cast<uint32_t*>(params.scratch);
+  launch.counters = launch.unit_counters + kUnitCounters;
   launch.partials = reinterpret_cast<float*>(static_cast<char*>(params.scratch) + kCounterBytes);
   switch (params.kv_dtype) {
     case Dtype::kBf16:

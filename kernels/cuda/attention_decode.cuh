@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention_products.cuh"
 #include "kernels/cuda/attention_state.cuh"
 #include "kernels/cuda/attention_stream.cuh"
+#include "kernels/cuda/attention_units.cuh"
 
 // Decode attention: a thread block takes units of lists, one after the other. One warp streams their rows through
 // shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
@@ -17,9 +18,10 @@ struct DecodeLaunch {
   bool clustered;  // the blocks of a list, max_units of them, are a cluster
   uint32_t num_stages;
   uint32_t num_lists;
-  uint32_t max_units;  // of a list
-  uint32_t* counters;  // [lists] units that have written their partial result
-  float* partials;     // [lists][max_units][kPartialFloats]
+  uint32_t max_units;       // of a list
+  uint32_t* unit_counters;  // [2], of UnitTurns
+  uint32_t* counters;       // [lists] units that have written their partial result
+  float* partials;          // [lists][max_units][kPartialFloats]
 };
 
 __device__ inline float MaxOverQuads(float x) {
@@ -56,7 +58,7 @@ class DecodeBlock {
     const ListCut cut(list.count(), Shape::kChunkRows);
     const uint32_t units = cut.units(launch_.level);
     State result;
-    if (launch_.clustered) {
+    if constexpr (Shape::kClustered) {
       if (unit < units) Attend(list.count(), cut, unit, result);
       MergeInCluster(list_index, result);
       return;
@@ -257,7 +259,7 @@ class DecodeBlock {
 
   __device__ void Merge(uint32_t list_index, uint32_t units, State& result) {
     ListFold<State> fold(launch_.level);
-    constexpr int kBatch = Shape::kWarpTiles == 1 ? 8 : 4;  // reads under way at once
+    constexpr int kBatch = Shape::kWarpTiles <= 2 ? 4 : 2;  // reads under way at once
     for (uint32_t first = 0; first < units; first += kBatch) {
       State parts[kBatch];
 #pragma unroll
@@ -406,12 +408,13 @@ __global__ void __launch_bounds__(DecodeShape<kHeadDim, kDtype, kTeams>::kThread
   using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   typename Shape::Shared& shared = *reinterpret_cast<typename Shape::Shared*>(shared_bytes);
-  if (launch.clustered) ArriveInCluster();
+  if constexpr (Shape::kClustered) ArriveInCluster();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kMaxStages; ++stage) {
       InitBarrier(SharedAddress(&shared.full[stage]), kStreamWarps * 32);
       InitBarrier(SharedAddress(&shared.empty[stage]), Shape::kWarps);
     }
+    shared.units.Init(Shape::kThreads / 32);
     asm volatile("fence.proxy.async;" ::: "memory");
   }
   __syncthreads();
@@ -420,22 +423,31 @@ __global__ void __launch_bounds__(DecodeShape<kHeadDim, kDtype, kTeams>::kThread
   if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
   WaitForKernelBefore();
-  const uint32_t step = launch.clustered ? launch.num_lists * launch.max_units : gridDim.x;
-  if (threadIdx.x / 32 >= Shape::kWarps) {
-    RowStream<kHeadDim, kDtype, kTeams> stream(launch.params, shared, launch.num_stages);
-    for (uint32_t i = first; i < launch.num_lists * launch.max_units; i += step) {
-      SendUnit<kHeadDim, kDtype, kTeams>(launch, stream, i / launch.max_units, i % launch.max_units);
-    }
-    if (launch.clustered) {
+  const bool streams = threadIdx.x / 32 >= Shape::kWarps;
+  if constexpr (Shape::kClustered) {
+    if (streams) {
+      RowStream<kHeadDim, kDtype, kTeams> stream(launch.params, shared, launch.num_stages);
+      SendUnit<kHeadDim, kDtype, kTeams>(launch, stream, blockIdx.y, blockIdx.x);
       __syncwarp();
       WaitForCluster();
       ArriveInCluster();
       WaitForCluster();
+    } else {
+      DecodeBlock<kHeadDim, kDtype, kTeams> block(launch, shared);
+      block.Run(blockIdx.y, blockIdx.x);
     }
   } else {
-    DecodeBlock<kHeadDim, kDtype, kTeams> block(launch, shared);
-    for (uint32_t i = first; i < launch.num_lists * launch.max_units; i += step) {
-      block.Run(i / launch.max_units, i % launch.max_units);
+    UnitTurns turns(shared.units, launch.unit_counters, launch.num_lists * launch.max_units,
+                    threadIdx.x / 32 == Shape::kWarps);
+    if (streams) {
+      RowStream<kHeadDim, kDtype, kTeams> stream(launch.params, shared, launch.num_stages);
+      for (; turns.HasUnit(); turns.Next()) {
+        SendUnit<kHeadDim, kDtype, kTeams>(launch, stream, turns.unit() / launch.max_units,
+                                           turns.unit() % launch.max_units);
+      }
+    } else {
+      DecodeBlock<kHeadDim, kDtype, kTeams> block(launch, shared);
+      for (; turns.HasUnit(); turns.Next()) block.Run(turns.unit() / launch.max_units, turns.unit() % launch.max_units);
     }
   }
 }

@@ -23,8 +23,8 @@ inline int NumMultiprocessors() {
 template <int kHeadDim, Dtype kDtype, int kTeams>
 void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
   using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
-  launch.num_stages = Shape::Stages(launch.clustered);
-  const int shared_bytes = Shape::SharedBytes(launch.clustered);
+  launch.num_stages = Shape::Stages();
+  const int shared_bytes = Shape::SharedBytes();
   const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype, kTeams>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   cudaLaunchAttribute attributes[2];

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention_lists.cuh"
+#include "kernels/cuda/attention_units.cuh"
 
 namespace winnow::cuda {
 
@@ -19,6 +20,7 @@ inline constexpr int kClusterUnits = 16;  // thread blocks of a cluster, where a
 template <int kHeadDim, Dtype kDtype, int kTeams>
 struct DecodeShape {
   static constexpr bool kScaled = kDtype != Dtype::kBf16;
+  static constexpr bool kClustered = kTeams == 1 && kHeadDim <= 128;
   static constexpr int kWarps = kTeams * kTeamWarps;
   static constexpr int kThreads = (kWarps + kStreamWarps) * 32;
   static constexpr int kHalfBytes = kDtype == Dtype::kI4 ? kHeadDim / 2 : kHeadDim * (kDtype == Dtype::kBf16 ? 2 : 1);
@@ -54,6 +56,7 @@ struct DecodeShape {
     Exchange exchange[2];
     uint64_t full[kMaxStages];   // the batch has come
     uint64_t empty[kMaxStages];  // its room is free again
+    UnitBoard units;
     uint32_t arrived;
 
     __device__ unsigned char* stage(uint32_t index) {
@@ -62,15 +65,15 @@ struct DecodeShape {
     __device__ Inbox& inbox(uint32_t num_stages) { return *reinterpret_cast<Inbox*>(stage(num_stages)); }
   };
   // Thread blocks of a multiprocessor, which has 227 KiB for them, each taking 1 KiB more than it asks for.
-  static constexpr int kBlocks = kTeams == 1 && kHeadDim <= 128 ? 2 : 1;
-  static constexpr int Stages(bool clustered) {
-    const int room = 227 * 1024 / kBlocks - 1024 - sizeof(Shared) - (clustered ? sizeof(Inbox) : 0);
+  static constexpr int kBlocks = kClustered ? 2 : 1;
+  static constexpr int Stages() {
+    const int room = 227 * 1024 / kBlocks - 1024 - sizeof(Shared) - (kClustered ? sizeof(Inbox) : 0);
     return room / kStageBytes < kMaxStages ? room / kStageBytes : kMaxStages;
   }
-  static constexpr int SharedBytes(bool clustered) {
-    return sizeof(Shared) + Stages(clustered) * kStageBytes + (clustered ? sizeof(Inbox) : 0);
+  static constexpr int SharedBytes() {
+    return sizeof(Shared) + Stages() * kStageBytes + (kClustered ? sizeof(Inbox) : 0);
   }
-  static_assert(Stages(true) >= 2);
+  static_assert(Stages() >= 2);
 
   // A partial result in scratch: the fragments of one head_dim, then (m, l) of each head.
   static constexpr size_t kPartialFloats = kFragments * 4 + 2 * kMaxGroup;

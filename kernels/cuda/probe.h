@@ -6,10 +6,12 @@
 
 namespace winnow::cuda {
 
-// What a GPU's memory gives: floors of measured times are computed from it.
+// Plain streams through memory: the rates that floors are computed from. (A device-to-device copy by the copy engines
+// is no measure of it: on an H200 it reaches two thirds.)
 struct ProbeKernels {
-  // Reads `bytes` (a multiple of 16) once, as fast as a simple kernel can; *sum keeps the loads alive.
-  void (*read)(Stream, const void* data, size_t bytes, uint32_t* sum);
+  // Reads everything once; `sink` (one word) is never really written. `bytes` is a multiple of 16.
+  void (*read)(Stream, const void* data, size_t bytes, uint32_t* sink);
+  void (*copy)(Stream, void* to, const void* from, size_t bytes);
 };
 extern const ProbeKernels kProbeKernels;
 

@@ -6,8 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "cmd/http_client.h"
 #include "common/base/status.h"
-#include "tests/e2e/http_client.h"
+#include "tests/e2e/json.h"
 #include "tests/e2e/process.h"
 
 namespace winnow::e2e {

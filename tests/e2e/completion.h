@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/e2e/http_client.h"
+#include "cmd/http_client.h"
+#include "tests/e2e/json.h"
 
 namespace winnow::e2e {
 

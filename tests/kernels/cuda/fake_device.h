@@ -19,6 +19,14 @@ class FakeMemory final : public DeviceMemory {
   std::vector<uint8_t> bytes_;
 };
 
+// Of streams that do everything at once: it has always happened.
+class FakeEvent final : public Event {
+ public:
+  void Record(Stream) override {}
+  void Hold(Stream) override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
+};
+
 // A device without a GPU: memory of the host, and streams that do everything at once. A peer's memory cannot be mapped
 // really; what Import gives is memory of its own.
 class FakeDevice final : public Device {
@@ -37,6 +45,8 @@ class FakeDevice final : public Device {
   void CopyAsync(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
   void FillAsync(void* to, int byte, size_t bytes, Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
+  absl::Status SynchronizeAll() override { return absl::OkStatus(); }
+  std::unique_ptr<Event> NewEvent() override { return std::make_unique<FakeEvent>(); }
   absl::Status CheckLaunches() override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream, const std::function<void(Stream)>&) override {
     return absl::UnimplementedError("no graphs");

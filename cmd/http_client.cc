@@ -1,4 +1,4 @@
-#include "tests/e2e/http_client.h"
+#include "cmd/http_client.h"
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
@@ -6,7 +6,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 
-namespace winnow::e2e {
+namespace winnow {
 namespace {
 
 namespace beast = boost::beast;
@@ -16,10 +16,11 @@ using Tcp = boost::asio::ip::tcp;
 // One request and its answer. Asynchronous underneath, because only that has timeouts.
 class Exchange {
  public:
-  Exchange(const std::string& address, std::chrono::milliseconds patience)
+  Exchange(const std::string& address, std::chrono::milliseconds patience, const std::string& api_key)
       : host_(address.substr(0, address.rfind(':'))),
         port_(address.substr(address.rfind(':') + 1)),
         patience_(patience),
+        api_key_(api_key),
         stream_(context_) {
     parser_.body_limit(uint64_t{1} << 30);
   }
@@ -32,6 +33,7 @@ class Exchange {
     http::request<http::string_body> request(http::string_to_verb({method.data(), method.size()}), path, 11);
     request.set(http::field::host, host_ + ":" + port_);
     request.set(http::field::content_type, "application/json");
+    if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
     request.keep_alive(false);
     request.body() = body;
     request.prepare_payload();
@@ -66,6 +68,7 @@ class Exchange {
 
   const std::string host_, port_;
   const std::chrono::milliseconds patience_;
+  const std::string api_key_;
   boost::asio::io_context context_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
@@ -80,7 +83,7 @@ HttpReply Failed(const Exchange& exchange) {
 }  // namespace
 
 HttpReply HttpClient::Send(std::string_view method, const std::string& path, std::string_view body) const {
-  Exchange exchange(address_, patience_);
+  Exchange exchange(address_, patience_, api_key_);
   if (exchange.Send(method, path, body)) return Failed(exchange);
   while (exchange.ReadSome()) {
   }
@@ -88,9 +91,9 @@ HttpReply HttpClient::Send(std::string_view method, const std::string& path, std
   return {static_cast<int>(exchange.response().result_int()), exchange.response().body()};
 }
 
-HttpReply HttpClient::Stream(const std::string& path, const Json& body,
+HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body,
                              const std::function<bool(std::string_view)>& on_event) const {
-  Exchange exchange(address_, patience_);
+  Exchange exchange(address_, patience_, api_key_);
   if (exchange.Send("POST", path, body.dump())) return Failed(exchange);
   const http::response<http::string_body>& response = exchange.response();
   const int status = static_cast<int>(response.result_int());
@@ -110,4 +113,4 @@ HttpReply HttpClient::Stream(const std::string& path, const Json& body,
   return {status, events ? "" : response.body()};
 }
 
-}  // namespace winnow::e2e
+}  // namespace winnow

@@ -5,35 +5,36 @@
 #include <string>
 #include <string_view>
 
-namespace winnow::e2e {
-
-using Json = nlohmann::json;
+namespace winnow {
 
 struct HttpReply {
   int status = 0;  // 0: no answer, and `body` says why
   std::string body;
   // The body as JSON; null when it is none.
-  Json json() const { return Json::parse(body, nullptr, /*allow_exceptions=*/false); }
+  nlohmann::json json() const { return nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false); }
 };
 
 // A blocking HTTP client with one connection per request. Thread-safe. Nothing comes for `patience`: status 0.
 class HttpClient {
  public:
-  explicit HttpClient(std::string address, std::chrono::milliseconds patience = std::chrono::seconds(120))
-      : address_(std::move(address)), patience_(patience) {}
+  // `api_key`, where there is one, goes along as a bearer token.
+  explicit HttpClient(std::string address, std::chrono::milliseconds patience = std::chrono::seconds(120),
+                      std::string api_key = "")
+      : address_(std::move(address)), patience_(patience), api_key_(std::move(api_key)) {}
 
   HttpReply Get(const std::string& path) const { return Send("GET", path, ""); }
-  HttpReply Post(const std::string& path, const Json& body) const { return Send("POST", path, body.dump()); }
+  HttpReply Post(const std::string& path, const nlohmann::json& body) const { return Send("POST", path, body.dump()); }
   HttpReply Send(std::string_view method, const std::string& path, std::string_view body) const;
 
   // Calls `on_event` with the data of each server-sent event as it comes, "[DONE]" included; when it answers false, the
   // connection is closed there and then. The body of the reply is only filled for answers that are no event stream.
-  HttpReply Stream(const std::string& path, const Json& body,
+  HttpReply Stream(const std::string& path, const nlohmann::json& body,
                    const std::function<bool(std::string_view)>& on_event) const;
 
  private:
   const std::string address_;
   const std::chrono::milliseconds patience_;
+  const std::string api_key_;
 };
 
-}  // namespace winnow::e2e
+}  // namespace winnow

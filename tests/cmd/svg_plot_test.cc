@@ -1,4 +1,4 @@
-#include "bench/quality/svg_plot.h"
+#include "cmd/svg_plot.h"
 
 #include <gmock/gmock.h>
 

@@ -1,0 +1,138 @@
+#include <cstdio>
+#include <fstream>
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/load/load_run.h"
+#include "cmd/load/report.h"
+#include "cmd/load/trace_file.h"
+
+namespace winnow {
+namespace {
+
+constexpr char kUsage[] =
+    "[--option=value ...]\n\n"
+    "Sends a workload to a running server, streams the answers and prints latency, throughput and goodput. Prompts "
+    "are\n"
+    "made-up token ids, answers are greedy and of the length that was asked for. Any server with OpenAI's\n"
+    "/v1/completions can be measured with --protocol=http.\n";
+
+enum class Protocol : uint8_t { kHttp, kGrpc };
+
+struct BenchServeOptions {
+  Protocol protocol = Protocol::kHttp;
+  HostPort address{"127.0.0.1", 0};
+  LoadClientOptions client;
+  uint32_t requests = 100;
+  double rate = 0;
+  uint32_t concurrency = 0;
+  std::string input = "1k";
+  std::string output = "128";
+  uint32_t prefixes = 0;
+  double shared = 0.5;
+  std::string trace;
+  double speed = 1;
+  uint64_t seed = 1;
+  uint32_t first_token_id = 100;
+  uint32_t token_ids = 3000;
+  double ttft_ms = 0, tpot_ms = 0, end_to_end_ms = 0;
+  std::string json;
+  std::string plot;
+
+  void Declare(Fields& fields) {
+    fields.Enum("protocol", &protocol, {{"http", Protocol::kHttp}, {"grpc", Protocol::kGrpc}},
+                "How to talk to the server.");
+    fields.Address("address", &address, "Of the server. Port 0 = 8000 for http, 8001 for grpc.");
+    fields.Text("model", &client.model, "Name of the model in requests; winnow needs none.");
+    fields.Text("api-key", &client.api_key, "Sent as a bearer token (http).");
+    fields.Text("selection", &client.selection, "Selection specification for every request (winnow only).");
+    fields.Integer("requests", &requests, "How many to send; of a trace, the first so many.", 1u, 10000000u);
+    fields.Number("rate", &rate, "Requests per second, with Poisson arrivals; 0 = a closed loop.", 0, 1e6);
+    fields.Integer("concurrency", &concurrency,
+                   "Most requests at once: the clients of a closed loop; 0 = 1 in a closed loop, otherwise 1024. What "
+                   "arrives beyond it is sent late, and said so.",
+                   0u, 16384u);
+    fields.Text("input", &input, "Prompt lengths: TOKENS, LOW-HIGH, or a list of these with weights: 1k:3,8k-16k:1.");
+    fields.Text("output", &output, "Answer lengths, likewise.");
+    fields.Integer("prefixes", &prefixes, "Shared prefixes in use; each prompt begins with one. 0 = none.", 0u,
+                   10000000u);
+    fields.Number("shared", &shared, "Share of a prompt that its prefix is.", 0, 1);
+    fields.Text("trace", &trace, "JSONL trace in Mooncake's format instead of rate, input, output and prefixes.");
+    fields.Number("speed", &speed, "Plays a trace so many times faster.", 1e-3, 1e3);
+    fields.Integer("seed", &seed, "Of everything that is drawn.", uint64_t{0}, uint64_t{1} << 62);
+    fields.Integer("first-token-id", &first_token_id, "Prompts are made of ids from here on ...", 0u, 10000000u);
+    fields.Integer("token-ids", &token_ids, "... so many of them; all must be in the model's vocabulary.", 1u,
+                   10000000u);
+    fields.Number("ttft-target", &ttft_ms,
+                  "Goodput counts requests with at most so many ms to the first token; 0 = any.", 0, 1e9);
+    fields.Number("tpot-target", &tpot_ms, "... per token after the first; 0 = any.", 0, 1e9);
+    fields.Number("e2e-target", &end_to_end_ms, "... in all; 0 = any.", 0, 1e9);
+    fields.Text("json", &json, "File for the figures and every request's times.");
+    fields.Text("plot", &plot, "File for an SVG of the distributions.");
+  }
+
+  LoadTargets Targets() const {
+    LoadTargets targets;
+    if (ttft_ms > 0) targets.ttft_s = ttft_ms / 1e3;
+    if (tpot_ms > 0) targets.tpot_s = tpot_ms / 1e3;
+    if (end_to_end_ms > 0) targets.end_to_end_s = end_to_end_ms / 1e3;
+    return targets;
+  }
+};
+
+absl::StatusOr<std::vector<PlannedRequest>> Requests(const BenchServeOptions& options) {
+  if (!options.trace.empty()) return ReadTrace(options.trace, options.speed, options.requests);
+  WorkloadOptions workload{.num_requests = options.requests,
+                           .rate_per_s = options.rate,
+                           .input = {},
+                           .output = {},
+                           .num_prefixes = options.prefixes,
+                           .shared_fraction = options.shared,
+                           .seed = options.seed};
+  WINNOW_ASSIGN_OR_RETURN(workload.input, LengthMix::Parse(options.input));
+  WINNOW_ASSIGN_OR_RETURN(workload.output, LengthMix::Parse(options.output));
+  return PlanWorkload(workload);
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+}
+
+absl::Status Run(BenchServeOptions options) {
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<PlannedRequest> requests, Requests(options));
+  const bool http = options.protocol == Protocol::kHttp;
+  if (options.address.port == 0) options.address.port = http ? 8000 : 8001;
+  options.client.address = options.address.ToString();
+  const bool closed_loop = options.trace.empty() && options.rate == 0;
+  if (options.concurrency == 0) options.concurrency = closed_loop ? 1 : 1024;
+  const std::unique_ptr<LoadClient> client =
+      http ? NewHttpLoadClient(options.client) : NewGrpcLoadClient(options.client);
+  const std::vector<RequestTimes> times = RunLoad(requests,
+                                                  {.concurrency = options.concurrency,
+                                                   .first_token_id = options.first_token_id,
+                                                   .num_token_ids = options.token_ids},
+                                                  *client);
+  const LoadSummary summary = Summarize(times, options.Targets());
+  std::printf("%s", SummaryText(summary, options.Targets()).c_str());
+  if (!options.json.empty())
+    WINNOW_RETURN_IF_ERROR(WriteFile(options.json, SummaryJson(summary, times).dump(1) + "\n"));
+  if (!options.plot.empty()) {
+    WINNOW_RETURN_IF_ERROR(WriteFile(options.plot, SummaryPlot(times, absl::StrCat(times.size(), " requests"))));
+  }
+  if (summary.completed > 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no request was answered: ", times.front().error));
+}
+
+}  // namespace
+
+int BenchServeMain(const Arguments& arguments) {
+  BenchServeOptions options;
+  if (const auto code = ParseCommandLine("bench serve", kUsage, arguments, options)) return *code;
+  const absl::Status status = Run(options);
+  return status.ok() ? 0 : Fail("bench serve", status);
+}
+
+}  // namespace winnow
