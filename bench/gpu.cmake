@@ -20,6 +20,7 @@ add_executable(winnow-gpu-check
   gpu/prefill_attention_section.cc
   gpu/report.cc
   gpu/row_moves_section.cc
+  gpu/select_graph_check.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
   gpu/selection_list_checks.cc
