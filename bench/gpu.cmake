@@ -22,6 +22,7 @@ add_executable(winnow-gpu-check
   gpu/row_moves_section.cc
   gpu/selection_checks.cc
   gpu/selection_inputs.cc
+  gpu/selection_list_checks.cc
   gpu/selection_reference.cc
   gpu/selection_section.cc
   gpu/serve_section.cc)

@@ -5,5 +5,7 @@ namespace winnow {
 
 // Compares every kernel of kernels/cuda/selection.h with f64 references or, the top-k of values, with the CPU backend.
 void CheckSelection(GpuContext& gpu);
+// The part of it that is about whole selections.
+void CheckSelectedLists(GpuContext& gpu);
 
 }  // namespace winnow

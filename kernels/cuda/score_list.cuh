@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/run_scorer.cuh"
 #include "kernels/cuda/selection.h"
-#include "kernels/cuda/unit_scores.cuh"
 
 namespace winnow::cuda {
 
@@ -41,20 +41,14 @@ struct ScoreLaunch {
   uint32_t max_runs;
 };
 
+// Scores of keys or, with kPages, of pages: the warps of gridDim.x blocks to a list, up to kMaxWarpRuns runs to a
+// warp.
 template <UnitFormat kFormat, int kDim, bool kPages>
-struct ScoreMemory {
-  static constexpr uint32_t kRun = kPages ? kPageRun : kKeyRun;
-  RunMemory<kFormat, kDim, kRun> runs[kScoreWarps];
-  alignas(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
-  float factors[kMaxGroup];
-};
-
-// Scores of keys or, with kPages, of pages: a warp to a run, the runs of a list side by side in the grid.
-template <UnitFormat kFormat, int kDim, bool kPages>
-__global__ void __launch_bounds__(kScoreWarps * 32, 4) ScoreKernel(const __grid_constant__ ScoreLaunch launch) {
-  using Memory = ScoreMemory<kFormat, kDim, kPages>;
-  extern __shared__ __align__(16) uint8_t dynamic[];
-  Memory& memory = *reinterpret_cast<Memory*>(dynamic);
+__global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_constant__ ScoreLaunch launch) {
+  __shared__ __align__(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
+  __shared__ float factors[kMaxGroup];
+  constexpr uint32_t kRun = kPages ? kPageRun : kKeyRun;
+  __shared__ RunColumns<kFormat, kRun> columns[kScoreWarps];
   // What is chained to this kernel reads lists at once: they must be there before it may begin.
   if (!launch.chained) WaitForPrerequisites();
   LetDependentsLaunch();
@@ -82,21 +76,23 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 4) ScoreKernel(const __grid_
     summed = scored.summed;
     table.granules = scored.granules;
   }
-  const uint32_t first = (blockIdx.x * kScoreWarps + warp) * Memory::kRun;
-  if (blockIdx.x * kScoreWarps * Memory::kRun >= end) return;
+  // Runs go round robin over the warps of the list's blocks.
+  const uint32_t first = (blockIdx.x * kScoreWarps + warp) * kRun, step = gridDim.x * kScoreWarps * kRun;
+  if (blockIdx.x * kScoreWarps * kRun >= end) return;
   const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * (kPages ? kDim / 2 : kDim);
   if (first >= end) {
-    LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, memory.operand, memory.factors);
+    LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
     __syncthreads();
     return;
   }
-  RunScorer<kFormat, kDim, Memory::kRun> scorer(table, first, end, memory.runs[warp]);
+  const int num_runs = static_cast<int>((end - first + step - 1) / step);
+  RunScorer<kFormat, kDim, kRun> scorer(table, first, step, num_runs, end, columns[warp]);
   scorer.Begin();
-  LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, memory.operand, memory.factors);
+  LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
   __syncthreads();
   SoftmaxPart* parts =
       launch.parts == nullptr ? nullptr : launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index;
-  scorer.Finish(memory.operand, memory.factors,
+  scorer.Finish(operand, factors,
                 {launch.scores + launch.stride * params.group * index, launch.stride, params.group, parts, summed});
 }
 

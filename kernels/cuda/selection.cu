@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "kernels/cuda/select_list.cuh"
 #include "kernels/cuda/selection.h"
@@ -8,7 +7,7 @@ namespace winnow::cuda {
 namespace {
 
 // The top-k of given values.
-__global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
+__global__ void __launch_bounds__(kMaxSelectThreads)
     TopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget, uint32_t capacity,
                uint32_t* selected, uint32_t* counts) {
   extern __shared__ __align__(16) uint8_t dynamic[];
@@ -34,21 +33,24 @@ __global__ void __launch_bounds__(kSelectThreads, 1024 / kSelectThreads)
   if (threadIdx.x == 0) counts[index] = count;
 }
 
-// Blocks of a list's cluster: as many as find room on the device at once (some multiprocessors are left over where
-// clusters are packed), none with less than least_columns to visit.
-int ClusterBlocksFor(int num_lists, uint32_t max_columns, uint32_t least_columns) {
+// How many threads work on a list.
+struct ClusterShape {
+  int blocks;
+  int threads;  // of a block
+};
+
+// As many blocks as find room on the device at once (some multiprocessors are left over where clusters are packed),
+// none with less than kLeastColumns to visit; smaller blocks where there are more lists than multiprocessors.
+ClusterShape ShapeFor(int num_lists, uint32_t max_columns) {
+  constexpr uint32_t kLeastColumns = 4096;
   int device = 0, multiprocessors = 0, major = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (major < 9) return 1;
-  int blocks = 8;
-  if (getenv("WB") != nullptr) return atoi(getenv("WB"));
-  while (blocks > 1 && (blocks * num_lists > multiprocessors * (1024 / kSelectThreads) * 15 / 16 ||
-                        static_cast<uint64_t>(blocks) * least_columns > max_columns)) {
-    blocks /= 2;
-  }
-  return blocks;
+  const int room = multiprocessors * 15 / 16;
+  int blocks = major < 9 ? 1 : 8;
+  while (blocks > 1 && (blocks * num_lists > room || blocks * kLeastColumns > max_columns)) blocks /= 2;
+  return {blocks, num_lists <= multiprocessors ? kMaxSelectThreads : kMaxSelectThreads / 2};
 }
 
 // A kernel that may begin while the one before it ends, if that lets it: it waits before it touches memory.
@@ -152,10 +154,13 @@ size_t SelectScratchBytes(const SelectParams& params) {
 
 template <UnitFormat kFormat, int kDim, bool kPages>
 void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns) {
-  using Memory = ScoreMemory<kFormat, kDim, kPages>;
-  constexpr uint32_t kColumns = kScoreWarps * Memory::kRun;
-  LaunchKernel(stream, dim3((max_columns + kColumns - 1) / kColumns, launch.params.num_lists), kScoreWarps * 32,
-               sizeof(Memory), 1, ScoreKernel<kFormat, kDim, kPages>, launch);
+  // A warp takes several runs where that leaves enough blocks to fill a large device.
+  constexpr uint32_t kColumns = kScoreWarps * (kPages ? kPageRun : kKeyRun), kEnoughBlocks = 500;
+  const uint32_t lists = launch.params.num_lists, blocks = (max_columns + kColumns - 1) / kColumns;
+  uint32_t warp_runs = kMaxWarpRuns;
+  while (warp_runs > 1 && (blocks + warp_runs - 1) / warp_runs * lists < kEnoughBlocks) warp_runs /= 2;
+  LaunchKernel(stream, dim3((blocks + warp_runs - 1) / warp_runs, lists), kScoreWarps * 32, 0, 1,
+               ScoreKernel<kFormat, kDim, kPages>, launch);
 }
 
 template <UnitFormat kFormat>
@@ -196,9 +201,10 @@ void ScorePageBounds(Stream stream, const ScoreLaunch& launch) {
 // One cluster to a list, behind the kernel that scored its columns.
 void LaunchSelection(Stream stream, const SelectLaunch& launch, uint32_t max_columns, bool by_mass,
                      void (*kernel)(SelectLaunch)) {
-  const int lists = launch.params.num_lists, blocks = ClusterBlocksFor(lists, max_columns, 4096);
-  LaunchKernel(stream, dim3(static_cast<unsigned>(lists * blocks)), kSelectThreads,
-               SelectMemory::Bytes(launch.capacity, launch.bitmap_words, by_mass), blocks, kernel, launch);
+  const int lists = launch.params.num_lists;
+  const ClusterShape shape = ShapeFor(lists, max_columns);
+  LaunchKernel(stream, dim3(static_cast<unsigned>(lists * shape.blocks)), shape.threads,
+               SelectMemory::Bytes(launch.capacity, launch.bitmap_words, by_mass), shape.blocks, kernel, launch);
 }
 
 void Select(Stream stream, const SelectParams& params) {
@@ -235,10 +241,10 @@ void SelectPages(Stream stream, const SelectParams& params) {
 void TopK(Stream stream, const float* values, int64_t stride, const SelectionList* lists, int num_lists,
           uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void*) {
   const uint32_t capacity = CapacityFor(max_budget, max_keys);
-  const int blocks = ClusterBlocksFor(num_lists, max_keys, 4096);
-  LaunchKernel(stream, dim3(static_cast<unsigned>(num_lists * blocks)), kSelectThreads,
-               SelectMemory::Bytes(capacity, BitmapWords(max_keys), false), blocks, TopKKernel, values, stride, lists,
-               max_budget, capacity, selected, counts);
+  const ClusterShape shape = ShapeFor(num_lists, max_keys);
+  LaunchKernel(stream, dim3(static_cast<unsigned>(num_lists * shape.blocks)), shape.threads,
+               SelectMemory::Bytes(capacity, BitmapWords(max_keys), false), shape.blocks, TopKKernel, values, stride,
+               lists, max_budget, capacity, selected, counts);
 }
 
 void Score(Stream stream, const SelectParams& params, float* scores, int64_t stride) {

@@ -49,21 +49,31 @@ struct SelectParams {
   Aggregation aggregation = Aggregation::kSoftmaxSum;
   uint32_t max_keys = 0;  // greatest num_keys this launch may meet: fixes the grid, never the result
   uint32_t max_budget = 0;
-  uint32_t candidate_pages = 0;     // two-stage: pages that the first stage keeps; 0: every key is scored
-  uint32_t score_all_below = 0;     // two-stage: every key is scored of lists with fewer selectable ones
-  float min_mass = 0;               // policy mass: the fewest rows that hold it, at most budget; 0: top-k
+  uint32_t candidate_pages = 0;  // two-stage: pages that the first stage keeps; 0: every key is scored
+  uint32_t score_all_below = 0;  // two-stage: every key is scored of lists with fewer selectable ones
+  // Policy mass: the fewest rows that bring what sinks and window hold to this share of the softmax over the scored
+  // keys, averaged over the group, and at most budget; 0: top-k.
+  float min_mass = 0;
   bool takes_all_that_fit = false;  // policy mass: all selectable rows of lists whose budget they fit
-  uint32_t* selected = nullptr;     // [num_lists, max_budget] positions, ascending
-  uint32_t* counts = nullptr;       // [num_lists]
-  float* captured_mass = nullptr;   // [num_lists] of sinks, selection and recent window; may be null
-  void* scratch = nullptr;          // select_scratch_bytes
+  uint32_t* selected = nullptr;  // [num_lists, max_budget] positions, ascending
+  uint32_t* counts = nullptr;    // [num_lists]
+  // [num_lists] of sinks, selection and recent window; may be null. Where not every key is scored, a lower bound: what
+  // is not scored counts as its pages' bounds.
+  float* captured_mass = nullptr;
+  void* scratch = nullptr;  // select_scratch_bytes, 256-byte aligned
 };
 
+// A list's result depends on the list alone: not on the others of the launch, nor on max_keys and max_budget. Pointers
+// of the stores are aligned to 16 bytes, and so are key_stride and block_stride.
+//
+// Two-stage: pages by the greatest bound of the group's queries, the fewest that hold candidate_pages * page_tokens
+// selectable rows; scored are their keys, the sinks and the window, in granules of 16 rows.
 struct SelectionKernels {
   size_t (*select_scratch_bytes)(const SelectParams&);
-  void (*select)(Stream, const SelectParams&);        // every key, or two-stage
-  void (*select_pages)(Stream, const SelectParams&);  // pages alone (Quest): budget / page_tokens pages
-  // The k largest of values[list][first .. last), ties to the lower index, ascending.
+  void (*select)(Stream, const SelectParams&);  // every key, or two-stage
+  // Pages alone (Quest): the fewest that hold the budget, the least important one of them giving its first rows.
+  void (*select_pages)(Stream, const SelectParams&);
+  // The k largest of values[list][first .. last), ties to the lower index, ascending. No NaNs. Needs no scratch.
   void (*top_k)(Stream, const float* values, int64_t stride, const SelectionList* lists, int num_lists,
                 uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void* scratch);
   // scores[list][query of the group][key], for tests and benches of scoring alone.
