@@ -19,6 +19,8 @@ ABSL_DECLARE_FLAG(std::string, demo_golden);
 ABSL_DECLARE_FLAG(int, device);
 ABSL_FLAG(std::string, serve_model, "",
           "model to time in the section serve, for example synthetic:qwen3-14b; empty: demo");
+ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
+          "that are timed in the section serve");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
 
 namespace winnow {
@@ -253,7 +255,7 @@ void Bench(GpuContext& gpu) {
   TokenIds prompt(absl::GetFlag(FLAGS_serve_prompt));
   for (uint32_t& id : prompt) id = static_cast<uint32_t>(gpu.random() % 4000);
   constexpr int kLong = 96;
-  for (const char* selection : {"dense", "async-token", "winnow"}) {
+  for (const std::string& selection : absl::GetFlag(FLAGS_serve_selections)) {
     for (const int batch : {1, 8}) {
       const Times times = TimeBatch(**cluster, selection, prompt, batch, kLong);
       gpu.report.Note(absl::StrCat("serve ", model.empty() ? "demo" : model, ", ", selection, ", ", batch, " x ",

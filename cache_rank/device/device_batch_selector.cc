@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "cache_rank/device/select_params.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
 
@@ -19,11 +20,6 @@ bool SelectAlike(const SelectionSpec& a, const SelectionSpec& b) {
   return a.scorer == b.scorer && a.policy == b.policy && a.epsilon == b.epsilon &&
          a.candidate_factor == b.candidate_factor && a.score_all_below_tokens == b.score_all_below_tokens &&
          a.group_aggregation == b.group_aggregation && a.budget_tokens == b.budget_tokens;
-}
-
-cuda::Aggregation AggregationOf(GroupAggregation aggregation) {
-  if (aggregation == GroupAggregation::kSoftmaxSum) return cuda::Aggregation::kSoftmaxSum;
-  return aggregation == GroupAggregation::kMax ? cuda::Aggregation::kMax : cuda::Aggregation::kMean;
 }
 
 // Index bytes of a block: fp8 keys, their scales, bounds of two pages.
@@ -90,7 +86,6 @@ absl::Status DeviceBatchSelector::Allocate() {
                       .key_copy = true,
                       .page_tokens = kPageTokens,
                       .rows = RowTier::kElsewhere};
-  store_ = nullptr;
   // Pages may be scored or not: the greater scratch.
   SelectionSpec two_stage;
   two_stage.scorer = Scorer::kTwoStage;
@@ -205,10 +200,8 @@ cuda::SelectParams DeviceBatchSelector::SelectParams(const SelectionSpec& spec, 
                             .group = layout_.group_size(),
                             .queries = device_side_.queries,
                             .scale = model_.attention_scale,
-                            .aggregation = AggregationOf(spec.group_aggregation),
                             .max_keys = max_keys,
                             .max_budget = spec.budget_tokens,
-                            .takes_all_that_fit = true,
                             .selected = device_side_.selected + entry * options_.max_budget,
                             .counts = device_side_.counts + entry};
   if (scratch_ != nullptr) params.scratch = scratch_->data();
@@ -219,13 +212,7 @@ cuda::SelectParams DeviceBatchSelector::SelectParams(const SelectionSpec& spec, 
   } else {
     params.keys.dtype = Dtype::kF8;
   }
-  if (spec.scorer == Scorer::kTwoStage) {
-    const uint64_t rows = uint64_t{spec.budget_tokens} * spec.candidate_factor;
-    params.candidate_pages =
-        static_cast<uint32_t>(std::min<uint64_t>((rows + kPageTokens - 1) / kPageTokens, max_keys / kPageTokens + 1));
-    params.score_all_below = spec.score_all_below_tokens;
-  }
-  if (spec.policy == Policy::kMass) params.min_mass = 1 - spec.epsilon;
+  DescribeSelection(spec, params);
   return params;
 }
 

@@ -81,9 +81,7 @@ DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
           .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
           .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t),
-          .residency = shape.pool_slots == 0
-                           ? 0
-                           : lists * (shape.max_positions + 2 * size_t{shape.pool_slots}) * sizeof(uint32_t),
+          .residency = lists * 2 * shape.pool_slots * sizeof(uint32_t),
           .past_queries = size_t{shape.max_sequences} * shape.layout.num_layers * shape.ring_queries * query_floats *
                           sizeof(float)};
 }

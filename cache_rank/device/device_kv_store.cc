@@ -42,7 +42,6 @@ void DeviceKvStore::Carve(cuda::Arena& arena) {
     arrays_.bounds = arena.Take(rows / shape_.page_tokens * 2 * layout.head_dim * DtypeBytes(Dtype::kBf16));
   }
   arrays_.block_tables = arena.TakeArray<uint32_t>(lists * shape_.blocks_per_list());
-  if (shape_.pool_slots > 0) arrays_.index_of = arena.TakeArray<uint32_t>(lists * shape_.max_positions);
   arrays_.position_of = arena.TakeArray<uint32_t>(lists * shape_.pool_slots);
   arrays_.last_plan = arena.TakeArray<uint32_t>(lists * shape_.pool_slots);
   arrays_.peer_pages = arena.TakeArray<uint32_t>(lists * shape_.peer_pages());
@@ -162,12 +161,10 @@ absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32
 }
 
 void DeviceKvStore::ForgetResidency(uint32_t sequence, cuda::Stream stream) {
-  if (shape_.pool_slots == 0) return;
   const size_t lists = shape_.layout.num_lists(), first = list_index(sequence, 0);
   const auto fill = [&](uint32_t* words, size_t per_list, int byte) {
     device_->FillAsync(words + first * per_list, byte, lists * per_list * sizeof(uint32_t), stream);
   };
-  fill(arrays_.index_of, shape_.max_positions, 0xff);
   fill(arrays_.position_of, shape_.pool_slots, 0xff);
   fill(arrays_.last_plan, shape_.pool_slots, 0);
 }
@@ -235,8 +232,7 @@ uint32_t DeviceKvStore::FirstBlock(uint32_t sequence, size_t list) const {
 
 cuda::ResidencyList DeviceKvStore::Residency(uint32_t sequence, size_t list) const {
   const size_t index = list_index(sequence, list);
-  return {.index_of = arrays_.index_of + index * shape_.max_positions,
-          .position_of = arrays_.position_of + index * shape_.pool_slots,
+  return {.position_of = arrays_.position_of + index * shape_.pool_slots,
           .last_plan = arrays_.last_plan + index * shape_.pool_slots,
           .pool_slots = shape_.pool_slots};
 }

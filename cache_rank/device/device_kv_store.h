@@ -66,7 +66,6 @@ class DeviceKvStore {
     float* key_scales = nullptr;                // [num_blocks][32]
     void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16
     uint32_t* block_tables = nullptr;           // [max_sequences][num_lists][blocks_per_list]
-    uint32_t* index_of = nullptr;               // [max_sequences][num_lists][max_positions]
     uint32_t* position_of = nullptr;            // [max_sequences][num_lists][pool_slots]
     uint32_t* last_plan = nullptr;              // [max_sequences][num_lists][pool_slots]
     uint32_t* peer_pages = nullptr;             // [max_sequences][num_lists][peer_pages]

@@ -1,24 +1,10 @@
 #include "cache_rank/device/device_selection.h"
 
-#include <algorithm>
-
-#include "common/base/check.h"
+#include "cache_rank/device/select_params.h"
 #include "common/base/status.h"
 
 namespace winnow {
 namespace {
-
-cuda::Aggregation AggregationOf(GroupAggregation aggregation) {
-  switch (aggregation) {
-    case GroupAggregation::kSoftmaxSum:
-      return cuda::Aggregation::kSoftmaxSum;
-    case GroupAggregation::kMax:
-      return cuda::Aggregation::kMax;
-    case GroupAggregation::kMean:
-      return cuda::Aggregation::kMean;
-  }
-  return cuda::Aggregation::kSoftmaxSum;
-}
 
 cuda::BlendWeights BlendWeightsOf(TemporalVariant variant) {
   switch (variant) {
@@ -163,22 +149,12 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
                             .group = layout().group_size(),
                             .queries = arrays_.queries,
                             .scale = model_.attention_scale,
-                            .aggregation = AggregationOf(spec().group_aggregation),
                             .max_keys = bucket.max_keys,
                             .max_budget = plan_->max_budget(),
                             .selected = arrays_.selected,
                             .counts = delta(layer).counts,
                             .scratch = arrays_.select_scratch};
-  if (spec().scorer == Scorer::kTwoStage) {
-    const uint64_t rows = uint64_t{plan_->max_budget()} * spec().candidate_factor;
-    const uint64_t pages = (rows + spec().page_tokens - 1) / spec().page_tokens;
-    params.candidate_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, bucket.max_keys / spec().page_tokens + 1));
-    params.score_all_below = spec().score_all_below_tokens;
-  }
-  if (spec().policy == Policy::kMass) {
-    params.min_mass = 1 - spec().epsilon;
-    params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
-  }
+  DescribeSelection(spec(), params);
   return params;
 }
 
@@ -192,6 +168,7 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
                                .max_pool_slots = store_->shape().pool_slots,
+                               .max_positions = store_->shape().max_positions,
                                .plan_ptr = plan_->plan(),
                                .pool_indices = delta(layer).pool_indices,
                                .missing = delta(layer).missing,

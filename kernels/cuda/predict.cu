@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(kRegressionThreads) PredictQueries(const Predi
   const int count = static_cast<int>(min(p.window + 1, held));
   const float* ring = p.rings.queries + sequence * p.rings.sequence_stride;
   const int stride = p.head_dim + 1;
-  for (int i = threadIdx.x; i < count * p.head_dim; i += blockDim.x) {
-    const uint32_t at = position - count + i / p.head_dim;
-    past[i / p.head_dim * stride + i % p.head_dim] =
-        ring[(static_cast<int64_t>(at % p.rings.capacity) * p.num_heads + head) * p.head_dim + i % p.head_dim];
+  for (int i = threadIdx.x / 32; i < count; i += kRegressionThreads / 32) {
+    const uint32_t at = (position - count + i) % p.rings.capacity;
+    const float* query = ring + (static_cast<int64_t>(at) * p.num_heads + head) * p.head_dim;
+    for (int d = threadIdx.x % 32; d < p.head_dim; d += 32) past[i * stride + d] = query[d];
   }
   __syncthreads();
   regression.Predict(past, stride, count, p.head_dim, p.weights, prediction);

@@ -41,8 +41,8 @@ TEST(DeviceKvShape, BytesArePerTokenArithmetic) {
   EXPECT_EQ(bytes.key_copy, tokens * 320 * (128 + 4));
   EXPECT_EQ(bytes.bounds, 0u);
   EXPECT_EQ(bytes.past_queries, 0u);
-  // An index by position and two words per pool index.
-  EXPECT_EQ(bytes.residency, 8u * 320 * 4 * (32768 + 2 * 4096));
+  // Two words per pool index.
+  EXPECT_EQ(bytes.residency, 8u * 320 * 4 * 2 * 4096);
 }
 
 TEST(DeviceKvShape, WhatDoesNotFitIsToldPartByPart) {
@@ -55,7 +55,7 @@ TEST(DeviceKvShape, WhatDoesNotFitIsToldPartByPart) {
 
 TEST(DeviceKvShape, SaysHowManyTokensWouldFit) {
   // What does not depend on tokens: the image of a pool, block numbers and slot pages of 8 x 320 lists.
-  const size_t fixed = 8 * 320 * sizeof(uint32_t) * (32768 + 2 * 4096 + 1024 + 68);
+  const size_t fixed = 8 * 320 * sizeof(uint32_t) * (2 * 4096 + 1024 + 68);
   const size_t tokens = ((size_t{30} << 30) - fixed) / (163840 + 320 * 132) / 32 * 32;
   EXPECT_THAT(CheckDeviceMemory(ShapeOf("winnow"), size_t{30} << 30),
               FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr(absl::StrCat(tokens, " tokens would fit"))));

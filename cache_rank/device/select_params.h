@@ -1,0 +1,10 @@
+#pragma once
+#include "common/selection/selection_spec.h"
+#include "kernels/cuda/selection.h"
+
+namespace winnow {
+
+// Sets what a specification says of a launch: aggregation, stages and policy. max_keys and max_budget are set already.
+void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params);
+
+}  // namespace winnow
