@@ -47,21 +47,6 @@ __device__ inline void WaitForPhase(uint32_t barrier, uint32_t parity) {
 #endif
 }
 
-// From compute capability 9.0 on: whole runs of bytes, multiples of 16, by the copy engine. They end in a barrier that
-// has to be told of them first.
-__device__ inline void ExpectBytes(uint32_t barrier, uint32_t bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-#endif
-}
-__device__ inline void CopyRun(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-#endif
-}
-
 // A hint, which is allowed to be of stale data or none: it is read again when it is used.
 __device__ inline void PrefetchToL2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));

@@ -36,9 +36,7 @@ uint32_t MaxUnits(const DecodeAttentionParams& params, int level) {
 
 // Clusters of more than 8 blocks are from compute capability 9.0 on.
 bool HasLargeClusters() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  return DeviceAttribute(cudaDevAttrComputeCapabilityMajor) >= 9;
 }
 
 // Few short lists: a cluster each, which merges without a way through memory. Else as few units as fill the device,

@@ -415,7 +415,6 @@ __global__ void __launch_bounds__(DecodeShape<kHeadDim, kDtype, kTeams>::kThread
       InitBarrier(SharedAddress(&shared.empty[stage]), Shape::kWarps);
     }
     shared.units.Init(Shape::kThreads / 32);
-    asm volatile("fence.proxy.async;" ::: "memory");
   }
   __syncthreads();
   const uint32_t first = blockIdx.y * launch.max_units + blockIdx.x;

@@ -8,38 +8,38 @@
 
 namespace winnow::cuda {
 
-// Enqueues one kernel so that its blocks may start while the kernel before still runs. One file
-// per row type instantiates it.
+// Enqueues one kernel, so that its blocks may start while the kernel before still runs. One file per row type
+// instantiates it.
 template <Dtype kDtype>
 void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch);
 
-inline int NumMultiprocessors() {
-  int device = 0, count = 0;
+inline int DeviceAttribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
 }
 
 template <int kHeadDim, Dtype kDtype, int kTeams>
 void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
   using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
-  launch.num_stages = Shape::Stages();
-  const int shared_bytes = Shape::SharedBytes();
+  launch.num_stages = Shape::Stages(DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  const int shared_bytes = Shape::kFixedBytes + launch.num_stages * Shape::kStageBytes;
   const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype, kTeams>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim =
-      launch.clustered
-          ? dim3(launch.max_units, launch.num_lists)
-          : dim3(std::min<uint32_t>(launch.num_lists * launch.max_units, NumMultiprocessors() * Shape::kBlocks));
+  config.gridDim = launch.clustered
+                       ? dim3(launch.max_units, launch.num_lists)
+                       : dim3(std::min<uint32_t>(launch.num_lists * launch.max_units,
+                                                 DeviceAttribute(cudaDevAttrMultiProcessorCount) * Shape::kBlocks));
   config.blockDim = dim3(Shape::kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = 1;
+  config.numAttrs = DeviceAttribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
   if (launch.clustered) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     attributes[1].id = cudaLaunchAttributeClusterDimension;

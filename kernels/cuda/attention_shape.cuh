@@ -64,16 +64,14 @@ struct DecodeShape {
     }
     __device__ Inbox& inbox(uint32_t num_stages) { return *reinterpret_cast<Inbox*>(stage(num_stages)); }
   };
-  // Thread blocks of a multiprocessor, which has 227 KiB for them, each taking 1 KiB more than it asks for.
+  // Thread blocks of a multiprocessor. Each takes 1 KiB of shared memory more than it asks for.
   static constexpr int kBlocks = kClustered ? 2 : 1;
-  static constexpr int Stages() {
-    const int room = 227 * 1024 / kBlocks - 1024 - sizeof(Shared) - (kClustered ? sizeof(Inbox) : 0);
+  static constexpr int kFixedBytes = sizeof(Shared) + (kClustered ? sizeof(Inbox) : 0);
+  // As many as fit where one block may have so much shared memory: 227 KiB on compute capability 9.0, 163 KiB on 8.0.
+  static constexpr int Stages(int most_bytes) {
+    const int room = (most_bytes + 1024) / kBlocks - 1024 - kFixedBytes;
     return room / kStageBytes < kMaxStages ? room / kStageBytes : kMaxStages;
   }
-  static constexpr int SharedBytes() {
-    return sizeof(Shared) + Stages() * kStageBytes + (kClustered ? sizeof(Inbox) : 0);
-  }
-  static_assert(Stages() >= 2);
 
   // A partial result in scratch: the fragments of one head_dim, then (m, l) of each head.
   static constexpr size_t kPartialFloats = kFragments * 4 + 2 * kMaxGroup;

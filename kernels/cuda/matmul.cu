@@ -51,11 +51,22 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   using Layout = DecodeLayout<kRows, kF8>;
   const DeviceMatrix& weight = params.weight;
   DecodeMatmulArgs args = {};
-  args.cuts = CutsOf(weight.out_features, CeilDiv(weight.in_features, Layout::kChunkK));
+  args.cuts = CutsOf(weight.out_features);
+  args.num_boxes = Layout::NumBoxes(args.cuts.tile_out);
+  args.num_chunks = CeilDiv(weight.in_features, args.num_boxes * Layout::kBoxK);
+  args.has_whole_boxes = weight.in_features % Layout::kBoxK == 0;
   if (HasTensorMaps()) {
-    args.weight_map = TensorMapOf(weight.data, Layout::kElementBytes, weight.in_features, weight.out_features,
-                                  int64_t{weight.in_features} * Layout::kElementBytes, args.cuts.tile_out);
-    args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
+    const int in = weight.in_features, out = weight.out_features, element_bytes = Layout::kElementBytes;
+    const int64_t weight_pitch = int64_t{in} * element_bytes, x_pitch = params.x_stride * 2;
+    if (args.has_whole_boxes) {
+      args.weight_map =
+          TensorMapOfBoxes(weight.data, element_bytes, in, out, weight_pitch, args.cuts.tile_out, args.num_boxes);
+      args.x_map =
+          TensorMapOfBoxes(params.x, 2, in, params.num_rows, x_pitch, kRows, args.num_boxes * Layout::kRowBoxesPerBox);
+    } else {
+      args.weight_map = TensorMapOf(weight.data, element_bytes, in, out, weight_pitch, args.cuts.tile_out);
+      args.x_map = TensorMapOf(params.x, 2, in, params.num_rows, x_pitch, kRows);
+    }
   }
   args.x = static_cast<const __nv_bfloat16*>(params.x);
   args.x_stride = params.x_stride;

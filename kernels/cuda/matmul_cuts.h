@@ -16,19 +16,17 @@ struct MatmulCuts {
   int tile_out;         // output features of a tile, a multiple of 8
   int tiles_per_block;  // one after the other
   int num_blocks;
-  int num_chunks;  // of in_features
   int num_strips;  // of 16 output features in a tile; the last may be half
-  int num_slices;  // warps that share the k of a chunk, for each strip
+  int num_slices;  // warps that share the k of a strip, in steps of 32; a power of two
 };
 
-inline MatmulCuts CutsOf(int out_features, int num_chunks) {
+inline MatmulCuts CutsOf(int out_features) {
   const auto ceil_div = [](int a, int b) { return (a + b - 1) / b; };
   const int eights_per_block = ceil_div(out_features, 8 * kMatmulBlocks);
   MatmulCuts cuts;
   cuts.tiles_per_block = ceil_div(eights_per_block * 8, kMaxTileOut);
   cuts.tile_out = 8 * ceil_div(eights_per_block, cuts.tiles_per_block);
   cuts.num_blocks = ceil_div(out_features, cuts.tile_out * cuts.tiles_per_block);
-  cuts.num_chunks = num_chunks;
   cuts.num_strips = ceil_div(cuts.tile_out, 16);
   cuts.num_slices = cuts.num_strips == 1 ? 4 : cuts.num_strips <= 4 ? 2 : 1;
   return cuts;

@@ -14,7 +14,7 @@
 namespace winnow::cuda {
 
 struct DecodeMatmulArgs {
-  // Boxes of 128 bytes x tile_out rows of W, and x kRows rows of x. Unused before sm_90.
+  // Boxes of 128 bytes by tile_out rows of W, and by kRows rows of x. Unused before sm_90.
   CUtensorMap weight_map;
   CUtensorMap x_map;
   const __nv_bfloat16* x;
@@ -29,6 +29,9 @@ struct DecodeMatmulArgs {
   bool accumulate;
   bool y_is_bf16;
   MatmulCuts cuts;
+  int num_boxes;              // of 128 bytes of each row of W in a stage
+  int num_chunks;             // stages to a tile
+  bool has_whole_boxes;       // the maps are of three dimensions: 128 bytes, rows, boxes
   unsigned long long* turns;  // [kMaxMultiprocessors] blocks that began (high half) and that fetched all (low), ever
 };
 
@@ -43,23 +46,24 @@ inline constexpr int kDynamicSharedBytes = 112 * 1024;
 template <int kRows, bool kF8>
 struct DecodeLayout {
   static constexpr int kElementBytes = kF8 ? 1 : 2;
-  static constexpr int kWeightBoxes = 2;
-  static constexpr int kWeightBoxK = 128 / kElementBytes;
-  static constexpr int kChunkK = kWeightBoxes * kWeightBoxK;
-  static constexpr int kRowBoxes = kChunkK / 64;
+  static constexpr int kBoxK = 128 / kElementBytes;  // of a box of W
+  static constexpr int kRowBoxesPerBox = kBoxK / 64;
   static constexpr int kRowBoxBytes = kRows * 128;
   static constexpr int kSliceBytes = 4 * 16 * kRows * 4;  // sums that pass between warps: of at most four strips
   // Swizzles repeat every 1024 bytes; a half strip reads 1024 bytes beyond its box.
   static constexpr int kRingBytes = kDynamicSharedBytes - kSliceBytes - 2048;
 
-  __host__ __device__ static constexpr int WeightBoxBytes(const MatmulCuts& cuts) { return cuts.tile_out * 128; }
-  __host__ __device__ static constexpr int WeightBytes(const MatmulCuts& cuts) {
-    return kWeightBoxes * WeightBoxBytes(cuts);
+  __host__ __device__ static constexpr int StageBytes(int tile_out, int num_boxes) {
+    return num_boxes * (tile_out * 128 + kRowBoxesPerBox * kRowBoxBytes);
   }
-  __host__ __device__ static constexpr int StageBytes(const MatmulCuts& cuts) {
-    return WeightBytes(cuts) + kRowBoxes * kRowBoxBytes;
+  __host__ __device__ static constexpr int NumStages(int tile_out, int num_boxes) {
+    const int stages = kRingBytes / StageBytes(tile_out, num_boxes);
+    return stages < kMaxStages ? stages : kMaxStages;
   }
-  __device__ static int NumStages(const MatmulCuts& cuts) { return min(kMaxStages, kRingBytes / StageBytes(cuts)); }
+  // Of W in a stage. Large copies, as each costs the copying warp about 100 cycles, and enough stages.
+  __host__ static constexpr int NumBoxes(int tile_out) {
+    return NumStages(tile_out, 4) >= 4 ? 4 : NumStages(tile_out, 2) >= 3 ? 2 : 1;
+  }
 };
 
 struct DecodeBarriers {
@@ -100,6 +104,7 @@ class RingFiller {
         ring_(ring),
         lane_(threadIdx.x % 32),
         tiles_(TilesOf(args)),
+        stage_bytes_(Layout::StageBytes(args.cuts.tile_out, args.num_boxes)),
         once_(EvictFirst()),
         often_(EvictLast()) {}
 
@@ -111,16 +116,17 @@ class RingFiller {
     }
     __syncwarp();
     // Weights do not depend on earlier kernels: the ring fills while those end.
-    const int num_stages = Layout::NumStages(args_.cuts);
-    const int count = (tiles_.end - tiles_.begin) * args_.cuts.num_chunks, num_early = min(num_stages, count);
-    for (int unit = 0; unit < num_early; ++unit) CopyWeights(unit, unit);
+    const int num_stages = Layout::NumStages(args_.cuts.tile_out, args_.num_boxes);
+    const int count = (tiles_.end - tiles_.begin) * args_.num_chunks, num_early = min(num_stages, count);
+    Unit early = {tiles_.begin, 0}, unit = early;
+    for (int stage = 0; stage < num_early; ++stage, Advance(early)) CopyWeights(early, stage);
     WaitForEarlierKernels();
     // Not before: all blocks of the kernel before this one have left now, and this one has a block on each
     // multiprocessor, so that the next kernel's blocks, too, come one to a multiprocessor.
     LetNextKernelStart();
-    for (int unit = 0; unit < num_early; ++unit) CopyRows(unit, unit);
+    for (int stage = 0; stage < num_early; ++stage, Advance(unit)) CopyRows(unit, stage);
     RingPlace place;
-    for (int unit = num_early; unit < count; ++unit, place.Advance(num_stages)) {
+    for (int i = num_early; i < count; ++i, Advance(unit), place.Advance(num_stages)) {
       WaitBarrier(SharedAddress(&barriers_.empty[place.stage]), place.parity);
       CopyWeights(unit, place.stage);
       CopyRows(unit, place.stage);
@@ -146,16 +152,27 @@ class RingFiller {
     return args_.turns + multiprocessor % kMaxMultiprocessors;
   }
 
-  __device__ void CopyWeights(int unit, int stage) {
-    const int tile = tiles_.begin + unit / args_.cuts.num_chunks, chunk = unit % args_.cuts.num_chunks;
-    const uint32_t to = ring_ + stage * Layout::StageBytes(args_.cuts);
-    const uint32_t barrier = SharedAddress(&barriers_.full[stage]);
-    const int row = tile * args_.cuts.tile_out;
-    if (kTensorMaps && lane_ == 0) ArriveExpectBytes(barrier, Layout::StageBytes(args_.cuts));
-#pragma unroll
-    for (int box = 0; box < Layout::kWeightBoxes; ++box) {
-      const int k = chunk * Layout::kChunkK + box * Layout::kWeightBoxK;
-      const uint32_t box_to = to + box * Layout::WeightBoxBytes(args_.cuts);
+  struct Unit {
+    int tile, chunk;
+  };
+  __device__ void Advance(Unit& unit) const {
+    if (++unit.chunk == args_.num_chunks) {
+      unit.chunk = 0;
+      ++unit.tile;
+    }
+  }
+
+  __device__ void CopyWeights(const Unit& unit, int stage) const {
+    const uint32_t to = ring_ + stage * stage_bytes_, barrier = SharedAddress(&barriers_.full[stage]);
+    const int row = unit.tile * args_.cuts.tile_out, box = unit.chunk * args_.num_boxes;
+    if (kTensorMaps && lane_ == 0) {
+      ArriveExpectBytes(barrier, stage_bytes_);
+      if (args_.has_whole_boxes) CopyBoxes(to, args_.weight_map, box, row, barrier, once_);
+    }
+    if (kTensorMaps && args_.has_whole_boxes) return;
+    for (int i = 0; i < args_.num_boxes; ++i) {
+      const int k = (box + i) * Layout::kBoxK;
+      const uint32_t box_to = to + i * args_.cuts.tile_out * 128;
       if (!kTensorMaps) {
         const int64_t pitch = int64_t{args_.in_features} * Layout::kElementBytes;
         CopyBoxByLanes(box_to, args_.weight + row * pitch + k * Layout::kElementBytes, pitch, args_.cuts.tile_out,
@@ -166,14 +183,17 @@ class RingFiller {
     }
   }
 
-  __device__ void CopyRows(int unit, int stage) {
-    const int chunk = unit % args_.cuts.num_chunks;
-    const uint32_t to = ring_ + stage * Layout::StageBytes(args_.cuts) + Layout::WeightBytes(args_.cuts);
+  __device__ void CopyRows(const Unit& unit, int stage) const {
+    const uint32_t to = ring_ + stage * stage_bytes_ + args_.num_boxes * args_.cuts.tile_out * 128;
     const uint32_t barrier = SharedAddress(&barriers_.full[stage]);
-#pragma unroll
-    for (int box = 0; box < Layout::kRowBoxes; ++box) {
-      const int k = chunk * Layout::kChunkK + box * 64;
-      const uint32_t box_to = to + box * Layout::kRowBoxBytes;
+    const int num_boxes = args_.num_boxes * Layout::kRowBoxesPerBox, box = unit.chunk * num_boxes;
+    if (kTensorMaps && args_.has_whole_boxes) {
+      if (lane_ == 0) CopyBoxes(to, args_.x_map, box, 0, barrier, often_);
+      return;
+    }
+    for (int i = 0; i < num_boxes; ++i) {
+      const int k = (box + i) * 64;
+      const uint32_t box_to = to + i * Layout::kRowBoxBytes;
       if (!kTensorMaps) {
         CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args_.x + k), args_.x_stride * 2, kRows, args_.num_rows,
                        (args_.in_features - k) * 2);
@@ -189,6 +209,7 @@ class RingFiller {
   const uint32_t ring_;
   const int lane_;
   const TileRange tiles_;
+  const int stage_bytes_;
   const uint64_t once_, often_;
 };
 
@@ -220,14 +241,15 @@ class StripMultiplier {
     if (slice_ >= args_.cuts.num_slices) return;
     WaitForEarlierKernels();
     const TileRange tiles = TilesOf(args_);
-    const int num_stages = Layout::NumStages(args_.cuts);
+    const int num_stages = Layout::NumStages(args_.cuts.tile_out, args_.num_boxes);
+    const int stage_bytes = Layout::StageBytes(args_.cuts.tile_out, args_.num_boxes);
     RingPlace place;
     for (int tile = tiles.begin; tile < tiles.end; ++tile) {
       StripSums<kRows> sums = {}, old = {};
       if (kFetchesEarly && args_.accumulate && slice_ == 0) old = FetchOld(tile);
-      for (int chunk = 0; chunk < args_.cuts.num_chunks; ++chunk, place.Advance(num_stages)) {
+      for (int chunk = 0; chunk < args_.num_chunks; ++chunk, place.Advance(num_stages)) {
         WaitBarrier(SharedAddress(&barriers_.full[place.stage]), place.parity);
-        Multiply(sums, ring_ + place.stage * Layout::StageBytes(args_.cuts));
+        Multiply(sums, ring_ + place.stage * stage_bytes, chunk);
         __syncwarp();
         if (lane_ == 0) ArriveBarrier(SharedAddress(&barriers_.empty[place.stage]));
       }
@@ -239,16 +261,18 @@ class StripMultiplier {
   }
 
  private:
-  __device__ void Multiply(StripSums<kRows>& sums, uint32_t weights) const {
+  __device__ void Multiply(StripSums<kRows>& sums, uint32_t weights, int chunk) const {
     // The swizzle: which piece of its row a lane reads, but for bits that the step in k flips.
     const uint32_t weight_lane = weights + (strip_ * 16 + lane_ % 16) * 128;
     const uint32_t weight_piece = ((lane_ / 16) ^ (lane_ % 8)) * 16;
-    const uint32_t row_lane = weights + Layout::WeightBytes(args_.cuts) + lane_ % 8 * 128;
+    const int box_bytes = args_.cuts.tile_out * 128, count = args_.num_boxes * (kF8 ? 4 : 2);
+    const uint32_t row_lane = weights + args_.num_boxes * box_bytes + lane_ % 8 * 128;
     const uint32_t row_piece = ((lane_ / 8) ^ (lane_ % 8)) * 16;
-    const int weight_box_bytes = Layout::WeightBoxBytes(args_.cuts);
-#pragma unroll(kF8 ? 2 : 4)
-    for (int k32 = slice_; k32 < Layout::kChunkK / 32; k32 += args_.cuts.num_slices) {
-      const uint32_t box = weight_lane + k32 / (kF8 ? 4 : 2) * weight_box_bytes;
+    // Every num_slices-th step of the whole k is this warp's, wherever chunks begin: those depend on kRows.
+    const int num_slices = args_.cuts.num_slices;
+#pragma unroll(kRows <= 16 ? 4 : 2)
+    for (int k32 = (slice_ - chunk * count) & (num_slices - 1); k32 < count; k32 += num_slices) {
+      const uint32_t box = weight_lane + k32 / (kF8 ? 4 : 2) * box_bytes;
       uint32_t a[2][4];
       if constexpr (kF8) {
         uint32_t bytes[4];
@@ -356,7 +380,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) DecodeMatmulKernel(const __
   const uint32_t to_boundary = (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const uint32_t ring = SharedAddress(unaligned) + to_boundary;
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < Layout::NumStages(args.cuts); ++stage) {
+    for (int stage = 0; stage < Layout::NumStages(args.cuts.tile_out, args.num_boxes); ++stage) {
       InitBarrier(SharedAddress(&barriers.full[stage]), kTensorMaps ? 1 : 32);
       InitBarrier(SharedAddress(&barriers.empty[stage]), args.cuts.num_strips * args.cuts.num_slices);
     }
