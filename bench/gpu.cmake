@@ -1,4 +1,5 @@
 add_executable(winnow-gpu-check
+  gpu/attention_bench.cc
   gpu/attention_section.cc
   gpu/cache_section.cc
   gpu/elementwise_section.cc
