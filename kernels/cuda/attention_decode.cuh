@@ -30,9 +30,7 @@ class DecodeBlock {
 
   __device__ void Run(uint32_t list_index, uint32_t unit) {
     const AttentionList list = params_.lists[list_index];
-    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
-    const size_t query = static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_;
-    work_.queries.Load(params_.q + query * kHeadDim, group_);
+    work_.queries.Load(params_.q + static_cast<size_t>(list_index) * group_ * kHeadDim, group_);
     const ListCut cut(list.count(), Shape::kChunkRows);
     const uint32_t units = cut.units(launch_.level);
     State state;

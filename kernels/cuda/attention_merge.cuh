@@ -181,8 +181,7 @@ class PartMerger : Worker<kHeadDim, kDtype> {
   }
 
   __device__ size_t Query(uint32_t list_index, int head) const {
-    const int row = list_index / params_.num_kv_heads, kv_head = list_index % params_.num_kv_heads;
-    return static_cast<size_t>(row) * params_.num_query_heads + kv_head * group_ + head;
+    return static_cast<size_t>(list_index) * group_ + head;
   }
   __device__ void WriteElement(size_t at, float o, float l) const {
     const float value = l == 0 ? 0.0f : __fmaf_rn(o, __frcp_rn(l), 0.0f);  // no negative zero: Fold may lose it
