@@ -1,4 +1,5 @@
 add_executable(winnow-gpu-check
+  gpu/attention_bench.cc
   gpu/attention_section.cc
   gpu/batch_selector_check.cc
   gpu/cache_append_check.cc

@@ -66,7 +66,7 @@ struct QueryFragments {
 // q . k of 16 rows at `tile` for 8 heads, as a product's accumulators.
 template <int kHeadDim, Dtype kDtype>
 __device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint32_t tile, float (&c)[4]) {
-  using Shape = DecodeShape<kHeadDim, kDtype, 1>;
+  using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
   const int lane = threadIdx.x % 32;
   float even[4] = {}, odd[4] = {};  // two chains
@@ -113,7 +113,7 @@ __device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint
 // on to c. The rows begin at `rows`, their weights at `weights`.
 template <int kHeadDim, Dtype kDtype, int kTiles>
 __device__ inline void WeighValues(uint32_t rows, int tile, const uint2 (*weights)[32], float (&c)[kTiles][4]) {
-  using Shape = DecodeShape<kHeadDim, kDtype, 1>;
+  using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
   const int lane = threadIdx.x % 32;
   uint2 w[Shape::kWarpRowTiles];
@@ -123,7 +123,7 @@ __device__ inline void WeighValues(uint32_t rows, int tile, const uint2 (*weight
     const uint32_t at = rows + (lane % 8 + lane / 16 * 8) * Shape::kRowStride + Shape::kHalfBytes + lane / 8 % 2 * 16;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      if (Shape::kValueTiles % (kTiles * kTeamWarps) != 0 && tile + i >= Shape::kValueTiles) break;
+      if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
 #pragma unroll
       for (int t = 0; t < Shape::kWarpRowTiles; ++t) {
         uint32_t a[4];
@@ -137,7 +137,7 @@ __device__ inline void WeighValues(uint32_t rows, int tile, const uint2 (*weight
     const uint32_t at = rows + lane * Shape::kRowStride + Shape::kHalfBytes;
 #pragma unroll
     for (int i = 0; i < kTiles; i += kPieceTiles) {
-      if (Shape::kValueTiles % (kTiles * kTeamWarps) != 0 && tile + i >= Shape::kValueTiles) break;
+      if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
       uint32_t words[4];
       LoadTilesTransposed(words, at + (tile + i) / kPieceTiles * 16);
 #pragma unroll

@@ -19,12 +19,12 @@ struct StageCursor {
   }
 };
 
-// The warps that bring batches of chunks into shared memory as stages become free, a quarter of each chunk each. Where
-// rows lie is looked up two batches ahead. Lane r, and with 16 rows lane r + 16, knows of the warp's row r.
-template <int kHeadDim, Dtype kDtype, int kTeams>
+// The warps that bring chunks of rows into shared memory as stages become free, a quarter of each chunk each. Where
+// rows lie is looked up two chunks ahead. Lane r, and with 16 rows lane r + 16, knows of the warp's row r.
+template <int kHeadDim, Dtype kDtype>
 class RowStream {
  public:
-  using Shape = DecodeShape<kHeadDim, kDtype, kTeams>;
+  using Shape = DecodeShape<kHeadDim, kDtype>;
   using Shared = typename Shape::Shared;
   static constexpr int kRows = Shape::kWarpRows;
 
@@ -38,28 +38,21 @@ class RowStream {
 
   // Brings the chunks [begin, end) of a list.
   __device__ void Send(const ListRows& rows, uint32_t begin, uint32_t end) {
-    ListRows::Local local[3][kTeams];
-    ListRows::Page page[2][kTeams];
+    ListRows::Local local[3];
+    ListRows::Page page[2];
 #pragma unroll
-    for (int i = 0; i < 3; ++i) Find(rows, begin + i * kTeams, local[i]);
+    for (int i = 0; i < 3; ++i) local[i] = rows.Find(Row(begin + i));
 #pragma unroll
-    for (int i = 0; i < 2; ++i) FindPages(rows, local[i], page[i]);
-    const uint32_t end_row = min(rows.count, end * Shape::kChunkRows);
-    for (uint32_t chunk = begin; chunk < end; chunk += kTeams) {
+    for (int i = 0; i < 2; ++i) page[i] = rows.FindPage(local[i]);
+    for (uint32_t chunk = begin; chunk < end; ++chunk) {
       // The first round of stages is free: the phase before the first counts as ended.
       WaitForPhase(SharedAddress(&shared_.empty[cursor_.stage]), cursor_.phase ^ 1);
       __syncwarp();
-#pragma unroll
-      for (int team = 0; team < kTeams; ++team) {
-        const uint32_t first_row = (chunk + team) * Shape::kChunkRows + FirstRow();
-        Copy(team, page[0][team].slot(), end_row - min(end_row, first_row));
-      }
-      ArriveWithCopies(SharedAddress(&shared_.full[cursor_.stage]));
+      Copy(page[0].slot(), rows.count - min(rows.count, chunk * Shape::kChunkRows + FirstRow()));
       cursor_.Next();
-#pragma unroll
-      for (int team = 0; team < kTeams; ++team) page[0][team] = page[1][team];
-      FindPages(rows, local[2], page[1]);
-      Find(rows, chunk + 3 * kTeams, local[2]);
+      page[0] = page[1];
+      page[1] = rows.FindPage(local[2]);
+      local[2] = rows.Find(Row(chunk + 3));
     }
   }
 
@@ -74,28 +67,19 @@ class RowStream {
     return chunk * Shape::kChunkRows + FirstRow() + Lane() % kRows;
   }
 
-  __device__ static void Find(const ListRows& rows, uint32_t chunk, ListRows::Local (&local)[kTeams]) {
-#pragma unroll
-    for (int team = 0; team < kTeams; ++team) local[team] = rows.Find(Row(chunk + team));
-  }
-  __device__ static void FindPages(const ListRows& rows, const ListRows::Local (&local)[kTeams],
-                                   ListRows::Page (&page)[kTeams]) {
-#pragma unroll
-    for (int team = 0; team < kTeams; ++team) page[team] = rows.FindPage(local[team]);
-  }
-
-  // This warp's rows of a team's chunk; `left` counts those from its first to the unit's last. Rows behind that become
+  // This warp's rows of the next chunk; `left` counts those from its first to the list's last. Rows behind that become
   // zeros: their weights are zeros too, and the product must be.
-  __device__ void Copy(int team, uint32_t slot, uint32_t left) {
-    const uint32_t stage = SharedAddress(shared_.stage(cursor_.stage)), row = team * Shape::kChunkRows + FirstRow();
+  __device__ void Copy(uint32_t slot, uint32_t left) {
+    const uint32_t stage = SharedAddress(shared_.stage(cursor_.stage));
     if (left >= kRows) {
-      CopyPieces<true>(slot, stage + row * Shape::kRowStride, left);
+      CopyPieces<true>(slot, stage + FirstRow() * Shape::kRowStride, left);
     } else {
-      CopyPieces<false>(slot, stage + row * Shape::kRowStride, left);
+      CopyPieces<false>(slot, stage + FirstRow() * Shape::kRowStride, left);
     }
     if constexpr (Shape::kScaled) {
-      CopyAsync8(stage + Shape::kRowsBytes + (row + Lane()) * 8, scales_ + slot, Lane() < left);
+      CopyAsync8(stage + Shape::kRowsBytes + (FirstRow() + Lane()) * 8, scales_ + slot, Lane() < left);
     }
+    ArriveWithCopies(SharedAddress(&shared_.full[cursor_.stage]));
   }
 
   template <bool kAllValid>
