@@ -13,6 +13,9 @@ namespace winnow::cuda {
 namespace {
 
 constexpr int kMaxRows = 64;
+// Of the scratch: parts of sums, turns of multiprocessors, counters.
+constexpr size_t kPartialBytes = size_t{2} * kMatmulBlocks * kTileOut * kMaxRows * sizeof(float);
+constexpr size_t kTurnBytes = kMaxMultiprocessors * sizeof(Turns);
 
 int CeilDiv(int a, int b) {
   return (a + b - 1) / b;
@@ -35,8 +38,8 @@ void Pack(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
   PackF8(stream, row_major, matrix);
 }
 
-size_t DecodeScratchBytes(int, int) {
-  return kMaxMultiprocessors * sizeof(*DecodeMatmulArgs::turns);
+size_t DecodeScratchBytes(int, int max_out_features) {
+  return kPartialBytes + kTurnBytes + CeilDiv(max_out_features, kTileOut) * kMultiplyWarps * sizeof(int);
 }
 
 bool HasTensorMaps() {
@@ -51,22 +54,10 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   using Layout = DecodeLayout<kRows, kF8>;
   const DeviceMatrix& weight = params.weight;
   DecodeMatmulArgs args = {};
-  args.cuts = CutsOf(weight.out_features);
-  args.num_boxes = Layout::NumBoxes(args.cuts.tile_out);
-  args.num_chunks = CeilDiv(weight.in_features, args.num_boxes * Layout::kBoxK);
-  args.has_whole_boxes = weight.in_features % Layout::kBoxK == 0;
   if (HasTensorMaps()) {
-    const int in = weight.in_features, out = weight.out_features, element_bytes = Layout::kElementBytes;
-    const int64_t weight_pitch = int64_t{in} * element_bytes, x_pitch = params.x_stride * 2;
-    if (args.has_whole_boxes) {
-      args.weight_map =
-          TensorMapOfBoxes(weight.data, element_bytes, in, out, weight_pitch, args.cuts.tile_out, args.num_boxes);
-      args.x_map =
-          TensorMapOfBoxes(params.x, 2, in, params.num_rows, x_pitch, kRows, args.num_boxes * Layout::kRowBoxesPerBox);
-    } else {
-      args.weight_map = TensorMapOf(weight.data, element_bytes, in, out, weight_pitch, args.cuts.tile_out);
-      args.x_map = TensorMapOf(params.x, 2, in, params.num_rows, x_pitch, kRows);
-    }
+    args.weight_map = TensorMapOf(weight.data, Layout::kElementBytes, weight.in_features, weight.out_features,
+                                  int64_t{weight.in_features} * Layout::kElementBytes, kTileOut);
+    args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
   }
   args.x = static_cast<const __nv_bfloat16*>(params.x);
   args.x_stride = params.x_stride;
@@ -79,12 +70,16 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.in_features = weight.in_features;
   args.accumulate = params.accumulate;
   args.y_is_bf16 = params.y_dtype == Dtype::kBf16;
-  args.turns = static_cast<unsigned long long*>(params.scratch);
+  args.cuts = CutsOf(CeilDiv(weight.out_features, kTileOut), CeilDiv(weight.in_features, Layout::kChunkK));
+  char* scratch = static_cast<char*>(params.scratch);
+  args.partials = reinterpret_cast<float4*>(scratch);
+  args.turns = reinterpret_cast<Turns*>(scratch + kPartialBytes);
+  args.counters = reinterpret_cast<int*>(scratch + kPartialBytes + kTurnBytes);
   const auto kernel = DecodeMatmulKernel<kRows, kF8>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kDynamicSharedBytes);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  LaunchProgrammatic(kernel, dim3(args.cuts.num_blocks), dim3(kDecodeThreads), kDynamicSharedBytes, stream, args);
+  LaunchProgrammatic(kernel, dim3(args.cuts.num_blocks), dim3(kDecodeThreads), Layout::kSharedBytes, stream, args);
 }
 
 template <bool kF8>

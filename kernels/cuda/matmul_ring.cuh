@@ -95,18 +95,6 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column, 
 #endif
 }
 
-// Several boxes side by side, one after the other in shared memory, by a map of three dimensions.
-__device__ inline void CopyBoxes(uint32_t to, const CUtensorMap& map, int box, int row, uint32_t barrier,
-                                 uint64_t policy) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
-      "%3, %4}], [%5], %6;" ::"r"(to),
-      "l"(&map), "r"(0), "r"(row), "r"(box), "r"(barrier), "l"(policy)
-      : "memory");
-#endif
-}
-
 // Has the copy engine fetch the map itself.
 __device__ inline void PrefetchMap(const CUtensorMap& map) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

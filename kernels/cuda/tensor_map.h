@@ -11,9 +11,4 @@ namespace winnow::cuda {
 CUtensorMap TensorMapOf(const void* data, int element_bytes, int64_t columns, int64_t rows, int64_t pitch_bytes,
                         int box_rows);
 
-// The same in three dimensions (128 bytes, rows, 128-byte columns), num_boxes such boxes side by side to a copy. Rows
-// are whole numbers of 128 bytes.
-CUtensorMap TensorMapOfBoxes(const void* data, int element_bytes, int64_t columns, int64_t rows, int64_t pitch_bytes,
-                             int box_rows, int num_boxes);
-
 }  // namespace winnow::cuda
