@@ -79,7 +79,9 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  LaunchProgrammatic(kernel, dim3(args.cuts.num_blocks), dim3(kDecodeThreads), Layout::kSharedBytes, stream, args);
+  LaunchDependent(kernel,
+                  {.grid = dim3(args.cuts.num_blocks), .threads = kDecodeThreads, .shared_bytes = Layout::kSharedBytes},
+                  stream, args);
 }
 
 template <bool kF8>

@@ -22,7 +22,7 @@ struct DeviceMatrix {
 // y = x W^T (+ y when accumulate), x bf16, sums in f32. Row-invariant: the bits of a row of y depend on that row of x
 // and on W alone, for 1 to 64 rows, and are the same on every GPU.
 //
-// Launched as a programmatic dependent (programmatic_launch.cuh): weights are fetched while earlier kernels of the
+// Launched as a programmatic dependent (dependent_launch.cuh): weights are fetched while earlier kernels of the
 // stream still run, all else waits for them, so W must not be written by a kernel of the same step. Works under
 // capture.
 struct DecodeMatmulParams {

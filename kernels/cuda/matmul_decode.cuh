@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/matmul_fill.cuh"
 #include "kernels/cuda/matmul_mma.cuh"
-#include "kernels/cuda/programmatic_launch.cuh"
 
 // y = x W^T for up to 64 rows of x, bound by reading W once. Each block has a warp that fills a ring with boxes of W
 // and x, four warps that multiply 16 output features each, and four that finish the tiles which blocks share: the last
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2) DecodeMatmulKernel(const __
   if (warp == 2 * kMultiplyWarps) {
     RingFiller<kRows, kF8>(args, shared, ring).Run();
   } else {
-    WaitForEarlierKernels();
+    WaitForInputs();
     if (threadIdx.x == 0) *static_cast<volatile int*>(&shared.released) = 1;
     if (warp < kMultiplyWarps) {
       StripMultiplier<kRows, kF8>(args, shared, ring, warp).Run();

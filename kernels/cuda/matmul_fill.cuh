@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/matmul_cuts.cuh"
 #include "kernels/cuda/matmul_ring.cuh"
-#include "kernels/cuda/programmatic_launch.cuh"
 
 // The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
 // and x.
@@ -145,10 +145,10 @@ class RingFiller {
     UnitCursor cursor(args_.cuts, blockIdx.x), early = cursor;
     const int num_early = min(Layout::kStages, cursor.left());
     for (int stage = 0; stage < num_early; ++stage, early.Advance()) CopyWeights(early, stage);
-    WaitForEarlierKernels();
+    WaitForInputs();
     // Not before: all blocks of the kernel before this one have left now, and this one has a block on each
     // multiprocessor, so that the next kernel's blocks, too, come one to a multiprocessor.
-    LetNextKernelStart();
+    LetDependentsStart();
     for (int stage = 0; stage < num_early; ++stage, cursor.Advance()) CopyRows(cursor, stage);
     RingPlace<Layout::kStages> place;
     if (num_early < Layout::kStages) {
