@@ -31,15 +31,15 @@ size_t CudaForward::AttentionScratchBytes() const {
   for (const bool per_query_head : {false, true}) {
     // Scratch may depend on the number of rows in any way.
     for (int rows = 1; rows <= kMaxDecodeRows; ++rows) {
-      const cuda::DecodeAttentionParams params = AttentionParams(
-          decode_stages_[0], {.num_rows = rows, .per_query_head = per_query_head, .max_count = options_.max_list_rows});
+      const cuda::DecodeAttentionParams params =
+          AttentionParams({.num_rows = rows, .per_query_head = per_query_head, .max_count = options_.max_list_rows});
       bytes = std::max(bytes, table_.attention->decode_attention_scratch_bytes(params));
     }
   }
   return bytes;
 }
 
-cuda::DecodeAttentionParams CudaForward::AttentionParams(const DecodeStage& stage, const AttentionRun& run) const {
+cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionRun& run) const {
   return {.num_rows = run.num_rows,
           .num_query_heads = config_.num_query_heads,
           .num_kv_heads = run.per_query_head ? config_.num_query_heads : config_.num_kv_heads,
@@ -47,22 +47,19 @@ cuda::DecodeAttentionParams CudaForward::AttentionParams(const DecodeStage& stag
           .scale = scale_,
           .slot_pool = slots_,
           .kv_dtype = Dtype::kBf16,
-          .lists = stage.device_lists + run.first_list,
+          .lists = lists_ + run.first_list,
           .pages = pages_,
-          .selected = stage.device_selected,
+          .selected = selected_,
           .max_count = run.max_count,
           .scratch = attention_scratch_};
 }
 
 void CudaForward::LaunchRuns(const DecodeStage& stage, bool to_f32) {
-  device_->CopyAsync(stage.device_lists, stage.lists, stage.runs->num_lists() * sizeof(cuda::AttentionList),
-                     upload_stream_);
-  device_->CopyAsync(stage.device_selected, stage.selected, stage.runs->num_selected() * sizeof(uint32_t),
-                     upload_stream_);
-  AwaitMoves();
+  device_->CopyAsync(lists_, stage.lists, stage.runs->num_lists() * sizeof(cuda::AttentionList), stream_);
+  device_->CopyAsync(selected_, stage.selected, stage.runs->num_selected() * sizeof(uint32_t), stream_);
   for (const AttentionRun& run : stage.runs->runs()) {
     const size_t first = static_cast<size_t>(run.first_row) * config_.q_features();
-    cuda::DecodeAttentionParams params = AttentionParams(stage, run);
+    cuda::DecodeAttentionParams params = AttentionParams(run);
     params.q = layers_->q() + first;
     params.out_dtype = to_f32 ? Dtype::kF32 : Dtype::kBf16;
     params.out = to_f32 ? static_cast<void*>(attention_f32_ + first)
@@ -137,7 +134,7 @@ void CudaForward::EnqueueProjections(int layer, int num_rows, const DecodeKv& kv
        .kv_mirror = stage.kv_rows,
        .q_pre_rope = stage.q_pre_rope});
   stage.projected->Record(stream_);
-  stage.moves_before = moves_awaited_;
+  stage.moves_before = mover_->num_launched();
 }
 
 bool CudaForward::PublishLayer(int layer, DecodeKv& kv) {
@@ -163,6 +160,7 @@ bool CudaForward::AttendLayer(int layer, int num_rows, DecodeKv& kv) {
   slot_lists_.Clear();
   kv.AwaitSlots(layer, slot_lists_);
   At("attention", layer);
+  mover_->Flush();
   if (!Attend(stage, num_rows)) return false;
   if (!may_run_ahead_ && !CorrectByPartials(stage, num_rows, kv.AwaitPartials(layer))) return false;
   layers_->OutputAndMlp(stream_, DevicePhase::kDecode, layer, num_rows);
@@ -180,7 +178,7 @@ std::span<float> CudaForward::Decode(std::span<const uint32_t> token_ids, std::s
   lookahead_ = kv.Lookahead();
   may_run_ahead_ = !kv.WaitsForPartials();
   At("embedding", 0);
-  AwaitMoves();
+  mover_->Flush();
   UploadTokens(token_ids);
   std::copy(positions.begin(), positions.end(), host_positions_);
   device_->CopyAsync(positions_, host_positions_, positions.size_bytes(), stream_);

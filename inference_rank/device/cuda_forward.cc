@@ -46,10 +46,8 @@ size_t CudaForward::CarveDevice(void* region) {
   chunk_rows_ = arena.Take<std::byte>(chunk * config_.num_kv_heads * options_.row_bytes);
   chunk_queries_ = arena.TakeArray<float>(chunk * q);
   pages_ = arena.TakeArray<uint32_t>(options_.num_slots / kSlotPageTokens);
-  for (DecodeStage& stage : decode_stages_) {
-    stage.device_lists = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
-    stage.device_selected = arena.TakeArray<uint32_t>(MaxSelected(config_, options_));
-  }
+  lists_ = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
+  selected_ = arena.TakeArray<uint32_t>(MaxSelected(config_, options_));
   attention_f32_ = arena.TakeArray<float>(kMaxDecodeRows * q);
   lse_ = arena.TakeArray<float>(kMaxDecodeRows * heads);
   attention_scratch_ = arena.Take(AttentionScratchBytes());
@@ -99,15 +97,13 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   WINNOW_CHECK(options.num_slots % kSlotPageTokens == 0 && options.max_list_rows > 0);
   std::unique_ptr<CudaForward> forward(new CudaForward(table, &device, weights.config(), options));
   forward->stream_ = device.NewStream();
-  forward->upload_stream_ = device.NewStream(/*high_priority=*/true);
-  forward->uploaded_ = device.NewEvent();
   forward->slots_ = slots;
   WINNOW_ASSIGN_OR_RETURN(forward->layers_, DeviceLayers::Create(table, device, weights, LayerOptions(options)));
   WINNOW_ASSIGN_OR_RETURN(forward->memory_, device.Allocate(forward->CarveDevice(nullptr)));
   forward->CarveDevice(forward->memory_->data());
   WINNOW_ASSIGN_OR_RETURN(forward->pinned_, device.AllocatePinned(forward->CarvePinned(nullptr)));
   forward->CarvePinned(forward->pinned_->data());
-  WINNOW_ASSIGN_OR_RETURN(forward->mover_, DeviceRowMover::Create(table, device, forward->upload_stream_, slots,
+  WINNOW_ASSIGN_OR_RETURN(forward->mover_, DeviceRowMover::Create(table, device, forward->stream_, slots,
                                                                   options.num_slots, {.row_bytes = options.row_bytes}));
   const size_t max_lists = static_cast<size_t>(kMaxDecodeRows) * forward->config_.num_query_heads;
   for (DecodeStage& stage : forward->decode_stages_) {
@@ -152,7 +148,7 @@ bool CudaForward::Take(const absl::Status& status) {
 bool CudaForward::Wait(const char* what) {
   doing_ = what;
   if (!Take(device_->Synchronize(stream_))) return false;
-  mover_->Recycle(moves_awaited_);
+  mover_->Recycle(mover_->num_launched());
   return true;
 }
 
@@ -163,13 +159,6 @@ void CudaForward::At(const char* doing, int layer) {
 
 std::string CudaForward::LastWork() const {
   return absl::StrCat(pass_, " of ", pass_rows_, " rows, ", doing_, " of layer ", layer_);
-}
-
-void CudaForward::AwaitMoves() {
-  mover_->Flush();
-  moves_awaited_ = mover_->num_launched();
-  uploaded_->Record(upload_stream_);
-  uploaded_->Hold(stream_);
 }
 
 void CudaForward::UploadTokens(std::span<const uint32_t> token_ids) {

@@ -63,10 +63,7 @@ class CudaForward final : public Forward {
     uint32_t* selected = nullptr;          // [max_selected]
     std::unique_ptr<AttentionRuns> runs;   // over the two
     std::unique_ptr<cuda::Event> projected;
-    uint64_t moves_before = 0;  // done when that event is
-    // Device memory.
-    cuda::AttentionList* device_lists = nullptr;  // as lists
-    uint32_t* device_selected = nullptr;          // as selected
+    uint64_t moves_before = 0;  // launched before it was recorded
   };
   // What a layer of a chunk sends, likewise.
   struct ChunkStage {
@@ -78,12 +75,10 @@ class CudaForward final : public Forward {
   CudaForward(const cuda::CudaTable& table, cuda::Device* device, const ModelConfig& config, const Options& options);
   size_t CarveDevice(void* region);
   size_t CarvePinned(void* region);
-  cuda::DecodeAttentionParams AttentionParams(const DecodeStage& stage, const AttentionRun& run) const;
+  cuda::DecodeAttentionParams AttentionParams(const AttentionRun& run) const;
   size_t AttentionScratchBytes() const;
 
   absl::Status WarmUp();
-  // What is computed from now on sees all moves and uploads so far.
-  void AwaitMoves();
   void UploadTokens(std::span<const uint32_t> token_ids);
   // Of one layer of a decode step. Those that return bool return false when the device has failed.
   void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
@@ -113,24 +108,21 @@ class CudaForward final : public Forward {
   std::unique_ptr<DeviceLayers> layers_;
   std::unique_ptr<DeviceRowMover> mover_;
   cuda::Stream stream_ = nullptr;
-  // Rows and lists that go up, beside what is computed meanwhile: nothing that is computed before the next AwaitMoves
-  // touches the slots that they change.
-  cuda::Stream upload_stream_ = nullptr;
-  std::unique_ptr<cuda::Event> uploaded_;
-  uint64_t moves_awaited_ = 0;
   void* slots_ = nullptr;
   std::unique_ptr<cuda::DeviceMemory> memory_, pinned_;
 
   // Device memory.
-  uint32_t* token_ids_ = nullptr;     // [rows]
-  uint32_t* positions_ = nullptr;     // [rows]
-  void** kv_destinations_ = nullptr;  // [prefill rows, num_kv_heads]
-  void** places_ = nullptr;           // [num_layers, num_rows, num_kv_heads] of the decode step's rows
-  std::byte* chunk_rows_ = nullptr;   // [prefill rows, num_kv_heads, 2 * head_dim]
-  float* chunk_queries_ = nullptr;    // [prefill rows, num_query_heads, head_dim]
-  uint32_t* pages_ = nullptr;         // [num_slots / kSlotPageTokens] page i is i
-  float* attention_f32_ = nullptr;    // [kMaxDecodeRows, num_query_heads, head_dim]
-  float* lse_ = nullptr;              // [kMaxDecodeRows, num_query_heads]
+  uint32_t* token_ids_ = nullptr;         // [rows]
+  uint32_t* positions_ = nullptr;         // [rows]
+  void** kv_destinations_ = nullptr;      // [prefill rows, num_kv_heads]
+  void** places_ = nullptr;               // [num_layers, num_rows, num_kv_heads] of the decode step's rows
+  std::byte* chunk_rows_ = nullptr;       // [prefill rows, num_kv_heads, 2 * head_dim]
+  float* chunk_queries_ = nullptr;        // [prefill rows, num_query_heads, head_dim]
+  uint32_t* pages_ = nullptr;             // [num_slots / kSlotPageTokens] page i is i
+  cuda::AttentionList* lists_ = nullptr;  // [kMaxDecodeRows, num_query_heads]
+  uint32_t* selected_ = nullptr;          // [max_selected]
+  float* attention_f32_ = nullptr;        // [kMaxDecodeRows, num_query_heads, head_dim]
+  float* lse_ = nullptr;                  // [kMaxDecodeRows, num_query_heads]
   void* attention_scratch_ = nullptr;
   cuda::SampleRow* draw_rows_ = nullptr;  // [kMaxDecodeRows]
   uint32_t* drawn_ = nullptr;             // [kMaxDecodeRows]

@@ -40,7 +40,7 @@ std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint3
   pass_ = "prefill";
   pass_rows_ = num_tokens;
   At("embedding", 0);
-  AwaitMoves();
+  mover_->Flush();
   UploadTokens(token_ids);
   layers_->Embed(stream_, token_ids_, num_tokens);
   const int queries = kv.QueriesWanted(num_tokens);

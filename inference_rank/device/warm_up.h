@@ -2,12 +2,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/kv_layout.h"
 #include "inference_rank/model/forward.h"
 
 namespace winnow {
 
 // KV sides that store nothing and send nothing: for a first pass that loads kernels and chooses algorithms before the
-// first request. Attention reads the slots at the front, which must be at least one per kv head.
+// first request. They use the slots at the front, a page for each kv head.
 class WarmUpDecode final : public DecodeKv {
  public:
   WarmUpDecode(int num_kv_heads, int group_size) : num_kv_heads_(num_kv_heads), group_size_(group_size) {}
@@ -25,7 +26,7 @@ class WarmUpDecode final : public DecodeKv {
 class WarmUpPrefill final : public PrefillKv {
  public:
   explicit WarmUpPrefill(void* slots) : slots_(slots) {}
-  Rows Destination(int) override { return {.kv = slots_, .head_stride = 1}; }
+  Rows Destination(int) override { return {.kv = slots_, .head_stride = kSlotPageTokens}; }
   Rows Publish(int layer, const std::byte*, const float*) override { return Destination(layer); }
 
  private:
