@@ -387,6 +387,7 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
   } else if (sequence.hand_over && sequence.state == State::kDecoding) {
     BeginHandOver(sequence);
+    HandOverIfStored(sequence);
   }
 }
 
