@@ -161,7 +161,7 @@ TEST(PrefillDecodeRanks, ALostRankForPrefillLeavesNoTraceInTheAnswer) {
   ASSERT_NE(cluster, nullptr);
   const pid_t prefill = cluster->Pids("inference-rank").at(0);
   auto completion = std::async(std::launch::async,
-                               [&] { return Complete(cluster->http(), RequestFor("winnow", Prompt(), kLongAnswer)); });
+                               [&] { return Complete(cluster->http(), RequestFor("winnow", DemoText(kLongPrompt))); });
   ASSERT_TRUE(WaitUntil(milliseconds(30'000),
                         [&] { return cluster->MetricsOf("prefill-0").Value("winnow_queued_prompt_tokens") > 0; }));
   ASSERT_EQ(kill(prefill, SIGKILL), 0);
