@@ -137,6 +137,28 @@ TEST(PrefillDecodeRanks, ShortPromptsStayOnTheRankThatDecodes) {
   EXPECT_EQ(cluster->MetricsOf("decode-0").Value("winnow_rank_prompt_tokens_total"), 100);
 }
 
+// The client goes when the first token comes: about when the sequence changes ranks.
+TEST(PrefillDecodeRanks, ARequestThatIsGivenUpLeavesNothingBehind) {
+  const auto cluster = StartCluster({"--prefill-ranks=1", "--decode-ranks=1"});
+  ASSERT_NE(cluster, nullptr);
+  std::vector<std::future<void>> clients;
+  for (int client = 0; client < 4; ++client) {
+    clients.push_back(std::async(std::launch::async, [&, client] {
+      for (int i = 0; i < 5; ++i) {
+        StreamCompletion(cluster->http(), RequestFor("winnow", DemoText(600, 100 * (5 * client + i)), 1000),
+                         [](size_t) { return false; });
+      }
+    }));
+  }
+  for (std::future<void>& client : clients) client.get();
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] {
+    return cluster->MetricsOf("cache-0").Value("winnow_sequences") == 0 &&
+           cluster->MetricsOf("decode-0").Value("winnow_num_requests_running") == 0 &&
+           cluster->MetricsOf("prefill-0").Value("winnow_queued_prompt_tokens") == 0;
+  }));
+  EXPECT_GT(cluster->MetricsOf("router-0").Value("winnow_hand_overs_total"), 0);
+}
+
 TEST(PrefillDecodeRanks, ALostRankThatDecodesLeavesNoTraceInTheAnswer) {
   const auto cluster = StartCluster({"--prefill-ranks=1", "--decode-ranks=1"});
   ASSERT_NE(cluster, nullptr);
