@@ -115,6 +115,12 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   fields.Address("router", &router, "gRPC address of the router.");
   fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
+  fields.Enum(
+      "role", &role,
+      {{"prefill", InferenceRole::kPrefill}, {"decode", InferenceRole::kDecode}, {"both", InferenceRole::kBoth}},
+      "What the router gives this rank, while there are others for the rest: prefill computes prompts and hands "
+      "them over after the first token, decode goes on from there with what is on the cache rank.");
+  DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   DeclareTransport(fields, &transport);
   DeclareDevice(fields, &device);
   DeclareCompute(fields, &compute);
@@ -149,6 +155,13 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
               "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
               "inference "
               "process, so that a crash loses both. auto = ucx.");
+}
+
+void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
+  fields.Integer("decode-prefill-tokens", decode_prefill_tokens,
+                 "Longest prompt that a rank for decoding computes itself. Longer ones hold up its running sequences; "
+                 "shorter ones are not worth a hand-over. 0 = none.",
+                 0u, 1u << 24);
 }
 
 void DeclareDevice(Fields& fields, DeviceChoice* device) {

@@ -67,10 +67,15 @@ struct RouterProcessOptions {
   void Declare(Fields& fields);
 };
 
+// What of a request an inference rank is there for.
+enum class InferenceRole { kPrefill, kDecode, kBoth };
+
 struct InferenceProcessOptions {
   ProcessOptions process;
   HostPort router{"127.0.0.1", 8001};
   std::string model;
+  InferenceRole role = InferenceRole::kBoth;
+  uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
   Dtype compute = Dtype::kBf16;
@@ -100,6 +105,7 @@ struct CacheProcessOptions {
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device);
 void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);

@@ -63,7 +63,11 @@ void Engine::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<EventSink> sink = sequence->sink;
   const uint64_t request_id = sequence->request_id;
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  if (mailbox_.Put([this, shared] { scheduler_.Enqueue(std::move(*shared)); })) return;
+  const bool accepted = mailbox_.Put([this, shared] {
+    if ((*shared)->attach) ForgetHandedOver((*shared)->sequence_id);
+    scheduler_.Enqueue(std::move(*shared));
+  });
+  if (accepted) return;
   v1::DispatchResponse event;
   event.set_request_id(request_id);
   event.mutable_failed()->set_code(static_cast<uint32_t>(absl::StatusCode::kUnavailable));
@@ -125,13 +129,15 @@ void Engine::AdmitWaiting() {
   while (true) {
     Sequence* sequence = scheduler_.Admit({.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()});
     if (sequence == nullptr) break;
-    absl::StatusOr<WorkingSet> set =
-        WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
-    if (!set.ok()) {
-      sequence->Fail(set.status(), false);
-      continue;
+    if (sequence->needs_slots()) {
+      absl::StatusOr<WorkingSet> set =
+          WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
+      if (!set.ok()) {
+        sequence->Fail(set.status(), false);
+        continue;
+      }
+      sequence->working_set.emplace(*std::move(set));
     }
-    sequence->working_set.emplace(*std::move(set));
     absl::StatusOr<PrefillArena> arena = NewArena(sequence->prompt_tokens());
     if (!arena.ok()) {
       sequence->Fail(arena.status(), false);
@@ -232,11 +238,46 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     sequence.state = State::kPrefilling;
     return;
   }
-  prefill_bytes_ -= sequence.arena->bytes();
-  sequence.arena.reset();
+  if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
+    BeginHandOver(sequence);
+    return HandOverIfStored(sequence);
+  }
+  GiveBackArena(sequence);
   sequence.state = State::kRefilling;
   for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {}))
     OnRefill(sequence, frame.header(), frame.payload());
+}
+
+void Engine::GiveBackArena(Sequence& sequence) {
+  if (!sequence.arena.has_value()) return;
+  prefill_bytes_ -= sequence.arena->bytes();
+  sequence.arena.reset();
+}
+
+void Engine::BeginHandOver(Sequence& sequence) {
+  GiveBackArena(sequence);
+  sequence.working_set.reset();
+  sequence.early_refill.clear();
+  sequence.state = State::kHandingOver;
+}
+
+void Engine::HandOverIfStored(Sequence& sequence) {
+  if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.watermark < sequence.prompt_tokens()) return;
+  sequence.state = State::kHandedOver;
+  ++metrics_.handed_over_sequences;
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_handed_over();
+  sequence.sink->Send(std::move(event));
+}
+
+void Engine::ForgetHandedOver(uint64_t sequence_id) {
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.sequence_id != sequence_id || sequence.state != State::kHandedOver) return;
+    sequence.attach_epoch = 0;  // not ours to release
+    sequence.cancelled = true;
+  });
 }
 
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
@@ -264,10 +305,15 @@ bool Engine::RunPrefillChunk() {
   ++metrics_.progress;
   metrics_.prompt_tokens += count;
   if (!last || !sequence->failure.ok()) return true;
-  prefill_bytes_ -= sequence->arena->bytes();
-  PrefillStep::HandOver(layout_, *sequence);
-  BecomeDecoding(*sequence, sequence->prompt_tokens());
+  if (sequence->hand_over) {
+    BeginHandOver(*sequence);
+  } else {
+    LoadPrompt(layout_, *sequence->arena, *sequence);
+    GiveBackArena(*sequence);
+    BecomeDecoding(*sequence, sequence->prompt_tokens());
+  }
   if (sequence->generated.empty()) TakeToken(*sequence, 0, logits);
+  HandOverIfStored(*sequence);
   return true;
 }
 
@@ -339,6 +385,9 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     FinishSequence(sequence, v1::FINISH_REASON_STOP);
   } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {
     FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
+  } else if (sequence.hand_over && sequence.state == State::kDecoding) {
+    BeginHandOver(sequence);
+    HandOverIfStored(sequence);
   }
 }
 
@@ -364,8 +413,10 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
   stats.set_streamed_bytes(sequence.streamed_bytes);
   stats.set_prefetched_rows(sequence.prefetched_rows);
   stats.set_context_tokens(sequence.known_tokens());
-  const uint64_t resident = sequence.working_set->resident_rows() / sequence.working_set->num_lists();
-  stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
+  if (sequence.working_set.has_value()) {
+    const uint64_t resident = sequence.working_set->resident_rows() / sequence.working_set->num_lists();
+    stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
+  }
   stats.set_reattach_count(sequence.attach ? 1 : 0);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
@@ -406,7 +457,8 @@ void Engine::ReapSequences() {
 }
 
 void Engine::Retire(std::unique_ptr<Sequence> sequence) {
-  if (!sequence->cancelled) {
+  // To the router a sequence that was handed over is another rank's.
+  if (!sequence->cancelled && sequence->state != State::kHandedOver) {
     v1::DispatchResponse event;
     event.set_request_id(sequence->request_id);
     v1::DispatchResponse::Failed* failed = event.mutable_failed();
@@ -418,7 +470,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
     sequence->sink->Send(std::move(event));
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
-  if (sequence->arena.has_value()) prefill_bytes_ -= sequence->arena->bytes();
+  GiveBackArena(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
   // by the attach.
@@ -436,12 +488,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 
 void Engine::UpdateGauges() {
   uint64_t rows = 0;
+  uint64_t queued_prompt_tokens = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
+    queued_prompt_tokens += sequence.queued_prompt_tokens();
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
   });
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
   metrics_.working_set_rows = rows;
+  metrics_.queued_prompt_tokens = queued_prompt_tokens;
   metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
   metrics_.prefill_kv_bytes = prefill_bytes_;
   metrics_.kv_sent_bytes = links_.sent_bytes();
@@ -499,6 +554,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       }
       return;
     case wire::FrameType::kFenced: {
+      if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
       ++metrics_.fenced_sequences;
       const bool taken_over = header.attach_epoch > sequence->attach_epoch;
       sequence->Fail(absl::AbortedError(taken_over ? "another rank has attached to the sequence"
@@ -534,7 +590,9 @@ void Engine::OnWatermarks(const ReceivedFrame& frame) {
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
       return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
     });
-    if (sequence != nullptr) sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    if (sequence == nullptr) continue;
+    sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    HandOverIfStored(*sequence);
   }
 }
 

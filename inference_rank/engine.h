@@ -66,6 +66,12 @@ class Engine {
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
                 const absl::StatusOr<v1::AttachSequenceResponse>& opened);
+  // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
+  void BeginHandOver(Sequence& sequence);
+  void HandOverIfStored(Sequence& sequence);
+  // This rank takes over itself what it has handed over.
+  void ForgetHandedOver(uint64_t sequence_id);
+  void GiveBackArena(Sequence& sequence);
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
   absl::StatusOr<PrefillArena> NewArena(uint32_t prompt_tokens);
   size_t FreePrefillBytes() const;

@@ -41,6 +41,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> reattached_sequences{0};
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
+  std::atomic<uint64_t> handed_over_sequences{0};
+  std::atomic<uint64_t> queued_prompt_tokens{0};
   std::atomic<uint64_t> stale_frames{0};
   std::atomic<uint64_t> malformed_frames{0};
   std::atomic<uint64_t> progress{0};

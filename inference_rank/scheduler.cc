@@ -7,14 +7,21 @@
 namespace winnow {
 
 Sequence* Scheduler::Admit(const Free& free) {
-  if (waiting_.empty() || running_.size() >= limits_.max_running) return nullptr;
+  if (waiting_.empty() || num_running() >= limits_.max_running) return nullptr;
   const Sequence& head = *waiting_.front();
-  if (WorkingSet::PagesNeeded(layout_, head.spec, head.max_positions) > free.slot_pages) return nullptr;
+  if (head.needs_slots() && WorkingSet::PagesNeeded(layout_, head.spec, head.max_positions) > free.slot_pages) {
+    return nullptr;
+  }
   // An attach may have to prefill again, when a part of the prompt was lost.
   if (PrefillArena::BytesNeeded(layout_, head.prompt_tokens()) > free.prefill_bytes) return nullptr;
   running_.push_back(std::move(waiting_.front()));
   waiting_.erase(waiting_.begin());
   return running_.back().get();
+}
+
+size_t Scheduler::num_running() const {
+  return std::count_if(running_.begin(), running_.end(),
+                       [](const auto& sequence) { return sequence->state != Sequence::State::kHandedOver; });
 }
 
 Sequence* Scheduler::NextPrefill() const {

@@ -42,7 +42,8 @@ class Scheduler {
   Sequence* Find(const std::function<bool(const Sequence&)>& matches);
 
   size_t num_waiting() const { return waiting_.size(); }
-  size_t num_running() const { return running_.size(); }
+  // Without those that were handed over: they only wait to be taken.
+  size_t num_running() const;
 
  private:
   const Limits limits_;

@@ -137,7 +137,8 @@ Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spe
     transformer_.Prefill({sequence.prompt.data() + first, count}, first, count == 1, prefill_step_);
     prefill_step_.Finish();
   }
-  PrefillStep::HandOver(layout_, sequence);
+  LoadPrompt(layout_, *sequence.arena, sequence);
+  sequence.arena.reset();
   return (sequences_[id] = std::move(owned)).get();
 }
 
