@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -23,8 +24,9 @@ namespace winnow {
 //
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
+//          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
 struct Sequence {
-  enum class State { kWaiting, kOpening, kPrefilling, kRefilling, kDecoding };
+  enum class State { kWaiting, kOpening, kLoadingPrefix, kPrefilling, kRefilling, kDecoding };
 
   // Constant after submission.
   uint64_t request_id = 0;
@@ -32,6 +34,7 @@ struct Sequence {
   std::shared_ptr<EventSink> sink;
   v1::Identity cache_rank;
   std::vector<uint32_t> prompt;
+  std::string tenant;  // who may share its prefix
   bool attach = false;
   v1::SamplingParams sampling_params;
   v1::StoppingParams stopping;
@@ -54,6 +57,7 @@ struct Sequence {
   std::optional<WorkingSet> working_set;
   std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
+  uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
 
   // Statistics.

@@ -1,6 +1,7 @@
 #include "router/dispatched_request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/selection/selection_proto.h"
@@ -28,7 +29,10 @@ uint64_t UnixNanos(SystemClock::time_point time) {
 
 DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
                                      TokenObserver* observer)
-    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {}
+    : context_(std::move(context)),
+      request_(std::move(request)),
+      observer_(observer),
+      prefix_hashes_(PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids)) {}
 
 void DispatchedRequest::Begin() {
   deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
@@ -69,6 +73,7 @@ void DispatchedRequest::StartAttempt() {
   // Waiting first: a rank that joins after the table was read then wakes this request.
   SetPhase(Phase::kWaiting);
   RouteNeed need;
+  need.prefix_cache = context_->prefix_routes.Find(prefix_hashes_);
   bool attach = false;
   if (route_) {
     need.avoid_inference = KeyOf(route_->inference);
@@ -90,6 +95,7 @@ void DispatchedRequest::StartAttempt() {
   if (!attach) sequence_id_ = context_->NewSequenceId();
   sequence_lost_ = false;
   route_ = *route;
+  context_->prefix_routes.Remember(prefix_hashes_, KeyOf(route_->cache));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
   context_->clients->Assign(*route_);
@@ -116,6 +122,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach) const {
   submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
+  submit.set_tenant(request_.tenant);
   *submit.mutable_sampling() = request_.sampling;
   *submit.mutable_stopping() = request_.stopping;
   *submit.mutable_selection() = ToProto(request_.selection);
@@ -165,6 +172,10 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   if (accepted->tokens.empty()) return;
   fruitless_attempts_ = 0;
   context_->counters.tokens.fetch_add(accepted->tokens.size());
+  if (!std::exchange(cached_prompt_known_, true)) {
+    context_->counters.cached_prompt_tokens.fetch_add(delta.cached_prompt_tokens());
+    observer_->OnCachedPrompt(delta.cached_prompt_tokens());
+  }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
 }
 

@@ -60,7 +60,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   TokenJournal journal_;
   uint64_t sequence_id_ = 0;
   std::optional<Route> route_;  // of the latest attempt
-  bool submitted_ = false;      // some attempt has had the chance to open the sequence
+  const std::vector<uint64_t> prefix_hashes_;
+  bool cached_prompt_known_ = false;
+  bool submitted_ = false;  // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
   uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
   std::shared_ptr<RankClient> client_;  // of the attempt under way

@@ -30,10 +30,39 @@ bool CanReach(const RankRecord& inference, const RankRecord& cache) {
   return cache.hosted_by_rank.empty() || cache.hosted_by_rank == inference.identity.rank();
 }
 
+// `need` with a preference for the ranks at the cached prefix, where they are not too busy.
+RouteNeed FollowPrefix(const MembershipSnapshot& snapshot, const AssignedCounts& assigned, RouteNeed need) {
+  if (!need.prefix_cache || need.cache || need.prefer_cache || need.prefix_cache == need.avoid_cache) return need;
+  const RankRecord* cache = snapshot.Find(v1::ROLE_CACHE_RANK, *need.prefix_cache);
+  if (cache == nullptr || !TakesWork(*cache)) return need;
+  const auto busy = [&](const RankRecord& rank) {
+    uint64_t least = Load(rank, assigned);
+    for (const RankRecord& record : snapshot.ranks) {
+      if (record.identity.role() == rank.identity.role() && TakesWork(record)) {
+        least = std::min(least, Load(record, assigned));
+      }
+    }
+    return Load(rank, assigned) > 2 * least + kPrefixLoadSlack;
+  };
+  if (busy(*cache)) return need;
+  if (!cache->hosted_by_rank.empty()) {
+    // Only its host reaches it, so that the choice is of both.
+    const auto host = std::find_if(snapshot.ranks.begin(), snapshot.ranks.end(), [&](const RankRecord& record) {
+      return record.identity.role() == v1::ROLE_INFERENCE_RANK && record.identity.rank() == cache->hosted_by_rank;
+    });
+    if (host == snapshot.ranks.end() || !TakesWork(*host) || busy(*host)) return need;
+    if (need.prefer_inference || need.avoid_inference == KeyOf(host->identity)) return need;
+    need.prefer_inference = KeyOf(host->identity);
+  }
+  need.prefer_cache = need.prefix_cache;
+  return need;
+}
+
 }  // namespace
 
 absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned,
-                                  const RouteNeed& need) {
+                                  const RouteNeed& wanted) {
+  const RouteNeed need = FollowPrefix(snapshot, assigned, wanted);
   struct Candidate {
     const RankRecord* record;
     Preference preference;
