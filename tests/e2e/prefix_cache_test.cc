@@ -33,6 +33,10 @@ uint32_t CachedTokens(const Completion& completion) {
 
 class PrefixCache : public SharedCluster<Caching>, public testing::WithParamInterface<const char*> {
  protected:
+  // Of one preset: presets with the same index of keys share prefixes.
+  static TokenIds OwnText(size_t tokens, size_t offset) {
+    return DemoText(tokens, offset + 100 * std::string_view(GetParam()).size());
+  }
   static double Computed() { return cluster_->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"); }
   // What a cluster answers that keeps nothing.
   static TokenIds Reference(const Json& request) {
@@ -48,7 +52,7 @@ class PrefixCache : public SharedCluster<Caching>, public testing::WithParamInte
 };
 
 TEST_P(PrefixCache, TheSamePromptAgainComputesItsEndAlone) {
-  const TokenIds prompt = DemoText(3000, 11);
+  const TokenIds prompt = OwnText(3000, 11);
   const Json request = RequestFor(GetParam(), prompt);
   const Completion first = Complete(cluster_->http(), request);
   ASSERT_TRUE(first.ok()) << first.error;
@@ -69,7 +73,7 @@ TEST_P(PrefixCache, TheSamePromptAgainComputesItsEndAlone) {
 }
 
 TEST_P(PrefixCache, PromptsThatPartComputeWhatTheyDoNotShare) {
-  TokenIds one = DemoText(2000, 5000), other = one;
+  TokenIds one = OwnText(2000, 5000), other = one;
   const TokenIds tail = DemoText(400, 9000);
   other.resize(1234);
   other.insert(other.end(), tail.begin(), tail.end());
