@@ -23,6 +23,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                static_cast<double>(metrics.slot_pages_total) - static_cast<double>(metrics.slot_pages_used),
                with("state", "free"));
   counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
+  counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches instead.",
+          metrics.cached_prompt_tokens);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);

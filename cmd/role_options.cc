@@ -80,6 +80,7 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
+  DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   fields.Custom(
       "device", "auto|cpu|cuda[:N]",
       "Where keys are scored and rows selected. cuda: on GPU N, which keeps an 8-bit copy of the keys, while rows stay "
@@ -202,6 +203,15 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
       "Sequences in a decode batch of one inference rank; each needs resident rows. More run slower each and faster "
       "together.",
       1u, 4096u);
+}
+
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes) {
+  fields.Bool("prefix-cache", prefix_cache,
+              "Keep the KV of prompts, in blocks of 32 tokens, for later prompts of the same tenant that begin alike; "
+              "answers are the same without.");
+  fields.Bytes("prefix-cache-memory", memory_bytes,
+               "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
+               "way to requests in any case. 0 = all of it.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

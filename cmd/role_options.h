@@ -47,6 +47,8 @@ struct CacheOptions {
   int64_t memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
+  bool prefix_cache = true;
+  int64_t prefix_cache_memory_bytes = 0;
   DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
   int64_t device_memory_bytes = 0;
 
@@ -111,6 +113,7 @@ void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // `threads`, or for 0 the cores that this process may use.

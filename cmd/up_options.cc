@@ -51,6 +51,7 @@ void UpOptions::Declare(Fields& fields) {
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
+  DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
 
@@ -141,6 +142,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.router = router;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
+  options.cache.prefix_cache = prefix_cache;
+  options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
   options.cache.device = cache_device;
   if (cache_device.kind != DeviceChoice::Kind::kCpu) options.cache.device.ordinal += index;
   if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;

@@ -1,6 +1,7 @@
 #include "inference_rank/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <future>
 
 #include "common/base/check.h"
@@ -14,6 +15,11 @@ using State = Sequence::State;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 
+// Rows are shared only where they would be computed alike.
+std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
+  return absl::StrCat(fingerprint.model_digest(), ",", fingerprint.numerics(), ",", fingerprint.row_layout(), ",");
+}
+
 }  // namespace
 
 Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
@@ -21,6 +27,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
                InferenceRankMetrics& metrics)
     : options_(std::move(options)),
       layout_(layout),
+      prefix_salt_(PrefixSalt(link_options.fingerprint)),
       metrics_(metrics),
       transport_(std::move(transport)),
       mailbox_([this] { transport_->Wake(); }),
@@ -191,12 +198,15 @@ void Engine::StartOpening(Sequence& sequence) {
       request.set_max_positions(sequence.max_positions);
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
-      const absl::StatusOr<uint32_t> epoch = (*link)->Open(request, options_.control_timeout);
-      if (epoch.ok()) {
+      request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
+      request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
+      if (response.ok()) {
         opened = v1::AttachSequenceResponse();
-        opened->set_attach_epoch(*epoch);
+        opened->set_attach_epoch(response->attach_epoch());
+        opened->set_restart_position(response->cached_tokens());
       } else {
-        opened = epoch.status();
+        opened = response.status();
       }
     }
     mailbox_.Put([this, &sequence, link = link.ok() ? *link : nullptr, opened] { OnOpened(sequence, link, opened); });
@@ -229,7 +239,8 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   reopen_.erase(entry);
   sequence.attach_epoch = opened->attach_epoch();
   if (sequence.attach) ++metrics_.reattached_sequences;
-  const uint32_t restart = sequence.attach ? opened->restart_position() : 0;
+  // Of a new sequence: where its cached prefix ends.
+  const uint32_t restart = opened->restart_position();
   sequence.next_position = restart;
   sequence.watermark = restart;
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
@@ -238,14 +249,26 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     sequence.state = State::kPrefilling;
     return;
   }
-  if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
-    BeginHandOver(sequence);
-    return HandOverIfStored(sequence);
+  if (sequence.attach) {
+    if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
+      BeginHandOver(sequence);
+      return HandOverIfStored(sequence);
+    }
+    GiveBackArena(sequence);
+    sequence.state = State::kRefilling;
+  } else if (restart < sequence.prompt_tokens()) {
+    sequence.cached_tokens = restart;
+    metrics_.cached_prompt_tokens += restart;
+    sequence.state = State::kLoadingPrefix;
+  } else {
+    sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
+                                                   " prompt tokens")),
+                  false);
+    return;
   }
-  GiveBackArena(sequence);
-  sequence.state = State::kRefilling;
-  for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {}))
-    OnRefill(sequence, frame.header(), frame.payload());
+  for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {})) {
+    if (frame.header().attach_epoch == sequence.attach_epoch) TakeRefill(sequence, frame.header(), frame.payload());
+  }
 }
 
 void Engine::GiveBackArena(Sequence& sequence) {
@@ -372,6 +395,7 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   v1::DispatchResponse event;
   event.set_request_id(sequence.request_id);
   event.mutable_tokens()->set_first_index(index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
   v1::Token* token = event.mutable_tokens()->add_tokens();
   token->set_id(id);
   if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
@@ -547,8 +571,8 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kRefillDone:
       if (sequence->state == State::kOpening) {
         sequence->early_refill.push_back(std::move(frame));
-      } else if (sequence->state == State::kRefilling && header.attach_epoch == sequence->attach_epoch) {
-        OnRefill(*sequence, header, frame.payload());
+      } else if (header.attach_epoch == sequence->attach_epoch) {
+        TakeRefill(*sequence, header, frame.payload());
       } else {
         ++metrics_.stale_frames;
       }
@@ -593,6 +617,38 @@ void Engine::OnWatermarks(const ReceivedFrame& frame) {
     if (sequence == nullptr) continue;
     sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
     HandOverIfStored(*sequence);
+  }
+}
+
+void Engine::TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (sequence.state == State::kRefilling) return OnRefill(sequence, header, payload);
+  if (sequence.state == State::kLoadingPrefix) return OnPrefix(sequence, header, payload);
+  ++metrics_.stale_frames;
+}
+
+void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.type == wire::FrameType::kRefillDone) {
+    sequence.state = State::kPrefilling;
+    return;
+  }
+  const size_t row_bytes = layout_.row_bytes();
+  const size_t head_bytes = header.row_count * row_bytes;
+  const bool fits = header.layer_first < layout_.num_layers &&
+                    uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
+                    payload.size() == layout_.num_kv_heads * head_bytes;
+  if (!fits) {
+    DistrustLink(*sequence.link, absl::InvalidArgumentError(absl::StrCat("prefix rows of ", payload.size(), " bytes")));
+    return;
+  }
+  PrefillArena& arena = *sequence.arena;
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    const std::byte* rows = payload.data() + head * head_bytes;
+    std::byte* to = arena.row(header.layer_first, head, header.apply_position);
+    if (!arena.on_device()) {
+      std::memcpy(to, rows, head_bytes);
+      continue;
+    }
+    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(to + at, rows + at);
   }
 }
 

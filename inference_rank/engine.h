@@ -59,6 +59,8 @@ class Engine {
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
+  void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
@@ -92,6 +94,7 @@ class Engine {
   // Constant after construction.
   const Options options_;
   const KvLayout layout_;
+  const std::string prefix_salt_;  // what rows depend on beside the tokens
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.

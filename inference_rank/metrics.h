@@ -20,6 +20,7 @@ struct InferenceRankMetrics {
   explicit InferenceRankMetrics(int num_layers) : captured_mass(num_layers) {}
 
   std::atomic<uint64_t> prompt_tokens{0};
+  std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
   std::atomic<uint64_t> prefill_chunks{0};

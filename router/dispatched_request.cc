@@ -1,6 +1,7 @@
 #include "router/dispatched_request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/selection/selection_proto.h"
@@ -28,7 +29,10 @@ uint64_t UnixNanos(SystemClock::time_point time) {
 
 DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
                                      TokenObserver* observer)
-    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {}
+    : context_(std::move(context)),
+      request_(std::move(request)),
+      observer_(observer),
+      prefix_hashes_(PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids)) {}
 
 void DispatchedRequest::Begin() {
   deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
@@ -70,6 +74,7 @@ void DispatchedRequest::StartAttempt() {
   SetPhase(Phase::kWaiting);
   const auto prompt_tokens = static_cast<uint32_t>(request_.prompt_token_ids.size());
   RouteNeed need{.prompt_tokens = prompt_tokens};
+  need.prefix_cache = context_->prefix_routes.Find(prefix_hashes_);
   bool attach = false;
   if (route_) {
     need.avoid_inference = KeyOf(route_->inference);
@@ -97,6 +102,7 @@ void DispatchedRequest::StartAttempt() {
   }
   sequence_lost_ = false;
   route_ = *route;
+  context_->prefix_routes.Remember(prefix_hashes_, KeyOf(route_->cache));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
   queued_prompt_tokens_ = need.work == Work::kPrefill ? prompt_tokens : 0;
@@ -124,6 +130,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach) const {
   submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
+  submit.set_tenant(request_.tenant);
   *submit.mutable_sampling() = request_.sampling;
   *submit.mutable_stopping() = request_.stopping;
   *submit.mutable_selection() = ToProto(request_.selection);
@@ -193,6 +200,10 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   }
   fruitless_attempts_ = 0;
   context_->counters.tokens.fetch_add(accepted->tokens.size());
+  if (!std::exchange(cached_prompt_known_, true)) {
+    context_->counters.cached_prompt_tokens.fetch_add(delta.cached_prompt_tokens());
+    observer_->OnCachedPrompt(delta.cached_prompt_tokens());
+  }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
 }
 

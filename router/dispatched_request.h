@@ -64,7 +64,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   TokenJournal journal_;
   uint64_t sequence_id_ = 0;
   std::optional<Route> route_;  // of the latest attempt
-  bool submitted_ = false;      // some attempt has had the chance to open the sequence
+  const std::vector<uint64_t> prefix_hashes_;
+  bool cached_prompt_known_ = false;
+  bool submitted_ = false;  // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
   bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank
   bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on

@@ -43,6 +43,7 @@ struct DispatcherCounters {
   std::atomic<uint64_t> admitted{0};
   std::atomic<uint64_t> rejected{0};
   std::atomic<uint64_t> tokens{0};
+  std::atomic<uint64_t> cached_prompt_tokens{0};
   std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
   std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
   std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped

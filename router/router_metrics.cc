@@ -24,6 +24,8 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
                    "From the end of a prompt on a rank for prefill to the next token, from another rank.",
                    HandOverTimes::kBounds, times, c.hand_over_times.sum.load());
   writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
+  writer.Counter("winnow_router_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches.",
+                 count(c.cached_prompt_tokens));
   writer.Counter("winnow_router_replayed_tokens_total", "Tokens that a later attempt sent again; they are dropped.",
                  count(c.replayed_tokens));
   writer.Counter("winnow_router_mismatched_tokens_total",

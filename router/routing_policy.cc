@@ -15,18 +15,27 @@ int Misplacement(const RankRecord& record, const RouteNeed& need) {
   return 1;
 }
 
+AssignedWork AssignedTo(const RankRecord& record, const AssignedCounts& assigned) {
+  const auto it = assigned.find(KeyOf(record.identity));
+  return it == assigned.end() ? AssignedWork() : it->second;
+}
+
+// Sequences that run and wait there, as far as is known here.
+uint64_t SequencesOn(const RankRecord& record, const AssignedCounts& assigned) {
+  return std::max<uint64_t>(uint64_t{record.load.running_sequences()} + record.load.waiting_sequences(),
+                            AssignedTo(record, assigned).requests);
+}
+
 // Sort key: lower is better. Preferred, not avoided, queued prompt tokens, sequences, used bytes.
 using Preference = std::tuple<bool, bool, uint64_t, uint64_t, uint64_t>;
 
 Preference PreferenceOf(const RankRecord& record, const AssignedCounts& assigned, const std::optional<RankKey>& prefer,
                         const std::optional<RankKey>& avoid, bool by_prompt_tokens) {
   const RankKey key = KeyOf(record.identity);
-  const auto it = assigned.find(key);
-  const AssignedWork own = it == assigned.end() ? AssignedWork() : it->second;
-  const uint64_t sequences = uint64_t{record.load.running_sequences()} + record.load.waiting_sequences();
-  const uint64_t prompt_tokens = std::max<uint64_t>(record.load.queued_prompt_tokens(), own.prompt_tokens);
-  return {prefer != key, avoid == key, by_prompt_tokens ? prompt_tokens : 0,
-          std::max<uint64_t>(sequences, own.requests), ~record.load.free_bytes()};
+  const uint64_t prompt_tokens =
+      std::max<uint64_t>(record.load.queued_prompt_tokens(), AssignedTo(record, assigned).prompt_tokens);
+  return {prefer != key, avoid == key, by_prompt_tokens ? prompt_tokens : 0, SequencesOn(record, assigned),
+          ~record.load.free_bytes()};
 }
 
 bool TakesWork(const RankRecord& record) {
@@ -37,10 +46,39 @@ bool CanReach(const RankRecord& inference, const RankRecord& cache) {
   return cache.hosted_by_rank.empty() || cache.hosted_by_rank == inference.identity.rank();
 }
 
+// `need` with a preference for the ranks at the cached prefix, where they are not too busy.
+RouteNeed FollowPrefix(const MembershipSnapshot& snapshot, const AssignedCounts& assigned, RouteNeed need) {
+  if (!need.prefix_cache || need.cache || need.prefer_cache || need.prefix_cache == need.avoid_cache) return need;
+  const RankRecord* cache = snapshot.Find(v1::ROLE_CACHE_RANK, *need.prefix_cache);
+  if (cache == nullptr || !TakesWork(*cache)) return need;
+  const auto busy = [&](const RankRecord& rank) {
+    uint64_t least = SequencesOn(rank, assigned);
+    for (const RankRecord& record : snapshot.ranks) {
+      if (record.identity.role() == rank.identity.role() && TakesWork(record)) {
+        least = std::min(least, SequencesOn(record, assigned));
+      }
+    }
+    return SequencesOn(rank, assigned) > 2 * least + kPrefixLoadSlack;
+  };
+  if (busy(*cache)) return need;
+  if (!cache->hosted_by_rank.empty()) {
+    // Only its host reaches it, so that the choice is of both.
+    const auto host = std::find_if(snapshot.ranks.begin(), snapshot.ranks.end(), [&](const RankRecord& record) {
+      return record.identity.role() == v1::ROLE_INFERENCE_RANK && record.identity.rank() == cache->hosted_by_rank;
+    });
+    if (host == snapshot.ranks.end() || !TakesWork(*host) || busy(*host)) return need;
+    if (need.prefer_inference || need.avoid_inference == KeyOf(host->identity)) return need;
+    need.prefer_inference = KeyOf(host->identity);
+  }
+  need.prefer_cache = need.prefix_cache;
+  return need;
+}
+
 }  // namespace
 
 absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned,
-                                  const RouteNeed& need) {
+                                  const RouteNeed& wanted) {
+  const RouteNeed need = FollowPrefix(snapshot, assigned, wanted);
   struct Candidate {
     const RankRecord* record;
     Preference preference;

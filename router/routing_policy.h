@@ -25,6 +25,7 @@ struct RouteNeed {
   std::optional<RankKey> cache{};             // its KV is there: no other cache rank will do
   std::optional<RankKey> prefer_inference{};  // where its siblings are
   std::optional<RankKey> prefer_cache{};
+  std::optional<RankKey> prefix_cache{};     // has the beginning of its prompt: unless others have far less to do
   std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
   std::optional<RankKey> avoid_cache{};
 };
@@ -36,6 +37,10 @@ struct AssignedWork {
   uint64_t prompt_tokens = 0;  // of requests whose prompt is not known to be computed
 };
 using AssignedCounts = std::map<RankKey, AssignedWork>;
+
+// Work on a cache rank that has a prefix, beside that of the least loaded, at which computing the prefix again
+// elsewhere is preferred to waiting: more than twice as much and this.
+inline constexpr uint64_t kPrefixLoadSlack = 2;
 
 // The least loaded ranks that may serve and reach each other: fewest running and waiting sequences, then most free
 // bytes, then by name. Suspect and draining ranks are left out, except that a draining cache rank keeps the sequences

@@ -127,7 +127,8 @@ Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spe
                                                         .max_positions = sequence.max_positions,
                                                         .prompt_tokens = prompt_tokens,
                                                         .sampling = {}})
-                              .value();
+                              .value()
+                              .attach_epoch;
   sequence.working_set.emplace(
       WorkingSet::Create(slots_, layout_, spec, sequence.max_positions, prompt_tokens).value());
   sequence.arena.emplace(PrefillArena::Create(layout_, prompt_tokens).value());
