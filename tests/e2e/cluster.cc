@@ -1,5 +1,6 @@
 #include "tests/e2e/cluster.h"
 
+#include <gtest/gtest.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -139,6 +140,18 @@ absl::Status Cluster::Stop() {
     if (IsAlive(child)) return absl::InternalError(absl::StrCat("child ", child, " has outlived winnow up"));
   }
   return absl::OkStatus();
+}
+
+std::unique_ptr<Cluster> StartOrFail(std::vector<std::string> flags, Process::Environment environment) {
+  Cluster::Options options;
+  options.flags = std::move(flags);
+  options.environment = std::move(environment);
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  if (!cluster.ok()) {
+    ADD_FAILURE() << cluster.status().message();
+    return nullptr;
+  }
+  return *std::move(cluster);
 }
 
 }  // namespace winnow::e2e

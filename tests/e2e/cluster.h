@@ -81,4 +81,7 @@ class Cluster {
   std::map<std::string, std::string> metrics_addresses_;  // by rank
 };
 
+// Starts one of the demo model for a test that cannot do without: null after a failure that carries the log.
+std::unique_ptr<Cluster> StartOrFail(std::vector<std::string> flags, Process::Environment environment = {});
+
 }  // namespace winnow::e2e

@@ -27,17 +27,8 @@ Json RequestFor(const std::string& preset, const TokenIds& prompt = Prompt()) {
 }
 
 std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = {}) {
-  Cluster::Options options;
-  options.flags = std::move(flags);
-  options.flags.push_back("--budget=" + std::to_string(kBudget));
-  options.flags.push_back("--max-context=8192");
-  options.environment = std::move(environment);
-  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
-  if (!cluster.ok()) {
-    ADD_FAILURE() << cluster.status().message();
-    return nullptr;
-  }
-  return *std::move(cluster);
+  flags.insert(flags.end(), {"--budget=" + std::to_string(kBudget), "--max-context=8192"});
+  return StartOrFail(std::move(flags), std::move(environment));
 }
 
 // Ids of the prompt's answer by preset, from a cluster of one process per role over UCX's own choice of transport.

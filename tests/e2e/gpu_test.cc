@@ -26,15 +26,7 @@ Process::Environment HostGpus() {
 }
 
 std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = HostGpus()) {
-  Cluster::Options options;
-  options.flags = std::move(flags);
-  options.environment = std::move(environment);
-  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
-  if (!cluster.ok()) {
-    ADD_FAILURE() << cluster.status().message();
-    return nullptr;
-  }
-  return *std::move(cluster);
+  return StartOrFail(std::move(flags), std::move(environment));
 }
 
 TEST(Gpu, DenseAnswersAreThoseOfTheReference) {

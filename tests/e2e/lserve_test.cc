@@ -18,14 +18,8 @@ Json Request() {
 }
 
 std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags) {
-  Cluster::Options options{.flags = std::move(flags)};
-  options.flags.insert(options.flags.end(), {"--budget=256", "--max-context=8192"});
-  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
-  if (!cluster.ok()) {
-    ADD_FAILURE() << cluster.status().message();
-    return nullptr;
-  }
-  return *std::move(cluster);
+  flags.insert(flags.end(), {"--budget=256", "--max-context=8192"});
+  return StartOrFail(std::move(flags));
 }
 
 class LServe : public testing::Test {
