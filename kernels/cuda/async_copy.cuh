@@ -52,14 +52,6 @@ __device__ inline void PrefetchToL2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// The kernel before in the stream has ended and what it wrote can be read; the kernel behind may start its blocks.
-__device__ inline void WaitForKernelBefore() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // All threads of a cluster arrive, then wait; whole warps together.
 __device__ inline void ArriveInCluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention_merge.cuh"
 #include "kernels/cuda/attention_stream.cuh"
 #include "kernels/cuda/attention_units.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
 
 // Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through shared
 // memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V halves
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 0) PrefetchToL2(launch.params.lists + first / launch.max_units);
   if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
-  WaitForKernelBefore();
+  WaitForInputs();
+  LetDependentsStart();
   const bool streams = threadIdx.x / 32 >= kWorkWarps;
   if constexpr (kClustered) {
     if (streams) {

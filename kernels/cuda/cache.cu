@@ -54,10 +54,6 @@ template <int kThreads, int kTiles>
 void LaunchDiffOf(Stream stream, const DiffParams& p) {
   const size_t shared_bytes = DiffSharedBytes(p);
   WINNOW_CHECK(p.max_positions > 0 && shared_bytes <= 220 * 1024);
-  if (shared_bytes > 40 * 1024) {
-    cudaFuncSetAttribute(Diff<kThreads, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shared_bytes));
-  }
   LaunchDependent(Diff<kThreads, kTiles>,
                   {.grid = dim3(p.num_lists), .threads = kThreads, .shared_bytes = shared_bytes}, stream, p);
 }

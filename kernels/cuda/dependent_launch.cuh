@@ -25,14 +25,6 @@ __device__ inline void LetDependentsStart() {
 #endif
 }
 
-// The same two for kernels of clusters.
-__device__ __forceinline__ void WaitForPrerequisites() {
-  WaitForInputs();
-}
-__device__ __forceinline__ void LetDependentsLaunch() {
-  LetDependentsStart();
-}
-
 inline int DeviceAttribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   cudaGetDevice(&device);
@@ -52,7 +44,7 @@ struct LaunchShape {
 
 template <typename... Params, typename... Args>
 void LaunchDependent(void (*kernel)(Params...), const LaunchShape& shape, Stream stream, const Args&... args) {
-  if (shape.shared_bytes > 48 * 1024) {
+  if (shape.shared_bytes > 0) {  // static shared memory counts towards the limit that needs asking, too
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
   }
   cudaLaunchAttribute attributes[2] = {};

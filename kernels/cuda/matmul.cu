@@ -42,19 +42,12 @@ size_t DecodeScratchBytes(int, int max_out_features) {
   return kPartialBytes + kTurnBytes + CeilDiv(max_out_features, kTileOut) * kMultiplyWarps * sizeof(int);
 }
 
-bool HasTensorMaps() {
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major >= 9;
-}
-
 template <int kRows, bool kF8>
 void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   using Layout = DecodeLayout<kRows, kF8>;
   const DeviceMatrix& weight = params.weight;
   DecodeMatmulArgs args = {};
-  if (HasTensorMaps()) {
+  if (ComputeMajor() >= 9) {
     args.weight_map = TensorMapOf(weight.data, Layout::kElementBytes, weight.in_features, weight.out_features,
                                   int64_t{weight.in_features} * Layout::kElementBytes, kTileOut);
     args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
@@ -76,7 +69,6 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.turns = reinterpret_cast<Turns*>(scratch + kPartialBytes);
   args.counters = reinterpret_cast<int*>(scratch + kPartialBytes + kTurnBytes);
   const auto kernel = DecodeMatmulKernel<kRows, kF8>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Layout::kSharedBytes);
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   LaunchDependent(kernel,

@@ -50,13 +50,13 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
   constexpr uint32_t kRun = kPages ? kPageRun : kKeyRun;
   __shared__ RunColumns<kFormat, kRun> columns[kScoreWarps];
   // What is chained to this kernel reads lists at once: they must be there before it may begin.
-  if (!launch.chained) WaitForPrerequisites();
-  LetDependentsLaunch();
+  if (!launch.chained) WaitForInputs();
+  LetDependentsStart();
   const SelectParams& params = launch.params;
   const uint32_t index = blockIdx.y;
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, warp = threadIdx.x / 32;
-  if (launch.chained) WaitForPrerequisites();
+  if (launch.chained) WaitForInputs();
   uint32_t end, summed;
   UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                   params.keys.scales,

@@ -13,14 +13,14 @@ namespace winnow::cuda {
 // the granules that are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
 __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
-  LetDependentsLaunch();
+  LetDependentsStart();
   const SelectParams& params = launch.params;
   const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, false);
   const uint32_t index = blockIdx.x / ClusterBlocks();
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
   uint32_t* granules = launch.granules + static_cast<int64_t>(launch.max_granules) * index;
-  WaitForPrerequisites();
+  WaitForInputs();
   if (selectable <= params.candidate_pages * page_rows || selectable < params.score_all_below) {
     if (threadIdx.x == 0 && ClusterRank() == 0) launch.granule_counts[index] = ~0u;
     return;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __gr
 template <ImportanceKind kKind>
 __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
-  LetDependentsLaunch();
+  LetDependentsStart();
   const SelectParams& params = launch.params;
   const bool leads = ClusterRank() == 0;
   const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, params.min_mass > 0);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_c
   const SelectionList list = params.lists[index];
   const bool takes_all = params.takes_all_that_fit && list.last - list.first <= list.budget;
   const bool by_mass = params.min_mass > 0 && !takes_all;
-  WaitForPrerequisites();
+  WaitForInputs();
   const ListColumns scored = ListColumns::Of(list, index, launch.Granules());
   const float* key_scores = launch.key_scores + launch.key_stride * params.group * index;
   if (launch.parts != nullptr) {
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_c
 template <ImportanceKind kKind>
 __global__ void __launch_bounds__(kMaxSelectThreads) SelectPagesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(16) uint8_t dynamic[];
-  LetDependentsLaunch();
+  LetDependentsStart();
   const SelectParams& params = launch.params;
   const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, false);
   const uint32_t index = blockIdx.x / ClusterBlocks(), page_rows = params.pages.page_tokens;
   const SelectionList list = params.lists[index];
-  WaitForPrerequisites();
+  WaitForInputs();
   if (launch.parts != nullptr) {
     SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index,
                  (list.num_keys / page_rows + kPageRun - 1) / kPageRun, *memory.control);

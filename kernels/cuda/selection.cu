@@ -11,8 +11,8 @@ __global__ void __launch_bounds__(kMaxSelectThreads)
     TopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget, uint32_t capacity,
                uint32_t* selected, uint32_t* counts) {
   extern __shared__ __align__(16) uint8_t dynamic[];
-  WaitForPrerequisites();
-  LetDependentsLaunch();
+  WaitForInputs();
+  LetDependentsStart();
   const SelectMemory memory = SelectMemory::Of(dynamic, capacity, false);
   const uint32_t index = blockIdx.x / ClusterBlocks();
   const SelectionList list = lists[index];
@@ -43,38 +43,11 @@ struct ClusterShape {
 // none with less than kLeastColumns to visit; smaller blocks where there are more lists than multiprocessors.
 ClusterShape ShapeFor(int num_lists, uint32_t max_columns) {
   constexpr uint32_t kLeastColumns = 4096;
-  int device = 0, multiprocessors = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  const int multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
   const int room = multiprocessors * 15 / 16;
-  int blocks = major < 9 ? 1 : 8;
+  int blocks = ComputeMajor() < 9 ? 1 : 8;
   while (blocks > 1 && (blocks * num_lists > room || blocks * kLeastColumns > max_columns)) blocks /= 2;
   return {blocks, num_lists <= multiprocessors ? kMaxSelectThreads : kMaxSelectThreads / 2};
-}
-
-// A kernel that may begin while the one before it ends, if that lets it: it waits before it touches memory.
-template <typename... Params, typename... Args>
-void LaunchKernel(Stream stream, dim3 grid, int threads, size_t shared_bytes, int cluster_blocks,
-                  void (*kernel)(Params...), const Args&... args) {
-  if (grid.x == 0 || grid.y == 0) return;
-  if (shared_bytes > 0) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
-  config.attrs = attributes;
-  if (cluster_blocks > 1) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs++].val.clusterDim = {static_cast<unsigned>(cluster_blocks), 1, 1};
-  }
-  attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 
 uint32_t CapacityFor(uint32_t max_budget, uint32_t max_columns) {
@@ -159,8 +132,10 @@ void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns)
   const uint32_t lists = launch.params.num_lists, blocks = (max_columns + kColumns - 1) / kColumns;
   uint32_t warp_runs = kMaxWarpRuns;
   while (warp_runs > 1 && (blocks + warp_runs - 1) / warp_runs * lists < kEnoughBlocks) warp_runs /= 2;
-  LaunchKernel(stream, dim3((blocks + warp_runs - 1) / warp_runs, lists), kScoreWarps * 32, 0, 1,
-               ScoreKernel<kFormat, kDim, kPages>, launch);
+  if (blocks == 0 || lists == 0) return;
+  LaunchDependent(ScoreKernel<kFormat, kDim, kPages>,
+                  {.grid = dim3((blocks + warp_runs - 1) / warp_runs, lists), .threads = kScoreWarps * 32}, stream,
+                  launch);
 }
 
 template <UnitFormat kFormat>
@@ -203,8 +178,13 @@ void LaunchSelection(Stream stream, const SelectLaunch& launch, uint32_t max_col
                      void (*kernel)(SelectLaunch)) {
   const int lists = launch.params.num_lists;
   const ClusterShape shape = ShapeFor(lists, max_columns);
-  LaunchKernel(stream, dim3(static_cast<unsigned>(lists * shape.blocks)), shape.threads,
-               SelectMemory::Bytes(launch.capacity, launch.bitmap_words, by_mass), shape.blocks, kernel, launch);
+  if (lists == 0) return;
+  LaunchDependent(kernel,
+                  {.grid = dim3(static_cast<unsigned>(lists * shape.blocks)),
+                   .threads = static_cast<unsigned>(shape.threads),
+                   .shared_bytes = SelectMemory::Bytes(launch.capacity, launch.bitmap_words, by_mass),
+                   .cluster_ctas = static_cast<unsigned>(shape.blocks)},
+                  stream, launch);
 }
 
 void Select(Stream stream, const SelectParams& params) {
@@ -242,9 +222,13 @@ void TopK(Stream stream, const float* values, int64_t stride, const SelectionLis
           uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void*) {
   const uint32_t capacity = CapacityFor(max_budget, max_keys);
   const ClusterShape shape = ShapeFor(num_lists, max_keys);
-  LaunchKernel(stream, dim3(static_cast<unsigned>(num_lists * shape.blocks)), shape.threads,
-               SelectMemory::Bytes(capacity, BitmapWords(max_keys), false), shape.blocks, TopKKernel, values, stride,
-               lists, max_budget, capacity, selected, counts);
+  if (num_lists == 0) return;
+  LaunchDependent(TopKKernel,
+                  {.grid = dim3(static_cast<unsigned>(num_lists * shape.blocks)),
+                   .threads = static_cast<unsigned>(shape.threads),
+                   .shared_bytes = SelectMemory::Bytes(capacity, BitmapWords(max_keys), false),
+                   .cluster_ctas = static_cast<unsigned>(shape.blocks)},
+                  stream, values, stride, lists, max_budget, capacity, selected, counts);
 }
 
 void Score(Stream stream, const SelectParams& params, float* scores, int64_t stride) {
