@@ -23,6 +23,7 @@ namespace winnow {
 //
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
+//   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
 struct Sequence {
   enum class State { kWaiting, kOpening, kPrefilling, kRefilling, kDecoding };
 
@@ -39,6 +40,16 @@ struct Sequence {
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
+  int32_t priority = 0;  // higher goes first
+
+  // The scheduler's.
+  uint64_t arrival = 0;                                 // grows from sequence to sequence
+  std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
+  std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
+  std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  uint64_t last_iteration = 0;                          // that decoded it
+  bool admitted_past_age_bound = false;
+  bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
   // Engine thread.
   State state = State::kWaiting;

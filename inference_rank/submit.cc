@@ -14,6 +14,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
   sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
   sequence->attach = submit.attach();
+  sequence->priority = submit.priority();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();
   if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();

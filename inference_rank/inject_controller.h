@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+
+namespace winnow {
+
+// Finds how many prefill tokens an iteration may compute beside decode rows so that the time between a stream's tokens
+// stays below a target. Measured step times in, a number of tokens out; no clock.
+//
+// With d the time of a step alone and e(n) > 0 what n injected tokens add, the tokens are scaled by room / e(n), where
+// room = 0.9 target - d. The fixed point, d + e(n) = 0.9 target, does not depend on how well d is known. For
+// e(n) = a + c n a step up stays below it from below (n room / e(n) <= (room - a) / c), so growth does not overshoot.
+// Steps down go to a quarter at most, so that one slow step does not stop prefill, steps up by
+// at most a quarter.
+//
+// 0 tokens when fewer than kMinTokens fit: so few cost almost as much as kMinTokens. Whoever plans injects now and then
+// all the same (Scheduler::Limits::prefill_patience), and what that measures ends the pause.
+class InjectController {
+ public:
+  static constexpr uint32_t kMinTokens = 8;
+
+  InjectController(double target_us, uint32_t max_tokens);
+
+  // Of the next iteration.
+  uint32_t tokens() const;
+  // A step, or a whole iteration with `injected_tokens` beside its rows, took `step_us`.
+  void Observe(uint32_t injected_tokens, double step_us);
+
+ private:
+  // Constant after construction.
+  const double target_us_;
+  const double max_tokens_;
+  double tokens_;
+  double alone_us_ = 0;  // moving average; 0: not known
+};
+
+}  // namespace winnow
