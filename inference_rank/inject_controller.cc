@@ -1,6 +1,7 @@
 #include "inference_rank/inject_controller.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace winnow {
 namespace {
@@ -36,7 +37,7 @@ void InjectController::Observe(uint32_t injected_tokens, double step_us) {
   } else {
     // From nothing it goes on with what was seen to fit.
     const double from = std::max<double>(tokens_, std::min<double>(injected_tokens, fitting));
-    tokens_ = std::max(tokens_, std::min(fitting, kMostGrowth * from));
+    tokens_ = std::max(tokens_, std::min(std::sqrt(from * fitting), kMostGrowth * from));
   }
   tokens_ = std::clamp(tokens_, 0.0, max_tokens_);
 }

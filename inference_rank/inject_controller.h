@@ -8,9 +8,9 @@ namespace winnow {
 //
 // With d the time of a step alone and e(n) > 0 what n injected tokens add, the tokens are scaled by room / e(n), where
 // room = 0.9 target - d. The fixed point, d + e(n) = 0.9 target, does not depend on how well d is known. For
-// e(n) = a + c n a step up stays below it from below (n room / e(n) <= (room - a) / c), so growth does not overshoot.
-// Steps down go to a quarter at most, so that one slow step does not stop prefill, steps up by
-// at most a quarter.
+// e(n) = a + c n scaling up does not overshoot (n room / e(n) <= (room - a) / c). Steps up go half of the way, on a
+// logarithmic scale, so that they do not for a quadratic e either, and are at most a quarter; steps down are taken at
+// once, but to no less than a quarter, so that one slow step does not stop prefill.
 //
 // 0 tokens when fewer than kMinTokens fit: so few cost almost as much as kMinTokens. Whoever plans injects now and then
 // all the same (Scheduler::Limits::prefill_patience), and what that measures ends the pause.

@@ -89,7 +89,6 @@ void Scheduler::Preempt(Sequence& sequence, Time now) {
 }
 
 Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
-  ++iteration_;
   rows_.clear();
   for (const auto& sequence : running_) {
     if (Decodes(*sequence) && sequence->ready_to_decode()) rows_.push_back(sequence.get());
@@ -103,10 +102,10 @@ Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
   const uint32_t most_rows = budget - std::min(inject, std::max(1u, budget / 4));
   if (rows_.size() > most_rows) {
     std::stable_sort(rows_.begin(), rows_.end(),
-                     [](const Sequence* a, const Sequence* b) { return a->last_iteration < b->last_iteration; });
+                     [](const Sequence* a, const Sequence* b) { return a->last_turn < b->last_turn; });
     rows_.resize(most_rows);
   }
-  for (Sequence* sequence : rows_) sequence->last_iteration = iteration_;
+  for (Sequence* sequence : rows_) sequence->last_turn = next_turn_++;
   std::stable_sort(rows_.begin(), rows_.end(), [](const Sequence* a, const Sequence* b) {
     if (a->link != b->link) return std::less<>()(a->link.get(), b->link.get());
     return a->arrival < b->arrival;

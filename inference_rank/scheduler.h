@@ -17,8 +17,8 @@ namespace winnow {
 // before all others, the longest wait first. The head waits for its resources and nothing overtakes it. Where it lacks
 // slots or a place among the running, sequences that decode may be preempted for it: those of a lower priority at once,
 // and for a head past the age bound any that has run for that long. A head that was admitted past the bound is safe for
-// as long. So the one that has waited longest starts at most two bounds (and what is left of a prefill) after it came,
-// whatever arrives, and each sequence gets slices of a bound in turn.
+// as long. So each place changes hands once a bound (and what is left of a prefill) while somebody is past it, and with
+// R places and n before it a sequence past the bound waits no longer than n / R + 1 further bounds, whatever arrives.
 class Scheduler {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -91,7 +91,7 @@ class Scheduler {
   std::vector<Sequence*> rows_;
   std::vector<Sequence*> victims_;
   uint64_t next_arrival_ = 1;
-  uint64_t iteration_ = 0;
+  uint64_t next_turn_ = 1;
   Time last_prefill_{};  // when prefill tokens were last given, or no prompt was there
 };
 

@@ -47,7 +47,7 @@ struct Sequence {
   std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
   std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
   std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
-  uint64_t last_iteration = 0;                          // that decoded it
+  uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
   bool admitted_past_age_bound = false;
   bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
