@@ -24,6 +24,10 @@ uint32_t InjectController::tokens() const {
 void InjectController::Observe(uint32_t injected_tokens, double step_us) {
   if (injected_tokens == 0) {
     alone_us_ = alone_us_ == 0 ? step_us : alone_us_ + kAverageWeight * (step_us - alone_us_);
+    if (tokens() > 0 || ++steps_paused_ < pause_steps_) return;
+    tokens_ = std::min<double>(kMinTokens, max_tokens_);
+    steps_paused_ = 0;
+    pause_steps_ = std::min(2 * pause_steps_, kLongestPause);
     return;
   }
   // A step alone takes no longer than one with tokens: what was measured before the batch shrank is out of date.
@@ -39,6 +43,7 @@ void InjectController::Observe(uint32_t injected_tokens, double step_us) {
     const double from = std::max<double>(tokens_, std::min<double>(injected_tokens, fitting));
     tokens_ = std::max(tokens_, std::min(std::sqrt(from * fitting), kMostGrowth * from));
   }
+  if (step_us <= target_us_) pause_steps_ = kFirstPause;
   tokens_ = std::clamp(tokens_, 0.0, max_tokens_);
 }
 

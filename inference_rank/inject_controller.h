@@ -12,11 +12,14 @@ namespace winnow {
 // logarithmic scale, so that they do not for a quadratic e either, and are at most a quarter; steps down are taken at
 // once, but to no less than a quarter, so that one slow step does not stop prefill.
 //
-// 0 tokens when fewer than kMinTokens fit: so few cost almost as much as kMinTokens. Whoever plans injects now and then
-// all the same (Scheduler::Limits::prefill_patience), and what that measures ends the pause.
+// 0 tokens when fewer than kMinTokens fit: so few cost almost as much as kMinTokens. After kFirstPause steps alone
+// kMinTokens are tried again, and where they do not fit either, after twice as many each time, up to kLongestPause.
+// Whoever plans may inject in a pause all the same (Scheduler::Limits::prefill_patience).
 class InjectController {
  public:
   static constexpr uint32_t kMinTokens = 8;
+  static constexpr uint32_t kFirstPause = 16;
+  static constexpr uint32_t kLongestPause = 1024;
 
   InjectController(double target_us, uint32_t max_tokens);
 
@@ -31,6 +34,8 @@ class InjectController {
   const double max_tokens_;
   double tokens_;
   double alone_us_ = 0;  // moving average; 0: not known
+  uint32_t steps_paused_ = 0;
+  uint32_t pause_steps_ = kFirstPause;  // of the pause under way, or the next one
 };
 
 }  // namespace winnow

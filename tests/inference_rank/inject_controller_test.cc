@@ -94,7 +94,7 @@ TEST(InjectControllerTest, PausesWhereNothingFitsAndPromptsStillGoOn) {
   const Outcome outcome = Simulate(
       controller, [](uint32_t n) { return 10e3 + (n > 0 ? 60e3 + 100.0 * n : 0); }, 50e3, 4000);
   EXPECT_GT(outcome.injected, 0u);
-  // The chunk that ends a pause and the step that asks whether it is over: 2 of about 100 a second.
+  // The chunk each second, of about 100 steps, the step that asks whether the pause is over, and tries in between.
   EXPECT_LE(outcome.beyond_target, 0.03 * 2000);
 }
 
