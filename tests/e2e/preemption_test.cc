@@ -4,7 +4,6 @@
 #include <atomic>
 #include <future>
 #include <map>
-#include <thread>
 
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
@@ -167,12 +166,18 @@ TEST_F(TokenBudget, ChangesNoOutput) {
   const Completion alone = Complete(cluster_->http(), RequestFor("winnow"));
   ASSERT_TRUE(alone.ok()) << alone.error;
   std::vector<std::future<Completion>> together;
-  for (int i = 0; i < 4; ++i) {
-    together.push_back(std::async(std::launch::async, [i] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(150 * i));
-      return Complete(cluster_->http(), RequestFor("winnow"));
-    }));
-  }
+  Json streamed = RequestFor("winnow");
+  streamed["max_tokens"] = 1500;  // so many that it still runs when the prompts come
+  const Completion beside = StreamCompletion(cluster_->http(), streamed, [&](size_t tokens) {
+    while (tokens >= 4 && together.size() < 3) {
+      together.push_back(
+          std::async(std::launch::async, [] { return Complete(cluster_->http(), RequestFor("winnow")); }));
+    }
+    return true;
+  });
+  ASSERT_TRUE(beside.ok()) << beside.error;
+  ASSERT_FALSE(together.empty());
+  EXPECT_EQ(TokenIds(beside.ids.begin(), beside.ids.begin() + kTokens), alone.ids);
   for (auto& other : together) {
     const Completion completion = other.get();
     EXPECT_TRUE(completion.ok()) << completion.error;
