@@ -1,9 +1,11 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cache_rank/layer_selection.h"
+#include "cache_rank/prefix_cache.h"
 #include "cache_rank/sequence_kv.h"
 #include "common/selection/attended_set.h"
 #include "winnow/v1/sampling.pb.h"
@@ -42,6 +44,11 @@ struct CachedSequence {
   const uint32_t prompt_tokens;
   v1::SamplingParams sampling;
   SequenceJournal journal;
+
+  // Of the prompt's whole blocks, until they are in the prefix cache; then the lease keeps them there.
+  std::vector<uint32_t> prefix_token_ids;
+  std::string prefix_salt;
+  PrefixCache::Lease prefix;
 
   // Who may send: the frames' attach_epoch and channel must be these. Channel 0: detached.
   uint32_t attach_epoch = 1;

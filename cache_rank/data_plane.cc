@@ -31,7 +31,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       metrics_(metrics),
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
-      store_(pool_.get(), kernels, shape_.layout, options.detach_ttl),
+      store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
       streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
@@ -79,8 +79,8 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
   return absl::NotFoundError(absl::StrCat("channel ", link_id, " is not open"));
 }
 
-absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
-  WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
+absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(options.spec, shape_.layout));
   const bool projects =
@@ -105,8 +105,16 @@ absl::StatusOr<uint32_t> DataPlane::OpenSequence(uint32_t link_id, const Sequenc
   }
   if (batch_selector_ != nullptr) batch_selector_->Forget(options.sequence_id);
   metrics_->sequences_opened.Add(1);
+  const uint32_t cached = (*sequence)->kv.watermark();
+  if (cached > 0) {
+    streamer_.SendPrefix(*link, **sequence, cached);
+    streamer_.Pump(*link);
+    metrics_->prefix_hits.Add(1);
+    metrics_->prefix_cached_tokens.Add(cached);
+  }
+  if (!options.prompt_token_ids.empty()) metrics_->prefix_lookup_tokens.Add(options.prompt_tokens);
   PublishGauges();
-  return (*sequence)->attach_epoch;
+  return Opened{(*sequence)->attach_epoch, cached};
 }
 
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
@@ -180,7 +188,12 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
 void DataPlane::PublishGauges() {
   metrics_->active_sequences.Set(store_.active());
   metrics_->detached_sequences.Set(store_.detached());
-  metrics_->blocks_used.Set(pool_->used());
+  // What gives way to any sequence that needs room counts as free.
+  const PrefixCache& prefixes = store_.prefixes();
+  metrics_->blocks_used.Set(pool_->used() - prefixes.idle_blocks());
+  metrics_->prefix_idle_blocks.Set(prefixes.idle_blocks());
+  metrics_->prefix_blocks.Set(prefixes.blocks());
+  metrics_->prefix_evictions.Set(prefixes.evicted_units());
   metrics_->blocks_reserved.Set(pool_->reserved());
 }
 

@@ -25,6 +25,8 @@ class DataPlane {
   struct Options {
     size_t memory_bytes = size_t{1} << 30;
     std::chrono::milliseconds detach_ttl{60000};
+    // Most memory for prefixes that no sequence uses; they give way to sequences. 0: prefixes are not kept.
+    size_t idle_prefix_bytes = size_t{1} << 62;
     Streamer::Options streamer = {};
     Selector::Options selector = {};
     // Makes what selects beside the executor for the model that is served; null: nothing does.
@@ -52,7 +54,11 @@ class DataPlane {
 
   // CacheService. NOT_FOUND when there is no such channel, FAILED_PRECONDITION when the specification needs weights
   // that this rank has not loaded.
-  absl::StatusOr<uint32_t> OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options);
+  struct Opened {
+    uint32_t attach_epoch = 0;
+    uint32_t cached_tokens = 0;  // positions below are there; their rows follow as Refill frames
+  };
+  absl::StatusOr<Opened> OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options);
   struct Attached {
     uint32_t attach_epoch = 0;
     uint32_t restart_position = 0;

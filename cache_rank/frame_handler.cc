@@ -258,6 +258,7 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
   const uint32_t rows = sequence->kv.rows(layer);
   if (rows == sequence->prompt_tokens && rows > 0) selector_->OnQuery(link, *sequence, layer, rows - 1);
   if (sequence->kv.watermark() > watermark) {
+    if (sequence->kv.watermark() == sequence->prompt_tokens) store_->KeepPrefix(*sequence);
     streamer_->SendWatermark(link, 0, *sequence);
     streamer_->Pump(link);
   }

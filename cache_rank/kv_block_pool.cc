@@ -117,7 +117,8 @@ absl::StatusOr<KvBlockReservation> KvBlockPool::Reserve(size_t blocks) {
   return KvBlockReservation(this, blocks);
 }
 
-absl::Status KvBlockPool::CheckFree(size_t blocks) const {
+absl::Status KvBlockPool::CheckFree(size_t blocks) {
+  if (blocks > free() && reclaimer_) reclaimer_(blocks);
   if (blocks <= free()) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(blocks, " blocks of ", block_bytes_, " bytes wanted, ", free(),
                                                    " free (", total_, " in all, ", used_, " used, ", reserved_,

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -80,6 +81,8 @@ class KvBlockPool {
 
   // RESOURCE_EXHAUSTED says how many blocks are wanted and free.
   absl::StatusOr<KvBlockReservation> Reserve(size_t blocks);
+  // Called with the blocks wanted where fewer are free, to give back what can be spared; null: nothing can.
+  void SetReclaimer(std::function<void(size_t)> reclaimer) { reclaimer_ = std::move(reclaimer); }
 
   size_t total() const { return total_; }
   size_t used() const { return used_; }
@@ -91,7 +94,7 @@ class KvBlockPool {
   friend class KvBlock;
   friend class KvBlockReservation;
   KvBlockPool(std::byte* arena, size_t arena_bytes, size_t total, const KvLayout& layout);
-  absl::Status CheckFree(size_t blocks) const;
+  absl::Status CheckFree(size_t blocks);
   void Unref(uint32_t index);
 
   std::byte* const arena_;
@@ -104,6 +107,7 @@ class KvBlockPool {
   uint32_t next_fresh_ = 0;           // blocks from here on were never used
   std::vector<uint32_t> free_;        // below next_fresh_, newest last
   std::vector<uint32_t> references_;  // by block
+  std::function<void(size_t)> reclaimer_;
 };
 
 // Bytes of one block: rows, then the tile.

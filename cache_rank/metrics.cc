@@ -63,6 +63,12 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .blocks_reserved = blocks_reserved.get(),
           .blocks_total = blocks_total.get(),
           .block_bytes = block_bytes.get(),
+          .prefix_hits = prefix_hits.get(),
+          .prefix_lookup_tokens = prefix_lookup_tokens.get(),
+          .prefix_cached_tokens = prefix_cached_tokens.get(),
+          .prefix_evictions = prefix_evictions.get(),
+          .prefix_blocks = prefix_blocks.get(),
+          .prefix_idle_blocks = prefix_idle_blocks.get(),
           .queued_frames = queued_frames.get(),
           .captured_mass = SnapshotOf(captured_mass),
           .corrected_mass = SnapshotOf(corrected_mass)};

@@ -64,6 +64,12 @@ struct CacheRankSnapshot {
   uint64_t blocks_reserved = 0;
   uint64_t blocks_total = 0;
   uint64_t block_bytes = 0;
+  uint64_t prefix_hits = 0;                          // sequences that began with cached positions
+  uint64_t prefix_lookup_tokens = 0;                 // prompt tokens of sequences that could have
+  uint64_t prefix_cached_tokens = 0;                 // of those, the ones that were there
+  uint64_t prefix_evictions = 0;                     // units of 32 positions
+  uint64_t prefix_blocks = 0;                        // of prompts that are kept, whether or not a sequence uses them
+  uint64_t prefix_idle_blocks = 0;                   // of those, the ones that no sequence uses: they give way
   uint64_t queued_frames = 0;                        // outgoing, waiting for window
   std::vector<CapturedMassSnapshot> captured_mass;   // by layer
   std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
@@ -87,7 +93,8 @@ struct CacheRankMetrics {
       projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths, correction_rows, plans,
       frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
       sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
-      blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames;
+      blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames, prefix_hits, prefix_lookup_tokens,
+      prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;

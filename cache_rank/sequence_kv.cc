@@ -42,14 +42,51 @@ absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
 }  // namespace
 
 absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
-                                              uint32_t max_positions, const IndexLayout& index, KvRetention retention) {
+                                              uint32_t max_positions, const IndexLayout& index, KvRetention retention,
+                                              std::span<const PrefixUnit* const> prefix) {
   WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
-  auto reservation = pool->Reserve(BlocksFor(layout, index, retention, max_positions));
+  const uint32_t shared = static_cast<uint32_t>(prefix.size()) * kBlockTokens;
+  WINNOW_CHECK(shared <= max_positions && (prefix.empty() || retention.streams.empty()));
+  auto reservation = pool->Reserve(BlocksFor(layout, index, retention, max_positions, shared));
   if (!reservation.ok()) {
     return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers,
                                                        " layers of ", layout.num_kv_heads, " kv heads"));
   }
-  return SequenceKv(pool, *std::move(reservation), kernels, layout, max_positions, index, std::move(retention));
+  SequenceKv kv(pool, *std::move(reservation), kernels, layout, max_positions, index, std::move(retention));
+  kv.Adopt(prefix);
+  return kv;
+}
+
+void SequenceKv::Adopt(std::span<const PrefixUnit* const> prefix) {
+  const uint32_t rows = static_cast<uint32_t>(prefix.size()) * kBlockTokens;
+  const uint32_t pages = CompletePages(index_layout_, rows);
+  for (size_t i = 0; i < lists_.size(); ++i) {
+    HeadLists& head = lists_[i];
+    for (const PrefixUnit* unit : prefix) {
+      head.rows.Push(unit->rows[i].Share());
+      if (!unit->bounds.empty()) head.bounds.Push(unit->bounds[i].Share());
+      if (!unit->cuboids.empty()) head.cuboids.Push(unit->cuboids[i].Share());
+    }
+    // Pages in a block that is not full are indexed again: a block that others append to is not shared.
+    for (uint32_t page = pages - pages % kBlockTokens; page < pages; ++page) IndexPage(head, page);
+  }
+  std::fill(rows_.begin(), rows_.end(), rows);
+}
+
+PrefixUnit SequenceKv::ShareUnit(size_t block) const {
+  const auto full_page_blocks = [&](size_t blocks) {
+    return CompletePages(index_layout_, static_cast<uint32_t>(blocks * kBlockTokens)) / kBlockTokens;
+  };
+  const uint32_t page_block = full_page_blocks(block);
+  const bool completes_pages = full_page_blocks(block + 1) > page_block;
+  PrefixUnit unit;
+  for (const HeadLists& head : lists_) {
+    unit.rows.push_back(head.rows[block].Share());
+    if (!completes_pages) continue;
+    unit.bounds.push_back(head.bounds[page_block].Share());
+    if (index_layout_.cuboid) unit.cuboids.push_back(head.cuboids[page_block].Share());
+  }
+  return unit;
 }
 
 SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels,

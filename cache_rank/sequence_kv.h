@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache_rank/block_list.h"
@@ -9,6 +10,7 @@
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/kv_retention.h"
 #include "cache_rank/page_indexer.h"
+#include "cache_rank/prefix_cache.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "kernels/kernel_table.h"
@@ -26,10 +28,11 @@ namespace winnow {
 class SequenceKv {
  public:
   // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit, INVALID_ARGUMENT when the index cannot be kept
-  // of heads of this dimension.
+  // of heads of this dimension. It begins with the positions of `prefix`, of sequences with the same index; where heads
+  // stream there is none.
   static absl::StatusOr<SequenceKv> Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
                                            uint32_t max_positions, const IndexLayout& index = {},
-                                           KvRetention retention = {});
+                                           KvRetention retention = {}, std::span<const PrefixUnit* const> prefix = {});
 
   // A new sequence that holds the rows below the watermark and their index: full blocks shared, the tails copied.
   absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
@@ -37,6 +40,10 @@ class SequenceKv {
   // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when
   // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions.
   absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows);
+
+  // References to all blocks that positions [block * kBlockTokens, (block + 1) * kBlockTokens) fill; below the
+  // watermark, and no list streams.
+  PrefixUnit ShareUnit(size_t block) const;
 
   // Drops the rows at and above `position` in every layer; a shared block that becomes the tail is copied.
   // RESOURCE_EXHAUSTED, and nothing changes, when blocks that others keep alive cannot be replaced.
@@ -69,6 +76,7 @@ class SequenceKv {
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   HeadLists& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
   const HeadLists& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
+  void Adopt(std::span<const PrefixUnit* const> prefix);
   void GiveBack(BlockList& rows, uint32_t end);
   void IndexPage(HeadLists& head, uint32_t page);
 

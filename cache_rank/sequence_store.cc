@@ -1,5 +1,7 @@
 #include "cache_rank/sequence_store.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 namespace winnow {
@@ -12,7 +14,28 @@ absl::Status AlreadyExists(uint64_t sequence_id) {
   return absl::AlreadyExistsError(absl::StrCat("sequence ", sequence_id, " exists already"));
 }
 
+// The index is shared with the rows, so that sequences with another one share nothing.
+std::string WithIndex(const std::string& salt, const IndexLayout& index) {
+  const int key_dtype = index.key_dtype.has_value() ? static_cast<int>(*index.key_dtype) : -1;
+  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", key_dtype, ",", salt);
+}
+
 }  // namespace
+
+uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens) {
+  const uint32_t computed = std::max({spec.window + 1, spec.recent_tokens, 1u});
+  return prompt_tokens > computed ? (prompt_tokens - computed) / kBlockTokens * kBlockTokens : 0;
+}
+
+SequenceStore::SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
+                             std::chrono::milliseconds detach_ttl, size_t max_idle_prefix_blocks)
+    : pool_(pool), kernels_(kernels), layout_(layout), detach_ttl_(detach_ttl), prefixes_(max_idle_prefix_blocks) {
+  pool_->SetReclaimer([this](size_t blocks) { prefixes_.MakeRoom(*pool_, blocks); });
+}
+
+SequenceStore::~SequenceStore() {
+  pool_->SetReclaimer(nullptr);
+}
 
 absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const OpenOptions& options) {
   if (Find(options.sequence_id) != nullptr) return AlreadyExists(options.sequence_id);
@@ -20,15 +43,37 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
-  WINNOW_ASSIGN_OR_RETURN(
-      SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions, IndexLayoutFor(options.spec),
-                                        KvRetention::Of(options.spec, layout_)));
+  const IndexLayout index = IndexLayoutFor(options.spec);
+  KvRetention retention = KvRetention::Of(options.spec, layout_);
+  // What streaming heads gave back cannot be shared.
+  const bool shares = prefixes_.enabled() && retention.streams.empty() && !options.prompt_token_ids.empty() &&
+                      options.prompt_token_ids.size() == options.prompt_tokens;
+  const std::string salt = shares ? WithIndex(options.prefix_salt, index) : std::string();
+  PrefixCache::Lease prefix;
+  if (shares) {
+    const std::span<const uint32_t> tokens(options.prompt_token_ids);
+    prefix = prefixes_.Find(salt, tokens.first(PrefixLimit(options.spec, options.prompt_tokens)));
+  }
+  WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions, index,
+                                                            std::move(retention), prefix.units()));
   auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_,
                                                    options.prompt_tokens);
   sequence->sampling = options.sampling;
+  sequence->prefix = std::move(prefix);
+  if (shares) {
+    sequence->prefix_salt = salt;
+    const size_t whole = options.prompt_tokens / kBlockTokens * kBlockTokens;
+    sequence->prefix_token_ids.assign(options.prompt_token_ids.begin(), options.prompt_token_ids.begin() + whole);
+  }
   sequence->channel = channel;
   ++active_;
   return (sequences_[options.sequence_id] = std::move(sequence)).get();
+}
+
+void SequenceStore::KeepPrefix(CachedSequence& sequence) {
+  if (sequence.prefix_token_ids.empty()) return;
+  sequence.prefix = prefixes_.Insert(sequence.prefix_salt, std::exchange(sequence.prefix_token_ids, {}),
+                                     [&](size_t block) { return sequence.kv.ShareUnit(block); });
 }
 
 absl::StatusOr<CachedSequence*> SequenceStore::Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart) {
@@ -58,6 +103,7 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   fork->journal = source->journal;
   fork->journal.Truncate(position);
   fork->channel = channel;
+  fork->prefix = source->prefix.Share();
   fork->layers = source->layers;
   WINNOW_RETURN_IF_ERROR(fork->Restart(position));
   ++active_;

@@ -2,10 +2,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "cache_rank/cached_sequence.h"
 #include "cache_rank/kv_block_pool.h"
+#include "cache_rank/prefix_cache.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "kernels/kernel_table.h"
@@ -25,14 +28,21 @@ class SequenceStore {
     uint32_t max_positions = 0;
     uint32_t prompt_tokens = 0;
     v1::SamplingParams sampling = {};
+    // All of the prompt, to share its blocks with prompts that begin alike; empty: nothing is shared.
+    std::vector<uint32_t> prompt_token_ids = {};
+    std::string prefix_salt = {};  // what its rows depend on beside the tokens, and who may share them
   };
 
   SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
-                std::chrono::milliseconds detach_ttl)
-      : pool_(pool), kernels_(kernels), layout_(layout), detach_ttl_(detach_ttl) {}
+                std::chrono::milliseconds detach_ttl, size_t max_idle_prefix_blocks = 0);
+  ~SequenceStore();
 
-  // An empty sequence attached to `channel`. ALREADY_EXISTS; RESOURCE_EXHAUSTED when the blocks do not fit.
+  // A sequence attached to `channel`, that begins with the cached part of its prompt: whole blocks below its watermark,
+  // and never what its first selections look back on (PrefixLimit). ALREADY_EXISTS; RESOURCE_EXHAUSTED when the blocks
+  // do not fit.
   absl::StatusOr<CachedSequence*> Open(uint32_t channel, const OpenOptions& options);
+  // The whole blocks of the prompt, which is complete, stay for prompts that begin alike.
+  void KeepPrefix(CachedSequence& sequence);
   // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). NOT_FOUND.
   absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart);
   // A new sequence that shares the full blocks of `source_id`, of any state, and continues at its watermark.
@@ -51,6 +61,7 @@ class SequenceStore {
   // The sequence if it is attached to `channel` with this epoch, else null.
   CachedSequence* FindAttached(uint64_t sequence_id, uint32_t attach_epoch, uint32_t channel) const;
 
+  const PrefixCache& prefixes() const { return prefixes_; }
   size_t active() const { return active_; }
   size_t detached() const { return sequences_.size() - active_; }
 
@@ -59,8 +70,13 @@ class SequenceStore {
   const KernelTable* const kernels_;
   const KvLayout layout_;
   const std::chrono::milliseconds detach_ttl_;
+  PrefixCache prefixes_;
   std::unordered_map<uint64_t, std::unique_ptr<CachedSequence>> sequences_;
   size_t active_ = 0;
 };
+
+// Most positions of a prompt that may come from the cache: its last max(window + 1, recent_tokens) are always computed,
+// for the queries of the first selections, and so that something is left to compute.
+uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens);
 
 }  // namespace winnow

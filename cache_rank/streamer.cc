@@ -154,33 +154,46 @@ void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequen
                .layer = static_cast<uint16_t>(layer)});
 }
 
+void Streamer::QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count) {
+  if (count == 0) return;
+  Queue(link, {.type = wire::FrameType::kRefill,
+               .sequence_id = sequence.id,
+               .attach_epoch = sequence.attach_epoch,
+               .position = first,
+               .layer = static_cast<uint16_t>(layer),
+               .count = count});
+}
+
+void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position) {
+  Queue(link, {.type = wire::FrameType::kRefillDone,
+               .sequence_id = sequence.id,
+               .attach_epoch = sequence.attach_epoch,
+               .position = position});
+}
+
+void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end) {
+  for (int layer = 0; layer < layout_.num_layers; ++layer) QueueRows(link, sequence, layer, 0, end);
+  QueueRefillDone(link, sequence, end);
+}
+
 void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {
   const SelectionSpec& spec = sequence.spec;
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t sinks = std::min(spec.sink_tokens, restart);
   const uint32_t ring_first = restart > ring ? restart - ring : 0;
-  auto queue = [&](wire::FrameType type, int layer, uint32_t first, uint32_t count) {
-    if (count == 0 && type == wire::FrameType::kRefill) return;
-    Queue(link, {.type = type,
-                 .sequence_id = sequence.id,
-                 .attach_epoch = sequence.attach_epoch,
-                 .position = first,
-                 .layer = static_cast<uint16_t>(layer),
-                 .count = count});
-  };
   for (int layer = 0; layer < layout_.num_layers; ++layer) {
     const bool everything =
         ring_first <= sinks || AnyList(layout_.list(layer, 0), layout_.num_kv_heads, [&](size_t list) {
           return AttendsEverything(spec, list, restart, sequence.prompt_tokens);
         });
     if (everything) {
-      queue(wire::FrameType::kRefill, layer, 0, restart);
+      QueueRows(link, sequence, layer, 0, restart);
     } else {
-      queue(wire::FrameType::kRefill, layer, 0, sinks);
-      queue(wire::FrameType::kRefill, layer, ring_first, restart - ring_first);
+      QueueRows(link, sequence, layer, 0, sinks);
+      QueueRows(link, sequence, layer, ring_first, restart - ring_first);
     }
   }
-  queue(wire::FrameType::kRefillDone, 0, restart, 0);
+  QueueRefillDone(link, sequence, restart);
 }
 
 void Streamer::Pump(PeerLink& link) {

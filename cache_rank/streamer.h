@@ -44,6 +44,8 @@ class Streamer {
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
+  // All rows below `end`, which the sequence has from the prefix cache, then RefillDone.
+  void SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
   // then RefillDone.
   void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);
@@ -67,6 +69,8 @@ class Streamer {
   };
 
   void Queue(PeerLink& link, OutgoingItem item);
+  void QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count);
+  void QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position);
   void PopFront(PeerLink& link);
   const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;
   size_t PlanDeltaFrame(PeerLink& link);

@@ -75,6 +75,8 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
+  const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory_bytes;
+  rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
   const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
   if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
   if (options.device.kind != DeviceChoice::Kind::kCpu) {
@@ -114,12 +116,23 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* sequences = "Sequences of KV.";
   writer.Gauge("winnow_sequences", sequences, number(s.active_sequences), with("state", "active"));
   writer.Gauge("winnow_sequences", sequences, number(s.detached_sequences), with("state", "detached"));
-  const char* blocks = "Blocks of 32 rows: used, promised to open sequences, or free.";
+  const char* blocks =
+      "Blocks of 32 rows: used by sequences, promised to them, or free (kept prompts that none uses included).";
   const uint64_t taken = s.blocks_used + s.blocks_reserved;
   writer.Gauge("winnow_kv_blocks", blocks, number(s.blocks_used), with("state", "used"));
   writer.Gauge("winnow_kv_blocks", blocks, number(s.blocks_reserved), with("state", "reserved"));
   writer.Gauge("winnow_kv_blocks", blocks, number(s.blocks_total > taken ? s.blocks_total - taken : 0),
                with("state", "free"));
+  writer.Gauge("winnow_prefix_cache_blocks", "Blocks of 32 rows of kept prompts, by whether a sequence uses them.",
+               number(s.prefix_blocks - std::min(s.prefix_blocks, s.prefix_idle_blocks)), with("state", "used"));
+  writer.Gauge("winnow_prefix_cache_blocks", "Blocks of 32 rows of kept prompts, by whether a sequence uses them.",
+               number(s.prefix_idle_blocks), with("state", "idle"));
+  writer.Gauge("winnow_prefix_cache_bytes", "Memory of kept prompts.", number(s.prefix_blocks * s.block_bytes));
+  counter("winnow_prefix_cache_hits_total", "Sequences that began with cached positions.", number(s.prefix_hits));
+  counter("winnow_prefix_cache_lookup_tokens_total", "Prompt tokens that were looked up.",
+          number(s.prefix_lookup_tokens));
+  counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were there.", number(s.prefix_cached_tokens));
+  counter("winnow_prefix_cache_evictions_total", "Units of 32 positions that gave way.", number(s.prefix_evictions));
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));
   writer.Gauge("winnow_channels", "Open data-plane channels.", number(s.channels));
   writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", number(s.queued_frames));

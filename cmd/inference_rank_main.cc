@@ -40,6 +40,18 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   return rank;
 }
 
+v1::Phases PhasesOf(InferenceRole role) {
+  switch (role) {
+    case InferenceRole::kPrefill:
+      return v1::PHASES_PREFILL;
+    case InferenceRole::kDecode:
+      return v1::PHASES_DECODE;
+    case InferenceRole::kBoth:
+      return v1::PHASES_BOTH;
+  }
+  return v1::PHASES_UNSPECIFIED;
+}
+
 // What an inference process is made of; with transport inproc it hosts a cache rank too.
 struct Parts {
   std::unique_ptr<CacheHost> cache;
@@ -113,6 +125,8 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   *registration.mutable_identity() = process->identity();
   *registration.mutable_fingerprint() = rank.fingerprint();
   *registration.mutable_limits() = rank.limits();
+  registration.set_phases(PhasesOf(options.role));
+  registration.set_decode_prefill_tokens(options.decode_prefill_tokens);
   registration.set_metrics_address(process->metrics_address());
   memberships.push_back({std::move(registration), [&rank] { return rank.load(); }});
   process->Join(options.router.ToString(), std::move(memberships), [&rank](bool serving) { rank.SetFenced(!serving); });

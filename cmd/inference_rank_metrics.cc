@@ -13,6 +13,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
 
   gauge("winnow_num_requests_running", "Sequences that are being prefilled or decoded.", metrics.running_sequences);
   gauge("winnow_num_requests_waiting", "Sequences that wait for a place.", metrics.waiting_sequences);
+  gauge("winnow_queued_prompt_tokens", "Prompt tokens that are still to be computed, waiting sequences included.",
+        metrics.queued_prompt_tokens);
   gauge("winnow_working_set_rows", "KV rows that running sequences may hold resident, over all layers and kv heads.",
         metrics.working_set_rows);
   gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill; empty between prompts.", metrics.prefill_kv_bytes);
@@ -21,6 +23,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                static_cast<double>(metrics.slot_pages_total) - static_cast<double>(metrics.slot_pages_used),
                with("state", "free"));
   counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
+  counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches instead.",
+          metrics.cached_prompt_tokens);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
@@ -53,6 +57,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                  with("outcome", "failed"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,
                  with("outcome", "fenced"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.handed_over_sequences,
+                 with("outcome", "handed-over"));
   counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
           metrics.malformed_frames);

@@ -100,6 +100,7 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
+  DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   fields.Custom(
       "device", "auto|cpu|cuda[:N]",
       "Where keys are scored and rows selected. cuda: on GPU N, which keeps an 8-bit copy of the keys, while rows stay "
@@ -135,6 +136,12 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   fields.Address("router", &router, "gRPC address of the router.");
   fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
+  fields.Enum(
+      "role", &role,
+      {{"prefill", InferenceRole::kPrefill}, {"decode", InferenceRole::kDecode}, {"both", InferenceRole::kBoth}},
+      "What the router gives this rank, while there are others for the rest: prefill computes prompts and hands "
+      "them over after the first token, decode goes on from there with what is on the cache rank.");
+  DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   DeclareTransport(fields, &transport);
   DeclareDevice(fields, &device);
   DeclareCompute(fields, &compute);
@@ -170,6 +177,13 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
               "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
               "inference "
               "process, so that a crash loses both. auto = ucx.");
+}
+
+void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
+  fields.Integer("decode-prefill-tokens", decode_prefill_tokens,
+                 "Longest prompt that a rank for decoding computes itself. Longer ones hold up its running sequences; "
+                 "shorter ones are not worth a hand-over. 0 = none.",
+                 0u, 1u << 24);
 }
 
 void DeclareDevice(Fields& fields, DeviceChoice* device) {
@@ -210,6 +224,15 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
       "Sequences in a decode batch of one inference rank; each needs resident rows. More run slower each and faster "
       "together.",
       1u, 4096u);
+}
+
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes) {
+  fields.Bool("prefix-cache", prefix_cache,
+              "Keep the KV of prompts, in blocks of 32 tokens, for later prompts of the same tenant that begin alike; "
+              "answers are the same without.");
+  fields.Bytes("prefix-cache-memory", memory_bytes,
+               "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
+               "way to requests in any case. 0 = all of it.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

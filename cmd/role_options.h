@@ -57,6 +57,8 @@ struct CacheOptions {
   int64_t memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
+  bool prefix_cache = true;
+  int64_t prefix_cache_memory_bytes = 0;
   DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
   int64_t device_memory_bytes = 0;
 
@@ -77,10 +79,15 @@ struct RouterProcessOptions {
   void Declare(Fields& fields);
 };
 
+// What of a request an inference rank is there for.
+enum class InferenceRole { kPrefill, kDecode, kBoth };
+
 struct InferenceProcessOptions {
   ProcessOptions process;
   HostPort router{"127.0.0.1", 8001};
   std::string model;
+  InferenceRole role = InferenceRole::kBoth;
+  uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
   Dtype compute = Dtype::kBf16;
@@ -111,11 +118,13 @@ struct CacheProcessOptions {
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device);
 void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // `threads`, or for 0 the cores that this process may use.

@@ -71,7 +71,7 @@ class Cluster {
         WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));
       }
     }
-    for (int i = 0; i < options_.inference_ranks; ++i) {
+    for (int i = 0; i < options_.num_inference_ranks(); ++i) {
       WINNOW_RETURN_IF_ERROR(
           supervisor_.Start(Role(program_, "inference-rank", options_.InferenceRank(i, router_address))));
     }
@@ -84,7 +84,7 @@ class Cluster {
 
   std::string ReadyLine() const {
     std::vector<std::string> names = {router_};  // in the order of their ports
-    for (int i = 0; i < options_.inference_ranks; ++i) names.push_back(absl::StrCat("inference-", i));
+    for (int i = 0; i < options_.num_inference_ranks(); ++i) names.push_back(options_.InferenceRankName(i));
     for (int i = 0; !options_.hosts_cache() && i < options_.cache_ranks; ++i)
       names.push_back(absl::StrCat("cache-", i));
     std::string metrics;

@@ -22,6 +22,13 @@ void UpOptions::Declare(Fields& fields) {
   fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
   fields.Integer("inference-ranks", &inference_ranks,
                  "Processes that hold the weights and compute; each loads the model into memory of its own.", 1, 64);
+  fields.Integer(
+      "prefill-ranks", &prefill_ranks,
+      "With --decode-ranks, instead of --inference-ranks: processes that compute prompts alone and hand them "
+      "over, by way of the cache ranks, after the first token. Prompts then do not hold up running answers.",
+      0, 64);
+  fields.Integer("decode-ranks", &decode_ranks, "Processes that take over from --prefill-ranks and decode.", 0, 64);
+  DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   fields.Integer("cache-ranks", &cache_ranks, "Processes that hold the KV. Without effect with transport inproc.", 1,
                  64);
   selection.Declare(fields);
@@ -45,6 +52,7 @@ void UpOptions::Declare(Fields& fields) {
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
+  DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
 
@@ -58,12 +66,27 @@ absl::Status UpOptions::Validate() const {
   } else if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
     return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
   }
+  if ((prefill_ranks > 0) != (decode_ranks > 0)) {
+    return absl::InvalidArgumentError("--prefill-ranks and --decode-ranks need each other");
+  }
+  if (splits_phases() && inference_ranks != UpOptions().inference_ranks) {
+    return absl::InvalidArgumentError("--inference-ranks and --prefill-ranks with --decode-ranks exclude each other");
+  }
+  if (splits_phases() && hosts_cache()) {
+    return absl::InvalidArgumentError(
+        "--prefill-ranks needs cache ranks that all ranks reach: --transport=inproc has none");
+  }
   if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
   }
   if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
   return selection.Resolve().status();
+}
+
+std::string UpOptions::InferenceRankName(int index) const {
+  if (!splits_phases()) return absl::StrCat("inference-", index);
+  return index < prefill_ranks ? absl::StrCat("prefill-", index) : absl::StrCat("decode-", index - prefill_ranks);
 }
 
 HostPort UpOptions::MetricsAddress(int process) const {
@@ -88,19 +111,21 @@ RouterProcessOptions UpOptions::Router() const {
 
 InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& router) const {
   InferenceProcessOptions options;
-  options.process.rank = absl::StrCat("inference-", index);
+  options.process.rank = InferenceRankName(index);
   options.process.metrics = MetricsAddress(1 + index);
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
   options.router = router;
   options.model = model;
+  if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
+  options.decode_prefill_tokens = decode_prefill_tokens;
   options.transport = hosts_cache() ? TransportKind::kInproc : TransportKind::kUcx;
   options.device = device;
   // A GPU each: two processes on one would take turns.
   if (device.kind != DeviceChoice::Kind::kCpu) options.device.ordinal += index;
   options.compute = compute;
   options.kv_dtype = kv_dtype;
-  options.threads = threads > 0 ? threads : std::max(1, UsableCores() / inference_ranks);
+  options.threads = threads > 0 ? threads : std::max(1, UsableCores() / num_inference_ranks());
   options.max_context = max_context;
   options.max_running = max_running;
   options.scheduling = scheduling;
@@ -113,12 +138,14 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
 CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) const {
   CacheProcessOptions options;
   options.process.rank = absl::StrCat("cache-", index);
-  options.process.metrics = MetricsAddress(1 + inference_ranks + index);
+  options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
   options.router = router;
-  const int hosts = hosts_cache() ? inference_ranks : cache_ranks;
+  const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
+  options.cache.prefix_cache = prefix_cache;
+  options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
   options.cache.device = cache_device;
   if (cache_device.kind != DeviceChoice::Kind::kCpu) options.cache.device.ordinal += index;
   if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;

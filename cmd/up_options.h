@@ -14,6 +14,9 @@ struct UpOptions {
   HostPort grpc{"127.0.0.1", 8001};
   HostPort metrics{"127.0.0.1", 9100};
   int inference_ranks = 1;
+  int prefill_ranks = 0;
+  int decode_ranks = 0;
+  uint32_t decode_prefill_tokens = 256;
   int cache_ranks = 1;
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
@@ -27,6 +30,8 @@ struct UpOptions {
   uint32_t max_queue = 1024;
   int threads = 0;
   int64_t cache_memory_bytes = 0;
+  bool prefix_cache = true;
+  int64_t prefix_cache_memory_bytes = 0;
   std::string log_level = "info";
 
   void Declare(Fields& fields);
@@ -36,10 +41,15 @@ struct UpOptions {
   // preset, ports that do not fit.
   absl::Status Validate() const;
 
+  // Ranks for prefill come first, then those that decode.
+  bool splits_phases() const { return prefill_ranks > 0 || decode_ranks > 0; }
+  int num_inference_ranks() const { return splits_phases() ? prefill_ranks + decode_ranks : inference_ranks; }
+  std::string InferenceRankName(int index) const;
+
   // Every process has its number: the router 0, then the inference ranks, then the cache ranks. Its metrics port is the
   // first one plus the number.
   HostPort MetricsAddress(int process) const;
-  int num_processes() const { return 1 + inference_ranks + (hosts_cache() ? 0 : cache_ranks); }
+  int num_processes() const { return 1 + num_inference_ranks() + (hosts_cache() ? 0 : cache_ranks); }
 
   RouterProcessOptions Router() const;
   InferenceProcessOptions InferenceRank(int index, const HostPort& router) const;

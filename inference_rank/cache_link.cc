@@ -100,12 +100,13 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   return response->worker_address();
 }
 
-absl::StatusOr<uint32_t> CacheLink::Open(const v1::OpenSequenceRequest& request, std::chrono::milliseconds timeout) {
+absl::StatusOr<v1::OpenSequenceResponse> CacheLink::Open(const v1::OpenSequenceRequest& request,
+                                                         std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   v1::OpenSequenceResponse response;
   WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->OpenSequence(&context, request, &response), "OpenSequence"));
-  return response.attach_epoch();
+  return response;
 }
 
 absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,

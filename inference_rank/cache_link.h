@@ -35,7 +35,8 @@ class CacheLink {
   // Control thread: exchanges addresses. Returns the peer's worker address, which the engine thread passes to
   // Channel::Connect.
   absl::StatusOr<std::string> Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout);
-  absl::StatusOr<uint32_t> Open(const v1::OpenSequenceRequest& request, std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::OpenSequenceResponse> Open(const v1::OpenSequenceRequest& request,
+                                                std::chrono::milliseconds timeout);
   absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
                                                     std::chrono::milliseconds timeout);
   absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);

@@ -1,6 +1,7 @@
 #include "inference_rank/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <future>
 
 #include "common/base/check.h"
@@ -15,6 +16,11 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 
+// Rows are shared only where they would be computed alike.
+std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
+  return absl::StrCat(fingerprint.model_digest(), ",", fingerprint.numerics(), ",", fingerprint.row_layout(), ",");
+}
+
 }  // namespace
 
 Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
@@ -22,6 +28,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
                InferenceRankMetrics& metrics)
     : options_(std::move(options)),
       layout_(layout),
+      prefix_salt_(PrefixSalt(link_options.fingerprint)),
       metrics_(metrics),
       transport_(std::move(transport)),
       mailbox_([this] { transport_->Wake(); }),
@@ -70,7 +77,11 @@ void Engine::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<EventSink> sink = sequence->sink;
   const uint64_t request_id = sequence->request_id;
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
-  if (mailbox_.Put([this, shared] { scheduler_.Enqueue(std::move(*shared), SteadyClock::now()); })) return;
+  const bool accepted = mailbox_.Put([this, shared] {
+    if ((*shared)->attach) ForgetHandedOver((*shared)->sequence_id);
+    scheduler_.Enqueue(std::move(*shared), SteadyClock::now());
+  });
+  if (accepted) return;
   v1::DispatchResponse event;
   event.set_request_id(request_id);
   event.mutable_failed()->set_code(static_cast<uint32_t>(absl::StatusCode::kUnavailable));
@@ -138,13 +149,15 @@ void Engine::AdmitWaiting() {
       for (Sequence* victim : victims) Preempt(*victim);
       continue;
     }
-    absl::StatusOr<WorkingSet> set =
-        WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
-    if (!set.ok()) {
-      sequence->Fail(set.status(), false);
-      continue;
+    if (sequence->needs_slots()) {
+      absl::StatusOr<WorkingSet> set =
+          WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
+      if (!set.ok()) {
+        sequence->Fail(set.status(), false);
+        continue;
+      }
+      sequence->working_set.emplace(*std::move(set));
     }
-    sequence->working_set.emplace(*std::move(set));
     if (!sequence->resumes) {
       if (const absl::Status status = TakeArena(*sequence); !status.ok()) {
         sequence->Fail(status, false);
@@ -206,12 +219,15 @@ void Engine::StartOpening(Sequence& sequence) {
       request.set_max_positions(sequence.max_positions);
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
-      const absl::StatusOr<uint32_t> epoch = (*link)->Open(request, options_.control_timeout);
-      if (epoch.ok()) {
+      request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
+      request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
+      if (response.ok()) {
         opened = v1::AttachSequenceResponse();
-        opened->set_attach_epoch(*epoch);
+        opened->set_attach_epoch(response->attach_epoch());
+        opened->set_restart_position(response->cached_tokens());
       } else {
-        opened = epoch.status();
+        opened = response.status();
       }
     }
     mailbox_.Put([this, &sequence, link = link.ok() ? *link : nullptr, opened] { OnOpened(sequence, link, opened); });
@@ -249,7 +265,8 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   } else if (sequence.attach) {
     ++metrics_.reattached_sequences;
   }
-  const uint32_t restart = resumed || sequence.attach ? opened->restart_position() : 0;
+  // Of a new sequence: where its cached prefix ends.
+  const uint32_t restart = opened->restart_position();
   sequence.next_position = restart;
   sequence.watermark = restart;
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
@@ -266,13 +283,58 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     sequence.state = State::kPrefilling;
     return;
   }
-  if (!resumed) {
-    prefill_bytes_ -= sequence.arena->bytes();
-    sequence.arena.reset();
+  if (resumed || sequence.attach) {
+    if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
+      BeginHandOver(sequence);
+      return HandOverIfStored(sequence);
+    }
+    GiveBackArena(sequence);
+    sequence.state = State::kRefilling;
+  } else if (restart < sequence.prompt_tokens()) {
+    sequence.cached_tokens = restart;
+    metrics_.cached_prompt_tokens += restart;
+    sequence.state = State::kLoadingPrefix;
+  } else {
+    sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
+                                                   " prompt tokens")),
+                  false);
+    return;
   }
-  sequence.state = State::kRefilling;
-  for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {}))
-    OnRefill(sequence, frame.header(), frame.payload());
+  for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {})) {
+    if (frame.header().attach_epoch == sequence.attach_epoch) TakeRefill(sequence, frame.header(), frame.payload());
+  }
+}
+
+void Engine::GiveBackArena(Sequence& sequence) {
+  if (!sequence.arena.has_value()) return;
+  prefill_bytes_ -= sequence.arena->bytes();
+  sequence.arena.reset();
+}
+
+void Engine::BeginHandOver(Sequence& sequence) {
+  GiveBackArena(sequence);
+  sequence.working_set.reset();
+  sequence.early_refill.clear();
+  sequence.state = State::kHandingOver;
+}
+
+void Engine::HandOverIfStored(Sequence& sequence) {
+  if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.watermark < sequence.prompt_tokens()) return;
+  sequence.state = State::kHandedOver;
+  ++metrics_.handed_over_sequences;
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_handed_over();
+  sequence.sink->Send(std::move(event));
+}
+
+void Engine::ForgetHandedOver(uint64_t sequence_id) {
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.sequence_id != sequence_id || sequence.state != State::kHandedOver) return;
+    sequence.attach_epoch = 0;  // not ours to release
+    sequence.cancelled = true;
+  });
 }
 
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
@@ -329,10 +391,15 @@ uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
   ++metrics_.progress;
   metrics_.prompt_tokens += count;
   if (!last || !sequence.failure.ok()) return count;
-  prefill_bytes_ -= sequence.arena->bytes();
-  PrefillStep::HandOver(layout_, sequence);
-  BecomeDecoding(sequence, sequence.prompt_tokens());
+  if (sequence.hand_over) {
+    BeginHandOver(sequence);
+  } else {
+    LoadPrompt(layout_, *sequence.arena, sequence);
+    GiveBackArena(sequence);
+    BecomeDecoding(sequence, sequence.prompt_tokens());
+  }
   if (sequence.generated.empty()) TakeToken(sequence, 0, logits);
+  HandOverIfStored(sequence);
   return count;
 }
 
@@ -391,6 +458,7 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   v1::DispatchResponse event;
   event.set_request_id(sequence.request_id);
   event.mutable_tokens()->set_first_index(index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
   v1::Token* token = event.mutable_tokens()->add_tokens();
   token->set_id(id);
   if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
@@ -404,6 +472,9 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     FinishSequence(sequence, v1::FINISH_REASON_STOP);
   } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {
     FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
+  } else if (sequence.hand_over && sequence.state == State::kDecoding) {
+    BeginHandOver(sequence);
+    HandOverIfStored(sequence);
   }
 }
 
@@ -429,8 +500,10 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
   stats.set_streamed_bytes(sequence.streamed_bytes);
   stats.set_prefetched_rows(sequence.prefetched_rows);
   stats.set_context_tokens(sequence.known_tokens());
-  const uint64_t resident = sequence.working_set->resident_rows() / sequence.working_set->num_lists();
-  stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
+  if (sequence.working_set.has_value()) {
+    const uint64_t resident = sequence.working_set->resident_rows() / sequence.working_set->num_lists();
+    stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
+  }
   stats.set_reattach_count(sequence.attach ? 1 : 0);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
@@ -471,7 +544,8 @@ void Engine::ReapSequences() {
 }
 
 void Engine::Retire(std::unique_ptr<Sequence> sequence) {
-  if (!sequence->cancelled) {
+  // To the router a sequence that was handed over is another rank's.
+  if (!sequence->cancelled && sequence->state != State::kHandedOver) {
     v1::DispatchResponse event;
     event.set_request_id(sequence->request_id);
     v1::DispatchResponse::Failed* failed = event.mutable_failed();
@@ -483,7 +557,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
     sequence->sink->Send(std::move(event));
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
-  if (sequence->arena.has_value()) prefill_bytes_ -= sequence->arena->bytes();
+  GiveBackArena(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
   // by the attach.
@@ -501,12 +575,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 
 void Engine::UpdateGauges() {
   uint64_t rows = 0;
+  uint64_t queued_prompt_tokens = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
+    queued_prompt_tokens += sequence.queued_prompt_tokens();
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
   });
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
   metrics_.working_set_rows = rows;
+  metrics_.queued_prompt_tokens = queued_prompt_tokens;
   metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
   metrics_.prefill_kv_bytes = prefill_bytes_;
   metrics_.kv_sent_bytes = links_.sent_bytes();
@@ -557,13 +634,14 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kRefillDone:
       if (sequence->state == State::kOpening) {
         sequence->early_refill.push_back(std::move(frame));
-      } else if (sequence->state == State::kRefilling && header.attach_epoch == sequence->attach_epoch) {
-        OnRefill(*sequence, header, frame.payload());
+      } else if (header.attach_epoch == sequence->attach_epoch) {
+        TakeRefill(*sequence, header, frame.payload());
       } else {
         ++metrics_.stale_frames;
       }
       return;
     case wire::FrameType::kFenced: {
+      if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
       ++metrics_.fenced_sequences;
       const bool taken_over = header.attach_epoch > sequence->attach_epoch;
       sequence->Fail(absl::AbortedError(taken_over ? "another rank has attached to the sequence"
@@ -599,7 +677,41 @@ void Engine::OnWatermarks(const ReceivedFrame& frame) {
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
       return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
     });
-    if (sequence != nullptr) sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    if (sequence == nullptr) continue;
+    sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    HandOverIfStored(*sequence);
+  }
+}
+
+void Engine::TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (sequence.state == State::kRefilling) return OnRefill(sequence, header, payload);
+  if (sequence.state == State::kLoadingPrefix) return OnPrefix(sequence, header, payload);
+  ++metrics_.stale_frames;
+}
+
+void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  if (header.type == wire::FrameType::kRefillDone) {
+    sequence.state = State::kPrefilling;
+    return;
+  }
+  const size_t row_bytes = layout_.row_bytes();
+  const size_t head_bytes = header.row_count * row_bytes;
+  const bool fits = header.layer_first < layout_.num_layers &&
+                    uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
+                    payload.size() == layout_.num_kv_heads * head_bytes;
+  if (!fits) {
+    DistrustLink(*sequence.link, absl::InvalidArgumentError(absl::StrCat("prefix rows of ", payload.size(), " bytes")));
+    return;
+  }
+  PrefillArena& arena = *sequence.arena;
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    const std::byte* rows = payload.data() + head * head_bytes;
+    std::byte* to = arena.row(header.layer_first, head, header.apply_position);
+    if (!arena.on_device()) {
+      std::memcpy(to, rows, head_bytes);
+      continue;
+    }
+    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(to + at, rows + at);
   }
 }
 

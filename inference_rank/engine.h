@@ -65,6 +65,8 @@ class Engine {
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
+  void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
@@ -72,6 +74,12 @@ class Engine {
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
                 const absl::StatusOr<v1::AttachSequenceResponse>& opened);
+  // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
+  void BeginHandOver(Sequence& sequence);
+  void HandOverIfStored(Sequence& sequence);
+  // This rank takes over itself what it has handed over.
+  void ForgetHandedOver(uint64_t sequence_id);
+  void GiveBackArena(Sequence& sequence);
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
   absl::Status TakeArena(Sequence& sequence);
   size_t FreePrefillBytes() const;
@@ -99,6 +107,7 @@ class Engine {
   // Constant after construction.
   const Options options_;
   const KvLayout layout_;
+  const std::string prefix_salt_;  // what rows depend on beside the tokens
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.

@@ -151,6 +151,7 @@ v1::RankLoad InferenceRank::load() const {
   load.set_total_bytes(metrics_->slot_pages_total * page_bytes);
   load.set_free_bytes((metrics_->slot_pages_total - metrics_->slot_pages_used) * page_bytes);
   load.set_progress_count(metrics_->progress);
+  load.set_queued_prompt_tokens(metrics_->queued_prompt_tokens);
   return load;
 }
 

@@ -20,6 +20,7 @@ struct InferenceRankMetrics {
   explicit InferenceRankMetrics(int num_layers) : captured_mass(num_layers) {}
 
   std::atomic<uint64_t> prompt_tokens{0};
+  std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
   std::atomic<uint64_t> prefill_chunks{0};
@@ -45,6 +46,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> max_inject_tokens{0};  // of the next iteration
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
+  std::atomic<uint64_t> handed_over_sequences{0};
+  std::atomic<uint64_t> queued_prompt_tokens{0};
   std::atomic<uint64_t> stale_frames{0};
   std::atomic<uint64_t> malformed_frames{0};
   std::atomic<uint64_t> progress{0};

@@ -27,8 +27,9 @@ PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const 
   if (sequence_->failure.ok()) {
     const HostRows rows =
         arena.on_device() ? RowsByToken(layout_, kv_rows) : RowsOfArena(layout_, arena, layer, first_);
-    absl::Status posted = sender_.SendRows(*sequence_, rows, layer, first_, count_);
-    if (posted.ok()) posted = sender_.SendQueries(*sequence_, layer, first_, count_, q_pre_rope);
+    // Queries first: once the rows are acknowledged another rank may attach, for which the queries must be there.
+    absl::Status posted = sender_.SendQueries(*sequence_, layer, first_, count_, q_pre_rope);
+    if (posted.ok()) posted = sender_.SendRows(*sequence_, rows, layer, first_, count_);
     if (!posted.ok()) sequence_->Fail(posted, /*can_retry=*/true);
   }
   return RowsOf(layer);
@@ -42,11 +43,6 @@ PrefillKv::Rows PrefillStep::RowsOf(int layer) const {
 void PrefillStep::Finish() {
   sequence_->next_position += count_;
   sequence_ = nullptr;
-}
-
-void PrefillStep::HandOver(const KvLayout& layout, Sequence& sequence) {
-  LoadPrompt(layout, *sequence.arena, sequence);
-  sequence.arena.reset();
 }
 
 }  // namespace winnow

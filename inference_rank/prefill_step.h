@@ -23,9 +23,6 @@ class PrefillStep final : public PrefillKv {
   // After the chunk: the sequence's position moves on.
   void Finish();
 
-  // After the last chunk: fills the working set from the arena and gives the arena back.
-  static void HandOver(const KvLayout& layout, Sequence& sequence);
-
  private:
   Rows RowsOf(int layer) const;
 

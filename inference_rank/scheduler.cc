@@ -36,7 +36,7 @@ Scheduler::List::iterator Scheduler::Head(Time now) {
 
 Sequence* Scheduler::Admit(const Free& free, Time now) {
   const auto head = Head(now);
-  if (head == waiting_.end() || running_.size() >= limits_.max_running) return nullptr;
+  if (head == waiting_.end() || num_running() >= limits_.max_running) return nullptr;
   Sequence& sequence = **head;
   if (PagesNeeded(sequence) > free.slot_pages || PrefillBytesNeeded(sequence) > free.prefill_bytes) return nullptr;
   // Rows under way to the cache rank would belong to an attachment that is over.
@@ -47,6 +47,11 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   running_.push_back(std::move(*head));
   waiting_.erase(head);
   return running_.back().get();
+}
+
+size_t Scheduler::num_running() const {
+  return std::count_if(running_.begin(), running_.end(),
+                       [](const auto& sequence) { return sequence->state != Sequence::State::kHandedOver; });
 }
 
 bool Scheduler::MayPreempt(const Sequence& head, const Sequence& running, Time now) const {
@@ -70,7 +75,7 @@ std::span<Sequence* const> Scheduler::ChooseVictims(const Free& free, Time now) 
   });
   uint32_t pages = free.slot_pages;
   size_t taken = 0;
-  const auto fits = [&] { return pages >= PagesNeeded(head) && running_.size() - taken < limits_.max_running; };
+  const auto fits = [&] { return pages >= PagesNeeded(head) && num_running() - taken < limits_.max_running; };
   while (!fits() && taken < victims_.size()) pages += PagesNeeded(*victims_[taken++]);
   victims_.resize(fits() ? taken : 0);
   return victims_;

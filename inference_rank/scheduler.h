@@ -69,7 +69,8 @@ class Scheduler {
   Sequence* Find(const std::function<bool(const Sequence&)>& matches);
 
   size_t num_waiting() const { return waiting_.size(); }
-  size_t num_running() const { return running_.size(); }
+  // Without those that were handed over: they only wait to be taken.
+  size_t num_running() const;
 
  private:
   using List = std::vector<std::unique_ptr<Sequence>>;
@@ -77,7 +78,7 @@ class Scheduler {
   List::iterator Head(Time now);
   bool MayPreempt(const Sequence& head, const Sequence& running, Time now) const;
   uint32_t PagesNeeded(const Sequence& sequence) const {
-    return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions);
+    return sequence.needs_slots() ? WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions) : 0;
   }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.

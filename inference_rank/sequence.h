@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -24,8 +25,21 @@ namespace winnow {
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
 //   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
+//          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
+//
+// With `hand_over` it leaves the middle row after its first token: kHandingOver until the cache rank has every row of
+// the prompt, then kHandedOver, without arena and working set, until another rank has attached or the router cancels.
 struct Sequence {
-  enum class State { kWaiting, kOpening, kPrefilling, kRefilling, kDecoding };
+  enum class State {
+    kWaiting,
+    kOpening,
+    kLoadingPrefix,
+    kPrefilling,
+    kRefilling,
+    kDecoding,
+    kHandingOver,
+    kHandedOver
+  };
 
   // Constant after submission.
   uint64_t request_id = 0;
@@ -33,7 +47,9 @@ struct Sequence {
   std::shared_ptr<EventSink> sink;
   v1::Identity cache_rank;
   std::vector<uint32_t> prompt;
+  std::string tenant;  // who may share its prefix
   bool attach = false;
+  bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
   v1::StoppingParams stopping;
   SelectionSpec spec;
@@ -65,6 +81,7 @@ struct Sequence {
   std::optional<WorkingSet> working_set;
   std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
+  uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
 
   // Statistics.
@@ -87,6 +104,14 @@ struct Sequence {
   uint32_t token_at(uint32_t position) const {
     return position < prompt.size() ? prompt[position] : generated[position - prompt.size()];
   }
+  // What it has to compute of its prompt, if nothing of it is lost.
+  uint32_t queued_prompt_tokens() const {
+    if (state == State::kPrefilling || state == State::kLoadingPrefix) return prompt_tokens() - next_position;
+    return !attach && !resumes && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
+  }
+  // To another rank it leaves nothing but what is on the cache rank, so it needs no slots; except where it may have to
+  // decode a prompt's last position.
+  bool needs_slots() const { return !hand_over || attach; }
   // A position leaves the recent window only below the watermark.
   bool ready_to_decode() const {
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);

@@ -46,6 +46,15 @@ class SlotPool {
     }
   }
 
+  // The same for a row of the slots' own memory that is no slot: of a prefill arena.
+  void WriteBeside(std::byte* to, const void* host_row) {
+    if (mover_ == nullptr) {
+      std::memcpy(to, host_row, row_bytes_);
+    } else {
+      mover_->Write(to, host_row);
+    }
+  }
+
   // RESOURCE_EXHAUSTED, with nothing taken, when fewer are free.
   absl::StatusOr<std::vector<uint32_t>> Allocate(uint32_t pages);
   void Free(const std::vector<uint32_t>& pages);

@@ -14,6 +14,8 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
   sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
   sequence->attach = submit.attach();
+  sequence->hand_over = submit.hand_over();
+  sequence->tenant = submit.tenant();
   sequence->priority = submit.priority();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();

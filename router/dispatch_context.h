@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "router/dispatcher.h"
+#include "router/prefix_routes.h"
 
 namespace winnow {
 
@@ -35,6 +36,7 @@ class DispatchContext {
   Registry* const registry;
   TimerQueue* const timers;
   DispatcherCounters counters;
+  PrefixRoutes prefix_routes;
 
  private:
   const std::shared_ptr<Strand> reports_;  // tells the registry of lost ranks; streams may outlive the dispatcher

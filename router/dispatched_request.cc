@@ -1,6 +1,7 @@
 #include "router/dispatched_request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/selection/selection_proto.h"
@@ -28,7 +29,10 @@ uint64_t UnixNanos(SystemClock::time_point time) {
 
 DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
                                      TokenObserver* observer)
-    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {}
+    : context_(std::move(context)),
+      request_(std::move(request)),
+      observer_(observer),
+      prefix_hashes_(PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids)) {}
 
 void DispatchedRequest::Begin() {
   deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
@@ -68,7 +72,9 @@ void DispatchedRequest::SetPhase(Phase phase) {
 void DispatchedRequest::StartAttempt() {
   // Waiting first: a rank that joins after the table was read then wakes this request.
   SetPhase(Phase::kWaiting);
-  RouteNeed need;
+  const auto prompt_tokens = static_cast<uint32_t>(request_.prompt_token_ids.size());
+  RouteNeed need{.prompt_tokens = prompt_tokens};
+  need.prefix_cache = context_->prefix_routes.Find(prefix_hashes_);
   bool attach = false;
   if (route_) {
     need.avoid_inference = KeyOf(route_->inference);
@@ -78,6 +84,7 @@ void DispatchedRequest::StartAttempt() {
              context_->registry->Snapshot().Find(v1::ROLE_CACHE_RANK, cache);
     if (attach) {
       need.cache = cache;
+      if (prompt_stored_) need.work = Work::kDecode;
     } else {
       need.avoid_cache = cache;
     }
@@ -86,13 +93,20 @@ void DispatchedRequest::StartAttempt() {
   if (!route.ok()) return WaitForRank(route.status());
   CancelTimer(&rank_wait_timer_);
 
-  const bool is_failover = submitted_;
-  if (!attach) sequence_id_ = context_->NewSequenceId();
+  attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
+  hand_over_pending_ = false;
+  if (!attach) {
+    ReleaseHolder();
+    sequence_id_ = context_->NewSequenceId();
+    prompt_stored_ = false;
+  }
   sequence_lost_ = false;
   route_ = *route;
+  context_->prefix_routes.Remember(prefix_hashes_, KeyOf(route_->cache));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
-  context_->clients->Assign(*route_);
+  queued_prompt_tokens_ = need.work == Work::kPrefill ? prompt_tokens : 0;
+  context_->clients->Assign(*route_, queued_prompt_tokens_);
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
   const absl::Status submitted = client_->Submit(
@@ -103,7 +117,7 @@ void DispatchedRequest::StartAttempt() {
       });
   if (!submitted.ok()) return OnAttemptLost(submitted, false);
   submitted_ = true;
-  if (is_failover) {
+  if (attempt_is_failover_) {
     (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
   }
 }
@@ -116,12 +130,14 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach) const {
   submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
+  submit.set_tenant(request_.tenant);
   submit.set_priority(request_.priority);
   *submit.mutable_sampling() = request_.sampling;
   *submit.mutable_stopping() = request_.stopping;
   *submit.mutable_selection() = ToProto(request_.selection);
   if (request_.top_logprobs) submit.set_top_logprobs(*request_.top_logprobs);
   submit.set_deadline_unix_nanos(UnixNanos(request_.deadline));
+  submit.set_hand_over(route_->hand_over);
   return submit;
 }
 
@@ -140,8 +156,10 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
     case v1::DispatchResponse::kFinished: {
       DropAttempt(false);
       End();
-      if (event->finished().stats().not_identical()) context_->counters.not_identical.fetch_add(1);
-      return observer_->OnFinished(event->finished().reason(), event->finished().stats());
+      v1::SelectionStats stats = event->finished().stats();
+      if (stats.not_identical()) context_->counters.not_identical.fetch_add(1);
+      if (!attempt_is_failover_) stats.set_reattach_count(0);
+      return observer_->OnFinished(event->finished().reason(), stats);
     }
     case v1::DispatchResponse::kFailed: {
       const v1::DispatchResponse::Failed& failed = event->failed();
@@ -153,6 +171,8 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       DropAttempt(false);
       return Fail(status);
     }
+    case v1::DispatchResponse::kHandedOver:
+      return OnHandedOver();
     case v1::DispatchResponse::EVENT_NOT_SET:
       return Fail(absl::InternalError("the inference rank sent an event that this router does not know"));
   }
@@ -163,14 +183,52 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   if (!accepted.ok()) return Fail(accepted.status());
   context_->counters.replayed_tokens.fetch_add(accepted->replayed);
   context_->counters.mismatched_tokens.fetch_add(accepted->mismatched);
+  if (route_->hand_over) {
+    prompt_end_ = TimerQueue::Clock::now();
+  } else {
+    prompt_stored_ = true;
+    ReleaseHolder();
+  }
+  if (queued_prompt_tokens_ > 0) {
+    context_->clients->PromptDone(*route_, queued_prompt_tokens_);
+    queued_prompt_tokens_ = 0;
+  }
   if (accepted->tokens.empty()) return;
+  if (!route_->hand_over && prompt_end_) {
+    const std::chrono::duration<double> since_prompt = TimerQueue::Clock::now() - *prompt_end_;
+    context_->counters.hand_over_times.Observe(since_prompt.count());
+    prompt_end_.reset();
+  }
   fruitless_attempts_ = 0;
   context_->counters.tokens.fetch_add(accepted->tokens.size());
+  if (!std::exchange(cached_prompt_known_, true)) {
+    context_->counters.cached_prompt_tokens.fetch_add(delta.cached_prompt_tokens());
+    observer_->OnCachedPrompt(delta.cached_prompt_tokens());
+  }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
+}
+
+void DispatchedRequest::OnHandedOver() {
+  context_->counters.hand_overs.fetch_add(1);
+  ReleaseHolder();
+  holder_ = client_;
+  holder_attempt_id_ = attempt_id_;
+  DropAttempt(false);
+  prompt_stored_ = true;
+  hand_over_pending_ = true;
+  // An attempt that was told tokens draws none.
+  if (!prompt_end_) prompt_end_ = TimerQueue::Clock::now();
+  StartAttempt();
+}
+
+void DispatchedRequest::ReleaseHolder() {
+  if (holder_) holder_->Cancel(holder_attempt_id_);
+  holder_.reset();
 }
 
 void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_lost) {
   DropAttempt(false);
+  prompt_end_.reset();  // what comes next is no mere hand-over
   sequence_lost_ = sequence_lost_ || sequence_lost;
   ++fruitless_attempts_;
   if (fruitless_attempts_ >= context_->options.max_attempts) {
@@ -202,7 +260,8 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
 void DispatchedRequest::DropAttempt(bool cancel) {
   if (attempt_id_ == 0) return;
   if (cancel && client_) client_->Cancel(attempt_id_);
-  context_->clients->Unassign(*route_);
+  context_->clients->Unassign(*route_, queued_prompt_tokens_);
+  queued_prompt_tokens_ = 0;
   attempt_id_ = 0;
   client_.reset();
 }
@@ -216,6 +275,7 @@ void DispatchedRequest::Fail(const absl::Status& status) {
 void DispatchedRequest::End() {
   if (phase_ == Phase::kEnded) return;
   DropAttempt(true);
+  ReleaseHolder();
   CancelTimer(&deadline_timer_);
   CancelTimer(&rank_wait_timer_);
   CancelTimer(&backoff_timer_);

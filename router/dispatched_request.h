@@ -13,7 +13,8 @@ namespace winnow {
 //
 //   Begin -> attempt -> (Finished | Failed for good | deadline) -> ended
 //               |  ^
-//        lost   v  |  a rank is there, back-off over
+//  lost, handed v  |  a rank is there, back-off over
+//  over
 //              waiting -> (deadline | rank_wait over) -> ended
 class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest> {
  public:
@@ -37,6 +38,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  void OnHandedOver();
+  // The rank that handed the sequence over need not hold it any more.
+  void ReleaseHolder();
   void OnAttemptLost(const absl::Status& status, bool sequence_lost);
   // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
   void OnNoCapacity(const absl::Status& status);
@@ -60,8 +64,17 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   TokenJournal journal_;
   uint64_t sequence_id_ = 0;
   std::optional<Route> route_;  // of the latest attempt
-  bool submitted_ = false;      // some attempt has had the chance to open the sequence
+  const std::vector<uint64_t> prefix_hashes_;
+  bool cached_prompt_known_ = false;
+  bool submitted_ = false;  // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
+  bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank
+  bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on
+  bool attempt_is_failover_ = false;
+  uint64_t queued_prompt_tokens_ = 0;                        // counted on the inference rank of the attempt under way
+  std::optional<TimerQueue::Clock::time_point> prompt_end_;  // until the next token, after a prompt that is handed over
+  std::shared_ptr<RankClient> holder_;                       // the rank that handed over, while it holds the sequence
+  uint64_t holder_attempt_id_ = 0;
   uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
   std::shared_ptr<RankClient> client_;  // of the attempt under way
   uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -21,6 +22,20 @@ struct DispatcherOptions {
   RankClients::ChannelFactory channels{};  // absent: NewChannel
 };
 
+// Seconds from the end of a prompt on one rank to the next token, from another, both as the router sees them.
+struct HandOverTimes {
+  static constexpr std::array<double, 11> kBounds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5};
+  std::array<std::atomic<uint64_t>, kBounds.size() + 1> buckets{};
+  std::atomic<double> sum{0};
+
+  void Observe(double seconds) {
+    size_t bucket = 0;
+    while (bucket < kBounds.size() && seconds > kBounds[bucket]) ++bucket;
+    buckets[bucket].fetch_add(1);
+    sum.fetch_add(seconds);
+  }
+};
+
 // Monotone counts, and two gauges.
 struct DispatcherCounters {
   std::atomic<int64_t> running{0};  // requests with an attempt under way
@@ -28,10 +43,13 @@ struct DispatcherCounters {
   std::atomic<uint64_t> admitted{0};
   std::atomic<uint64_t> rejected{0};
   std::atomic<uint64_t> tokens{0};
+  std::atomic<uint64_t> cached_prompt_tokens{0};
   std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
   std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
   std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped
   std::atomic<uint64_t> mismatched_tokens{0};    // of these, the ones that differ from what was delivered
+  std::atomic<uint64_t> hand_overs{0};           // prompts that a rank for prefill has left to another rank
+  HandOverTimes hand_over_times;                 // of these
   std::atomic<uint64_t> not_identical{0};        // requests that ended with SelectionStats.not_identical
 };
 
@@ -39,6 +57,10 @@ struct DispatcherCounters {
 // rank. When it is lost, the next one attaches to the sequence if its cache rank lives and still has it, else it opens
 // a new sequence; either way it is told the tokens that were generated, and the observer sees one gapless stream.
 // Without a rank it waits for one.
+//
+// A rank that is there for prefill alone ends its attempt with HandedOver; the next attempt attaches on a rank that
+// decodes. That is no failover, and the sequence stays with the first rank until the second one has sent a token, so
+// that it is freed if the request ends in between.
 //
 // Threads: callbacks come from gRPC's threads and the timer's, from a strand per request; a slow callback delays the
 // other requests of its rank. Locks: one per object (dispatcher, clients, registry, strand, timers), none held while

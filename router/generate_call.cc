@@ -85,6 +85,7 @@ void GenerateCall::OnDone(const GenerationUsage& usage) {
   v1::GenerateResponse message;
   message.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
   message.mutable_usage()->set_completion_tokens(usage.completion_tokens);
+  message.mutable_usage()->set_cached_prompt_tokens(usage.cached_prompt_tokens);
   Enqueue(std::move(message));
   end_ = absl::OkStatus();
   Advance();

@@ -17,6 +17,7 @@ namespace winnow {
 struct GenerationInput {
   std::string request_id;
   std::vector<uint32_t> prompt_token_ids;
+  std::string tenant = {};  // whose cached prefixes it may share
   uint32_t n = 1;
   v1::SamplingParams sampling;  // seed may be absent: one is drawn; sample_index is set per output
   uint32_t max_tokens = 0;      // already limited to what is left of the context
@@ -48,6 +49,7 @@ struct OutputEnd {
 struct GenerationUsage {
   uint32_t prompt_tokens = 0;
   uint32_t completion_tokens = 0;
+  uint32_t cached_prompt_tokens = 0;  // of prompt_tokens: not computed for the first output
 };
 
 // Called from dispatcher threads, one call at a time per generation: OnDelta and OnOutputEnd in any interleaving of

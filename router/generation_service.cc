@@ -6,6 +6,7 @@
 #include "common/rpc/grpc_status.h"
 #include "router/generate_request.h"
 #include "router/request_checks.h"
+#include "router/tenant.h"
 
 namespace winnow {
 namespace {
@@ -69,6 +70,10 @@ absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateReque
                                                          grpc::CallbackServerContext* context) const {
   WINNOW_ASSIGN_OR_RETURN(const ServedModel model, options_.model());
   WINNOW_ASSIGN_OR_RETURN(GenerationInput input, ParseGenerateRequest(request, model, *codec_));
+  const auto& metadata = context->client_metadata();
+  if (const auto credentials = metadata.find("authorization"); credentials != metadata.end()) {
+    input.tenant = TenantOf({credentials->second.data(), credentials->second.size()});
+  }
   if (input.request_id.empty()) input.request_id = NewRequestId();
   const auto now = SystemClock::now();
   const bool has_deadline = context->deadline() != SystemClock::time_point::max();

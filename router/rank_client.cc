@@ -77,7 +77,8 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
       const auto it = handlers_.find(id);
       if (it != handlers_.end()) {
         handler = it->second;
-        if (!reading_.has_tokens()) handlers_.erase(it);
+        // A sequence that was handed over may still be cancelled.
+        if (!reading_.has_tokens() && !reading_.has_handed_over()) handlers_.erase(it);
       }
     }
     if (handler) (*handler)(std::move(reading_));

@@ -15,9 +15,9 @@ namespace winnow {
 // The router's one Dispatch stream to an inference rank, shared by all requests that run there. Thread-safe.
 class RankClient {
  public:
-  // What happens to a submitted request: its events, the last of which is Finished or Failed; or an error, when the
-  // stream has ended, after which nothing comes. Called from gRPC's threads, in order, without a lock; must be short.
-  // An event that was under way when Cancel was called may still come.
+  // What happens to a submitted request: its events, the last of which is Finished, Failed or HandedOver; or an error,
+  // when the stream has ended, after which nothing comes. Called from gRPC's threads, in order, without a lock; must be
+  // short. An event that was under way when Cancel was called may still come.
   using Handler = std::function<void(absl::StatusOr<v1::DispatchResponse>)>;
 
   struct Options {

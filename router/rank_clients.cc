@@ -77,18 +77,28 @@ void RankClients::CloseAll() {
   lock.unlock();
 }
 
-void RankClients::Assign(const Route& route) {
+void RankClients::Assign(const Route& route, uint64_t prompt_tokens) {
   std::lock_guard lock(mutex_);
-  ++assigned_[KeyOf(route.inference)];
-  ++assigned_[KeyOf(route.cache)];
+  AssignedWork& inference = assigned_[KeyOf(route.inference)];
+  ++inference.requests;
+  inference.prompt_tokens += prompt_tokens;
+  ++assigned_[KeyOf(route.cache)].requests;
 }
 
-void RankClients::Unassign(const Route& route) {
+void RankClients::Unassign(const Route& route, uint64_t prompt_tokens) {
   std::lock_guard lock(mutex_);
   for (const RankKey& key : {KeyOf(route.inference), KeyOf(route.cache)}) {
     const auto it = assigned_.find(key);
-    if (it != assigned_.end() && --it->second == 0) assigned_.erase(it);
+    if (it == assigned_.end()) continue;
+    if (key == KeyOf(route.inference)) it->second.prompt_tokens -= prompt_tokens;
+    if (--it->second.requests == 0) assigned_.erase(it);
   }
+}
+
+void RankClients::PromptDone(const Route& route, uint64_t prompt_tokens) {
+  std::lock_guard lock(mutex_);
+  const auto it = assigned_.find(KeyOf(route.inference));
+  if (it != assigned_.end()) it->second.prompt_tokens -= prompt_tokens;
 }
 
 AssignedCounts RankClients::Assigned() const {

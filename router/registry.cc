@@ -71,6 +71,9 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.limits = request.limits();
     entry.record.metrics_address = request.metrics_address();
     entry.record.hosted_by_rank = request.hosted_by_rank();
+    const bool unspecified = request.phases() == v1::PHASES_UNSPECIFIED;
+    entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
+    entry.record.decode_prefill_tokens = request.decode_prefill_tokens();
     entry.record.suspect = false;
     entry.lease_end = clock_() + options_.lease;
     RecomputeLimits();

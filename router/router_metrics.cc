@@ -1,5 +1,7 @@
 #include "router/router_metrics.h"
 
+#include <vector>
+
 namespace winnow {
 
 void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
@@ -14,7 +16,16 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   const char* failovers = "Attempts that continued a request after the loss of a rank, by what they did with its KV.";
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_reattach), {{"mode", "reattach"}});
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
+  writer.Counter("winnow_hand_overs_total", "Prompts that a rank for prefill has left to a rank that decodes.",
+                 count(c.hand_overs));
+  std::vector<uint64_t> times;
+  for (const std::atomic<uint64_t>& bucket : c.hand_over_times.buckets) times.push_back(bucket.load());
+  writer.Histogram("winnow_hand_over_seconds",
+                   "From the end of a prompt on a rank for prefill to the next token, from another rank.",
+                   HandOverTimes::kBounds, times, c.hand_over_times.sum.load());
   writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
+  writer.Counter("winnow_router_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches.",
+                 count(c.cached_prompt_tokens));
   writer.Counter("winnow_router_replayed_tokens_total", "Tokens that a later attempt sent again; they are dropped.",
                  count(c.replayed_tokens));
   writer.Counter("winnow_router_mismatched_tokens_total",

@@ -12,24 +12,43 @@ namespace winnow {
 struct Route {
   v1::Identity inference;
   v1::Identity cache;
+  bool hand_over = false;  // the inference rank is there for prefill, and another one can decode
 };
+
+// What a request has to have done next.
+enum class Work { kPrefill, kDecode };
 
 // What a request asks of its route.
 struct RouteNeed {
+  Work work = Work::kPrefill;
+  uint32_t prompt_tokens = 0;
   std::optional<RankKey> cache{};             // its KV is there: no other cache rank will do
   std::optional<RankKey> prefer_inference{};  // where its siblings are
   std::optional<RankKey> prefer_cache{};
+  std::optional<RankKey> prefix_cache{};     // has the beginning of its prompt: unless others have far less to do
   std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
   std::optional<RankKey> avoid_cache{};
 };
 
-// Requests that this router has on each rank now. Heartbeats report load up to half a second late: without this count,
-// a burst would all go to one rank.
-using AssignedCounts = std::map<RankKey, uint32_t>;
+// What this router has on a rank now. Heartbeats report load up to half a second late: without these counts, a burst
+// would all go to one rank.
+struct AssignedWork {
+  uint32_t requests = 0;
+  uint64_t prompt_tokens = 0;  // of requests whose prompt is not known to be computed
+};
+using AssignedCounts = std::map<RankKey, AssignedWork>;
+
+// Work on a cache rank that has a prefix, beside that of the least loaded, at which computing the prefix again
+// elsewhere is preferred to waiting: more than twice as much and this.
+inline constexpr uint64_t kPrefixLoadSlack = 2;
 
 // The least loaded ranks that may serve and reach each other: fewest running and waiting sequences, then most free
 // bytes, then by name. Suspect and draining ranks are left out, except that a draining cache rank keeps the sequences
 // that it has. Pure. UNAVAILABLE says what is missing.
+//
+// Where inference ranks are there for prefill or decode alone, a request goes to one of its phase (a prompt that is
+// short enough for the ranks that decode, to one of these), and to another one only if there is none: any can do
+// everything. Prompts then go where the fewest prompt tokens are queued.
 absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned,
                                   const RouteNeed& need);
 

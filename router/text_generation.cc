@@ -56,6 +56,11 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   struct Output final : public TokenObserver {
     Output(RunningGeneration* o, uint32_t i, OutputText t) : owner(o), index(i), text(std::move(t)) {}
 
+    void OnCachedPrompt(uint32_t cached) override {
+      Post([cached](RunningGeneration& g, Output& o) {
+        if (o.index == 0) g.usage_.cached_prompt_tokens = cached;
+      });
+    }
     void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) override {
       Post([first_index, tokens](RunningGeneration& g, Output& o) { g.OnTokens(o, first_index, tokens); });
     }
@@ -163,6 +168,7 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   if (!input.ignore_eos) silent.insert(options_.eos_token_ids.begin(), options_.eos_token_ids.end());
 
   TokenRequest request{.prompt_token_ids = std::move(input.prompt_token_ids),
+                       .tenant = std::move(input.tenant),
                        .sampling = std::move(input.sampling),
                        .stopping = {},
                        .selection = std::move(input.selection),

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -15,6 +16,7 @@ namespace winnow {
 // One sample of one request, in token ids: what the dispatcher sends to an inference rank.
 struct TokenRequest {
   std::vector<uint32_t> prompt_token_ids;
+  std::string tenant = {};      // whose cached prefixes it may share
   v1::SamplingParams sampling;  // seed and sample_index set
   v1::StoppingParams stopping;
   SelectionSpec selection;
@@ -32,6 +34,8 @@ struct TokenRequest {
 class TokenObserver {
  public:
   virtual ~TokenObserver() = default;
+  // Before the first OnTokens, at most once: so many tokens of the prompt came from the prefix cache.
+  virtual void OnCachedPrompt(uint32_t /*tokens*/) {}
   virtual void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) = 0;
   virtual void OnFinished(v1::FinishReason reason, const v1::SelectionStats& stats) = 0;
   virtual void OnFailed(const absl::Status& status) = 0;

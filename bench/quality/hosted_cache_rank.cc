@@ -54,7 +54,8 @@ absl::Status HostedCacheRank::Open(Sequence& sequence) {
   *request.mutable_selection() = ToProto(sequence.spec);
   request.set_max_positions(sequence.max_positions);
   request.set_prompt_tokens(sequence.prompt_tokens());
-  WINNOW_ASSIGN_OR_RETURN(sequence.attach_epoch, link_->Open(request, options_.waits.timeout));
+  WINNOW_ASSIGN_OR_RETURN(const v1::OpenSequenceResponse opened, link_->Open(request, options_.waits.timeout));
+  sequence.attach_epoch = opened.attach_epoch();
   sequence.link = link_;
   return absl::OkStatus();
 }

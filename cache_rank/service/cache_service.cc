@@ -19,18 +19,24 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
                                             v1::OpenSequenceResponse* response) {
   absl::StatusOr<SelectionSpec> spec = FromProto(request->selection());
   if (!spec.ok()) return ToGrpc(spec.status());
-  SequenceStore::OpenOptions options{.sequence_id = request->sequence_id(),
-                                     .spec = *std::move(spec),
-                                     .max_positions = request->max_positions(),
-                                     .prompt_tokens = request->prompt_tokens(),
-                                     .sampling = request->sampling()};
-  const absl::StatusOr<uint32_t> epoch =
+  SequenceStore::OpenOptions options{
+      .sequence_id = request->sequence_id(),
+      .spec = *std::move(spec),
+      .max_positions = request->max_positions(),
+      .prompt_tokens = request->prompt_tokens(),
+      .sampling = request->sampling(),
+      .prompt_token_ids = {request->prompt_token_ids().begin(), request->prompt_token_ids().end()},
+      .prefix_salt = request->prefix_salt()};
+  const absl::StatusOr<DataPlane::Opened> opened =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), options = std::move(options)](DataPlane& data_plane) {
                     return data_plane.OpenSequence(link, options);
                   });
-  if (epoch.ok()) response->set_attach_epoch(*epoch);
-  return ToGrpc(epoch.status());
+  if (opened.ok()) {
+    response->set_attach_epoch(opened->attach_epoch);
+    response->set_cached_tokens(opened->cached_tokens);
+  }
+  return ToGrpc(opened.status());
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "common/base/check.h"
 
@@ -45,6 +46,7 @@ void DeviceRowMover::Write(void* to, const void* host_row) {
 
 void DeviceRowMover::Copy(void* to, const void* device_row) {
   MakeRoom();
+  if (last_beside_ != nullptr && MarksOf(device_row) == nullptr) Flush();  // it may be one of those written
   Add(to, device_row);
 }
 
@@ -52,7 +54,13 @@ void DeviceRowMover::Copy(void* to, const void* device_row) {
 void DeviceRowMover::Add(void* to, const void* from) {
   uint8_t* const source = MarksOf(from);
   uint8_t* const target = MarksOf(to);
-  WINNOW_CHECK(target != nullptr);
+  if (target == nullptr) {
+    // Ascending addresses are different ones.
+    if (std::less_equal<>()(to, last_beside_)) Flush();
+    last_beside_ = to;
+    moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
+    return;
+  }
   if (*target != 0 || (source != nullptr && (*source & kWritten) != 0)) Flush();
   const auto mark = [&](uint8_t* marks, Mark bit) {
     if (*marks == 0) touched_.push_back(marks);
@@ -86,6 +94,7 @@ void DeviceRowMover::Flush() {
   Launch(num_moves_);
   for (uint8_t* marks : touched_) *marks = 0;
   touched_.clear();
+  last_beside_ = nullptr;
 }
 
 }  // namespace winnow

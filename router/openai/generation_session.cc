@@ -4,6 +4,7 @@
 
 #include "common/selection/spec_text.h"
 #include "router/openai/api_error.h"
+#include "router/tenant.h"
 
 namespace winnow {
 namespace {
@@ -48,6 +49,9 @@ void GenerationSession::Start(Generation* generation) {
     input.request_id = exchange_->request().request_id;
     if (request_.prompts.size() > 1) absl::StrAppend(&input.request_id, "-", i);
     input.prompt_token_ids = prompt.token_ids;
+    if (const std::string* credentials = exchange_->request().FindHeader("authorization")) {
+      input.tenant = TenantOf(*credentials);
+    }
     input.n = fields.n;
     input.sampling = fields.sampling;
     input.max_tokens = prompt.max_tokens;

@@ -13,6 +13,7 @@ void UsageTotals::Mass::Add(double weight_of_mean, float mean, float fifth_perce
 void UsageTotals::Add(const GenerationUsage& usage) {
   prompt_tokens_ += usage.prompt_tokens;
   completion_tokens_ += usage.completion_tokens;
+  cached_prompt_tokens_ += usage.cached_prompt_tokens;
 }
 
 void UsageTotals::Add(const v1::SelectionStats& stats) {
@@ -47,7 +48,7 @@ void UsageTotals::Write(JsonWriter* json) const {
   json->Key("prompt_tokens").Int(prompt_tokens_);
   json->Key("completion_tokens").Int(completion_tokens_);
   json->Key("total_tokens").Int(uint64_t{prompt_tokens_} + completion_tokens_);
-  json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(0).EndObject();
+  json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(cached_prompt_tokens_).EndObject();
   json->Key("winnow").BeginObject();
   json->Key("selection").String(selection_);
   const auto mass = [&](const char* mean, const char* p5, const Mass& of) {

@@ -30,6 +30,7 @@ class UsageTotals {
   std::string selection_;
   uint32_t prompt_tokens_ = 0;
   uint32_t completion_tokens_ = 0;
+  uint32_t cached_prompt_tokens_ = 0;
 
   // Means weighted by decode steps, and the lowest of the 5th percentiles.
   struct Mass {

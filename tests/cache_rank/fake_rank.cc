@@ -224,7 +224,8 @@ FakeSequence* FakeRank::Prefill(uint64_t id, uint64_t seed, const SelectionSpec&
                                                      .max_positions = sequence.max_positions,
                                                      .prompt_tokens = prompt_tokens,
                                                      .sampling = {}})
-                              .value();
+                              .value()
+                              .attach_epoch;
   for (int layer = 0; layer < layout.num_layers; ++layer) {
     for (uint32_t first = 0; first < prompt_tokens; first += 50) {
       const uint32_t count = std::min(50u, prompt_tokens - first);

@@ -59,6 +59,30 @@ TEST_F(UpOptionsTest, EveryProcessHasAMetricsPortOfItsOwn) {
   EXPECT_EQ(options_.CacheRank(1, router).process.metrics.port, 0);
 }
 
+TEST_F(UpOptionsTest, PrefillAndDecodeCanHaveRanksOfTheirOwn) {
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--prefill-ranks=2", "--decode-ranks=1",
+                                                                         "--decode-prefill-tokens=64"})
+                  .ok());
+  EXPECT_TRUE(options_.Validate().ok());
+  const HostPort router{"127.0.0.1", 8001};
+  EXPECT_EQ(options_.InferenceRank(0, router).process.rank, "prefill-0");
+  EXPECT_EQ(options_.InferenceRank(1, router).role, InferenceRole::kPrefill);
+  EXPECT_EQ(options_.InferenceRank(2, router).process.rank, "decode-0");
+  EXPECT_EQ(options_.InferenceRank(2, router).role, InferenceRole::kDecode);
+  EXPECT_EQ(options_.InferenceRank(2, router).decode_prefill_tokens, 64u);
+  EXPECT_EQ(options_.CacheRank(0, router).process.metrics.port, 9104);
+  EXPECT_EQ(options_.num_processes(), 5);
+  UpOptions bad = options_;
+  bad.decode_ranks = 0;
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("need each other"));
+  bad = options_;
+  bad.inference_ranks = 2;
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("exclude each other"));
+  bad = options_;
+  bad.transport = TransportKind::kInproc;
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("--transport=inproc has none"));
+}
+
 TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   ASSERT_TRUE(
       LoadOptions(Fields::Of(options_),

@@ -91,7 +91,12 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) 
 
   std::vector<std::string>& ranks = cluster->ranks_;
   ranks = {"router-0"};
-  for (int i = 0; i < FlagOr(options.flags, "inference-ranks", 1); ++i) ranks.push_back(absl::StrCat("inference-", i));
+  const int prefill_ranks = FlagOr(options.flags, "prefill-ranks", 0);
+  for (int i = 0; i < prefill_ranks; ++i) ranks.push_back(absl::StrCat("prefill-", i));
+  for (int i = 0; i < FlagOr(options.flags, "decode-ranks", 0); ++i) ranks.push_back(absl::StrCat("decode-", i));
+  for (int i = 0; prefill_ranks == 0 && i < FlagOr(options.flags, "inference-ranks", 1); ++i) {
+    ranks.push_back(absl::StrCat("inference-", i));
+  }
   const bool inproc =
       std::find(options.flags.begin(), options.flags.end(), "--transport=inproc") != options.flags.end();
   for (int i = 0; !inproc && i < FlagOr(options.flags, "cache-ranks", 1); ++i) {

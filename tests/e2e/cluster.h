@@ -67,7 +67,7 @@ class Cluster {
   // All of them, `winnow up` itself too.
   std::vector<pid_t> AllPids() const;
 
-  // Of "router-0", "inference-0", "cache-1".
+  // Of "router-0", "inference-0", "decode-0", "cache-1".
   Metrics MetricsOf(const std::string& rank) const;
   const std::vector<std::string>& ranks() const { return ranks_; }
 

@@ -127,7 +127,8 @@ Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spe
                                                         .max_positions = sequence.max_positions,
                                                         .prompt_tokens = prompt_tokens,
                                                         .sampling = {}})
-                              .value();
+                              .value()
+                              .attach_epoch;
   sequence.working_set.emplace(
       WorkingSet::Create(slots_, layout_, spec, sequence.max_positions, prompt_tokens).value());
   sequence.arena.emplace(PrefillArena::Create(layout_, prompt_tokens).value());
@@ -137,7 +138,8 @@ Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spe
     transformer_.Prefill({sequence.prompt.data() + first, count}, first, count == 1, prefill_step_);
     prefill_step_.Finish();
   }
-  PrefillStep::HandOver(layout_, sequence);
+  LoadPrompt(layout_, *sequence.arena, sequence);
+  sequence.arena.reset();
   return (sequences_[id] = std::move(owned)).get();
 }
 

@@ -2,27 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include "common/model/synthetic_models.h"
+
 namespace winnow {
 namespace {
 
 ModelConfig Qwen3_14B() {
-  ModelConfig config;
-  config.num_layers = 40;
-  config.hidden_size = 5120;
-  config.intermediate_size = 17408;
-  config.num_query_heads = 40;
-  config.num_kv_heads = 8;
-  config.head_dim = 128;
-  config.vocab_size = 151936;
-  return config;
+  return *SyntheticModelConfig("synthetic:qwen3-14b");
 }
 
 ModelConfig Qwen3_32B() {
-  ModelConfig config = Qwen3_14B();
-  config.num_layers = 64;
-  config.intermediate_size = 25600;
-  config.num_query_heads = 64;
-  return config;
+  return *SyntheticModelConfig("synthetic:qwen3-32b");
 }
 
 constexpr GpuRates kH200;

@@ -86,5 +86,26 @@ TEST_F(DeviceRowMoverTest, RowsComeFromOtherMemoryOfTheDeviceToo) {
   EXPECT_EQ(value(39), 9);
 }
 
+TEST_F(DeviceRowMoverTest, RowsGoToOtherMemoryOfTheDeviceInOrder) {
+  std::mt19937 random(5);
+  constexpr size_t kRows = 20;
+  const auto mover = Mover(1 << 20);
+  const auto arena = device_->Allocate(kRows * kRowBytes).value();
+  std::memset(arena->data(), 0, arena->bytes());
+  const auto row = [&](size_t i) { return static_cast<std::byte*>(arena->data()) + i * kRowBytes; };
+  std::vector<int> expected(kRows, 0);
+  for (int move = 0; move < 2000; ++move) {
+    const size_t to = random() % kRows;
+    const int written = static_cast<int>(random() % 256);
+    mover->Write(row(to), Row(written).data());
+    expected[to] = written;
+    if (move % 7 > 0) continue;
+    mover->Copy(slot(0), row(to));  // reads what was written
+    mover->Flush();
+    ASSERT_EQ(value(0), written);
+    for (size_t i = 0; i < kRows; ++i) ASSERT_EQ(static_cast<int>(*row(i)), expected[i]) << "move " << move;
+  }
+}
+
 }  // namespace
 }  // namespace winnow

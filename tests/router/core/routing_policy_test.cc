@@ -39,6 +39,18 @@ RankRecord HostedBy(const std::string& host, RankRecord record) {
   record.hosted_by_rank = host;
   return record;
 }
+RankRecord Prefill(const std::string& name, uint64_t queued_prompt_tokens = 0, uint32_t running = 0) {
+  RankRecord record = Inference(name, running);
+  record.phases = v1::PHASES_PREFILL;
+  record.load.set_queued_prompt_tokens(queued_prompt_tokens);
+  return record;
+}
+RankRecord Decode(const std::string& name, uint32_t running = 0, uint64_t free_bytes = 100) {
+  RankRecord record = Inference(name, running, 0u, free_bytes);
+  record.phases = v1::PHASES_DECODE;
+  record.decode_prefill_tokens = 256;
+  return record;
+}
 RankKey Key(const std::string& name) {
   return {name, 1};
 }
@@ -48,7 +60,7 @@ struct Case {
   std::vector<RankRecord> ranks;
   AssignedCounts assigned;
   RouteNeed need;
-  std::string route;  // "inference cache", or a part of the error
+  std::string route;  // "inference cache", with "hand-over" where one follows, or a part of the error
 };
 
 class RoutingPolicyTest : public ::testing::TestWithParam<Case> {};
@@ -56,7 +68,8 @@ class RoutingPolicyTest : public ::testing::TestWithParam<Case> {};
 TEST_P(RoutingPolicyTest, Chooses) {
   const auto route = ChooseRoute({.version = 1, .ranks = GetParam().ranks}, GetParam().assigned, GetParam().need);
   if (route.ok()) {
-    EXPECT_EQ(route->inference.rank() + " " + route->cache.rank(), GetParam().route);
+    EXPECT_EQ(route->inference.rank() + " " + route->cache.rank() + (route->hand_over ? " hand-over" : ""),
+              GetParam().route);
   } else {
     EXPECT_EQ(route.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(route.status().message()), HasSubstr(GetParam().route));
@@ -82,12 +95,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"NameBreaksTheRest", {Inference("i0"), Inference("i1"), Cache("c0"), Cache("c1")}, {}, {}, "i0 c0"},
         Case{"OwnCountIsNewerThanAHeartbeat",
              {Inference("i0"), Inference("i1", 1u), Cache("c0"), Cache("c1", 1u)},
-             {{Key("i0"), 2}, {Key("c0"), 3}},
+             {{Key("i0"), {.requests = 2}}, {Key("c0"), {.requests = 3}}},
              {},
              "i1 c1"},
         Case{"HeartbeatCountsWhatOthersSent",
              {Inference("i0", 5u), Inference("i1", 1u), Cache("c0")},
-             {{Key("i0"), 1}, {Key("i1"), 1}},
+             {{Key("i0"), {.requests = 1}}, {Key("i1"), {.requests = 1}}},
              {},
              "i1 c0"},
         Case{"SuspectAndDrainingGetNothing",
@@ -114,6 +127,42 @@ INSTANTIATE_TEST_SUITE_P(
              {},
              {.prefer_inference = Key("i1")},
              "i0 c0"},
+        Case{"FollowsAPrefix",
+             {Inference("i0"), Cache("c0"), Cache("c1", 2u)},
+             {},
+             {.prefix_cache = Key("c1")},
+             "i0 c1"},
+        Case{"NotToARankThatIsFarBusier",
+             {Inference("i0"), Cache("c0"), Cache("c1", 3u)},
+             {},
+             {.prefix_cache = Key("c1")},
+             "i0 c0"},
+        Case{"BusierIsRelative",
+             {Inference("i0"), Cache("c0", 10u), Cache("c1", 22u)},
+             {},
+             {.prefix_cache = Key("c1")},
+             "i0 c1"},
+        Case{"SiblingsBeforeAPrefix",
+             {Inference("i0"), Cache("c0"), Cache("c1")},
+             {},
+             {.prefer_cache = Key("c0"), .prefix_cache = Key("c1")},
+             "i0 c0"},
+        Case{"NotBackToTheRankThatFailed",
+             {Inference("i0"), Cache("c0"), Cache("c1")},
+             {},
+             {.prefix_cache = Key("c1"), .avoid_cache = Key("c1")},
+             "i0 c0"},
+        Case{"PrefixRankIsGone", {Inference("i0"), Cache("c0")}, {}, {.prefix_cache = Key("c1")}, "i0 c0"},
+        Case{"FollowsAPrefixToItsHost",
+             {Inference("i0"), Inference("i1", 2u), HostedBy("i0", Cache("c0")), HostedBy("i1", Cache("c1", 2u))},
+             {},
+             {.prefix_cache = Key("c1")},
+             "i1 c1"},
+        Case{"UnlessItsHostIsBusy",
+             {Inference("i0"), Inference("i1", 3u), HostedBy("i0", Cache("c0")), HostedBy("i1", Cache("c1"))},
+             {},
+             {.prefix_cache = Key("c1")},
+             "i0 c0"},
         Case{"AvoidsTheLast",
              {Inference("i0"), Inference("i1", 9u), Cache("c0"), Cache("c1", 9u)},
              {},
@@ -134,6 +183,66 @@ INSTANTIATE_TEST_SUITE_P(
              {},
              {},
              "i1 c1"},
+        Case{"PromptsGoToRanksForPrefill",
+             {Decode("d0"), Prefill("p0", 9000, 9u), Cache("c0")},
+             {},
+             {.prompt_tokens = 257},
+             "p0 c0 hand-over"},
+        Case{"ShortPromptsGoToRanksThatDecode",
+             {Decode("d0", 9u), Prefill("p0"), Cache("c0")},
+             {},
+             {.prompt_tokens = 256},
+             "d0 c0"},
+        Case{"DecodeGoesToRanksThatDecode",
+             {Decode("d0", 9u), Prefill("p0"), Cache("c0")},
+             {},
+             {.work = Work::kDecode, .prompt_tokens = 1000},
+             "d0 c0"},
+        Case{"PrefillByQueuedPromptTokens",
+             {Prefill("p0", 5000, 1u), Prefill("p1", 3000, 4u), Decode("d0"), Cache("c0")},
+             {},
+             {.prompt_tokens = 1000},
+             "p1 c0 hand-over"},
+        Case{"OwnPromptTokensAreNewerThanAHeartbeat",
+             {Prefill("p0"), Prefill("p1", 3000), Decode("d0"), Cache("c0")},
+             {{Key("p0"), {.requests = 1, .prompt_tokens = 4000}}},
+             {.prompt_tokens = 1000},
+             "p1 c0 hand-over"},
+        Case{"DecodeBySequencesThenSlots",
+             {Decode("d0", 2u, 900u), Decode("d1", 1u, 10u), Decode("d2", 1u, 20u), Prefill("p0"), Cache("c0")},
+             {},
+             {.work = Work::kDecode},
+             "d2 c0"},
+        Case{"WithoutARankForPrefillOneThatDecodesDoesAll",
+             {Suspect(Prefill("p0")), Decode("d0"), Cache("c0")},
+             {},
+             {.prompt_tokens = 1000},
+             "d0 c0"},
+        Case{"WithoutARankThatDecodesOneForPrefillDoesAll",
+             {Prefill("p0"), Draining(Decode("d0")), Cache("c0")},
+             {},
+             {.prompt_tokens = 1000},
+             "p0 c0"},
+        Case{"WithoutARankThatDecodesOneForPrefillGoesOn",
+             {Prefill("p0"), Cache("c0")},
+             {},
+             {.work = Work::kDecode},
+             "p0 c0"},
+        Case{"AnotherRankOfThePhaseIsBetterThanOneThatIsNot",
+             {Prefill("p0"), Prefill("p1", 9000), Decode("d0"), Cache("c0")},
+             {},
+             {.prompt_tokens = 1000, .avoid_inference = Key("p0")},
+             "p1 c0 hand-over"},
+        Case{"NoHandOverToARankThatCannotReachTheCacheRank",
+             {Prefill("p0"), Decode("d0"), HostedBy("p0", Cache("c0"))},
+             {},
+             {.prompt_tokens = 1000},
+             "p0 c0"},
+        Case{"RanksForBothTakePromptsBesideThoseForPrefill",
+             {Prefill("p0", 5000), Inference("i0", 3u), Cache("c0")},
+             {},
+             {.prompt_tokens = 1000},
+             "i0 c0"},
         Case{"HostedCacheRankWithoutItsHost", {Inference("i0"), HostedBy("i1", Cache("c1"))}, {}, {}, "reaches"}),
     [](const auto& info) { return info.param.name; });
 

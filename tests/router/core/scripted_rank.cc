@@ -167,6 +167,13 @@ void ScriptedRank::SendFinished(uint64_t request_id, v1::FinishReason reason) {
   Send(response);
 }
 
+void ScriptedRank::SendHandedOver(uint64_t request_id) {
+  v1::DispatchResponse response;
+  response.set_request_id(request_id);
+  response.mutable_handed_over();
+  Send(response);
+}
+
 void ScriptedRank::SendFailed(uint64_t request_id, bool retryable, bool sequence_lost, uint32_t code) {
   v1::DispatchResponse response;
   response.set_request_id(request_id);
