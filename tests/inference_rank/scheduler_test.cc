@@ -49,13 +49,13 @@ TEST(SchedulerTest, NothingOvertakesAHeadThatDoesNotFit) {
 
 TEST(SchedulerTest, WhatIsHandedOverTakesNoPlace) {
   Scheduler scheduler({.max_running = 1}, kLayout);
-  for (uint64_t id = 1; id <= 2; ++id) scheduler.Enqueue(NewSequence(id, 10, 20));
-  Sequence* first = scheduler.Admit(kPlenty);
+  for (uint64_t id = 1; id <= 2; ++id) scheduler.Enqueue(NewSequence(id, 10, 20), kStart);
+  Sequence* first = scheduler.Admit(kPlenty, kStart);
   first->state = Sequence::State::kHandingOver;
-  EXPECT_EQ(scheduler.Admit(kPlenty), nullptr);
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart), nullptr);
   first->state = Sequence::State::kHandedOver;
   EXPECT_EQ(scheduler.num_running(), 0u);
-  EXPECT_EQ(scheduler.Admit(kPlenty)->request_id, 2u);
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart)->request_id, 2u);
   EXPECT_NE(scheduler.Find([](const Sequence& sequence) { return sequence.request_id == 1; }), nullptr);
 }
 
@@ -64,16 +64,16 @@ TEST(SchedulerTest, APromptForAnotherRankNeedsNoSlots) {
   const Scheduler::Free no_slots{.slot_pages = 0, .prefill_bytes = size_t{1} << 40};
   auto attaches = NewSequence(1, 10, 20);
   attaches->hand_over = attaches->attach = true;  // may have to decode the prompt's last position
-  scheduler.Enqueue(std::move(attaches));
-  EXPECT_EQ(scheduler.Admit(no_slots), nullptr);
-  EXPECT_EQ(scheduler.Admit(kPlenty)->request_id, 1u);
-  scheduler.Enqueue(NewSequence(2, 10, 20));
-  EXPECT_EQ(scheduler.Admit(no_slots), nullptr);
-  EXPECT_EQ(scheduler.Admit(kPlenty)->request_id, 2u);
+  scheduler.Enqueue(std::move(attaches), kStart);
+  EXPECT_EQ(scheduler.Admit(no_slots, kStart), nullptr);
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart)->request_id, 1u);
+  scheduler.Enqueue(NewSequence(2, 10, 20), kStart);
+  EXPECT_EQ(scheduler.Admit(no_slots, kStart), nullptr);
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart)->request_id, 2u);
   auto hands_over = NewSequence(3, 10, 20);
   hands_over->hand_over = true;
-  scheduler.Enqueue(std::move(hands_over));
-  EXPECT_EQ(scheduler.Admit(no_slots)->request_id, 3u);
+  scheduler.Enqueue(std::move(hands_over), kStart);
+  EXPECT_EQ(scheduler.Admit(no_slots, kStart)->request_id, 3u);
 }
 
 TEST(SchedulerTest, PrefillsTheOldestAndSkipsWhatHasFailed) {
