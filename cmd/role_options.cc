@@ -68,6 +68,26 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   return spec;
 }
 
+void SchedulingFlags::Declare(Fields& fields) {
+  fields.Integer(
+      "max-batch-tokens", &max_batch_tokens,
+      "The most decode rows and prompt tokens that an iteration computes together. Rows beyond it take turns, and "
+      "a quarter of it is kept for prompts that wait. 0 = no limit beside --max-running and prefill chunks.",
+      0u, 1u << 20);
+  fields.Integer("max-inject-tokens", &max_inject_tokens,
+                 "The most prompt tokens that an iteration computes beside running answers: fewer let them stream more "
+                 "evenly, more let new ones start sooner. 0 = as many as a prefill chunk.",
+                 0u, 65536u);
+  fields.Duration(
+      "tpot-target", &tpot_target,
+      "Time between the tokens of an answer that prompts beside it must respect, for example 50ms: injected "
+      "tokens are found from it, up to --max-inject-tokens, by measuring steps. A prompt gets a chunk each "
+      "second even where none fit. 0s = none.");
+  fields.Duration("age-bound", &age_bound,
+                  "A sequence that has waited for so long goes before all others, and may take the place of one that "
+                  "has run for so long, which resumes later with the same output. 0s = never.");
+}
+
 void CacheOptions::Declare(Fields& fields) {
   fields.Text("model", &model,
               "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
@@ -136,6 +156,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
       "512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
+  scheduling.Declare(fields);
   fields.Bytes("slot-memory", &slot_memory_bytes,
                "Memory for resident KV rows; 0 = what the running sequences can need.");
   fields.Bytes("prefill-memory", &prefill_memory_bytes,

@@ -38,6 +38,16 @@ struct SelectionOptions {
   absl::StatusOr<SelectionSpec> Resolve() const;
 };
 
+// How an inference rank fills its iterations.
+struct SchedulingFlags {
+  uint32_t max_batch_tokens = 0;
+  uint32_t max_inject_tokens = 0;
+  std::chrono::microseconds tpot_target{0};
+  std::chrono::microseconds age_bound{30'000'000};
+
+  void Declare(Fields& fields);
+};
+
 enum class TransportKind { kAuto, kInproc, kUcx };
 
 // Memory and threads of a cache rank, alone or hosted.
@@ -87,6 +97,7 @@ struct InferenceProcessOptions {
   uint32_t max_context = 0;
   uint32_t max_running = 64;
   uint32_t prefill_chunk = 0;
+  SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
   int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;

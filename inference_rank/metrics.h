@@ -40,6 +40,10 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
   std::atomic<uint64_t> partial_wait_us{0};    // and for verdicts, after attention
   std::atomic<uint64_t> reattached_sequences{0};
+  std::atomic<uint64_t> preempted_sequences{0};
+  std::atomic<uint64_t> resumed_sequences{0};
+  std::atomic<uint64_t> injected_tokens{0};    // prompt tokens computed in iterations that decoded, too
+  std::atomic<uint64_t> max_inject_tokens{0};  // of the next iteration
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
   std::atomic<uint64_t> handed_over_sequences{0};

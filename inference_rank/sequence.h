@@ -24,6 +24,7 @@ namespace winnow {
 //
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
+//   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
 //          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
 //
 // With `hand_over` it leaves the middle row after its first token: kHandingOver until the cache rank has every row of
@@ -55,6 +56,16 @@ struct Sequence {
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
+  int32_t priority = 0;  // higher goes first
+
+  // The scheduler's.
+  uint64_t arrival = 0;                                 // grows from sequence to sequence
+  std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
+  std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
+  std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
+  bool admitted_past_age_bound = false;
+  bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
   // Engine thread.
   State state = State::kWaiting;
@@ -96,7 +107,7 @@ struct Sequence {
   // What it has to compute of its prompt, if nothing of it is lost.
   uint32_t queued_prompt_tokens() const {
     if (state == State::kPrefilling || state == State::kLoadingPrefix) return prompt_tokens() - next_position;
-    return !attach && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
+    return !attach && !resumes && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
   }
   // To another rank it leaves nothing but what is on the cache rank, so it needs no slots; except where it may have to
   // decode a prompt's last position.

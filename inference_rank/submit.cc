@@ -16,6 +16,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->attach = submit.attach();
   sequence->hand_over = submit.hand_over();
   sequence->tenant = submit.tenant();
+  sequence->priority = submit.priority();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();
   if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();
