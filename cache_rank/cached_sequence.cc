@@ -53,6 +53,19 @@ uint64_t CachedSequence::ScoredKeyBytes() const {
   return bytes;
 }
 
+uint64_t CachedSequence::WorkingSetRows() const {
+  uint64_t rows = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    for (size_t head = 0; head < layers[layer].heads.size(); ++head) {
+      const uint32_t stored = kv.rows(static_cast<int>(layer));
+      const size_t list = this->list(static_cast<int>(layer), static_cast<int>(head));
+      const bool everything = stored > 0 && AttendsEverything(spec, list, stored - 1, prompt_tokens);
+      rows += everything ? stored : layers[layer].heads[head].recent.rows();
+    }
+  }
+  return rows;
+}
+
 uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   uint32_t position = std::min(kv.watermark(), max_restart);
   if (!IsDense(spec) && PredictsFromPast(spec.predictor)) {

@@ -247,12 +247,14 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
     }
     const CapturedMassFigure figure =
         SelectUnion(*kernels_, model_, question, scratch_[worker], &head.selected, &head.members);
+    head.recent.Add(head.selected);
     if (question.measured != nullptr) {
       head.mass = figure;
       head.mass_position = question.measured_position;
       if (question.measured_position + 1 == row.position) previous = figure;
     }
   }
+  if (score && row.selected) head.recent.Add(head.selected);
   if (row.deltas[head_index] == nullptr) return;
   HeadDelta& delta = *row.deltas[head_index];
   const SelectionSpec& spec = sequence.spec;
@@ -303,6 +305,9 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     Selector* selector;
     bool score;
   } context{this, score};
+  for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
+    if (rows_[i].judges) rows_[i].sequence->kv.SettleRows(layer_);
+  }
   const auto start = std::chrono::steady_clock::now();
   if (score && !judges_only_ && elsewhere_ != nullptr) SelectElsewhere();
   kernels_->parallel_for(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "common/base/check.h"
 
@@ -280,11 +281,8 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
   Pad(wire::kRowAlignment, payload, offset);
-  kernels_->gather_rows({.blocks = part.sequence->kv.row_blocks(item.layer, item.kv_head),
-                         .positions = delta.streamed_positions.data() + item.done,
-                         .num_rows = part.rows,
-                         .row_bytes = layout_.row_bytes(),
-                         .out = payload + *offset});
+  const std::span<const uint32_t> positions(delta.streamed_positions);
+  part.sequence->kv.GatherRows(item.layer, item.kv_head, positions.subspan(item.done, part.rows), payload + *offset);
   *offset += part.rows * layout_.row_bytes();
 }
 
@@ -356,11 +354,8 @@ uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, 
   WriteArray(&entry, 1, payload, &offset);
   WriteArray(delta.streamed.data() + first, rows, payload, &offset);
   Pad(wire::kRowAlignment, payload, &offset);
-  kernels_->gather_rows({.blocks = sequence.kv.row_blocks(layer, kv_head),
-                         .positions = delta.streamed_positions.data() + first,
-                         .num_rows = rows,
-                         .row_bytes = row_bytes,
-                         .out = payload + offset});
+  const std::span<const uint32_t> positions(delta.streamed_positions);
+  sequence.kv.GatherRows(layer, kv_head, positions.subspan(first, rows), payload + offset);
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;
   header.phase = wire::Phase::kPrefetch;
@@ -432,7 +427,14 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   for (size_t i = 0; i < count; ++i) {
     const OutgoingItem& item = link.outgoing.at(i);
-    const wire::WatermarkEntry entry{item.sequence_id, item.attach_epoch, item.position};
+    const CachedSequence* sequence = Owner(link, item);
+    const wire::WatermarkEntry entry{
+        .sequence_id = item.sequence_id,
+        .attach_epoch = item.attach_epoch,
+        .watermark = item.position,
+        .working_set_rows = sequence == nullptr ? 0 : sequence->WorkingSetRows(),
+        .loaded_rows = sequence == nullptr ? 0 : sequence->kv.loaded_rows(),
+        .fast_rows_bytes = store_->tiers() == nullptr ? wire::kOneTier : store_->tiers()->fast().room_for_copies()};
     std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
   }
   wire::FrameHeader header{};

@@ -679,6 +679,9 @@ void Engine::OnWatermarks(const ReceivedFrame& frame) {
     });
     if (sequence == nullptr) continue;
     sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    sequence->working_set_rows = entries[i].working_set_rows;
+    sequence->loaded_rows = entries[i].loaded_rows;
+    if (sequence->link != nullptr) sequence->link->set_fast_rows_bytes(entries[i].fast_rows_bytes);
     HandOverIfStored(*sequence);
   }
 }
