@@ -192,6 +192,7 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
 
 void Engine::Preempt(Sequence& sequence) {
   ++metrics_.preempted_sequences;
+  ++sequence.preempted_count;
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
 }
@@ -505,6 +506,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
   }
   stats.set_reattach_count(sequence.attach ? 1 : 0);
+  stats.set_preempted_count(sequence.preempted_count);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
 }

@@ -98,6 +98,7 @@ struct Sequence {
   uint64_t streamed_bytes = 0;
   uint64_t prefetched_rows = 0;
   uint32_t decode_steps = 0;
+  uint32_t preempted_count = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
   uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
