@@ -265,6 +265,7 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   delta.members = head.members;
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
+  head.working_set.Record(delta.streamed_positions);
   // Masses of judged positions went with their verdicts.
   if (WaitsForVerdict(spec)) previous = {};
   delta.captured_mass = previous.mass;

@@ -138,7 +138,8 @@ void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence
                .plan = plan,
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
-               .position = sequence.kv.watermark()});
+               .position = sequence.kv.watermark(),
+               .working_set_rows = sequence.WorkingSetRows()});
 }
 
 void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch) {
@@ -420,8 +421,18 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
   return outcome;
 }
 
+// Inference ranks share fast memory by their numbers of sequences.
+uint64_t Streamer::FastRowsBytes(const PeerLink& link) const {
+  const uint64_t of_all = options_.fast_rows_bytes;
+  if (of_all == wire::kOneTier) return of_all;
+  const size_t all = std::max<size_t>(1, store_->active());
+  const size_t theirs = std::clamp<size_t>(store_->CountAttached(link.id), 1, all);
+  return theirs == all ? of_all : of_all / all * theirs;
+}
+
 Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   const uint64_t plan = link.outgoing.front().plan;
+  const uint64_t fast_rows_bytes = FastRowsBytes(link);
   size_t count = 0;
   while (count < link.outgoing.size() && count < options_.frame_bytes / sizeof(wire::WatermarkEntry)) {
     const OutgoingItem& item = link.outgoing.at(count);
@@ -432,7 +443,12 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   for (size_t i = 0; i < count; ++i) {
     const OutgoingItem& item = link.outgoing.at(i);
-    const wire::WatermarkEntry entry{item.sequence_id, item.attach_epoch, item.position};
+    const wire::WatermarkEntry entry{.sequence_id = item.sequence_id,
+                                     .attach_epoch = item.attach_epoch,
+                                     .watermark = item.position,
+                                     .working_set_rows = item.working_set_rows,
+                                     .loaded_rows = 0,
+                                     .fast_rows_bytes = fast_rows_bytes};
     std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
   }
   wire::FrameHeader header{};

@@ -22,6 +22,8 @@ class Streamer {
     // arrays alone are larger takes up to wire::kMaxPayloadBytes.
     size_t frame_bytes = size_t{256} << 10;
     size_t max_queued = 4096;  // items
+    // Fast memory for rows, which the inference ranks' schedulers share out.
+    uint64_t fast_rows_bytes = wire::kOneTier;
   };
 
   Streamer(const Options& options, const KvLayout& layout, const KernelTable* kernels, const SequenceStore* store,
@@ -77,6 +79,7 @@ class Streamer {
   void WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const;
   Outcome PostDeltas(PeerLink& link);
   Outcome PostPartials(PeerLink& link);
+  uint64_t FastRowsBytes(const PeerLink& link) const;
   Outcome PostWatermarks(PeerLink& link);
   Outcome PostRefill(PeerLink& link);
   Outcome PostBare(PeerLink& link);

@@ -576,12 +576,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0;
-  uint64_t queued_prompt_tokens = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+    const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
+    if (takes_steps) working_set_bytes += sequence.working_set_bytes.value_or(0);
   });
+  metrics_.parked_sequences = scheduler_.num_parked();
+  metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
   metrics_.working_set_rows = rows;
@@ -616,7 +619,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kWatermark:
-      OnWatermarks(frame);
+      OnWatermarks(*link, frame);
       return;
     default:
       break;
@@ -671,16 +674,20 @@ void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame
   metrics_.prefetched_rows += *rows;
 }
 
-void Engine::OnWatermarks(const ReceivedFrame& frame) {
+void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
   const size_t count =
       std::min<size_t>(frame.header().row_count, frame.payload().size() / sizeof(wire::WatermarkEntry));
   const auto* entries = reinterpret_cast<const wire::WatermarkEntry*>(frame.payload().data());
   for (size_t i = 0; i < count; ++i) {
+    link.set_fast_rows_bytes(entries[i].fast_rows_bytes);
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
       return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
     });
     if (sequence == nullptr) continue;
     sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    if (sequence->state == State::kDecoding) {
+      sequence->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
+    }
     HandOverIfStored(*sequence);
   }
 }

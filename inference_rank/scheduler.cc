@@ -14,7 +14,8 @@ bool Decodes(const Sequence& sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(const Limits& limits, const KvLayout& layout) : limits_(limits), layout_(layout) {
+Scheduler::Scheduler(const Limits& limits, const KvLayout& layout)
+    : limits_(limits), layout_(layout), working_sets_(limits.age_bound) {
   WINNOW_CHECK(limits.max_batch_tokens >= 2 && limits.prefill_chunk_tokens > 0);
 }
 
@@ -41,8 +42,10 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   if (PagesNeeded(sequence) > free.slot_pages || PrefillBytesNeeded(sequence) > free.prefill_bytes) return nullptr;
   // Rows under way to the cache rank would belong to an attachment that is over.
   if (sequence.resumes && sequence.watermark < sequence.next_position && sequence.failure.ok()) return nullptr;
-  sequence.admitted_past_age_bound = IsPast(sequence.waiting_since, now);
-  sequence.running_since = now;
+  const bool past = IsPast(sequence.waiting_since, now);
+  if (!past && working_sets_.IsFull(sequence.cache_rank.address())) return nullptr;
+  sequence.admitted_past_age_bound = past;
+  sequence.running_since = sequence.turn_since = now;
   sequence.last_chunk = now;
   running_.push_back(std::move(*head));
   waiting_.erase(head);
@@ -88,6 +91,7 @@ void Scheduler::Preempt(Sequence& sequence, Time now) {
   WINNOW_CHECK(found != running_.end());
   sequence.state = Sequence::State::kWaiting;
   sequence.resumes = true;
+  sequence.parked_since.reset();
   sequence.waiting_since = now;
   waiting_.push_back(std::move(*found));
   running_.erase(found);
@@ -96,8 +100,14 @@ void Scheduler::Preempt(Sequence& sequence, Time now) {
 Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
   rows_.clear();
   for (const auto& sequence : running_) {
-    if (Decodes(*sequence) && sequence->ready_to_decode()) rows_.push_back(sequence.get());
+    if (Decodes(*sequence)) rows_.push_back(sequence.get());
   }
+  if (limits_.working_set_control) {
+    const size_t decoding = rows_.size();
+    working_sets_.TakeTurns(rows_, now);
+    num_parked_ = decoding - rows_.size();
+  }
+  std::erase_if(rows_, [](const Sequence* sequence) { return !sequence->ready_to_decode(); });
   const bool prefills = NextPrefill(now) != nullptr;
   uint32_t inject = prefills ? std::min(max_inject_tokens, limits_.prefill_chunk_tokens) : 0;
   if (prefills && (rows_.empty() || now - last_prefill_ >= limits_.prefill_patience)) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "inference_rank/sequence.h"
+#include "inference_rank/working_set_control.h"
 
 namespace winnow {
 
@@ -17,8 +18,10 @@ namespace winnow {
 // before all others, the longest wait first. The head waits for its resources and nothing overtakes it. Where it lacks
 // slots or a place among the running, sequences that decode may be preempted for it: those of a lower priority at once,
 // and for a head past the age bound any that has run for that long. A head that was admitted past the bound is safe for
-// as long. So each place changes hands once a bound (and what is left of a prefill) while somebody is past it, and with
-// R places and n before it a sequence past the bound waits no longer than n / R + 1 further bounds, whatever arrives.
+// as long. Where sequences are parked for want of fast memory on the head's cache rank, the head waits, too, until it
+// is past the age bound: what it needs is not known yet, and it would only make more of them wait. So each place
+// changes hands once a bound (and what is left of a prefill) while somebody is past it, and with R places and n before
+// it a sequence past the bound waits no longer than n / R + 1 further bounds, whatever arrives.
 class Scheduler {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -29,6 +32,8 @@ class Scheduler {
     uint32_t max_batch_tokens = std::numeric_limits<uint32_t>::max();
     uint32_t prefill_chunk_tokens = 512;     // the most prefill tokens of one iteration
     std::chrono::microseconds age_bound{0};  // 0: none
+    // Sequences decode while their working sets fit fast memory (WorkingSetControl); without it all of them do.
+    bool working_set_control = true;
     // The longest time without prefill tokens beside running decodes, while a prompt is there to be prefilled.
     std::chrono::microseconds prefill_patience{1'000'000};
   };
@@ -71,6 +76,8 @@ class Scheduler {
   size_t num_waiting() const { return waiting_.size(); }
   // Without those that were handed over: they only wait to be taken.
   size_t num_running() const;
+  // That decode and take no steps, for want of fast memory; as of the last plan.
+  size_t num_parked() const { return num_parked_; }
 
  private:
   using List = std::vector<std::unique_ptr<Sequence>>;
@@ -89,6 +96,8 @@ class Scheduler {
   const KvLayout layout_;
   List waiting_;
   List running_;
+  WorkingSetControl working_sets_;
+  size_t num_parked_ = 0;
   std::vector<Sequence*> rows_;
   std::vector<Sequence*> victims_;
   uint64_t next_arrival_ = 1;

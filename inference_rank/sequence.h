@@ -65,6 +65,12 @@ struct Sequence {
   std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
   uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
   bool admitted_past_age_bound = false;
+  // Of fast memory on its cache rank, which says so after each step; nullopt: it has not decoded.
+  std::optional<uint64_t> working_set_bytes;
+  // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
+  // one.
+  std::optional<std::chrono::steady_clock::time_point> parked_since;
+  std::chrono::steady_clock::time_point turn_since;  // the last time it became one of those that take steps
   bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
   // Engine thread.
