@@ -294,6 +294,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   } else if (restart < sequence.prompt_tokens()) {
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
+    scheduler_.CreditCachedTokens(sequence, restart);
     sequence.state = State::kLoadingPrefix;
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),

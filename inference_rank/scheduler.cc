@@ -22,17 +22,41 @@ Scheduler::Scheduler(const Limits& limits, const KvLayout& layout)
 void Scheduler::Enqueue(std::unique_ptr<Sequence> sequence, Time now) {
   sequence->arrival = next_arrival_++;
   sequence->waiting_since = now;
+  shares_.Arrive(sequence->tenant, sequence->tenant_weight, now);
   waiting_.push_back(std::move(sequence));
 }
 
+bool Scheduler::Before(const Sequence& a, const Sequence& b, Time now) const {
+  const bool a_past = IsPast(a.waiting_since, now), b_past = IsPast(b.waiting_since, now);
+  if (a_past != b_past) return a_past;
+  if (a_past) return std::tie(a.waiting_since, a.arrival) < std::tie(b.waiting_since, b.arrival);
+  if (a.priority != b.priority) return a.priority > b.priority;
+  return a.arrival < b.arrival;
+}
+
+bool Scheduler::TenantBefore(const Sequence& a, const Sequence& b, Time now) const {
+  const auto starves = [&](const Sequence& sequence) {
+    return IsPast(sequence.waiting_since, now) && IsPast(shares_.last_admitted(sequence.tenant), now);
+  };
+  const bool a_starves = starves(a), b_starves = starves(b);
+  if (a_starves != b_starves) return a_starves;
+  if (a_starves) return std::tie(a.waiting_since, a.arrival) < std::tie(b.waiting_since, b.arrival);
+  if (a.priority != b.priority) return a.priority > b.priority;
+  const double a_served = shares_.served(a.tenant), b_served = shares_.served(b.tenant);
+  return a_served != b_served ? a_served < b_served : a.arrival < b.arrival;
+}
+
 Scheduler::List::iterator Scheduler::Head(Time now) {
-  return std::min_element(waiting_.begin(), waiting_.end(), [&](const auto& a, const auto& b) {
-    const bool a_past = IsPast(a->waiting_since, now), b_past = IsPast(b->waiting_since, now);
-    if (a_past != b_past) return a_past;
-    if (a_past) return std::tie(a->waiting_since, a->arrival) < std::tie(b->waiting_since, b->arrival);
-    if (a->priority != b->priority) return a->priority > b->priority;
-    return a->arrival < b->arrival;
-  });
+  heads_.clear();
+  for (auto entry = waiting_.begin(); entry != waiting_.end(); ++entry) {
+    const auto [first, is_new] = heads_.emplace((*entry)->tenant, entry);
+    if (!is_new && Before(**entry, **first->second, now)) first->second = entry;
+  }
+  auto head = waiting_.end();
+  for (const auto& [tenant, first] : heads_) {
+    if (head == waiting_.end() || TenantBefore(**first, **head, now)) head = first;
+  }
+  return head;
 }
 
 Sequence* Scheduler::Admit(const Free& free, Time now) {
@@ -47,6 +71,9 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   sequence.admitted_past_age_bound = past;
   sequence.running_since = sequence.turn_since = now;
   sequence.last_chunk = now;
+  sequence.share_tag = shares_.served(sequence.tenant);
+  shares_.Admitted(sequence.tenant, now);
+  if (!sequence.attach && !sequence.resumes) shares_.Charge(sequence.tenant, sequence.prompt_tokens());
   running_.push_back(std::move(*head));
   waiting_.erase(head);
   return running_.back().get();
@@ -120,7 +147,10 @@ Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
                      [](const Sequence* a, const Sequence* b) { return a->last_turn < b->last_turn; });
     rows_.resize(most_rows);
   }
-  for (Sequence* sequence : rows_) sequence->last_turn = next_turn_++;
+  for (Sequence* sequence : rows_) {
+    sequence->last_turn = next_turn_++;
+    shares_.Charge(sequence->tenant, FairShare::kGeneratedTokenCost);
+  }
   std::stable_sort(rows_.begin(), rows_.end(), [](const Sequence* a, const Sequence* b) {
     if (a->link != b->link) return std::less<>()(a->link.get(), b->link.get());
     return a->arrival < b->arrival;
@@ -136,7 +166,8 @@ Sequence* Scheduler::NextPrefill(Time now) const {
     const bool a_past = IsPast(a.last_chunk, now), b_past = IsPast(b.last_chunk, now);
     if (a_past != b_past) return a_past;
     if (a_past) return a.last_chunk < b.last_chunk;
-    return a.priority != b.priority ? a.priority > b.priority : a.arrival < b.arrival;
+    if (a.priority != b.priority) return a.priority > b.priority;
+    return std::tie(a.share_tag, a.arrival) < std::tie(b.share_tag, b.arrival);
   };
   for (const auto& sequence : running_) {
     if (sequence->state != Sequence::State::kPrefilling || !sequence->failure.ok()) continue;
@@ -152,6 +183,7 @@ std::unique_ptr<Sequence> Scheduler::Remove(const Sequence* sequence) {
     if (found == list->end()) continue;
     std::unique_ptr<Sequence> taken = std::move(*found);
     list->erase(found);
+    shares_.Leave(taken->tenant);
     return taken;
   }
   WINNOW_CHECK(false);

@@ -5,8 +5,11 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "inference_rank/fair_share.h"
 #include "inference_rank/sequence.h"
 #include "inference_rank/working_set_control.h"
 
@@ -14,8 +17,10 @@ namespace winnow {
 
 // Which sequence does what next: host logic without I/O, and without a clock of its own (callers say what time it is).
 //
-// Admission takes the head of the waiting ones: by priority, then by age; whoever has waited for `age_bound` goes
-// before all others, the longest wait first. The head waits for its resources and nothing overtakes it. Where it lacks
+// Admission takes the head of the waiting ones. Of one tenant's: by priority, then by age; whoever has waited for
+// `age_bound` goes before all others, the longest wait first. Of the tenants' first ones: by priority, then that of the
+// tenant that has been served least (FairShare); one past the age bound, of a tenant of which none was admitted for as
+// long, goes before all others. The head waits for its resources and nothing overtakes it. Where it lacks
 // slots or a place among the running, sequences that decode may be preempted for it: those of a lower priority at once,
 // and for a head past the age bound any that has run for that long. A head that was admitted past the bound is safe for
 // as long. Where sequences are parked for want of fast memory on the head's cache rank, the head waits, too, until it
@@ -64,8 +69,12 @@ class Scheduler {
   // that the budget leaves out come first in the next plan.
   Iteration Plan(uint32_t max_inject_tokens, Time now);
   // The sequence whose prompt goes on next, or null: that which has waited longest since its last chunk if that is
-  // beyond the age bound, otherwise the oldest of the highest priority.
+  // beyond the age bound, otherwise of the highest priority that whose tenant had been served least at its admission,
+  // otherwise the oldest.
   Sequence* NextPrefill(Time now) const;
+
+  // Admission charges the sequence's tenant for the whole prompt: so much of it was cached.
+  void CreditCachedTokens(const Sequence& sequence, uint32_t tokens) { shares_.Charge(sequence.tenant, -1.0 * tokens); }
 
   // Takes a sequence out. It must be one of ours.
   std::unique_ptr<Sequence> Remove(const Sequence* sequence);
@@ -83,6 +92,9 @@ class Scheduler {
   using List = std::vector<std::unique_ptr<Sequence>>;
   bool IsPast(Time since, Time now) const { return limits_.age_bound.count() > 0 && now - since >= limits_.age_bound; }
   List::iterator Head(Time now);
+  // Of one tenant; and of the first ones of two.
+  bool Before(const Sequence& a, const Sequence& b, Time now) const;
+  bool TenantBefore(const Sequence& a, const Sequence& b, Time now) const;
   bool MayPreempt(const Sequence& head, const Sequence& running, Time now) const;
   uint32_t PagesNeeded(const Sequence& sequence) const {
     return sequence.needs_slots() ? WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions) : 0;
@@ -96,10 +108,12 @@ class Scheduler {
   const KvLayout layout_;
   List waiting_;
   List running_;
+  FairShare shares_;
   WorkingSetControl working_sets_;
   size_t num_parked_ = 0;
   std::vector<Sequence*> rows_;
   std::vector<Sequence*> victims_;
+  std::unordered_map<std::string_view, List::iterator> heads_;  // by tenant, while the head is looked for
   uint64_t next_arrival_ = 1;
   uint64_t next_turn_ = 1;
   Time last_prefill_{};  // when prefill tokens were last given, or no prompt was there

@@ -47,7 +47,7 @@ struct Sequence {
   std::shared_ptr<EventSink> sink;
   v1::Identity cache_rank;
   std::vector<uint32_t> prompt;
-  std::string tenant;  // who may share its prefix
+  std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
   bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
@@ -56,13 +56,15 @@ struct Sequence {
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
-  int32_t priority = 0;  // higher goes first
+  int32_t priority = 0;      // higher goes first
+  double tenant_weight = 1;  // > 0
 
   // The scheduler's.
   uint64_t arrival = 0;                                 // grows from sequence to sequence
   std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
   std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
   std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  double share_tag = 0;                                 // what its tenant had been served when it was admitted
   uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
   bool admitted_past_age_bound = false;
   // Of fast memory on its cache rank, which says so after each step; nullopt: it has not decoded.
