@@ -8,7 +8,6 @@
 #include "cache_rank/sequence_store.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
-#include "kernels/kernel_table.h"
 
 namespace winnow {
 
@@ -22,13 +21,10 @@ class Streamer {
     // arrays alone are larger takes up to wire::kMaxPayloadBytes.
     size_t frame_bytes = size_t{256} << 10;
     size_t max_queued = 4096;  // items
-    // Fast memory for rows, which the inference ranks' schedulers share out.
-    uint64_t fast_rows_bytes = wire::kOneTier;
   };
 
-  Streamer(const Options& options, const KvLayout& layout, const KernelTable* kernels, const SequenceStore* store,
-           CacheRankMetrics* metrics)
-      : options_(options), layout_(layout), kernels_(kernels), store_(store), metrics_(metrics) {}
+  Streamer(const Options& options, const KvLayout& layout, const SequenceStore* store, CacheRankMetrics* metrics)
+      : options_(options), layout_(layout), store_(store), metrics_(metrics) {}
 
   // INVALID_ARGUMENT when an entry of this specification could not be framed.
   absl::Status CheckFits(const SelectionSpec& spec, uint32_t max_positions) const;
@@ -88,7 +84,6 @@ class Streamer {
 
   const Options options_;
   const KvLayout layout_;
-  const KernelTable* const kernels_;
   const SequenceStore* const store_;
   CacheRankMetrics* const metrics_;
   std::vector<std::unique_ptr<HeadDelta>> free_deltas_;

@@ -13,8 +13,10 @@ class WorkingSetMeter {
  public:
   static constexpr uint32_t kWindow = 12;
 
-  // The rows that one more selection reads, in ascending order; none is a selection, too.
-  void Record(std::span<const uint32_t> rows);
+  // The rows that one more selection reads, in ascending order; none is a selection, too. Blocks of which it reads
+  // fewer than `min_rows`, and so would get no copy in fast memory (RowTiers::Options::admit_rows), do not count for
+  // it.
+  void Record(std::span<const uint32_t> rows, uint32_t min_rows = 1);
   uint32_t blocks() const;
 
  private:

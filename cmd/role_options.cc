@@ -102,6 +102,7 @@ void CacheOptions::Declare(Fields& fields) {
       "memory", &memory_bytes,
       "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "
       "available.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
@@ -162,8 +163,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
   scheduling.Declare(fields);
-  fields.Bytes("slot-memory", &slot_memory_bytes,
-               "Memory for resident KV rows; 0 = what the running sequences can need.");
+  DeclareSlotMemory(fields, &slot_memory_bytes);
   fields.Bytes("prefill-memory", &prefill_memory_bytes,
                "Memory for the KV of prompts in prefill; 0 = two of the longest.");
   selection.Declare(fields);
@@ -238,6 +238,18 @@ void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_byte
   fields.Bytes("prefix-cache-memory", memory_bytes,
                "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
                "way to requests in any case. 0 = all of it.");
+}
+
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes(
+      "fast-memory", memory_bytes,
+      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
+      "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
+      "tier.");
+}
+
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

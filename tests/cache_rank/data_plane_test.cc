@@ -389,12 +389,13 @@ TEST(DataPlane, ReportsTheWorkingSetOfTheLastTwelveSelections) {
 
 TEST(DataPlane, SharesFastMemoryOutByTheNumberOfSequences) {
   TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
-  options.data_plane.streamer.fast_rows_bytes = 3000;
+  options.data_plane.tiers.fast.memory_bytes = size_t{4} << 20;
   TestCluster cluster(options);
+  const auto room = [&] { return cluster.data_plane->tiers()->fast().room_for_copies(); };
   auto one = cluster.NewRank(), other = cluster.NewRank();
   std::vector<FakeSequence*> ones = {one->Prefill(1, 41, SmallSpec(Predictor::kExact), 180)};
   one->Progress();
-  EXPECT_EQ(one->fast_rows_bytes, 3000u) << "nobody else has sequences";
+  EXPECT_EQ(one->fast_rows_bytes, room()) << "nobody else has sequences";
   std::vector<FakeSequence*> others;
   for (uint64_t id = 2; id <= 3; ++id) others.push_back(other->Prefill(id, id, SmallSpec(Predictor::kExact), 180));
   ASSERT_TRUE(one->Decode(ones));
@@ -403,8 +404,8 @@ TEST(DataPlane, SharesFastMemoryOutByTheNumberOfSequences) {
     cluster.PumpCacheRank();
     rank->Progress();
   }
-  EXPECT_EQ(one->fast_rows_bytes, 1000u);
-  EXPECT_EQ(other->fast_rows_bytes, 2000u);
+  EXPECT_EQ(one->fast_rows_bytes, room() / 3);
+  EXPECT_EQ(other->fast_rows_bytes, room() / 3 * 2);
 }
 
 TEST(DataPlane, SaysWhichCapturedMassesAreLowerBounds) {

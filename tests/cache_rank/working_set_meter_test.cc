@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <map>
 #include <random>
 #include <set>
 
@@ -14,7 +15,7 @@ namespace {
 TEST(WorkingSetMeterTest, IsTheUnionOfTheLastSelections) {
   std::mt19937 random(3);
   for (int repeat = 0; repeat < 20; ++repeat) {
-    const uint32_t context = 1 + random() % 5000;
+    const uint32_t context = 1 + random() % 5000, min_rows = 1 + repeat % 3;
     WorkingSetMeter meter;
     std::deque<std::set<uint32_t>> window;
     for (int selection = 0; selection < 100; ++selection) {
@@ -26,9 +27,13 @@ TEST(WorkingSetMeterTest, IsTheUnionOfTheLastSelections) {
         rows.insert(row);
         rows.insert(std::min(row + 1, context - 1));
       }
-      meter.Record(std::vector<uint32_t>(rows.begin(), rows.end()));
+      meter.Record(std::vector<uint32_t>(rows.begin(), rows.end()), min_rows);
+      std::map<uint32_t, uint32_t> read;
+      for (const uint32_t row : rows) ++read[row / kBlockTokens];
       std::set<uint32_t> blocks;
-      for (const uint32_t row : rows) blocks.insert(row / kBlockTokens);
+      for (const auto& [block, count] : read) {
+        if (count >= min_rows) blocks.insert(block);
+      }
       window.push_back(blocks);
       if (window.size() > WorkingSetMeter::kWindow) window.pop_front();
       std::set<uint32_t> all;
