@@ -67,7 +67,10 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   // Rows under way to the cache rank would belong to an attachment that is over.
   if (sequence.resumes && sequence.watermark < sequence.next_position && sequence.failure.ok()) return nullptr;
   const bool past = IsPast(sequence.waiting_since, now);
-  if (!past && working_sets_.IsFull(sequence.cache_rank.address())) return nullptr;
+  if (working_sets_.IsFull(sequence.cache_rank.address())) {
+    if (!past || !IsPast(last_forced_, now)) return nullptr;
+    last_forced_ = now;
+  }
   sequence.admitted_past_age_bound = past;
   sequence.running_since = sequence.turn_since = now;
   sequence.last_chunk = now;

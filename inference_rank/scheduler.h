@@ -23,8 +23,8 @@ namespace winnow {
 // long, goes before all others. The head waits for its resources and nothing overtakes it. Where it lacks
 // slots or a place among the running, sequences that decode may be preempted for it: those of a lower priority at once,
 // and for a head past the age bound any that has run for that long. A head that was admitted past the bound is safe for
-// as long. Where sequences are parked for want of fast memory on the head's cache rank, the head waits, too, until it
-// is past the age bound: what it needs is not known yet, and it would only make more of them wait. So each place
+// as long. Where sequences are parked for want of fast memory on the head's cache rank, the head waits, too: it would
+// only make more of them wait. One head past the age bound is admitted there each bound all the same. So each place
 // changes hands once a bound (and what is left of a prefill) while somebody is past it, and with R places and n before
 // it a sequence past the bound waits no longer than n / R + 1 further bounds, whatever arrives.
 class Scheduler {
@@ -111,6 +111,7 @@ class Scheduler {
   FairShare shares_;
   WorkingSetControl working_sets_;
   size_t num_parked_ = 0;
+  Time last_forced_{};  // when a sequence was admitted to a full cache rank
   std::vector<Sequence*> rows_;
   std::vector<Sequence*> victims_;
   std::unordered_map<std::string_view, List::iterator> heads_;  // by tenant, while the head is looked for

@@ -237,7 +237,7 @@ TEST(SchedulerWithFastMemory, LoadsTenTimesLessThanWithoutWorkingSetControl) {
   EXPECT_GE(with.rows, with.steps * 12);
 }
 
-TEST(SchedulerWithFastMemory, NobodyIsAdmittedToAFullCacheRankBeforeTheAgeBound) {
+TEST(SchedulerWithFastMemory, AFullCacheRankTakesOneMoreEachAgeBound) {
   Scheduler scheduler({.max_running = 64, .age_bound = seconds(10)}, kLayout);
   const auto link = LinkTo("127.0.0.1:1", 100);
   const auto enqueue = [&](uint64_t id, const char* address) {
@@ -259,9 +259,12 @@ TEST(SchedulerWithFastMemory, NobodyIsAdmittedToAFullCacheRankBeforeTheAgeBound)
   EXPECT_EQ(scheduler.num_parked(), 1u);
   enqueue(3, "127.0.0.1:1");
   EXPECT_EQ(scheduler.Admit(kPlenty, kStart + seconds(9)), nullptr);
-  EXPECT_NE(scheduler.Admit(kPlenty, kStart + seconds(10)), nullptr);
+  enqueue(4, "127.0.0.1:1");
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart + seconds(10))->request_id, 3u);
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart + seconds(19)), nullptr) << "one each bound";
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart + seconds(20))->request_id, 4u);
   // Another cache rank has room.
-  enqueue(4, "127.0.0.1:2");
+  enqueue(5, "127.0.0.1:2");
   EXPECT_NE(scheduler.Admit(kPlenty, kStart), nullptr);
 }
 
