@@ -27,7 +27,7 @@ class RowTiers {
  public:
   struct Options {
     FastTier::Options fast = {};  // memory_bytes: staging included
-    uint32_t admit_rows = 8;
+    uint32_t admit_rows = kBlockTokens / 2;
     size_t max_staging_bytes = size_t{1} << 20;  // or an eighth of the memory, where that is less
   };
   struct Counts {
