@@ -54,16 +54,11 @@ uint64_t CachedSequence::ScoredKeyBytes() const {
 }
 
 uint64_t CachedSequence::WorkingSetRows() const {
-  uint64_t rows = 0;
-  for (size_t layer = 0; layer < layers.size(); ++layer) {
-    for (size_t head = 0; head < layers[layer].heads.size(); ++head) {
-      const uint32_t stored = kv.rows(static_cast<int>(layer));
-      const size_t list = this->list(static_cast<int>(layer), static_cast<int>(head));
-      const bool everything = stored > 0 && AttendsEverything(spec, list, stored - 1, prompt_tokens);
-      rows += everything ? stored : layers[layer].heads[head].recent.rows();
-    }
+  uint64_t blocks = 0;
+  for (const LayerSelection& layer : layers) {
+    for (const HeadSelection& head : layer.heads) blocks += head.working_set.blocks();
   }
-  return rows;
+  return blocks * kBlockTokens;
 }
 
 uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {

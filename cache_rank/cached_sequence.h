@@ -84,7 +84,7 @@ struct CachedSequence {
   }
   // Bytes of keys that its selections and verdicts have read, over all layers and kv heads.
   uint64_t ScoredKeyBytes() const;
-  // Rows that its newest selections hold, over all lists; of lists that attend everything all rows.
+  // Rows of the blocks that its last selections read here, over all lists.
   uint64_t WorkingSetRows() const;
   // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are
   // the queries that the predictor needs, and the selection of its anchor. 0 when a part of the prompt is missing.

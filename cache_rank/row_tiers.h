@@ -47,6 +47,7 @@ class RowTiers {
 
   FastTier& fast() { return fast_; }
   const FastTier& fast() const { return fast_; }
+  uint32_t admit_rows() const { return admit_rows_; }
   size_t staging_bytes() const { return staging_.size(); }
   const Counts& counts() const { return counts_; }
 

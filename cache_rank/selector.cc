@@ -247,14 +247,12 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
     }
     const CapturedMassFigure figure =
         SelectUnion(*kernels_, model_, question, scratch_[worker], &head.selected, &head.members);
-    head.recent.Add(head.selected);
     if (question.measured != nullptr) {
       head.mass = figure;
       head.mass_position = question.measured_position;
       if (question.measured_position + 1 == row.position) previous = figure;
     }
   }
-  if (score && row.selected) head.recent.Add(head.selected);
   if (row.deltas[head_index] == nullptr) return;
   HeadDelta& delta = *row.deltas[head_index];
   const SelectionSpec& spec = sequence.spec;
@@ -267,6 +265,8 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   delta.members = head.members;
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
+  const RowTiers* tiers = store_->tiers();
+  head.working_set.Record(delta.streamed_positions, tiers == nullptr ? 1 : tiers->admit_rows());
   // Masses of judged positions went with their verdicts.
   if (WaitsForVerdict(spec)) previous = {};
   delta.captured_mass = previous.mass;

@@ -159,4 +159,9 @@ CachedSequence* SequenceStore::FindAttached(uint64_t sequence_id, uint32_t attac
   return current ? sequence : nullptr;
 }
 
+size_t SequenceStore::CountAttached(uint32_t channel) const {
+  return std::count_if(sequences_.begin(), sequences_.end(),
+                       [&](const auto& entry) { return entry.second->channel == channel; });
+}
+
 }  // namespace winnow

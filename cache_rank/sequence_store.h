@@ -64,6 +64,7 @@ class SequenceStore {
   const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
   const PrefixCache& prefixes() const { return prefixes_; }
   size_t active() const { return active_; }
+  size_t CountAttached(uint32_t channel) const;
   size_t detached() const { return sequences_.size() - active_; }
 
  private:

@@ -139,7 +139,9 @@ void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence
                .plan = plan,
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
-               .position = sequence.kv.watermark()});
+               .position = sequence.kv.watermark(),
+               .working_set_rows = sequence.WorkingSetRows(),
+               .loaded_rows = sequence.kv.loaded_rows()});
 }
 
 void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch) {
@@ -415,8 +417,18 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
   return outcome;
 }
 
+// Inference ranks share fast memory by their numbers of sequences.
+uint64_t Streamer::FastRowsBytes(const PeerLink& link) const {
+  if (store_->tiers() == nullptr) return wire::kOneTier;
+  const uint64_t of_all = store_->tiers()->fast().room_for_copies();
+  const size_t all = std::max<size_t>(1, store_->active());
+  const size_t theirs = std::clamp<size_t>(store_->CountAttached(link.id), 1, all);
+  return theirs == all ? of_all : of_all / all * theirs;
+}
+
 Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   const uint64_t plan = link.outgoing.front().plan;
+  const uint64_t fast_rows_bytes = FastRowsBytes(link);
   size_t count = 0;
   while (count < link.outgoing.size() && count < options_.frame_bytes / sizeof(wire::WatermarkEntry)) {
     const OutgoingItem& item = link.outgoing.at(count);
@@ -427,14 +439,12 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   for (size_t i = 0; i < count; ++i) {
     const OutgoingItem& item = link.outgoing.at(i);
-    const CachedSequence* sequence = Owner(link, item);
-    const wire::WatermarkEntry entry{
-        .sequence_id = item.sequence_id,
-        .attach_epoch = item.attach_epoch,
-        .watermark = item.position,
-        .working_set_rows = sequence == nullptr ? 0 : sequence->WorkingSetRows(),
-        .loaded_rows = sequence == nullptr ? 0 : sequence->kv.loaded_rows(),
-        .fast_rows_bytes = store_->tiers() == nullptr ? wire::kOneTier : store_->tiers()->fast().room_for_copies()};
+    const wire::WatermarkEntry entry{.sequence_id = item.sequence_id,
+                                     .attach_epoch = item.attach_epoch,
+                                     .watermark = item.position,
+                                     .working_set_rows = item.working_set_rows,
+                                     .loaded_rows = item.loaded_rows,
+                                     .fast_rows_bytes = fast_rows_bytes};
     std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
   }
   wire::FrameHeader header{};

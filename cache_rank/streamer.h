@@ -75,6 +75,7 @@ class Streamer {
   void WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const;
   Outcome PostDeltas(PeerLink& link);
   Outcome PostPartials(PeerLink& link);
+  uint64_t FastRowsBytes(const PeerLink& link) const;
   Outcome PostWatermarks(PeerLink& link);
   Outcome PostRefill(PeerLink& link);
   Outcome PostBare(PeerLink& link);

@@ -86,6 +86,11 @@ void SchedulingFlags::Declare(Fields& fields) {
   fields.Duration("age-bound", &age_bound,
                   "A sequence that has waited for so long goes before all others, and may take the place of one that "
                   "has run for so long, which resumes later with the same output. 0s = never.");
+  fields.Bool(
+      "working-set-control", &working_set_control,
+      "Decode as many sequences at once as have room for what their selections read in the fast memory of their "
+      "cache ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at "
+      "once.");
 }
 
 void CacheOptions::Declare(Fields& fields) {

@@ -44,6 +44,7 @@ struct SchedulingFlags {
   uint32_t max_inject_tokens = 0;
   std::chrono::microseconds tpot_target{0};
   std::chrono::microseconds age_bound{30'000'000};
+  bool working_set_control = true;
 
   void Declare(Fields& fields);
 };

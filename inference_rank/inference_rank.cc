@@ -76,7 +76,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.limits = {.max_running = options.max_running,
                            .prefill_memory_bytes = backend.memory_plan().prefill_bytes,
                            .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
-                           .age_bound = scheduling.age_bound};
+                           .age_bound = scheduling.age_bound,
+                           .working_set_control = scheduling.working_set_control};
   if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
   engine_options.max_inject_tokens = scheduling.max_inject_tokens;
   engine_options.tpot_target = scheduling.tpot_target;

@@ -149,11 +149,11 @@ struct WatermarkEntry {
   uint64_t sequence_id;
   uint32_t attach_epoch;
   uint32_t watermark;  // rows below are on the cache rank in every layer
-  // For the scheduler. Rows that the newest selections of all lists hold (all rows of lists that attend everything),
-  // and rows read from the large tier for the sequence since it was opened.
+  // For the scheduler. Rows of the blocks that the sequence's last selections read on the cache rank, over all lists;
+  // and rows that were read from the large tier for it since it was opened.
   uint64_t working_set_rows;
   uint64_t loaded_rows;
-  // Bytes of copies of rows that the cache rank's fast tier can hold, all sequences together; kOneTier without tiers.
+  // Bytes of rows that the cache rank's fast tier can hold of this channel's sequences; kOneTier without tiers.
   uint64_t fast_rows_bytes;
 };
 static_assert(sizeof(WatermarkEntry) == 40);
