@@ -17,7 +17,7 @@ __device__ inline void CopyAsync8(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
 
-// mbarrier: a phase ends when `count` arrivals and all announced bytes have come.
+// mbarrier: a phase ends when `count` arrivals have come.
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }

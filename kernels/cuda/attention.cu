@@ -47,7 +47,8 @@ Plan MakePlan(const DecodeAttentionParams& params) {
   const uint32_t num_lists = NumLists(params);
   const bool cluster = params.unit_level < 0 ? num_lists <= kFewLists && params.max_count <= kShortList
                                              : params.unit_level == kClustered;
-  if (cluster && params.head_dim <= 128 && HasLargeClusters()) return {kSplit, kClusterUnits, true};
+  if (cluster && MaxUnits(params, kSplit) > 1 && params.head_dim <= 128 && HasLargeClusters())
+    return {kSplit, kClusterUnits, true};
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {
     while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;

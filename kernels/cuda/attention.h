@@ -51,7 +51,9 @@ struct DecodeAttentionParams {
   Dtype out_dtype = Dtype::kBf16;  // kBf16 or kF32
   float* lse = nullptr;            // [num_rows, num_query_heads] natural log, -inf of an empty list; may be null
   void* scratch = nullptr;         // decode_attention_scratch_bytes; zeroed once when it is allocated
-  int unit_level = -1;             // how much of a list one thread block takes, 0..3; -1: chosen. Never the result
+  // How much of a list one thread block takes, 0 (least) to 2 (all), or 3: least, in clusters. -1: chosen. Never the
+  // result.
+  int unit_level = -1;
 };
 
 struct AttentionKernels {
