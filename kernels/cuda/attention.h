@@ -46,6 +46,9 @@ struct DecodeAttentionParams {
   const AttentionList* lists = nullptr;  // [num_rows, num_kv_heads]
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
+  // Nothing of `lists`, `pages`, `selected` and the rows that they name was written by the kernel before this one in
+  // the stream, but for the last row of each list: they may be read while it still runs.
+  bool settled = false;
   uint32_t max_count = 0;          // greatest count of any list this launch may meet: fixes the grid, never the result
   void* out = nullptr;             // [num_rows, num_query_heads, head_dim] out_dtype
   Dtype out_dtype = Dtype::kBf16;  // kBf16 or kF32

@@ -10,7 +10,7 @@
 namespace winnow::cuda {
 
 inline constexpr int kWorkWarps = 4;    // that work on rows
-inline constexpr int kStreamWarps = 4;  // that bring them
+inline constexpr int kStreamWarps = 1;  // that bring them
 inline constexpr int kDecodeThreads = (kWorkWarps + kStreamWarps) * 32;
 inline constexpr int kTileRows = 16;
 inline constexpr int kMaxGroup = 8;       // query heads of a kv head, the N side of products

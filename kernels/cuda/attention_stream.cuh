@@ -19,83 +19,101 @@ struct StageCursor {
   }
 };
 
-// The warps that bring chunks of rows into shared memory as stages become free, a quarter of each chunk each. Where
-// rows lie is looked up two chunks ahead. Lane r, and with 16 rows lane r + 16, knows of the warp's row r.
+// The warp that brings chunks of rows into shared memory as stages become free. Where rows lie is looked up two chunks
+// ahead. Lane r knows of the chunk's rows r, r + 32, ... What lies behind a list's end are copies of its last row:
+// their weights are zeros, and the product must be.
 template <int kHeadDim, Dtype kDtype>
 class RowStream {
  public:
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Shared = typename Shape::Shared;
-  static constexpr int kRows = Shape::kWarpRows;
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  static constexpr bool kBulk = true;
+#else
+  static constexpr bool kBulk = false;
+#endif
+  // Arrivals that fill a stage.
+  static constexpr uint32_t kFullArrivals = kBulk ? 1 + (Shape::kScaled ? 32 : 0) : 32;
 
   __device__ RowStream(const DecodeAttentionParams& params, Shared& shared, uint32_t num_stages)
-      : pool_(static_cast<const char*>(params.slot_pool) + Lane() % Shape::kRowPieces * 16),
+      : pool_(static_cast<const char*>(params.slot_pool)),
         scales_(static_cast<const float2*>(params.kv_scales)),
         shared_(shared),
-        cursor_{num_stages} {
-    asm volatile("" : "+l"(pool_));  // one multiply-add gives an address
-  }
+        cursor_{num_stages} {}
 
-  // Brings the chunks [begin, end) of a list.
-  __device__ void Send(const ListRows& rows, uint32_t begin, uint32_t end) {
-    ListRows::Local local[3];
-    ListRows::Page page[2];
+  // Brings the chunks [begin, end) of a list. before(chunk) is called before a chunk is read.
+  template <typename Before>
+  __device__ void Send(const ListRows& rows, uint32_t begin, uint32_t end, const Before& before) {
+    Lookup<ListRows::Local> local[3];
+    Lookup<ListRows::Page> page[2];
 #pragma unroll
-    for (int i = 0; i < 3; ++i) local[i] = rows.Find(Row(begin + i));
+    for (int i = 0; i < 3; ++i) Find(rows, begin + i, local[i]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) page[i] = rows.FindPage(local[i]);
+    for (int i = 0; i < 2; ++i) FindPages(rows, local[i], page[i]);
     for (uint32_t chunk = begin; chunk < end; ++chunk) {
       // The first round of stages is free: the phase before the first counts as ended.
       WaitForPhase(SharedAddress(&shared_.empty[cursor_.stage]), cursor_.phase ^ 1);
+      before(chunk);
       __syncwarp();
-      Copy(page[0].slot(), rows.count - min(rows.count, chunk * Shape::kChunkRows + FirstRow()));
+      Copy(page[0]);
       cursor_.Next();
       page[0] = page[1];
-      page[1] = rows.FindPage(local[2]);
-      local[2] = rows.Find(Row(chunk + 3));
+      FindPages(rows, local[2], page[1]);
+      Find(rows, chunk + 3, local[2]);
     }
   }
 
  private:
+  static constexpr int kLaneRows = Shape::kChunkRows / 32;
+  template <typename T>
+  struct Lookup {
+    T of[kLaneRows];
+  };
+
   __device__ static uint32_t Lane() {
     return threadIdx.x % 32;
   }
-  __device__ static uint32_t FirstRow() {
-    return threadIdx.x / 32 % kStreamWarps * kRows;
-  }
-  __device__ static uint32_t Row(uint32_t chunk) {
-    return chunk * Shape::kChunkRows + FirstRow() + Lane() % kRows;
-  }
-
-  // This warp's rows of the next chunk; `left` counts those from its first to the list's last. Rows behind that become
-  // zeros: their weights are zeros too, and the product must be.
-  __device__ void Copy(uint32_t slot, uint32_t left) {
-    const uint32_t stage = SharedAddress(shared_.stage(cursor_.stage));
-    if (left >= kRows) {
-      CopyPieces<true>(slot, stage + FirstRow() * Shape::kRowStride, left);
-    } else {
-      CopyPieces<false>(slot, stage + FirstRow() * Shape::kRowStride, left);
-    }
-    if constexpr (Shape::kScaled) {
-      CopyAsync8(stage + Shape::kRowsBytes + (FirstRow() + Lane()) * 8, scales_ + slot, Lane() < left);
-    }
-    ArriveWithCopies(SharedAddress(&shared_.full[cursor_.stage]));
-  }
-
-  template <bool kAllValid>
-  __device__ void CopyPieces(uint32_t slot, uint32_t to, uint32_t left) {
-    constexpr int kPieces = Shape::kRowPieces;
+  __device__ static void Find(const ListRows& rows, uint32_t chunk, Lookup<ListRows::Local>& local) {
 #pragma unroll
-    for (int i = 0; i < kRows * kPieces / 32; ++i) {
+    for (int i = 0; i < kLaneRows; ++i) local.of[i] = rows.Find(chunk * Shape::kChunkRows + i * 32 + Lane());
+  }
+  __device__ static void FindPages(const ListRows& rows, const Lookup<ListRows::Local>& local,
+                                   Lookup<ListRows::Page>& page) {
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) page.of[i] = rows.FindPage(local.of[i]);
+  }
+
+  __device__ void Copy(const Lookup<ListRows::Page>& page) {
+    const uint32_t stage = SharedAddress(shared_.stage(cursor_.stage));
+    const uint32_t full = SharedAddress(&shared_.full[cursor_.stage]);
+    if constexpr (kBulk) {
+      if (Lane() == 0) ArriveExpecting(full, Shape::kChunkRows * Shape::kRowBytes);
+      __syncwarp();
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      const uint32_t slot = page.of[i].slot(), row = i * 32 + Lane();
+      if constexpr (kBulk) {
+        CopyBulk(stage + row * Shape::kRowStride, pool_ + static_cast<size_t>(slot) * Shape::kRowBytes,
+                 Shape::kRowBytes, full);
+      } else {
+        CopyPieces(slot, stage + i * 32 * Shape::kRowStride);
+      }
+      if constexpr (Shape::kScaled) CopyAsync8(stage + Shape::kRowsBytes + row * 8, scales_ + slot, true);
+    }
+    if constexpr (!kBulk || Shape::kScaled) ArriveWithCopies(full);
+  }
+
+  // The lanes' rows, 16 bytes by each lane at a time.
+  __device__ void CopyPieces(uint32_t slot, uint32_t to) {
+    constexpr uint32_t kPieces = Shape::kRowPieces;
+#pragma unroll 8
+    for (uint32_t i = 0; i < kPieces; ++i) {
       const uint32_t piece = i * 32 + Lane(), row = piece / kPieces, column = piece % kPieces;
       const uint32_t from = __shfl_sync(~0u, slot, row);
-      const char* at = pool_ + static_cast<size_t>(from) * Shape::kRowBytes;  // of this lane's column where it stays
-      if constexpr (32 % kPieces != 0 && kPieces % 32 != 0) {
-        at += (static_cast<int>(column) - static_cast<int>(Lane() % kPieces)) * 16;
-      } else if constexpr (kPieces > 32) {
-        at += i % (kPieces / 32) * 512;
-      }
-      CopyAsync16(to + row * Shape::kRowStride + column * 16, at, kAllValid || row < left);
+      CopyAsync16(to + row * Shape::kRowStride + column * 16,
+                  pool_ + static_cast<size_t>(from) * Shape::kRowBytes + column * 16, true);
     }
   }
 
