@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention_units.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 
-// Decode attention: a thread block takes units of lists, one after the other. one warp streams their rows through
+// Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through
 // shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
 // halves with these warps side by side along head_dim, so that no sums have to be exchanged. Bound by memory: while a
 // chunk is worked on, the next ones are on their way, those of the next unit too.
@@ -87,12 +87,12 @@ class DecodeBlock {
   Work work_;
 };
 
-// The warp that brings the rows.
+// The warps that bring the rows.
 template <int kHeadDim, Dtype kDtype>
 class DecodeStream {
  public:
   __device__ DecodeStream(const DecodeLaunch& launch, typename DecodeShape<kHeadDim, kDtype>::Shared& shared)
-      : launch_(launch), stream_(launch.params, shared, launch.num_stages) {}
+      : launch_(launch), stream_(launch.params, &launch.slots, shared, launch.num_stages) {}
 
   // Brings the rows of one unit. The first chunks of settled lists are read while the kernel before still runs;
   // `on_inputs` is called once, when it has ended.
@@ -109,9 +109,8 @@ class DecodeStream {
       rows.TouchPages();
       // The working warps read the queries when they come to this unit.
       const int group = params.num_query_heads / params.num_kv_heads;
-      for (int at = threadIdx.x % 32 * 32; at < group * kHeadDim; at += 32 * 32) {
-        PrefetchToL2(params.q + static_cast<size_t>(list_index) * group * kHeadDim + at);
-      }
+      const int at = threadIdx.x % (kStreamWarps * 32) * 32;
+      if (at < group * kHeadDim) PrefetchToL2(params.q + static_cast<size_t>(list_index) * group * kHeadDim + at);
       stream_.Send(rows, begin, end, [&](uint32_t chunk) {
         if (chunk == begin + launch_.num_stages || chunk + 1 == cut.chunks) Await(on_inputs);
       });
@@ -138,13 +137,12 @@ template <int kHeadDim, Dtype kDtype, bool kClustered>
 __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>::kBlocks)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
   typename Shape::Shared& shared = *reinterpret_cast<typename Shape::Shared*>(shared_bytes);
   if constexpr (kClustered) ArriveInCluster();
-  using Stream = RowStream<kHeadDim, kDtype>;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kMaxStages; ++stage) {
-      InitBarrier(SharedAddress(&shared.full[stage]), Stream::kFullArrivals);
+      InitBarrier(SharedAddress(&shared.full[stage]), kStreamWarps * 32);
       InitBarrier(SharedAddress(&shared.empty[stage]), kWorkWarps);
     }
     shared.units.Init(kDecodeThreads / 32);
@@ -172,7 +170,8 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       block.Run(blockIdx.y, blockIdx.x);
     }
   } else {
-    UnitTurns turns(shared.units, launch.unit_counters, launch.num_lists * launch.max_units, streams);
+    UnitTurns turns(shared.units, launch.unit_counters, launch.num_lists * launch.max_units,
+                    threadIdx.x / 32 == kWorkWarps);
     if (streams) {
       DecodeStream<kHeadDim, kDtype> stream(launch, shared);
       for (; turns.HasUnit(); turns.Next()) {

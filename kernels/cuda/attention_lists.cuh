@@ -69,11 +69,11 @@ struct ListRows {
         ring_tokens(list.ring_tokens),
         ring_first(list.recent_begin < list.ring_tokens ? list.recent_begin : list.recent_begin % list.ring_tokens) {}
 
-  // Has the page table brought into L1 while `selected` is on its way: one of two dependent reads less. By a warp.
+  // Has the page table brought into L1 while `selected` is on its way: one of two dependent reads less. By 128 threads.
   __device__ void TouchPages() const {
-    constexpr uint32_t kSectorPages = 8, kMostPages = 1024;
-    if (selected_end == sinks) return;
-    for (uint32_t at = threadIdx.x % 32 * kSectorPages; at < min(num_pages, kMostPages); at += 32 * kSectorPages) {
+    constexpr uint32_t kSectorPages = 8;
+    const uint32_t at = threadIdx.x % 128 * kSectorPages;
+    if (at < num_pages && selected_end > sinks) {
       asm volatile("{.reg .b32 unused; ld.global.nc.b32 unused, [%0];}" ::"l"(pages + at));
     }
   }
