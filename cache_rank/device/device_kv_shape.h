@@ -13,7 +13,8 @@ namespace winnow {
 enum class RowTier : uint8_t {
   kDevice,
   kElsewhere,   // only the index is kept: nothing is pushed from here
-  kPinnedHost,  // pushes gather from DRAM over PCIe; keys are scored from their copy, which must be kept then
+  kPinnedHost,  // pushes gather from DRAM over PCIe; keys that are scored must have a copy then
+  kInPlace,     // in the slots of an inference rank on the same GPU, which attends to them there: nothing is pushed
 };
 
 // What a cache rank's GPU holds, fixed at start: nothing is allocated after.
@@ -26,6 +27,8 @@ struct DeviceKvShape {
   uint32_t slots_beside = 0;     // most slots that lie before the pool in the list's slot pages there
   bool key_copy = false;         // keys in fp8 (e4m3) with a scale each, which scorers read
   uint32_t page_tokens = 0;      // of pages whose bounds are kept; 0: none
+  bool cuboids = false;          // those are cuboid-means in place of minima and maxima
+  bool scores_keys = true;       // keys are read one by one, and not their pages' bounds alone
   uint32_t ring_queries = 0;     // past queries kept of each (sequence, layer)
   bool rotated_queries = false;  // those are kept after RoPE
   RowTier rows = RowTier::kDevice;
@@ -39,8 +42,11 @@ struct DeviceKvShape {
   }
 };
 
-// FAILED_PRECONDITION names what of a specification is not built for GPUs.
-absl::Status CheckDeviceSpec(const SelectionSpec& spec);
+// FAILED_PRECONDITION names what of a specification is not built for GPUs with rows in that tier.
+absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows = RowTier::kDevice);
+
+// True for a scorer that reads keys one by one, or a policy that does.
+bool ScoresKeys(const SelectionSpec& spec);
 
 // The shape that serves a specification, for sequences of at most max_positions that hold total_tokens together.
 DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout, uint32_t max_sequences,
