@@ -25,8 +25,11 @@ size_t GpuCacheSide::WeightBytes(const cuda::CudaTable& table, const GpuCacheSid
 
 DeviceKvShape GpuCacheSide::StoreShape(const GpuCacheSideOptions& options) {
   const uint32_t tokens = options.context_tokens + options.max_steps;
-  return DeviceKvShapeFor(options.spec, ShardConfig(options.config, options.shard).kv_layout(Dtype::kBf16),
-                          options.num_sequences, tokens, uint64_t{tokens} * options.num_sequences, options.rows);
+  DeviceKvShape shape =
+      DeviceKvShapeFor(options.spec, ShardConfig(options.config, options.shard).kv_layout(Dtype::kBf16),
+                       options.num_sequences, tokens, uint64_t{tokens} * options.num_sequences, options.rows);
+  shape.dram_blocks = options.dram_sequences * shape.BlocksOf(tokens);
+  return shape;
 }
 
 GpuCacheSide::GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options)

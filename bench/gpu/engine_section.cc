@@ -61,7 +61,9 @@ class DemoEngine {
     WINNOW_ASSIGN_OR_RETURN(engine->config_, LoadModelConfig(directory));
     WINNOW_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
     WINNOW_ASSIGN_OR_RETURN(engine->weights_, DeviceWeights::Load(gpu.table, gpu.device, *checkpoint, engine->config_));
-    const DeviceLayerOptions options{.max_prefill_rows = kChunk, .max_list_rows = kMaxTokens};
+    const DeviceLayerOptions options{.max_prefill_rows = kChunk,
+                                     .max_list_rows = kMaxTokens,
+                                     .lists_per_kv_head = engine->config_.kv_layout(Dtype::kBf16).group_size()};
     WINNOW_ASSIGN_OR_RETURN(engine->layers_, DeviceLayers::Create(gpu.table, gpu.device, *engine->weights_, options));
     WINNOW_ASSIGN_OR_RETURN(engine->prefill_, DevicePrefill::Create(gpu.device, *engine->layers_, kMaxTokens));
     return engine;

@@ -93,7 +93,8 @@ DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
   const size_t lists = shape.max_sequences * shape.layout.num_lists();
   const size_t query_floats = static_cast<size_t>(shape.layout.num_query_heads) * shape.layout.head_dim;
   const bool holds_rows = shape.rows == RowTier::kDevice || shape.rows == RowTier::kPinnedHost;
-  return {.rows = holds_rows ? shape.num_blocks * BlockRowBytes(shape) : 0,
+  return {.rows = holds_rows ? (shape.num_blocks - shape.dram_blocks) * BlockRowBytes(shape) : 0,
+          .dram_rows = shape.dram_blocks * BlockRowBytes(shape),
           .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
           .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t),

@@ -32,6 +32,7 @@ struct DeviceKvShape {
   uint32_t ring_queries = 0;     // past queries kept of each (sequence, layer)
   bool rotated_queries = false;  // those are kept after RoPE
   RowTier rows = RowTier::kDevice;
+  uint64_t dram_blocks = 0;  // kDevice: of num_blocks, the last to be taken, whose rows lie in the host's DRAM
 
   uint32_t blocks_per_list() const { return (max_positions + kBlockTokens - 1) / kBlockTokens; }
   // Slot pages of a list up to its pool's end.
@@ -53,7 +54,8 @@ DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout
                                uint32_t max_positions, uint64_t total_tokens, RowTier rows = RowTier::kDevice);
 
 struct DeviceKvBytes {
-  size_t rows = 0;
+  size_t rows = 0;       // in the GPU's memory or, with RowTier::kPinnedHost, all of them in DRAM
+  size_t dram_rows = 0;  // of dram_blocks
   size_t key_copy = 0;   // with scales
   size_t bounds = 0;     // of pages
   size_t tables = 0;     // of blocks, and of the pools' slot pages

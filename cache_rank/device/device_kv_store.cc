@@ -12,7 +12,7 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
                                                                      const DeviceKvShape& shape, void* slots) {
   if (shape.layout.dtype != Dtype::kBf16) return absl::InvalidArgumentError("rows in a GPU's memory are bf16");
   const bool elsewhere = shape.rows == RowTier::kElsewhere || shape.rows == RowTier::kPinnedHost;
-  const bool may_read = !elsewhere && (shape.rows == RowTier::kDevice || slots != nullptr);
+  const bool may_read = !elsewhere && shape.dram_blocks == 0 && (shape.rows == RowTier::kDevice || slots != nullptr);
   if (!may_read && shape.scores_keys && !shape.key_copy) {
     return absl::InvalidArgumentError(
         "with rows in DRAM, or of few bits, keys are scored from their copy: key_copy must not be none");
@@ -41,7 +41,7 @@ void DeviceKvStore::Carve(cuda::Arena& arena) {
   const KvLayout& layout = shape_.layout;
   const size_t lists = shape_.max_sequences * layout.num_lists();
   const size_t rows = shape_.num_blocks * kBlockTokens;
-  if (shape_.rows == RowTier::kDevice) arrays_.rows = arena.Take(rows * layout.row_bytes());
+  if (shape_.rows == RowTier::kDevice && shape_.dram_blocks == 0) arrays_.rows = arena.Take(rows * layout.row_bytes());
   if (shape_.key_copy) {
     arrays_.key_copy = arena.Take(rows * layout.head_dim * DtypeBytes(Dtype::kF8));
     arrays_.key_scales = arena.TakeArray<float>(rows);
@@ -67,10 +67,17 @@ absl::Status DeviceKvStore::Allocate() {
   WINNOW_ASSIGN_OR_RETURN(memory_, device_->Allocate(counting.used_bytes()));
   cuda::Arena arena(memory_->data());
   Carve(arena);
+  const DeviceKvBytes bytes = BytesOf(shape_);
   if (shape_.rows == RowTier::kPinnedHost) {
-    WINNOW_ASSIGN_OR_RETURN(pinned_rows_, device_->AllocatePinned(BytesOf(shape_).rows));
-    arrays_.rows = pinned_rows_->data();
+    // Mapped in large pages where the driver can, which takes a fraction of the time.
+    absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> rows = device_->AllocateTiered(0, bytes.rows);
+    if (absl::IsUnimplemented(rows.status())) rows = device_->AllocatePinned(bytes.rows);
+    WINNOW_ASSIGN_OR_RETURN(far_rows_, std::move(rows));
   }
+  if (shape_.dram_blocks > 0) {
+    WINNOW_ASSIGN_OR_RETURN(far_rows_, device_->AllocateTiered(bytes.rows, bytes.dram_rows));
+  }
+  if (far_rows_ != nullptr) arrays_.rows = far_rows_->data();
   std::vector<cuda::SelectionList> lists(shape_.max_sequences * shape_.layout.num_lists());
   for (size_t i = 0; i < lists.size(); ++i) lists[i].first_block = static_cast<uint32_t>(i * shape_.blocks_per_list());
   const cuda::Stream stream = device_->NewStream();

@@ -103,7 +103,7 @@ class DeviceKvStore {
   cuda::Device* const device_;
   const DeviceKvShape shape_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> pinned_rows_;  // RowTier::kPinnedHost
+  std::unique_ptr<cuda::DeviceMemory> far_rows_;  // RowTier::kPinnedHost, or with dram_blocks
   Arrays arrays_;
   std::vector<Sequence> sequences_;
   std::vector<uint32_t> free_blocks_;  // the next one last

@@ -26,6 +26,7 @@ GpuCacheSideOptions CacheOptions(const EngineSetting& setting, const DecodeCase&
           .max_steps = DecodeBatch::kMaxSteps,
           .max_rows = of.batch,
           .rows = of.rows(),
+          .dram_sequences = of.dram_sequences,
           .weights = setting.weights,
           .weight_seed = setting.seed,
           .kv_seed = setting.seed + 1};
@@ -52,6 +53,7 @@ DecodeBatch::Bytes DecodeBatch::BytesOf(const cuda::CudaTable& table, const Engi
   size_t& index_is_at = of.placement == Placement::kDisaggregated ? bytes.beside : bytes.here;
   index_is_at += store.index() + queries;
   (shape.rows == RowTier::kPinnedHost ? bytes.host : index_is_at) += store.rows;
+  bytes.host += store.dram_rows;
   return bytes;
 }
 

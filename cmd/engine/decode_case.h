@@ -33,6 +33,7 @@ struct DecodeCase {
   SelectionSpec spec;
   int batch = 0;
   Dtype kv = Dtype::kBf16;  // of the rows that attention reads
+  int dram_sequences = 0;   // kDisaggregated: of the batch, whose rows lie in the DRAM beside the cache rank's GPU
 
   RowTier rows() const;
   // Of one rank of a tensor-parallel group, of a model like `shard`, for sequences of at most max_tokens.

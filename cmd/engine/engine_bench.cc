@@ -14,8 +14,9 @@ namespace winnow {
 namespace {
 
 constexpr double kOverlapTolerance = 0.02;
-constexpr double kWeakest = 0.05, kStrongest = 60;  // of QueryBias
-constexpr size_t kSlackBytes = size_t{2} << 30;     // activations, graphs, the driver
+constexpr double kWeakest = 0.05, kStrongest = 60;   // of QueryBias
+constexpr size_t kMostDramBytes = size_t{64} << 30;  // of one cache rank: pinning takes seconds
+constexpr size_t kSlackBytes = size_t{2} << 30;      // activations, graphs, the driver
 
 std::string Gb(size_t bytes) {
   return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
@@ -132,6 +133,19 @@ absl::Status EngineBench::CheckFits(const DecodeCase& of) const {
   return check(*beside, size_t{1} << 30, bytes.beside);
 }
 
+DecodeCase EngineBench::Fitted(DecodeCase of) const {
+  const bool may_move =
+      of.placement == Placement::kDisaggregated && (of.spec.key_copy != KeyCopy::kNone || !ScoresKeys(of.spec));
+  const DecodeCase in_hbm = of;
+  const int most = may_move ? static_cast<int>(kMostDramBytes / (setting_.shard().kv_layout(of.kv).token_bytes() *
+                                                                 setting_.context_tokens))
+                            : 0;
+  for (of.dram_sequences = 0; of.dram_sequences <= std::min(most, of.batch); ++of.dram_sequences) {
+    if (CheckFits(of).ok()) return of;
+  }
+  return in_hbm;
+}
+
 int EngineBench::GreatestBatch(DecodeCase of) const {
   for (of.batch = kMaxGraphRows; of.batch > 0; --of.batch) {
     if (CheckFits(of).ok()) return of.batch;
@@ -185,7 +199,8 @@ absl::Status EngineBench::MeasureExchange(DecodeBatch& batch, uint64_t pushed_be
   return absl::OkStatus();
 }
 
-absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& of) {
+absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& wanted) {
+  const DecodeCase of = Fitted(wanted);
   if (of.placement == Placement::kDisaggregated && ranks_[0].cache_device == nullptr) {
     return absl::FailedPreconditionError("no GPUs for cache ranks beside those of the inference ranks");
   }

@@ -44,6 +44,8 @@ class EngineBench {
   absl::Status LoadWeights();
   absl::Status MeasureReadRate();
   absl::Status CheckFits(const DecodeCase& of) const;
+  // The same case with as few sequences in DRAM as let it fit, where scores need no rows.
+  DecodeCase Fitted(DecodeCase of) const;
   // Lets the queries lean to directions of their own until selections overlap as they should.
   absl::Status Tune(DecodeBatch& batch, DecodeMeasurement& result);
   absl::StatusOr<double> MeasureOverlap(DecodeBatch& batch, const DecodeCase& of);

@@ -29,6 +29,7 @@ nlohmann::ordered_json ToJson(const DecodeMeasurement& result) {
   if (!of.preset.empty()) json["preset"] = of.preset;
   if (Selects(of.placement)) {
     json["selection"] = SpecText(of.spec);
+    json["sequences_in_dram"] = of.dram_sequences;
     json["overlap"] = result.overlap;
     json["query_strength"] = result.query_strength;
     json["selected_rows"] = result.selected_rows;
