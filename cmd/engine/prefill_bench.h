@@ -28,7 +28,8 @@ class PrefillBench {
   // flops per microsecond of a large matrix.
   absl::StatusOr<double> GemmRate();
   double Flops(uint32_t tokens) const;
-  absl::StatusOr<double> TimeUntilSaved(DevicePrefill& prefill, const uint32_t* ids, uint32_t tokens);
+  absl::StatusOr<double> TimeUntilSaved(DevicePrefill& prefill, const uint32_t* ids, uint32_t tokens,
+                                        std::byte* blocks);
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;
