@@ -24,7 +24,9 @@ struct GpuCacheSideOptions {
   int num_sequences = 0;
   uint32_t context_tokens = 0;  // of every sequence before the first step
   uint32_t max_steps = 0;
-  int max_rows = 0;  // of the exchange
+  int max_rows = 0;                 // of the exchange
+  RowTier rows = RowTier::kDevice;  // kInPlace, kPinnedHost: on the inference rank's own GPU
+  int dram_sequences = 0;           // of num_sequences, the last ones: their rows lie in DRAM
   Dtype weights = Dtype::kBf16;
   uint64_t weight_seed = 0;  // as the inference rank's weights
   uint64_t kv_seed = 0;
@@ -65,6 +67,7 @@ class GpuCacheSide {
   GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options);
   absl::Status FillSequences(const DecodeSlots& slots);
   absl::Status FillSequence(const DecodeSlots& slots, int row);
+  absl::StatusOr<uint32_t> OpenInPlace(const DecodeSlots& slots, int row);
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;

@@ -84,7 +84,8 @@ int Run() {
       if (!absl::GetFlag(benching ? FLAGS_bench : FLAGS_check) || (benching && gpu.few_small)) continue;
       for (const GpuSection& section :
            {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(), CacheSection(),
-            DeviceSelectionSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(), ServeSection()}) {
+            DeviceSelectionSection(), PageUnitsSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(),
+            ServeSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {
