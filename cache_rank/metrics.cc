@@ -54,6 +54,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .transfers_failed = transfers_failed.get(),
           .sequences_opened = sequences_opened.get(),
           .sequences_attached = sequences_attached.get(),
+          .sequences_forked = sequences_forked.get(),
           .sequences_expired = sequences_expired.get(),
           .admissions_refused = admissions_refused.get(),
           .active_sequences = active_sequences.get(),

@@ -55,6 +55,7 @@ struct CacheRankSnapshot {
   uint64_t transfers_failed = 0;  // deltas that could not be posted
   uint64_t sequences_opened = 0;
   uint64_t sequences_attached = 0;  // re-attached
+  uint64_t sequences_forked = 0;
   uint64_t sequences_expired = 0;   // detached for longer than the TTL
   uint64_t admissions_refused = 0;
   uint64_t active_sequences = 0;
@@ -92,7 +93,7 @@ struct CacheRankMetrics {
       prefetched_bytes, prefetch_hits, prefetches, refilled_bytes, appended_rows, selections, scored_key_bytes,
       projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths, correction_rows, plans,
       frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
-      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
+      sequences_attached, sequences_forked, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
       blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames, prefix_hits, prefix_lookup_tokens,
       prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks;
   Counter<double> selection_seconds;

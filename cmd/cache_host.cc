@@ -172,6 +172,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* events = "What happened to sequences.";
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_opened), with("event", "opened"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_attached), with("event", "attached"));
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_forked), with("event", "forked"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_expired), with("event", "expired"));
 
   const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";

@@ -53,6 +53,10 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                  with("outcome", "preempted"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.resumed_sequences,
                  with("outcome", "resumed"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.forked_sequences,
+                 with("outcome", "forked"));
+  counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
+          metrics.forked_tokens);
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
                  with("outcome", "failed"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,

@@ -122,6 +122,7 @@ void Engine::Loop() {
       });
     });
     ReapSequences();
+    ServeForks();
     AdmitWaiting();
     const bool worked = !device_failed_ && RunIteration();
     if (DeviceFailed()) ReapSequences();
@@ -261,7 +262,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   sequence.attach_epoch = opened->attach_epoch();
   const bool resumed = std::exchange(sequence.resumes, false);
   if (resumed) {
-    ++metrics_.resumed_sequences;
+    if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
   } else if (sequence.attach) {
     ++metrics_.reattached_sequences;
   }
@@ -320,6 +321,7 @@ void Engine::BeginHandOver(Sequence& sequence) {
 
 void Engine::HandOverIfStored(Sequence& sequence) {
   if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.held()) return;
   if (sequence.watermark < sequence.prompt_tokens()) return;
   sequence.state = State::kHandedOver;
   ++metrics_.handed_over_sequences;
@@ -379,8 +381,9 @@ uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
   const bool last = first + 1 == sequence.prompt_tokens();
   const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
+  const bool followed = last && HasFollowers(sequence);
   if (last && forward_.DrawsTokens()) {
-    draws_.assign(1, DrawFor(sequence));
+    draws_.assign(1, followed ? std::nullopt : DrawFor(sequence));
     forward_.PlanDraws(draws_);
   }
   prefill_step_.Begin(sequence, count);
@@ -391,6 +394,10 @@ uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
   ++metrics_.progress;
   metrics_.prompt_tokens += count;
   if (!last || !sequence.failure.ok()) return count;
+  if (followed) {
+    sequence.prompt_logits.assign(logits.begin(), logits.end());
+    sequence.prompt_end = SteadyClock::now();
+  }
   if (sequence.hand_over) {
     BeginHandOver(sequence);
   } else {
@@ -445,7 +452,7 @@ std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
 void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
   uint32_t id = 0;
-  if (forward_.DrawsTokens() && draws_[row].has_value()) {
+  if (row >= 0 && forward_.DrawsTokens() && draws_[row].has_value()) {
     id = forward_.drawn_token(row);
   } else {
     if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
@@ -455,14 +462,14 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
 
-  v1::DispatchResponse event;
-  event.set_request_id(sequence.request_id);
-  event.mutable_tokens()->set_first_index(index);
-  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
-  v1::Token* token = event.mutable_tokens()->add_tokens();
-  token->set_id(id);
-  if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
-  sequence.sink->Send(std::move(event));
+  v1::Token token;
+  token.set_id(id);
+  if (sequence.top_logprobs.has_value()) {
+    FillLogprobs(logits_copy_, *sequence.top_logprobs, &token);
+    sequence.with_logprobs.resize(index);
+    sequence.with_logprobs.push_back(token);
+  }
+  ReportTokens(sequence, index, {&token, 1});
 
   const auto& eos = options_.eos_token_ids;
   const auto& stops = sequence.stopping.stop_token_ids();
@@ -476,6 +483,15 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     BeginHandOver(sequence);
     HandOverIfStored(sequence);
   }
+}
+
+void Engine::ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_tokens()->set_first_index(first_index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
+  event.mutable_tokens()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  sequence.sink->Send(std::move(event));
 }
 
 v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
@@ -535,6 +551,8 @@ void Engine::ReapSequences() {
   const auto now = std::chrono::system_clock::now();
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.state == State::kOpening && !stopping_) return;
+    // Its output has ended, but its rows are wanted.
+    if (sequence.held() && sequence.cancelled && sequence.failure.ok() && !stopping_) return;
     if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
       sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
     }
@@ -558,6 +576,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
   // by the attach.

@@ -71,6 +71,16 @@ class Engine {
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
   void AdmitWaiting();
+  // Lets sequences that are to be forks go on as far as their sources are (engine_forks.cc).
+  void ServeForks();
+  void ServeFork(Sequence& fork);
+  void OpenAlone(Sequence& fork);
+  void TakeCurrentTokens(Sequence& fork, const Sequence& source);
+  void StartFork(Sequence& fork, Sequence& source);
+  void OnForked(Sequence& fork, const absl::StatusOr<v1::ForkSequenceResponse>& forked);
+  void LetGoOfSource(Sequence& fork);
+  bool HasFollowers(const Sequence& source);
+
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
                 const absl::StatusOr<v1::AttachSequenceResponse>& opened);
@@ -94,8 +104,9 @@ class Engine {
   bool RunIteration();
   // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
-  // The token of a row of the last Decode or Prefill.
+  // The token of a row of the last Decode or Prefill; row -1: of the logits.
   void TakeToken(Sequence& sequence, int row, std::span<float> logits);
+  void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   // True once the device has failed; then everything fails over.
   bool DeviceFailed();

@@ -42,6 +42,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> reattached_sequences{0};
   std::atomic<uint64_t> preempted_sequences{0};
   std::atomic<uint64_t> resumed_sequences{0};
+  std::atomic<uint64_t> forked_sequences{0};  // that began as forks of others
+  std::atomic<uint64_t> forked_tokens{0};     // positions that they have in common with these
   std::atomic<uint64_t> injected_tokens{0};    // prompt tokens computed in iterations that decoded, too
   std::atomic<uint64_t> max_inject_tokens{0};  // of the next iteration
   std::atomic<uint64_t> failed_sequences{0};

@@ -25,13 +25,17 @@ void Scheduler::Enqueue(std::unique_ptr<Sequence> sequence, Time now) {
 }
 
 Scheduler::List::iterator Scheduler::Head(Time now) {
-  return std::min_element(waiting_.begin(), waiting_.end(), [&](const auto& a, const auto& b) {
+  const auto head = std::min_element(waiting_.begin(), waiting_.end(), [&](const auto& a, const auto& b) {
+    const bool a_waits = a->state == Sequence::State::kWaiting, b_waits = b->state == Sequence::State::kWaiting;
+    if (a_waits != b_waits) return a_waits;
     const bool a_past = IsPast(a->waiting_since, now), b_past = IsPast(b->waiting_since, now);
     if (a_past != b_past) return a_past;
     if (a_past) return std::tie(a->waiting_since, a->arrival) < std::tie(b->waiting_since, b->arrival);
     if (a->priority != b->priority) return a->priority > b->priority;
     return a->arrival < b->arrival;
   });
+  // The others wait for something else than their turn.
+  return head != waiting_.end() && (*head)->state == Sequence::State::kWaiting ? head : waiting_.end();
 }
 
 Sequence* Scheduler::Admit(const Free& free, Time now) {
