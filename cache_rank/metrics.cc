@@ -39,6 +39,8 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .selections = selections.get(),
           .selection_seconds = selection_seconds.get(),
           .scored_key_bytes = scored_key_bytes.get(),
+          .scored_page_bytes = scored_page_bytes.get(),
+          .shared_key_bytes = shared_key_bytes.get(),
           .projections = projections.get(),
           .verdicts = verdicts.get(),
           .missed_top_k = missed_top_k.get(),

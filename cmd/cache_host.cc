@@ -158,6 +158,11 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
   counter("winnow_scored_key_bytes_total", "Bytes of keys and page bounds that selections and their measurement read.",
           number(s.scored_key_bytes));
+  counter("winnow_scored_page_bytes_total", "Of winnow_scored_key_bytes_total, bounds and cuboid-means of pages.",
+          number(s.scored_page_bytes));
+  counter("winnow_shared_key_bytes_total",
+          "Bytes of keys that selections did without reading, because samples of the same step share them.",
+          number(s.shared_key_bytes));
   counter("winnow_query_projections_total", "Queries computed here from residuals, one per position and layer.",
           number(s.projections));
   counter("winnow_plans_total", "Step plans received.", number(s.plans));

@@ -134,9 +134,7 @@ double Sum(const Cluster& cluster, const std::string& role, const std::string& n
 class Samples : public SharedCluster<TwoOfEach>, public testing::WithParamInterface<const char*> {
  protected:
   static double Computed() { return Sum(*cluster_, "inference", "winnow_rank_prompt_tokens_total"); }
-  static double Forked() {
-    return Sum(*cluster_, "inference", "winnow_rank_sequences_total", {{"outcome", "forked"}});
-  }
+  static double Forked() { return Sum(*cluster_, "inference", "winnow_rank_sequences_total", {{"outcome", "forked"}}); }
 };
 
 TEST_P(Samples, EachIsTheSameAloneAndThePromptIsComputedOnce) {
@@ -212,8 +210,64 @@ TEST_P(Samples, AForkGoesOnFromTheCurrentTokenWithItsOwnRandomNumbers) {
   EXPECT_EQ(Sum(*cluster_, "cache", "winnow_rows_refused_total"), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, Samples,
-                         testing::Values("winnow", "dense", "async-token", "quest", "psa"),
+INSTANTIATE_TEST_SUITE_P(Presets, Samples, testing::Values("winnow", "dense", "async-token", "quest", "psa"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = std::isalnum(c) ? c : '_';
+                           return name;
+                         });
+
+// What 16 samples of a long prompt cost beside one.
+class SampleCosts : public testing::TestWithParam<const char*> {
+ protected:
+  static constexpr uint32_t kPrompt = 8000, kGenerated = 128, kSamples = 16;
+  struct Costs {
+    double peak_bytes = 0, key_bytes = 0, page_bytes = 0;
+  };
+  static std::unique_ptr<Cluster> StartCluster() {
+    return StartOrFail({"--budget=256", "--max-context=8192", "--prefix-cache=false"});
+  }
+  // Of the samples as long as all of them run: the least that any state on the way holds is the most they ever need,
+  // as their blocks are reserved when they begin.
+  static Costs CostsOf(Cluster& cluster, const char* preset, uint32_t n) {
+    const auto value = [&](const char* name) { return cluster.MetricsOf("cache-0").Value(name); };
+    const double keys = value("winnow_scored_key_bytes_total"), pages = value("winnow_scored_page_bytes_total");
+    Client client(cluster);
+    const auto call = client.Generate(RequestFor(preset, DemoText(kPrompt, 50), n, kGenerated));
+    Costs costs;
+    for (uint32_t i = 0; i < n; ++i) {
+      EXPECT_TRUE(call->ReadUntil(2, i));
+      const Metrics metrics = cluster.MetricsOf("cache-0");
+      costs.peak_bytes = std::max(costs.peak_bytes, metrics.Value("winnow_kv_bytes", {{"state", "used"}}) +
+                                                        metrics.Value("winnow_kv_bytes", {{"state", "reserved"}}));
+    }
+    EXPECT_TRUE(call->Finish().status.ok()) << call->answer().status.error_message();
+    costs.key_bytes = value("winnow_scored_key_bytes_total") - keys;
+    costs.page_bytes = value("winnow_scored_page_bytes_total") - pages;
+    return costs;
+  }
+};
+
+TEST_P(SampleCosts, SixteenTakeLittleMoreThanOne) {
+  const auto cluster = StartCluster();
+  ASSERT_NE(cluster, nullptr);
+  const Costs one = CostsOf(*cluster, GetParam(), 1), all = CostsOf(*cluster, GetParam(), kSamples);
+  const double memory = all.peak_bytes / one.peak_bytes, keys = all.key_bytes / one.key_bytes;
+  std::printf("%s: memory %.3f x, key bytes %.3f x", GetParam(), memory, keys);
+  EXPECT_GT(one.peak_bytes, 0);
+  EXPECT_LE(memory, 1.3);
+  if (one.page_bytes > 0) {
+    const double pages = all.page_bytes / one.page_bytes;
+    const double exact = (all.key_bytes - all.page_bytes) / (one.key_bytes - one.page_bytes);
+    std::printf(" (pages %.3f x, exact %.3f x)", pages, exact);
+    EXPECT_LE(pages, 1.5);
+  } else {
+    EXPECT_LE(keys, 1.5);
+  }
+  std::printf("\n");
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, SampleCosts, testing::Values("winnow", "exact-token", "async-token", "quest"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = std::isalnum(c) ? c : '_';
