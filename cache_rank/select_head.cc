@@ -24,9 +24,7 @@ class HeadPipeline {
   static size_t QueryFloats(const SelectionModel& model) {
     return static_cast<size_t>(2) * model.group_size * model.head_dim;
   }
-  static size_t PageQueryFloats(const SelectionModel& model) {
-    return static_cast<size_t>(2) * model.group_size * model.head_dim;
-  }
+  static size_t PageQueryFloats(const SelectionModel& model) { return 2 * QueryFloats(model); }
 
   bool scores_every_key() const { return every_key_; }
   bool measures_itself() const { return question_.measured != nullptr && !measures_previous(); }
@@ -54,9 +52,13 @@ class HeadPipeline {
   }
   bool WantsPageScores() const { return !every_key_ && (spec_.scorer == Scorer::kTwoStage || !by_softmax_); }
   bool WantsPageSoftmax() const { return !every_key_ && !WantsPageScores() && (is_cuboid() || !WantsBounds()); }
+  bool WantsMeasuringBounds() const { return !every_key_ && measures_previous() && !question_.measures_exactly; }
   KeyPass MeasuringPass() const { return {AllKeys(), queries_, measures_previous() ? 2 * group_ : group_}; }
   KeyPass RowPass() const { return {AllKeys(), queries_, group_}; }
   KeyPass BoundsPass() const { return {Pages(question_.index.bounds), page_queries_, group_}; }
+  KeyPass MeasuringBoundsPass() const {
+    return {Pages(question_.index.bounds), page_queries_ + static_cast<size_t>(2) * group_ * model_.head_dim, group_};
+  }
   KeyPass PagePass() const {
     return {Pages(is_cuboid() ? question_.index.cuboids : question_.index.bounds), page_queries_, group_};
   }
@@ -98,7 +100,6 @@ class HeadPipeline {
     return ScoreKeys(kernels_, keys, queries, count, model_.attention_scale, scratch);
   }
   Softmaxes SoftmaxOfGroups(const RowGroups& groups, Heads heads, const float* queries, SoftmaxScratch& scratch);
-  Softmaxes SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch);
 
   const float* Importance(GroupAggregation aggregation, Heads heads, uint32_t first, uint32_t last);
   const float* PageImportance(GroupAggregation aggregation, Heads heads);
@@ -135,12 +136,13 @@ class HeadPipeline {
   const bool every_key_;
 
   float* const queries_;       // [group, head_dim], behind them the measured ones of the position before
-  float* const page_queries_;  // [group, 2 * head_dim] of the selecting ones; without every_key_
+  float* const page_queries_;  // [group, 2 * head_dim], behind them likewise; without every_key_
   // What importance is taken from: rows with every_key_, pages otherwise; scores are raw where that is needed.
   Softmaxes softmaxes_;
   Scores scores_;
-  Softmaxes bounds_;      // of pages, by the selecting queries; where something is to be bounded
-  Softmaxes candidates_;  // of the columns of scratch_.groups, of the last list
+  Softmaxes bounds_;            // of pages, by the selecting queries; where something is to be bounded
+  Softmaxes measuring_bounds_;  // the same by those of the position before
+  Softmaxes candidates_;        // of the columns of scratch_.groups, of the last list
 };
 
 HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
@@ -175,13 +177,7 @@ void HeadPipeline::PredictQueries() {
                     model_.head_dim, queries_);
   }
   if (measures_previous()) std::copy_n(question_.measured, floats, queries_ + floats);
-  if (!every_key_) PageQueries(queries_, group_, model_.head_dim, page_queries_);
-}
-
-Softmaxes HeadPipeline::SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch) {
-  float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
-  PageQueries(queries, group_, model_.head_dim, page_queries);
-  return SoftmaxOf(Pages(question_.index.bounds), page_queries, group_, scratch);
+  if (!every_key_) PageQueries(queries_, measures_previous() ? 2 * group_ : group_, model_.head_dim, page_queries_);
 }
 
 // With every key, in one pass for those that measure the position before too. The position's own row has no say in its
@@ -194,6 +190,10 @@ void HeadPipeline::ScoreSharedKeys(std::span<HeadPipeline> pipelines) {
   SoftmaxTogether(pipelines, &P::WantsBounds, &P::BoundsPass, &P::bounds_, scratch.bound_softmax);
   ScoreTogether(pipelines, &P::WantsPageScores, &P::PagePass);
   SoftmaxTogether(pipelines, &P::WantsPageSoftmax, &P::PagePass, &P::softmaxes_, scratch.page_softmax);
+  const uint64_t scored = scratch.scored_key_bytes;
+  SoftmaxTogether(pipelines, &P::WantsMeasuringBounds, &P::MeasuringBoundsPass, &P::measuring_bounds_,
+                  scratch.measured);
+  scratch.measured_key_bytes += std::exchange(scratch.scored_key_bytes, scored) - scored;
   for (HeadPipeline& pipeline : pipelines) {
     const bool bounds_select = !pipeline.every_key_ && !pipeline.WantsPageScores() && !pipeline.WantsPageSoftmax();
     if (bounds_select) pipeline.softmaxes_ = pipeline.bounds_;
@@ -429,7 +429,6 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
   } else if (question_.measures_exactly) {
     exact = SoftmaxOf(AllKeys(), real, group_, scratch_.measured);
   }
-  const Softmaxes all_bounds = exact.lse != nullptr ? Softmaxes{} : SoftmaxOfBounds(real, scratch_.measured);
   for (size_t l = 0; l < lists.size(); ++l) {
     const Heads heads = HeadsOf(l);
     if (exact.lse != nullptr) {
@@ -440,7 +439,7 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
       continue;
     }
     const FixedRows fixed = Fixed(recent_start);
-    const Softmaxes bounds = all_bounds.Slice(heads.first, heads.count);
+    const Softmaxes bounds = measuring_bounds_.Slice(heads.first, heads.count);
     RowGroups& groups = scratch_.groups;
     ListRowGroups(fixed, lists[l], &groups);
     if (spec_.scorer == Scorer::kTwoStage && recent_start > first_) {

@@ -7,6 +7,7 @@
 #include "common/config/device_choice.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
+#include "inference_rank/prefill_mode.h"
 
 namespace winnow {
 
@@ -97,6 +98,7 @@ struct InferenceProcessOptions {
   uint32_t max_context = 0;
   uint32_t max_running = 64;
   uint32_t prefill_chunk = 0;
+  PrefillMode prefill = PrefillMode::kAuto;
   SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
   int64_t prefill_memory_bytes = 0;
@@ -118,6 +120,7 @@ struct CacheProcessOptions {
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclarePrefill(Fields& fields, PrefillMode* prefill);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device);
 void DeclareCompute(Fields& fields, Dtype* compute);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <map>
 #include <optional>
@@ -101,7 +102,7 @@ class Client {
   const std::unique_ptr<v1::GenerationService::Stub> stub_;
 };
 
-v1::GenerateRequest RequestFor(const std::string& preset, const TokenIds& prompt, uint32_t n, uint32_t tokens) {
+v1::GenerateRequest RequestFor(const std::string& selection, const TokenIds& prompt, uint32_t n, uint32_t tokens) {
   v1::GenerateRequest request;
   request.mutable_token_ids()->mutable_ids()->Assign(prompt.begin(), prompt.end());
   request.set_n(n);
@@ -109,7 +110,7 @@ v1::GenerateRequest RequestFor(const std::string& preset, const TokenIds& prompt
   request.set_ignore_eos(true);
   request.mutable_sampling()->set_temperature(1.2f);
   request.mutable_sampling()->set_seed(42);
-  request.mutable_selection()->set_preset(preset);
+  request.mutable_selection()->set_specification(selection);
   return request;
 }
 
@@ -217,15 +218,61 @@ INSTANTIATE_TEST_SUITE_P(Presets, Samples, testing::Values("winnow", "dense", "a
                            return name;
                          });
 
+TEST(SamplesOfSeveralRanks, HandedOverSamplesAreThoseOfOneRank) {
+  const v1::GenerateRequest request = RequestFor("winnow", DemoText(1700, 40), 5, kTokens);
+  std::map<uint32_t, TokenIds> expected;
+  for (const bool apart : {false, true}) {
+    std::vector<std::string> flags = {"--budget=256", "--max-context=8192", "--prefix-cache=false"};
+    if (apart) flags.insert(flags.end(), {"--prefill-ranks=1", "--decode-ranks=1"});
+    const auto cluster = StartOrFail(flags);
+    ASSERT_NE(cluster, nullptr);
+    Client client(*cluster);
+    const Answer answer = client.Generate(request)->Finish();
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    for (uint32_t i = 0; i < request.n(); ++i) {
+      if (!apart) expected[i] = answer.ids(i);
+      EXPECT_EQ(answer.ids(i), expected[i]) << "sample " << i;
+    }
+    if (apart) {
+      EXPECT_EQ(cluster->MetricsOf("router-0").Value("winnow_hand_overs_total"), request.n());
+    }
+    double computed = 0;
+    for (const std::string& rank : cluster->ranks()) {
+      if (rank.starts_with("router") || rank.starts_with("cache")) continue;
+      computed += cluster->MetricsOf(rank).Value("winnow_rank_prompt_tokens_total");
+    }
+    EXPECT_EQ(computed, request.token_ids().ids_size());
+  }
+}
+
+TEST(SamplesOfSeveralRanks, ARankThatIsLostChangesNoSample) {
+  const auto cluster = StartOrFail({"--inference-ranks=2", "--budget=256", "--max-context=8192"});
+  ASSERT_NE(cluster, nullptr);
+  const v1::GenerateRequest request = RequestFor("winnow", DemoText(2500, 640), 4, 200);
+  Client client(*cluster);
+  const Answer undisturbed = client.Generate(request)->Finish();
+  ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status.error_message();
+  const auto call = client.Generate(request);
+  ASSERT_TRUE(call->ReadUntil(8));
+  for (const std::string& rank : cluster->ranks()) {
+    if (!rank.starts_with("inference")) continue;
+    if (cluster->MetricsOf(rank).Value("winnow_num_requests_running") == 0) continue;
+    kill(cluster->Pids("inference-rank")[rank.back() - '0'], SIGKILL);
+    break;
+  }
+  ASSERT_TRUE(call->Finish().status.ok()) << call->answer().status.error_message();
+  for (uint32_t i = 0; i < request.n(); ++i) EXPECT_EQ(call->answer().ids(i), undisturbed.ids(i)) << "sample " << i;
+}
+
 // What 16 samples of a long prompt cost beside one.
 class SampleCosts : public testing::TestWithParam<const char*> {
  protected:
-  static constexpr uint32_t kPrompt = 8000, kGenerated = 128, kSamples = 16;
+  static constexpr uint32_t kPrompt = 8192, kGenerated = 128, kSamples = 16;
   struct Costs {
     double peak_bytes = 0, key_bytes = 0, page_bytes = 0;
   };
   static std::unique_ptr<Cluster> StartCluster() {
-    return StartOrFail({"--budget=256", "--max-context=8192", "--prefix-cache=false"});
+    return StartOrFail({"--budget=256", "--max-context=8448", "--prefix-cache=false"});
   }
   // Of the samples as long as all of them run: the least that any state on the way holds is the most they ever need,
   // as their blocks are reserved when they begin.
@@ -238,8 +285,8 @@ class SampleCosts : public testing::TestWithParam<const char*> {
     for (uint32_t i = 0; i < n; ++i) {
       EXPECT_TRUE(call->ReadUntil(2, i));
       const Metrics metrics = cluster.MetricsOf("cache-0");
-      costs.peak_bytes = std::max(costs.peak_bytes, metrics.Value("winnow_kv_bytes", {{"state", "used"}}) +
-                                                        metrics.Value("winnow_kv_bytes", {{"state", "reserved"}}));
+      costs.peak_bytes = std::max(costs.peak_bytes, metrics.Value("winnow_kv_blocks", {{"state", "used"}}) +
+                                                        metrics.Value("winnow_kv_blocks", {{"state", "reserved"}}));
     }
     EXPECT_TRUE(call->Finish().status.ok()) << call->answer().status.error_message();
     costs.key_bytes = value("winnow_scored_key_bytes_total") - keys;
@@ -267,7 +314,8 @@ TEST_P(SampleCosts, SixteenTakeLittleMoreThanOne) {
   std::printf("\n");
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, SampleCosts, testing::Values("winnow", "exact-token", "async-token", "quest"),
+INSTANTIATE_TEST_SUITE_P(Presets, SampleCosts,
+                         testing::Values("winnow", "exact-token", "async-token", "quest", "winnow,scorer=two-stage"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = std::isalnum(c) ? c : '_';
