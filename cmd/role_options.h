@@ -80,6 +80,15 @@ struct RouterProcessOptions {
   void Declare(Fields& fields);
 };
 
+// How inference ranks compute prompts.
+struct PrefillFlags {
+  PrefillMode mode = PrefillMode::kAuto;
+  uint32_t chunk = 0;
+  int64_t memory_bytes = 0;
+
+  void Declare(Fields& fields);
+};
+
 // What of a request an inference rank is there for.
 enum class InferenceRole { kPrefill, kDecode, kBoth };
 
@@ -97,11 +106,9 @@ struct InferenceProcessOptions {
   int threads = 0;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
-  uint32_t prefill_chunk = 0;
-  PrefillMode prefill = PrefillMode::kAuto;
+  PrefillFlags prefill;
   SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
-  int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
 
@@ -120,7 +127,6 @@ struct CacheProcessOptions {
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
-void DeclarePrefill(Fields& fields, PrefillMode* prefill);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device);
 void DeclareCompute(Fields& fields, Dtype* compute);

@@ -98,8 +98,7 @@ absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t g
 DispatchContext::GroupRole DispatchContext::JoinGroup(uint64_t group, uint32_t group_size, const Route& route,
                                                       uint64_t sequence_id, uint64_t previous_id) {
   if (group == 0) return {};
-  const ForkSource self{
-      .sequence_id = sequence_id, .inference = KeyOf(route.inference), .cache = KeyOf(route.cache)};
+  const ForkSource self{.sequence_id = sequence_id, .inference = KeyOf(route.inference), .cache = KeyOf(route.cache)};
   std::lock_guard lock(mutex_);
   const auto it = groups_.find(group);
   if (it == groups_.end()) return {};

@@ -121,12 +121,13 @@ void DispatchedRequest::StartAttempt() {
   }
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
-  const absl::Status submitted = client_->Submit(
-      MakeSubmit(attach, role), [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
-        const auto self = weak.lock();
-        if (!self) return;
-        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
-      });
+  const absl::Status submitted =
+      client_->Submit(MakeSubmit(attach, role),
+                      [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
+                        const auto self = weak.lock();
+                        if (!self) return;
+                        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
+                      });
   if (!submitted.ok()) return OnAttemptLost(submitted, false);
   submitted_ = true;
   if (attempt_is_failover_) {

@@ -66,6 +66,7 @@ class GenerationObserver {
 // What a fork of one output changes.
 struct ForkInput {
   uint32_t output_index = 0;
+  std::string tenant = {};               // must be the source's
   std::optional<uint32_t> sample_index;  // absent: one that no output and no fork of the generation has had
   std::optional<uint32_t> max_tokens;    // counted from the source's first token; at most the source's
   std::chrono::system_clock::time_point deadline;

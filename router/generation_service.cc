@@ -76,13 +76,17 @@ absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateReque
                                                          grpc::CallbackServerContext* context) const {
   WINNOW_ASSIGN_OR_RETURN(const ServedModel model, options_.model());
   WINNOW_ASSIGN_OR_RETURN(GenerationInput input, ParseGenerateRequest(request, model, *codec_));
-  const auto& metadata = context->client_metadata();
-  if (const auto credentials = metadata.find("authorization"); credentials != metadata.end()) {
-    input.tenant = TenantOf({credentials->second.data(), credentials->second.size()});
-  }
+  input.tenant = TenantOfCall(*context);
   if (input.request_id.empty()) input.request_id = NewRequestId();
   input.deadline = DeadlineOf(*context);
   return input;
+}
+
+std::string GenerationService::TenantOfCall(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto credentials = metadata.find("authorization");
+  if (credentials == metadata.end()) return {};
+  return TenantOf({credentials->second.data(), credentials->second.size()});
 }
 
 SystemClock::time_point GenerationService::DeadlineOf(const grpc::CallbackServerContext& context) const {
@@ -110,6 +114,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Fork(grpc::Ca
   if (!status.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(status); });
   ForkInput input;
   input.output_index = request->output_index();
+  input.tenant = TenantOfCall(*context);
   input.deadline = DeadlineOf(*context);
   if (request->has_sample_index()) input.sample_index = request->sample_index();
   if (request->has_max_tokens()) input.max_tokens = request->max_tokens();

@@ -44,6 +44,7 @@ class GenerationService final : public v1::GenerationService::CallbackService {
   using Launch = std::function<void(GenerateCall& call)>;
   // A call that is known by `id` while it lives; `launch` begins it.
   GenerateCall* NewCall(const std::string& id, const Launch& launch);
+  static std::string TenantOfCall(const grpc::CallbackServerContext& context);
   std::chrono::system_clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<GenerationInput> Parse(const v1::GenerateRequest& request, grpc::CallbackServerContext* context) const;
 

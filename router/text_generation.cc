@@ -64,9 +64,11 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   absl::StatusOr<std::pair<std::shared_ptr<RunningGeneration>, TokenRequest>> Fork(const ForkInput& input,
                                                                                    GenerationObserver* observer) {
     if (input.output_index >= outputs_.size()) {
-      return absl::NotFoundError(absl::StrCat("output_index: ", input.output_index, ", but there are ",
-                                              outputs_.size(), " outputs"));
+      return absl::NotFoundError(
+          absl::StrCat("output_index: ", input.output_index, ", but there are ", outputs_.size(), " outputs"));
     }
+    if (input.tenant != request_.tenant)
+      return absl::NotFoundError("source_request_id: no such request of this tenant");
     TokenRequest request = request_;
     uint32_t sample = 0;
     {
