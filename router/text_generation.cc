@@ -78,16 +78,16 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
         return absl::NotFoundError(absl::StrCat("output_index: output ", input.output_index, " is over"));
       }
       request.fork = TokenFork{.source = output.stream->fork_source().value_or(ForkSource()), .token_ids = output.ids};
-      sample = input.sample_index.value_or(next_sample_);
-      next_sample_ = std::max(next_sample_, sample) + (sample >= next_sample_);
-    }
-    const size_t known = request.fork->token_ids.size();
-    if (input.max_tokens) {
-      if (*input.max_tokens <= known || *input.max_tokens > request.stopping.max_tokens()) {
-        return absl::InvalidArgumentError(absl::StrCat("max_tokens: ", *input.max_tokens, "; the source has ", known,
-                                                       " tokens and may have ", request.stopping.max_tokens()));
+      const size_t known = output.ids.size();
+      const uint32_t most = request.stopping.max_tokens();
+      const uint32_t max_tokens = input.max_tokens.value_or(most);
+      if (max_tokens <= known || max_tokens > most) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("max_tokens: ", max_tokens, "; the source has ", known, " tokens and may have ", most));
       }
-      request.stopping.set_max_tokens(*input.max_tokens);
+      request.stopping.set_max_tokens(max_tokens);
+      sample = input.sample_index.value_or(next_sample_);
+      next_sample_ = std::max(next_sample_, sample + 1);
     }
     request.deadline = input.deadline;
     request.group = 0;
