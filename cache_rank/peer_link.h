@@ -34,7 +34,9 @@ struct OutgoingItem {
   uint64_t plan = 0;
   uint64_t sequence_id = 0;
   uint32_t attach_epoch = 0;
-  uint32_t position = 0;  // apply_position; the watermark of kWatermark
+  uint32_t position = 0;          // apply_position; the watermark of kWatermark
+  uint64_t working_set_rows = 0;  // kWatermark
+  uint64_t loaded_rows = 0;       // kWatermark
   uint16_t layer = 0;
   // kDelta, kPartial: the entry of one plan row and kv head.
   uint16_t kv_head = 0;

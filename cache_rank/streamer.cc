@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "common/base/check.h"
 
@@ -138,7 +139,9 @@ void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence
                .plan = plan,
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
-               .position = sequence.kv.watermark()});
+               .position = sequence.kv.watermark(),
+               .working_set_rows = sequence.WorkingSetRows(),
+               .loaded_rows = sequence.kv.loaded_rows()});
 }
 
 void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch) {
@@ -280,11 +283,8 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
   Pad(wire::kRowAlignment, payload, offset);
-  kernels_->gather_rows({.blocks = part.sequence->kv.row_blocks(item.layer, item.kv_head),
-                         .positions = delta.streamed_positions.data() + item.done,
-                         .num_rows = part.rows,
-                         .row_bytes = layout_.row_bytes(),
-                         .out = payload + *offset});
+  const std::span<const uint32_t> positions(delta.streamed_positions);
+  part.sequence->kv.GatherRows(item.layer, item.kv_head, positions.subspan(item.done, part.rows), payload + *offset);
   *offset += part.rows * layout_.row_bytes();
 }
 
@@ -356,11 +356,8 @@ uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, 
   WriteArray(&entry, 1, payload, &offset);
   WriteArray(delta.streamed.data() + first, rows, payload, &offset);
   Pad(wire::kRowAlignment, payload, &offset);
-  kernels_->gather_rows({.blocks = sequence.kv.row_blocks(layer, kv_head),
-                         .positions = delta.streamed_positions.data() + first,
-                         .num_rows = rows,
-                         .row_bytes = row_bytes,
-                         .out = payload + offset});
+  const std::span<const uint32_t> positions(delta.streamed_positions);
+  sequence.kv.GatherRows(layer, kv_head, positions.subspan(first, rows), payload + offset);
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;
   header.phase = wire::Phase::kPrefetch;
@@ -420,8 +417,18 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
   return outcome;
 }
 
+// Inference ranks share fast memory by their numbers of sequences.
+uint64_t Streamer::FastRowsBytes(const PeerLink& link) const {
+  if (store_->tiers() == nullptr) return wire::kOneTier;
+  const uint64_t of_all = store_->tiers()->fast().room_for_copies();
+  const size_t all = std::max<size_t>(1, store_->active());
+  const size_t theirs = std::clamp<size_t>(store_->CountAttached(link.id), 1, all);
+  return theirs == all ? of_all : of_all / all * theirs;
+}
+
 Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   const uint64_t plan = link.outgoing.front().plan;
+  const uint64_t fast_rows_bytes = FastRowsBytes(link);
   size_t count = 0;
   while (count < link.outgoing.size() && count < options_.frame_bytes / sizeof(wire::WatermarkEntry)) {
     const OutgoingItem& item = link.outgoing.at(count);
@@ -432,7 +439,12 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   for (size_t i = 0; i < count; ++i) {
     const OutgoingItem& item = link.outgoing.at(i);
-    const wire::WatermarkEntry entry{item.sequence_id, item.attach_epoch, item.position};
+    const wire::WatermarkEntry entry{.sequence_id = item.sequence_id,
+                                     .attach_epoch = item.attach_epoch,
+                                     .watermark = item.position,
+                                     .working_set_rows = item.working_set_rows,
+                                     .loaded_rows = item.loaded_rows,
+                                     .fast_rows_bytes = fast_rows_bytes};
     std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
   }
   wire::FrameHeader header{};

@@ -8,7 +8,6 @@
 #include "cache_rank/sequence_store.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
-#include "kernels/kernel_table.h"
 
 namespace winnow {
 
@@ -24,9 +23,8 @@ class Streamer {
     size_t max_queued = 4096;  // items
   };
 
-  Streamer(const Options& options, const KvLayout& layout, const KernelTable* kernels, const SequenceStore* store,
-           CacheRankMetrics* metrics)
-      : options_(options), layout_(layout), kernels_(kernels), store_(store), metrics_(metrics) {}
+  Streamer(const Options& options, const KvLayout& layout, const SequenceStore* store, CacheRankMetrics* metrics)
+      : options_(options), layout_(layout), store_(store), metrics_(metrics) {}
 
   // INVALID_ARGUMENT when an entry of this specification could not be framed.
   absl::Status CheckFits(const SelectionSpec& spec, uint32_t max_positions) const;
@@ -77,6 +75,7 @@ class Streamer {
   void WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const;
   Outcome PostDeltas(PeerLink& link);
   Outcome PostPartials(PeerLink& link);
+  uint64_t FastRowsBytes(const PeerLink& link) const;
   Outcome PostWatermarks(PeerLink& link);
   Outcome PostRefill(PeerLink& link);
   Outcome PostBare(PeerLink& link);
@@ -85,7 +84,6 @@ class Streamer {
 
   const Options options_;
   const KvLayout layout_;
-  const KernelTable* const kernels_;
   const SequenceStore* const store_;
   CacheRankMetrics* const metrics_;
   std::vector<std::unique_ptr<HeadDelta>> free_deltas_;

@@ -33,7 +33,8 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.scheduling = {.max_batch_tokens = options.scheduling.max_batch_tokens,
                      .max_inject_tokens = options.scheduling.max_inject_tokens,
                      .tpot_target = options.scheduling.tpot_target,
-                     .age_bound = options.scheduling.age_bound};
+                     .age_bound = options.scheduling.age_bound,
+                     .working_set_control = options.scheduling.working_set_control};
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());

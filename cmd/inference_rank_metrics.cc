@@ -17,6 +17,11 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
         metrics.queued_prompt_tokens);
   gauge("winnow_working_set_rows", "KV rows that running sequences may hold resident, over all layers and kv heads.",
         metrics.working_set_rows);
+  gauge("winnow_parked_sequences", "Sequences that decode, but take no steps, because fast memory is full.",
+        metrics.parked_sequences);
+  gauge("winnow_fast_working_set_bytes",
+        "Rows that the last selections of the sequences that take steps read on their cache ranks.",
+        metrics.fast_working_set_bytes);
   gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill; empty between prompts.", metrics.prefill_kv_bytes);
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.", metrics.slot_pages_used, with("state", "used"));
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.",

@@ -86,6 +86,11 @@ void SchedulingFlags::Declare(Fields& fields) {
   fields.Duration("age-bound", &age_bound,
                   "A sequence that has waited for so long goes before all others, and may take the place of one that "
                   "has run for so long, which resumes later with the same output. 0s = never.");
+  fields.Bool(
+      "working-set-control", &working_set_control,
+      "Decode as many sequences at once as have room for what their selections read in the fast memory of their "
+      "cache ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at "
+      "once.");
 }
 
 void CacheOptions::Declare(Fields& fields) {
@@ -97,6 +102,7 @@ void CacheOptions::Declare(Fields& fields) {
       "memory", &memory_bytes,
       "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "
       "available.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
@@ -153,8 +159,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
-  fields.Bytes("slot-memory", &slot_memory_bytes,
-               "Memory for resident KV rows; 0 = what the running sequences can need.");
+  DeclareSlotMemory(fields, &slot_memory_bytes);
   selection.Declare(fields);
   fields.Nested("cache", &cache);
 }
@@ -245,6 +250,18 @@ void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_byte
   fields.Bytes("prefix-cache-memory", memory_bytes,
                "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
                "way to requests in any case. 0 = all of it.");
+}
+
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes(
+      "fast-memory", memory_bytes,
+      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
+      "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
+      "tier.");
+}
+
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

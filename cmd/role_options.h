@@ -45,6 +45,7 @@ struct SchedulingFlags {
   uint32_t max_inject_tokens = 0;
   std::chrono::microseconds tpot_target{0};
   std::chrono::microseconds age_bound{30'000'000};
+  bool working_set_control = true;
 
   void Declare(Fields& fields);
 };
@@ -56,6 +57,7 @@ struct CacheOptions {
   std::string model;
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
   bool prefix_cache = true;
@@ -134,6 +136,8 @@ void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // `threads`, or for 0 the cores that this process may use.

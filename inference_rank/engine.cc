@@ -196,6 +196,7 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
 
 void Engine::Preempt(Sequence& sequence) {
   ++metrics_.preempted_sequences;
+  ++sequence.preempted_count;
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
 }
@@ -298,6 +299,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   } else if (restart < sequence.prompt_tokens()) {
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
+    scheduler_.CreditCachedTokens(sequence, restart);
     sequence.state = State::kLoadingPrefix;
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
@@ -575,6 +577,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
   }
   stats.set_reattach_count(sequence.attach ? 1 : 0);
+  stats.set_preempted_count(sequence.preempted_count);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
 }
@@ -647,12 +650,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0;
-  uint64_t queued_prompt_tokens = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+    const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
+    if (takes_steps) working_set_bytes += sequence.working_set_bytes.value_or(0);
   });
+  metrics_.parked_sequences = scheduler_.num_parked();
+  metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
   metrics_.working_set_rows = rows;
@@ -687,7 +693,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kWatermark:
-      OnWatermarks(frame);
+      OnWatermarks(*link, frame);
       return;
     default:
       break;
@@ -742,16 +748,21 @@ void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame
   metrics_.prefetched_rows += *rows;
 }
 
-void Engine::OnWatermarks(const ReceivedFrame& frame) {
+void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
   const size_t count =
       std::min<size_t>(frame.header().row_count, frame.payload().size() / sizeof(wire::WatermarkEntry));
   const auto* entries = reinterpret_cast<const wire::WatermarkEntry*>(frame.payload().data());
   for (size_t i = 0; i < count; ++i) {
+    link.set_fast_rows_bytes(entries[i].fast_rows_bytes);
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
       return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
     });
     if (sequence == nullptr) continue;
     sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    if (sequence->state == State::kDecoding) {
+      sequence->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
+    }
+    sequence->loaded_rows = entries[i].loaded_rows;
     HandOverIfStored(*sequence);
   }
 }

@@ -66,7 +66,7 @@ class Engine {
   void Loop();
   bool RunOnEngine(std::function<void()> work);
   void OnFrame(Channel& channel, ReceivedFrame frame);
-  void OnWatermarks(const ReceivedFrame& frame);
+  void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);

@@ -79,7 +79,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                        .memory_bytes = backend.memory_plan().prefill_bytes,
                                        .hidden_size = static_cast<uint32_t>(config.hidden_size)},
                            .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
-                           .age_bound = scheduling.age_bound};
+                           .age_bound = scheduling.age_bound,
+                           .working_set_control = scheduling.working_set_control};
   if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
   engine_options.max_inject_tokens = scheduling.max_inject_tokens;
   engine_options.tpot_target = scheduling.tpot_target;

@@ -28,6 +28,7 @@ struct SchedulingOptions {
   uint32_t max_inject_tokens = 0;            // 0 = as many as a prefill chunk
   std::chrono::microseconds tpot_target{0};  // 0 = none
   std::chrono::microseconds age_bound{30'000'000};  // 0 = none
+  bool working_set_control = true;
 };
 
 struct InferenceRankOptions {

@@ -26,6 +26,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
   std::atomic<uint64_t> waiting_sequences{0};
+  std::atomic<uint64_t> parked_sequences{0};        // that decode, but take no steps for want of fast memory
+  std::atomic<uint64_t> fast_working_set_bytes{0};  // of those that take steps, on their cache ranks
   std::atomic<uint64_t> working_set_rows{
       0};  // rows that running sequences can hold resident, over all layers and kv heads
   std::atomic<uint64_t> slot_pages_used{0};

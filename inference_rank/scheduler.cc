@@ -14,28 +14,50 @@ bool Decodes(const Sequence& sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(const Limits& limits, const KvLayout& layout) : limits_(limits), layout_(layout) {
+Scheduler::Scheduler(const Limits& limits, const KvLayout& layout)
+    : limits_(limits), layout_(layout), working_sets_(limits.age_bound) {
   WINNOW_CHECK(limits.max_batch_tokens >= 2 && limits.prefill_chunk_tokens > 0);
 }
 
 void Scheduler::Enqueue(std::unique_ptr<Sequence> sequence, Time now) {
   sequence->arrival = next_arrival_++;
   sequence->waiting_since = now;
+  shares_.Arrive(sequence->tenant, sequence->tenant_weight, now);
   waiting_.push_back(std::move(sequence));
 }
 
+bool Scheduler::Before(const Sequence& a, const Sequence& b, Time now) const {
+  const bool a_past = IsPast(a.waiting_since, now), b_past = IsPast(b.waiting_since, now);
+  if (a_past != b_past) return a_past;
+  if (a_past) return std::tie(a.waiting_since, a.arrival) < std::tie(b.waiting_since, b.arrival);
+  if (a.priority != b.priority) return a.priority > b.priority;
+  return a.arrival < b.arrival;
+}
+
+bool Scheduler::TenantBefore(const Sequence& a, const Sequence& b, Time now) const {
+  const auto starves = [&](const Sequence& sequence) {
+    return IsPast(sequence.waiting_since, now) && IsPast(shares_.last_admitted(sequence.tenant), now);
+  };
+  const bool a_starves = starves(a), b_starves = starves(b);
+  if (a_starves != b_starves) return a_starves;
+  if (a_starves) return std::tie(a.waiting_since, a.arrival) < std::tie(b.waiting_since, b.arrival);
+  if (a.priority != b.priority) return a.priority > b.priority;
+  const double a_served = shares_.served(a.tenant), b_served = shares_.served(b.tenant);
+  return a_served != b_served ? a_served < b_served : a.arrival < b.arrival;
+}
+
 Scheduler::List::iterator Scheduler::Head(Time now) {
-  const auto head = std::min_element(waiting_.begin(), waiting_.end(), [&](const auto& a, const auto& b) {
-    const bool a_waits = a->state == Sequence::State::kWaiting, b_waits = b->state == Sequence::State::kWaiting;
-    if (a_waits != b_waits) return a_waits;
-    const bool a_past = IsPast(a->waiting_since, now), b_past = IsPast(b->waiting_since, now);
-    if (a_past != b_past) return a_past;
-    if (a_past) return std::tie(a->waiting_since, a->arrival) < std::tie(b->waiting_since, b->arrival);
-    if (a->priority != b->priority) return a->priority > b->priority;
-    return a->arrival < b->arrival;
-  });
-  // The others wait for something else than their turn.
-  return head != waiting_.end() && (*head)->state == Sequence::State::kWaiting ? head : waiting_.end();
+  heads_.clear();
+  for (auto entry = waiting_.begin(); entry != waiting_.end(); ++entry) {
+    if ((*entry)->state != Sequence::State::kWaiting) continue;  // it waits for something else than its turn
+    const auto [first, is_new] = heads_.emplace((*entry)->tenant, entry);
+    if (!is_new && Before(**entry, **first->second, now)) first->second = entry;
+  }
+  auto head = waiting_.end();
+  for (const auto& [tenant, first] : heads_) {
+    if (head == waiting_.end() || TenantBefore(**first, **head, now)) head = first;
+  }
+  return head;
 }
 
 Sequence* Scheduler::Admit(const Free& free, Time now) {
@@ -45,9 +67,17 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   if (PagesNeeded(sequence) > free.slot_pages || PrefillBytesNeeded(sequence) > free.prefill_bytes) return nullptr;
   // Rows under way to the cache rank would belong to an attachment that is over.
   if (sequence.resumes && sequence.watermark < sequence.next_position && sequence.failure.ok()) return nullptr;
-  sequence.admitted_past_age_bound = IsPast(sequence.waiting_since, now);
-  sequence.running_since = now;
+  const bool past = IsPast(sequence.waiting_since, now);
+  if (working_sets_.IsFull(sequence.cache_rank.address())) {
+    if (!past || !IsPast(last_forced_, now)) return nullptr;
+    last_forced_ = now;
+  }
+  sequence.admitted_past_age_bound = past;
+  sequence.running_since = sequence.turn_since = now;
   sequence.last_chunk = now;
+  sequence.share_tag = shares_.served(sequence.tenant);
+  shares_.Admitted(sequence.tenant, now);
+  if (!sequence.attach && !sequence.resumes) shares_.Charge(sequence.tenant, sequence.prompt_tokens());
   running_.push_back(std::move(*head));
   waiting_.erase(head);
   return running_.back().get();
@@ -92,6 +122,7 @@ void Scheduler::Preempt(Sequence& sequence, Time now) {
   WINNOW_CHECK(found != running_.end());
   sequence.state = Sequence::State::kWaiting;
   sequence.resumes = true;
+  sequence.parked_since.reset();
   sequence.waiting_since = now;
   waiting_.push_back(std::move(*found));
   running_.erase(found);
@@ -100,8 +131,14 @@ void Scheduler::Preempt(Sequence& sequence, Time now) {
 Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
   rows_.clear();
   for (const auto& sequence : running_) {
-    if (Decodes(*sequence) && sequence->ready_to_decode()) rows_.push_back(sequence.get());
+    if (Decodes(*sequence)) rows_.push_back(sequence.get());
   }
+  if (limits_.working_set_control) {
+    const size_t decoding = rows_.size();
+    working_sets_.TakeTurns(rows_, now);
+    num_parked_ = decoding - rows_.size();
+  }
+  std::erase_if(rows_, [](const Sequence* sequence) { return !sequence->ready_to_decode(); });
   const bool prefills = NextPrefill(now) != nullptr;
   uint32_t inject = prefills ? std::min(max_inject_tokens, limits_.prefill_chunk_tokens) : 0;
   if (prefills && (rows_.empty() || now - last_prefill_ >= limits_.prefill_patience)) {
@@ -114,7 +151,10 @@ Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
                      [](const Sequence* a, const Sequence* b) { return a->last_turn < b->last_turn; });
     rows_.resize(most_rows);
   }
-  for (Sequence* sequence : rows_) sequence->last_turn = next_turn_++;
+  for (Sequence* sequence : rows_) {
+    sequence->last_turn = next_turn_++;
+    shares_.Charge(sequence->tenant, FairShare::kGeneratedTokenCost);
+  }
   std::stable_sort(rows_.begin(), rows_.end(), [](const Sequence* a, const Sequence* b) {
     if (a->link != b->link) return std::less<>()(a->link.get(), b->link.get());
     return a->arrival < b->arrival;
@@ -130,7 +170,8 @@ Sequence* Scheduler::NextPrefill(Time now) const {
     const bool a_past = IsPast(a.last_chunk, now), b_past = IsPast(b.last_chunk, now);
     if (a_past != b_past) return a_past;
     if (a_past) return a.last_chunk < b.last_chunk;
-    return a.priority != b.priority ? a.priority > b.priority : a.arrival < b.arrival;
+    if (a.priority != b.priority) return a.priority > b.priority;
+    return std::tie(a.share_tag, a.arrival) < std::tie(b.share_tag, b.arrival);
   };
   for (const auto& sequence : running_) {
     if (sequence->state != Sequence::State::kPrefilling || !sequence->failure.ok()) continue;
@@ -146,6 +187,7 @@ std::unique_ptr<Sequence> Scheduler::Remove(const Sequence* sequence) {
     if (found == list->end()) continue;
     std::unique_ptr<Sequence> taken = std::move(*found);
     list->erase(found);
+    shares_.Leave(taken->tenant);
     return taken;
   }
   WINNOW_CHECK(false);

@@ -49,7 +49,7 @@ struct Sequence {
   std::shared_ptr<EventSink> sink;
   v1::Identity cache_rank;
   std::vector<uint32_t> prompt;
-  std::string tenant;  // who may share its prefix
+  std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
   bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
@@ -58,7 +58,8 @@ struct Sequence {
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
-  int32_t priority = 0;  // higher goes first
+  int32_t priority = 0;      // higher goes first
+  double tenant_weight = 1;  // > 0
   // See DispatchRequest.Submit. The engine sets fork_of to 0 when the sequence is to be opened on its own after all.
   uint64_t fork_of = 0;
   bool fork_at_current_token = false;
@@ -68,8 +69,15 @@ struct Sequence {
   std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
   std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
   std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  double share_tag = 0;                                 // what its tenant had been served when it was admitted
   uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
   bool admitted_past_age_bound = false;
+  // Of fast memory on its cache rank, which says so after each step; nullopt: it has not decoded.
+  std::optional<uint64_t> working_set_bytes;
+  // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
+  // one.
+  std::optional<std::chrono::steady_clock::time_point> parked_since;
+  std::chrono::steady_clock::time_point turn_since;  // the last time it became one of those that take steps
   bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
   // Engine thread.
@@ -88,6 +96,7 @@ struct Sequence {
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
+  uint64_t loaded_rows = 0;                 // from the cache rank's large tier, since it was opened
 
   // Of a sequence that others fork: while it is held it neither decodes nor leaves.
   uint32_t followers_due = 0;        // that are to come
@@ -96,8 +105,8 @@ struct Sequence {
   uint32_t forks_under_way = 0;
   bool held() const { return forks_under_way > 0 || !prompt_logits.empty(); }
   // Of a sequence that begins as a fork.
-  bool holds_source = false;           // counts among its source's forks_under_way
-  bool forked = false;                 // and has not been admitted since
+  bool holds_source = false;             // counts among its source's forks_under_way
+  bool forked = false;                   // and has not been admitted since
   std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
 
   // Statistics.
@@ -114,6 +123,7 @@ struct Sequence {
   uint64_t streamed_bytes = 0;
   uint64_t prefetched_rows = 0;
   uint32_t decode_steps = 0;
+  uint32_t preempted_count = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
   uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
