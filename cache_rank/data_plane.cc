@@ -139,14 +139,14 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   return Attached{sequence->attach_epoch, restart, sequence->journal};
 }
 
-absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
+absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
                                                  uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
   if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
-  metrics_->sequences_opened.Add(1);
+  metrics_->sequences_forked.Add(1);
   PublishGauges();
-  return fork->attach_epoch;
+  return Forked{fork->attach_epoch, fork->kv.watermark()};
 }
 
 absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch) {

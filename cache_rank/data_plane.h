@@ -69,7 +69,11 @@ class DataPlane {
   };
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position);
   // The fork's working set is the caller's to fill: it sends no Refill.
-  absl::StatusOr<uint32_t> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
+  struct Forked {
+    uint32_t attach_epoch = 0;
+    uint32_t position = 0;
+  };
+  absl::StatusOr<Forked> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
                                         uint32_t max_positions);
   absl::Status ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch);
 

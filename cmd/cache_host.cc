@@ -197,6 +197,11 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
   counter("winnow_scored_key_bytes_total", "Bytes of keys and page bounds that selections and their measurement read.",
           number(s.scored_key_bytes));
+  counter("winnow_scored_page_bytes_total", "Of winnow_scored_key_bytes_total, bounds and cuboid-means of pages.",
+          number(s.scored_page_bytes));
+  counter("winnow_shared_key_bytes_total",
+          "Bytes of keys that selections did without reading, because samples of the same step share them.",
+          number(s.shared_key_bytes));
   counter("winnow_query_projections_total", "Queries computed here from residuals, one per position and layer.",
           number(s.projections));
   counter("winnow_plans_total", "Step plans received.", number(s.plans));
@@ -211,6 +216,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* events = "What happened to sequences.";
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_opened), with("event", "opened"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_attached), with("event", "attached"));
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_forked), with("event", "forked"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_expired), with("event", "expired"));
 
   const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";

@@ -58,6 +58,15 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                  with("outcome", "preempted"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.resumed_sequences,
                  with("outcome", "resumed"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.forked_sequences,
+                 with("outcome", "forked"));
+  counter("winnow_layered_prompts_total", "Prompts that were prefilled layer by layer.", metrics.layered_prompts);
+  gauge("winnow_layered_kv_peak_bytes", "One layer's KV of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_kv_peak_bytes);
+  gauge("winnow_layered_residual_peak_bytes", "Residuals of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_residual_peak_bytes);
+  counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
+          metrics.forked_tokens);
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
                  with("outcome", "failed"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,

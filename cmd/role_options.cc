@@ -157,15 +157,9 @@ void InferenceProcessOptions::Declare(Fields& fields) {
                  "Threads of the compute team; 0 = one per core. More than cores makes every step slower.", 0, 1024);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
-  fields.Integer(
-      "prefill-chunk", &prefill_chunk,
-      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
-      "512 on a CPU, 2048 on a GPU.",
-      0u, 65536u);
+  prefill.Declare(fields);
   scheduling.Declare(fields);
   DeclareSlotMemory(fields, &slot_memory_bytes);
-  fields.Bytes("prefill-memory", &prefill_memory_bytes,
-               "Memory for the KV of prompts in prefill; 0 = two of the longest.");
   selection.Declare(fields);
   fields.Nested("cache", &cache);
 }
@@ -182,6 +176,24 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
               "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
               "inference "
               "process, so that a crash loses both. auto = ucx.");
+}
+
+void PrefillFlags::Declare(Fields& fields) {
+  fields.Enum("prefill", &mode,
+              {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
+              "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
+              "by layer "
+              "over all of it and keeps one layer's KV and the residual of each token, but begins without what the "
+              "prefix cache "
+              "has. auto = layered where a prompt's KV would not fit --prefill-memory. On a GPU always chunked.");
+  fields.Integer(
+      "prefill-chunk", &chunk,
+      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
+      "512 on a CPU, 2048 on a GPU.",
+      0u, 65536u);
+  fields.Bytes("prefill-memory", &memory_bytes,
+               "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals. 0 = two of "
+               "the longest.");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {

@@ -7,6 +7,7 @@
 #include "common/config/device_choice.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
+#include "inference_rank/prefill_mode.h"
 
 namespace winnow {
 
@@ -81,6 +82,15 @@ struct RouterProcessOptions {
   void Declare(Fields& fields);
 };
 
+// How inference ranks compute prompts.
+struct PrefillFlags {
+  PrefillMode mode = PrefillMode::kAuto;
+  uint32_t chunk = 0;
+  int64_t memory_bytes = 0;
+
+  void Declare(Fields& fields);
+};
+
 // What of a request an inference rank is there for.
 enum class InferenceRole { kPrefill, kDecode, kBoth };
 
@@ -98,10 +108,9 @@ struct InferenceProcessOptions {
   int threads = 0;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
-  uint32_t prefill_chunk = 0;
+  PrefillFlags prefill;
   SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
-  int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
 

@@ -47,6 +47,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareKvDtype(fields, &kv_dtype);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
+  prefill.Declare(fields);
   scheduling.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
@@ -130,6 +131,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.threads = threads > 0 ? threads : std::max(1, UsableCores() / num_inference_ranks());
   options.max_context = max_context;
   options.max_running = max_running;
+  options.prefill = prefill;
   options.scheduling = scheduling;
   options.slot_memory_bytes = slot_memory_bytes;
   options.selection = selection;

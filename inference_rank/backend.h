@@ -43,7 +43,7 @@ struct BackendOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
-  MemoryNeeds needs;
+  MemoryNeeds needs;  // with the prefill mode that was asked for
 };
 
 }  // namespace winnow

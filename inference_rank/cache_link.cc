@@ -118,6 +118,15 @@ absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSeq
   return response;
 }
 
+absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceRequest& request,
+                                                         std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  v1::ForkSequenceResponse response;
+  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->ForkSequence(&context, request, &response), "ForkSequence"));
+  return response;
+}
+
 absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);

@@ -39,6 +39,8 @@ class CacheLink {
                                                 std::chrono::milliseconds timeout);
   absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
                                                     std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
+                                                std::chrono::milliseconds timeout);
   absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
 
   // Engine thread.

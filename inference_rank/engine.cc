@@ -122,6 +122,7 @@ void Engine::Loop() {
       });
     });
     ReapSequences();
+    ServeForks();
     AdmitWaiting();
     const bool worked = !device_failed_ && RunIteration();
     if (DeviceFailed()) ReapSequences();
@@ -176,15 +177,18 @@ void Engine::AdmitWaiting() {
 
 size_t Engine::FreePrefillBytes() const {
   if (options_.prefill_region != nullptr) return options_.prefill_region->largest_free();
-  const size_t limit = options_.limits.prefill_memory_bytes;
+  const size_t limit = options_.limits.prefill.memory_bytes;
   return limit > prefill_bytes_ ? limit - prefill_bytes_ : 0;
 }
 
 absl::Status Engine::TakeArena(Sequence& sequence) {
   PrefillRegion* region = options_.prefill_region;
-  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr
-                                                  ? PrefillArena::CreateIn(*region, layout_, sequence.prompt_tokens())
-                                                  : PrefillArena::Create(layout_, sequence.prompt_tokens()));
+  const PrefillSizing& sizing = options_.limits.prefill;
+  const uint32_t tokens = sequence.prompt_tokens();
+  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr ? PrefillArena::CreateIn(*region, layout_, tokens)
+                                              : sizing.ByLayer(layout_, tokens)
+                                                  ? PrefillArena::CreateForLayers(layout_, tokens, sizing.hidden_size)
+                                                  : PrefillArena::Create(layout_, tokens));
   prefill_bytes_ += arena.bytes();
   sequence.arena.emplace(std::move(arena));
   return absl::OkStatus();
@@ -222,6 +226,7 @@ void Engine::StartOpening(Sequence& sequence) {
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      request.set_begins_empty(sequence.arena->by_layer());
       const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
       if (response.ok()) {
         opened = v1::AttachSequenceResponse();
@@ -262,7 +267,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   sequence.attach_epoch = opened->attach_epoch();
   const bool resumed = std::exchange(sequence.resumes, false);
   if (resumed) {
-    ++metrics_.resumed_sequences;
+    if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
   } else if (sequence.attach) {
     ++metrics_.reattached_sequences;
   }
@@ -275,7 +280,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   if (restart == 0) {
     // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
     if (resumed) {
-      const size_t needed = PrefillArena::BytesNeeded(layout_, sequence.prompt_tokens());
+      const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
       const absl::Status status =
           needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
       sequence.state = State::kWaiting;
@@ -322,6 +327,7 @@ void Engine::BeginHandOver(Sequence& sequence) {
 
 void Engine::HandOverIfStored(Sequence& sequence) {
   if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.held()) return;
   if (sequence.watermark < sequence.prompt_tokens()) return;
   sequence.state = State::kHandedOver;
   ++metrics_.handed_over_sequences;
@@ -364,16 +370,23 @@ bool Engine::RunIteration() {
   return true;
 }
 
+// In token-layers: tokens, each through one layer.
 uint32_t Engine::RunPrefill(uint32_t tokens) {
-  uint32_t done = 0;
-  while (done < tokens && forward_.status().ok()) {
+  const uint64_t layers = layout_.num_layers, planned = tokens * layers;
+  uint64_t done = 0;
+  while (done < planned && forward_.status().ok()) {
     const auto now = SteadyClock::now();
     Sequence* sequence = scheduler_.NextPrefill(now);
     if (sequence == nullptr) break;
     sequence->last_chunk = now;
-    done += RunPrefillChunk(*sequence, tokens - done);
+    if (sequence->arena->by_layer()) {
+      done += RunLayerChunk(*sequence, planned - done);
+    } else {
+      if (planned - done < layers) break;
+      done += RunPrefillChunk(*sequence, static_cast<uint32_t>((planned - done) / layers)) * layers;
+    }
   }
-  return done;
+  return static_cast<uint32_t>((done + layers - 1) / layers);
 }
 
 uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
@@ -381,28 +394,76 @@ uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
   const bool last = first + 1 == sequence.prompt_tokens();
   const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
-  if (last && forward_.DrawsTokens()) {
-    draws_.assign(1, DrawFor(sequence));
-    forward_.PlanDraws(draws_);
-  }
-  prefill_step_.Begin(sequence, count);
+  const bool followed = last && HasFollowers(sequence);
+  if (last) PlanPromptDraw(sequence, followed);
+  prefill_step_.Begin(sequence, first, count);
   const std::span<float> logits = forward_.Prefill({sequence.prompt.data() + first, count}, first, last, prefill_step_);
-  prefill_step_.Finish();
+  sequence.next_position += count;
   if (!forward_.status().ok()) return count;
   ++metrics_.prefill_chunks;
   ++metrics_.progress;
   metrics_.prompt_tokens += count;
+  if (last && sequence.failure.ok()) FinishPrompt(sequence, logits, followed);
+  return count;
+}
+
+uint32_t Engine::RunLayerChunk(Sequence& sequence, uint64_t most) {
+  PrefillArena& arena = *sequence.arena;
+  const int layer = arena.layer;
+  const uint32_t first = arena.layer_position, prompt = sequence.prompt_tokens();
+  const bool last = first + 1 == prompt, last_layer = layer + 1 == layout_.num_layers;
+  const uint64_t longest = std::min<uint64_t>(most, options_.limits.prefill_chunk_tokens);
+  const uint32_t count = last ? 1 : static_cast<uint32_t>(std::min<uint64_t>(longest, prompt - 1 - first));
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, static_cast<uint16_t>(layer), 0, 1);
+  if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, arena.hidden(first));
+  prefill_step_.Begin(sequence, first, count);
+  forward_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+  if (!forward_.status().ok()) return count;
+  ++metrics_.prefill_chunks;
+  ++metrics_.progress;
+  if (last_layer) {
+    metrics_.prompt_tokens += count;
+    sequence.next_position += count;
+  }
+  arena.layer_position += count;
   if (!last || !sequence.failure.ok()) return count;
+  if (sequence.working_set.has_value()) LoadPromptLayer(layout_, arena, layer, sequence);
+  if (!last_layer) {
+    ++arena.layer;
+    arena.layer_position = 0;
+    return count;
+  }
+  const size_t residual_bytes = arena.bytes() - arena.layer_kv_bytes();
+  metrics_.layered_prompts += 1;
+  metrics_.layered_kv_peak_bytes = std::max<uint64_t>(metrics_.layered_kv_peak_bytes, arena.layer_kv_bytes());
+  metrics_.layered_residual_peak_bytes = std::max<uint64_t>(metrics_.layered_residual_peak_bytes, residual_bytes);
+  if (options_.on_prefilled_by_layer) options_.on_prefilled_by_layer(prompt, arena.layer_kv_bytes(), residual_bytes);
+  const bool followed = HasFollowers(sequence);
+  PlanPromptDraw(sequence, followed);
+  FinishPrompt(sequence, forward_.PromptLogits(arena.hidden(first)), followed);
+  return count;
+}
+
+void Engine::PlanPromptDraw(Sequence& sequence, bool followed) {
+  if (!forward_.DrawsTokens()) return;
+  draws_.assign(1, followed ? std::nullopt : DrawFor(sequence));
+  forward_.PlanDraws(draws_);
+}
+
+void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed) {
+  if (followed) {
+    sequence.prompt_logits.assign(logits.begin(), logits.end());
+    sequence.prompt_end = SteadyClock::now();
+  }
   if (sequence.hand_over) {
     BeginHandOver(sequence);
   } else {
-    LoadPrompt(layout_, *sequence.arena, sequence);
+    if (!sequence.arena->by_layer()) LoadPrompt(layout_, *sequence.arena, sequence);
     GiveBackArena(sequence);
     BecomeDecoding(sequence, sequence.prompt_tokens());
   }
   if (sequence.generated.empty()) TakeToken(sequence, 0, logits);
   HandOverIfStored(sequence);
-  return count;
 }
 
 bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
@@ -447,7 +508,7 @@ std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
 void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
   uint32_t id = 0;
-  if (forward_.DrawsTokens() && draws_[row].has_value()) {
+  if (row >= 0 && forward_.DrawsTokens() && draws_[row].has_value()) {
     id = forward_.drawn_token(row);
   } else {
     if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
@@ -457,14 +518,14 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
 
-  v1::DispatchResponse event;
-  event.set_request_id(sequence.request_id);
-  event.mutable_tokens()->set_first_index(index);
-  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
-  v1::Token* token = event.mutable_tokens()->add_tokens();
-  token->set_id(id);
-  if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
-  sequence.sink->Send(std::move(event));
+  v1::Token token;
+  token.set_id(id);
+  if (sequence.top_logprobs.has_value()) {
+    FillLogprobs(logits_copy_, *sequence.top_logprobs, &token);
+    sequence.with_logprobs.resize(index);
+    sequence.with_logprobs.push_back(token);
+  }
+  ReportTokens(sequence, index, {&token, 1});
 
   const auto& eos = options_.eos_token_ids;
   const auto& stops = sequence.stopping.stop_token_ids();
@@ -478,6 +539,15 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     BeginHandOver(sequence);
     HandOverIfStored(sequence);
   }
+}
+
+void Engine::ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_tokens()->set_first_index(first_index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
+  event.mutable_tokens()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  sequence.sink->Send(std::move(event));
 }
 
 v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
@@ -538,6 +608,8 @@ void Engine::ReapSequences() {
   const auto now = std::chrono::system_clock::now();
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.state == State::kOpening && !stopping_) return;
+    // Its output has ended, but its rows are wanted.
+    if (sequence.held() && sequence.cancelled && sequence.failure.ok() && !stopping_) return;
     if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
       sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
     }
@@ -561,6 +633,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
   // by the attach.

@@ -41,6 +41,9 @@ struct InferenceRankOptions {
   uint32_t max_context_tokens = 0;  // 0 = the model's
   uint32_t max_running = 64;
   uint32_t prefill_chunk_tokens = 0;  // 0 = 512 on a CPU, 2048 on a GPU
+  PrefillMode prefill_mode = PrefillMode::kAuto;
+  // Called after a prompt that was prefilled layer by layer; see Engine::Options.
+  std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
   SchedulingOptions scheduling;
   size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
   size_t prefill_memory_bytes = 0;  // 0 = automatic
