@@ -14,7 +14,11 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& opti
   if (projection != nullptr) {
     WINNOW_RETURN_IF_ERROR(projection->CheckShape(layout.num_layers, layout.num_query_heads, layout.head_dim));
   }
-  WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout));
+  std::unique_ptr<RowTiers> tiers;
+  if (options.tiers.fast.memory_bytes > 0) {
+    WINNOW_ASSIGN_OR_RETURN(tiers, RowTiers::Create(options.tiers, shape.layout, kernels, executor));
+  }
+  WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout, std::move(tiers)));
   std::unique_ptr<BatchSelector> batch_selector;
   if (options.new_batch_selector != nullptr) {
     WINNOW_ASSIGN_OR_RETURN(batch_selector, options.new_batch_selector(shape));
@@ -32,7 +36,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
-      streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
+      streamer_(options.streamer, shape_.layout, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
@@ -65,7 +69,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   if (found == links_.end()) return;
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
-  metrics_->queued_frames.Add(-link->outgoing.size());
+  metrics_->queued_frames.Add(-link->queued());
   store_.DetachChannel(link_id, std::chrono::steady_clock::now());
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);
@@ -161,12 +165,16 @@ void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
 bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
-  return selector_.RunOnce(links_) || prefetcher_.RunOnce(links_);
+  if (selector_.RunOnce(links_) || prefetcher_.RunOnce(links_)) return true;
+  for (const auto& [id, link] : links_) {
+    if (!link->bulk.empty() && !link->bulk_waits && link->failure.ok()) return true;  // the next Pump goes on with it
+  }
+  return pool_->tiers() != nullptr && pool_->tiers()->Flush();
 }
 
 bool DataPlane::HasBacklog() const {
   for (const auto& [id, link] : links_) {
-    if (!link->outgoing.empty()) return true;
+    if (link->queued() > 0) return true;
   }
   return false;
 }
@@ -195,6 +203,28 @@ void DataPlane::PublishGauges() {
   metrics_->prefix_blocks.Set(prefixes.blocks());
   metrics_->prefix_evictions.Set(prefixes.evicted_units());
   metrics_->blocks_reserved.Set(pool_->reserved());
+  if (pool_->tiers() != nullptr) PublishTiers();
+}
+
+void DataPlane::PublishTiers() {
+  const RowTiers& tiers = *pool_->tiers();
+  const FastTier& fast = tiers.fast();
+  metrics_->fast_bytes.Set(fast.capacity_bytes() + tiers.staging_bytes());
+  metrics_->fast_staging_bytes.Set(tiers.staging_bytes());
+  metrics_->fast_index_bytes.Set(fast.index_bytes());
+  metrics_->fast_reserved_bytes.Set(fast.reserved_bytes());
+  metrics_->fast_copied_bytes.Set(fast.copied_bytes());
+  metrics_->tier_blocks_loaded.Set(fast.counts().blocks_loaded);
+  metrics_->tier_blocks_evicted.Set(fast.counts().blocks_evicted);
+  const RowTiers::Counts& counts = tiers.counts();
+  metrics_->tier_hit_rows.Set(counts.hit_rows);
+  metrics_->tier_missed_rows.Set(counts.missed_rows);
+  metrics_->tier_loaded_rows.Set(counts.loaded_rows);
+  metrics_->tier_gathers.Set(counts.gathers);
+  metrics_->tier_gather_seconds.Set(counts.gather_seconds);
+  metrics_->tier_scattered_rows.Set(counts.scattered_rows);
+  metrics_->tier_scatters.Set(counts.scatters);
+  metrics_->tier_scatter_seconds.Set(counts.scatter_seconds);
 }
 
 }  // namespace winnow

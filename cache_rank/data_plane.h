@@ -24,6 +24,8 @@ class DataPlane {
  public:
   struct Options {
     size_t memory_bytes = size_t{1} << 30;
+    // Of the fast tier, beside memory_bytes; 0: there is one tier.
+    RowTiers::Options tiers = {};
     std::chrono::milliseconds detach_ttl{60000};
     // Most memory for prefixes that no sequence uses; they give way to sequences. 0: prefixes are not kept.
     size_t idle_prefix_bytes = size_t{1} << 62;
@@ -43,6 +45,7 @@ class DataPlane {
 
   const ServedShape& shape() const { return shape_; }
   const KvBlockPool& blocks() const { return *pool_; }
+  const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
   const SequenceStore& store() const { return store_; }
 
   // Takes over a connected channel. `on_closed` is called once, from Tick or CloseLink, when the link ends for a reason
@@ -84,6 +87,7 @@ class DataPlane {
             const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
   void PublishGauges();
+  void PublishTiers();
 
   // Constant after construction.
   const ServedShape shape_;

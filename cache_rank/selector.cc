@@ -265,6 +265,8 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   delta.members = head.members;
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
+  const RowTiers* tiers = store_->tiers();
+  head.working_set.Record(delta.streamed_positions, tiers == nullptr ? 1 : tiers->admit_rows());
   // Masses of judged positions went with their verdicts.
   if (WaitsForVerdict(spec)) previous = {};
   delta.captured_mass = previous.mass;
@@ -303,6 +305,9 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     Selector* selector;
     bool score;
   } context{this, score};
+  for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
+    if (rows_[i].judges) rows_[i].sequence->kv.SettleRows(layer_);
+  }
   const auto start = std::chrono::steady_clock::now();
   if (score && !judges_only_ && elsewhere_ != nullptr) SelectElsewhere();
   kernels_->parallel_for(

@@ -61,8 +61,10 @@ class SequenceStore {
   // The sequence if it is attached to `channel` with this epoch, else null.
   CachedSequence* FindAttached(uint64_t sequence_id, uint32_t attach_epoch, uint32_t channel) const;
 
+  const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
   const PrefixCache& prefixes() const { return prefixes_; }
   size_t active() const { return active_; }
+  size_t CountAttached(uint32_t channel) const;
   size_t detached() const { return sequences_.size() - active_; }
 
  private:

@@ -22,20 +22,24 @@ double Gib(int64_t bytes) {
   return static_cast<double>(bytes) / 1073741824.0;
 }
 
-// Memory for KV blocks, beside the weights that queries are projected with.
+// Memory for KV blocks, beside a fast tier and the weights that queries are projected with.
 absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_bytes) {
   const int64_t free_bytes = FreeMemoryBytes();
-  const int64_t left = std::max<int64_t>(free_bytes - weight_bytes, 0);
+  const int64_t left = std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes, 0);
   const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
                                                   : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
   if (wanted > left) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free, %.2f GiB of them for query projections; "
-        "lower --memory (or --cache-memory of `winnow up`)",
-        Gib(wanted), Gib(free_bytes), Gib(weight_bytes)));
+        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free, %.2f GiB of them for the fast tier and "
+        "%.2f GiB for query projections; lower --memory (or --cache-memory of `winnow up`)",
+        Gib(wanted), Gib(free_bytes), Gib(options.fast_memory_bytes), Gib(weight_bytes)));
   }
-  spdlog::info("memory plan: {:.2f} GiB for KV blocks + {:.2f} GiB for query projections of {:.2f} GiB free",
-               Gib(wanted), Gib(weight_bytes), Gib(free_bytes));
+  if (wanted == 0) return absl::ResourceExhaustedError("no memory is left for KV blocks; lower --fast-memory");
+  spdlog::info(
+      "memory plan: {:.2f} GiB for KV blocks + {:.3f} GiB of fast tier + {:.2f} GiB for query projections of {:.2f} "
+      "GiB "
+      "free",
+      Gib(wanted), Gib(options.fast_memory_bytes), Gib(weight_bytes), Gib(free_bytes));
   return wanted;
 }
 
@@ -53,6 +57,39 @@ absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions
                           DeviceBatchSelector::Create(table, std::move(device), shape.layout, shape.model, selector));
   spdlog::info("rows are selected on GPU {}, {}", options.device.ordinal, name);
   return made;
+}
+
+// Of a rank with two tiers.
+void WriteTiers(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  auto number = [](uint64_t value) { return static_cast<double>(value); };
+  const char* capacity = "Memory for KV, by tier.";
+  const uint64_t large_used = (s.blocks_used + s.prefix_idle_blocks) * s.block_bytes;
+  writer.Gauge("winnow_tier_capacity_bytes", capacity, number(s.fast_bytes), {{"tier", "fast"}});
+  writer.Gauge("winnow_tier_capacity_bytes", capacity, number(s.blocks_total * s.block_bytes), {{"tier", "large"}});
+  const char* used =
+      "Memory in use, by tier: index, that promised for index, copies of rows and rows on their way in the fast one, "
+      "all rows in the large one.";
+  const auto gauge = [&](const char* tier, const char* kind, uint64_t bytes) {
+    writer.Gauge("winnow_tier_used_bytes", used, number(bytes), {{"tier", tier}, {"kind", kind}});
+  };
+  gauge("fast", "index", s.fast_index_bytes);
+  gauge("fast", "reserved", s.fast_reserved_bytes);
+  gauge("fast", "rows", s.fast_copied_bytes);
+  gauge("fast", "staging", s.fast_staging_bytes);
+  gauge("large", "rows", large_used);
+  const char* reads = "KV rows read, by whether the fast tier had them.";
+  writer.Counter("winnow_tier_read_rows_total", reads, number(s.tier_hit_rows), {{"result", "hit"}});
+  writer.Counter("winnow_tier_read_rows_total", reads, number(s.tier_missed_rows), {{"result", "miss"}});
+  writer.Counter("winnow_tier_loaded_rows_total", "KV rows read from the large tier, whole blocks included.",
+                 number(s.tier_loaded_rows));
+  writer.Counter("winnow_tier_gathers_total", "Reads in which the fast tier lacked a row.", number(s.tier_gathers));
+  writer.Counter("winnow_tier_gather_seconds_total", "Time of those.", s.tier_gather_seconds);
+  const char* blocks = "Blocks copied to the fast tier, and copies that made room.";
+  writer.Counter("winnow_tier_blocks_total", blocks, number(s.tier_blocks_loaded), {{"event", "loaded"}});
+  writer.Counter("winnow_tier_blocks_total", blocks, number(s.tier_blocks_evicted), {{"event", "evicted"}});
+  writer.Counter("winnow_tier_written_rows_total", "KV rows written to the large tier.", number(s.tier_scattered_rows));
+  writer.Counter("winnow_tier_writes_total", "Scatters that wrote them.", number(s.tier_scatters));
+  writer.Counter("winnow_tier_write_seconds_total", "Time of those.", s.tier_scatter_seconds);
 }
 
 }  // namespace
@@ -74,6 +111,7 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   rank.identity = identity;
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
+  rank.data_plane.tiers.fast.memory_bytes = static_cast<size_t>(options.fast_memory_bytes);
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
   const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory_bytes;
   rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
@@ -133,6 +171,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
           number(s.prefix_lookup_tokens));
   counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were there.", number(s.prefix_cached_tokens));
   counter("winnow_prefix_cache_evictions_total", "Units of 32 positions that gave way.", number(s.prefix_evictions));
+  if (s.fast_bytes > 0) WriteTiers(s, writer);
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));
   writer.Gauge("winnow_channels", "Open data-plane channels.", number(s.channels));
   writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", number(s.queued_frames));

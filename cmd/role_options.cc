@@ -68,6 +68,31 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   return spec;
 }
 
+void SchedulingFlags::Declare(Fields& fields) {
+  fields.Integer(
+      "max-batch-tokens", &max_batch_tokens,
+      "The most decode rows and prompt tokens that an iteration computes together. Rows beyond it take turns, and "
+      "a quarter of it is kept for prompts that wait. 0 = no limit beside --max-running and prefill chunks.",
+      0u, 1u << 20);
+  fields.Integer("max-inject-tokens", &max_inject_tokens,
+                 "The most prompt tokens that an iteration computes beside running answers: fewer let them stream more "
+                 "evenly, more let new ones start sooner. 0 = as many as a prefill chunk.",
+                 0u, 65536u);
+  fields.Duration(
+      "tpot-target", &tpot_target,
+      "Time between the tokens of an answer that prompts beside it must respect, for example 50ms: injected "
+      "tokens are found from it, up to --max-inject-tokens, by measuring steps. A prompt gets a chunk each "
+      "second even where none fit. 0s = none.");
+  fields.Duration("age-bound", &age_bound,
+                  "A sequence that has waited for so long goes before all others, and may take the place of one that "
+                  "has run for so long, which resumes later with the same output. 0s = never.");
+  fields.Bool(
+      "working-set-control", &working_set_control,
+      "Decode as many sequences at once as have room for what their selections read in the fast memory of their "
+      "cache ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at "
+      "once.");
+}
+
 void CacheOptions::Declare(Fields& fields) {
   fields.Text("model", &model,
               "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
@@ -77,6 +102,7 @@ void CacheOptions::Declare(Fields& fields) {
       "memory", &memory_bytes,
       "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "
       "available.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
@@ -136,8 +162,8 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
       "512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
-  fields.Bytes("slot-memory", &slot_memory_bytes,
-               "Memory for resident KV rows; 0 = what the running sequences can need.");
+  scheduling.Declare(fields);
+  DeclareSlotMemory(fields, &slot_memory_bytes);
   fields.Bytes("prefill-memory", &prefill_memory_bytes,
                "Memory for the KV of prompts in prefill; 0 = two of the longest.");
   selection.Declare(fields);
@@ -212,6 +238,18 @@ void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_byte
   fields.Bytes("prefix-cache-memory", memory_bytes,
                "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
                "way to requests in any case. 0 = all of it.");
+}
+
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes(
+      "fast-memory", memory_bytes,
+      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
+      "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
+      "tier.");
+}
+
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

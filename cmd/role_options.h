@@ -38,6 +38,17 @@ struct SelectionOptions {
   absl::StatusOr<SelectionSpec> Resolve() const;
 };
 
+// How an inference rank fills its iterations.
+struct SchedulingFlags {
+  uint32_t max_batch_tokens = 0;
+  uint32_t max_inject_tokens = 0;
+  std::chrono::microseconds tpot_target{0};
+  std::chrono::microseconds age_bound{30'000'000};
+  bool working_set_control = true;
+
+  void Declare(Fields& fields);
+};
+
 enum class TransportKind { kAuto, kInproc, kUcx };
 
 // Memory and threads of a cache rank, alone or hosted.
@@ -45,6 +56,7 @@ struct CacheOptions {
   std::string model;
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
   bool prefix_cache = true;
@@ -87,6 +99,7 @@ struct InferenceProcessOptions {
   uint32_t max_context = 0;
   uint32_t max_running = 64;
   uint32_t prefill_chunk = 0;
+  SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
   int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;
@@ -114,6 +127,8 @@ void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // `threads`, or for 0 the cores that this process may use.

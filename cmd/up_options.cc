@@ -47,10 +47,13 @@ void UpOptions::Declare(Fields& fields) {
   DeclareKvDtype(fields, &kv_dtype);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
+  scheduling.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
+  DeclareSlotMemory(fields, &slot_memory_bytes);
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
@@ -127,6 +130,8 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.threads = threads > 0 ? threads : std::max(1, UsableCores() / num_inference_ranks());
   options.max_context = max_context;
   options.max_running = max_running;
+  options.scheduling = scheduling;
+  options.slot_memory_bytes = slot_memory_bytes;
   options.selection = selection;
   options.cache = CacheRank(index, router).cache;
   if (hosts_cache()) options.cache.threads = options.threads;
@@ -142,6 +147,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.router = router;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
+  options.cache.fast_memory_bytes = fast_memory_bytes;
   options.cache.prefix_cache = prefix_cache;
   options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
   options.cache.device = cache_device;

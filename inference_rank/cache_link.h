@@ -45,6 +45,9 @@ class CacheLink {
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
   Channel* channel() const { return channel_.get(); }
   void MarkDead();
+  // As of the newest watermark (wire::WatermarkEntry); wire::kOneTier before the first.
+  uint64_t fast_rows_bytes() const { return fast_rows_bytes_; }
+  void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
 
  private:
   friend class ExchangeStream;
@@ -61,6 +64,7 @@ class CacheLink {
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.
   std::unique_ptr<Channel> channel_;
+  uint64_t fast_rows_bytes_ = wire::kOneTier;
   // Any thread.
   std::atomic<bool> alive_{true};
 };

@@ -12,6 +12,7 @@ namespace winnow {
 namespace {
 
 using State = Sequence::State;
+using SteadyClock = std::chrono::steady_clock;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 
@@ -40,7 +41,13 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
-      prefill_step_(*transport_, layout, options_.waits) {
+      prefill_step_(*transport_, layout, options_.waits),
+      max_inject_tokens_(options_.max_inject_tokens == 0
+                             ? options_.limits.prefill_chunk_tokens
+                             : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {
+  if (options_.tpot_target.count() > 0) {
+    inject_controller_.emplace(static_cast<double>(options_.tpot_target.count()), max_inject_tokens_);
+  }
   metrics_.slot_pages_total = slots_.num_pages();
 }
 
@@ -72,7 +79,7 @@ void Engine::Submit(std::unique_ptr<Sequence> sequence) {
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
   const bool accepted = mailbox_.Put([this, shared] {
     if ((*shared)->attach) ForgetHandedOver((*shared)->sequence_id);
-    scheduler_.Enqueue(std::move(*shared));
+    scheduler_.Enqueue(std::move(*shared), SteadyClock::now());
   });
   if (accepted) return;
   v1::DispatchResponse event;
@@ -116,11 +123,10 @@ void Engine::Loop() {
     });
     ReapSequences();
     AdmitWaiting();
-    const bool prefilled = !device_failed_ && RunPrefillChunk();
-    const bool decoded = !device_failed_ && RunDecodeStep();
+    const bool worked = !device_failed_ && RunIteration();
     if (DeviceFailed()) ReapSequences();
     UpdateGauges();
-    if (prefilled || decoded) {
+    if (worked) {
       transport_->Progress();
       continue;
     }
@@ -134,8 +140,15 @@ void Engine::Loop() {
 
 void Engine::AdmitWaiting() {
   while (true) {
-    Sequence* sequence = scheduler_.Admit({.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()});
-    if (sequence == nullptr) break;
+    const Scheduler::Free free{.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()};
+    const auto now = SteadyClock::now();
+    Sequence* sequence = scheduler_.Admit(free, now);
+    if (sequence == nullptr) {
+      const std::span<Sequence* const> victims = scheduler_.ChooseVictims(free, now);
+      if (victims.empty()) break;
+      for (Sequence* victim : victims) Preempt(*victim);
+      continue;
+    }
     if (sequence->needs_slots()) {
       absl::StatusOr<WorkingSet> set =
           WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
@@ -145,13 +158,12 @@ void Engine::AdmitWaiting() {
       }
       sequence->working_set.emplace(*std::move(set));
     }
-    absl::StatusOr<PrefillArena> arena = NewArena(sequence->prompt_tokens());
-    if (!arena.ok()) {
-      sequence->Fail(arena.status(), false);
-      continue;
+    if (!sequence->resumes) {
+      if (const absl::Status status = TakeArena(*sequence); !status.ok()) {
+        sequence->Fail(status, false);
+        continue;
+      }
     }
-    prefill_bytes_ += arena->bytes();
-    sequence->arena.emplace(*std::move(arena));
     StartOpening(*sequence);
     reopen_.push_back({sequence, {}, std::chrono::steady_clock::now() + options_.open_patience});
   }
@@ -168,11 +180,21 @@ size_t Engine::FreePrefillBytes() const {
   return limit > prefill_bytes_ ? limit - prefill_bytes_ : 0;
 }
 
-absl::StatusOr<PrefillArena> Engine::NewArena(uint32_t prompt_tokens) {
-  if (options_.prefill_region != nullptr) {
-    return PrefillArena::CreateIn(*options_.prefill_region, layout_, prompt_tokens);
-  }
-  return PrefillArena::Create(layout_, prompt_tokens);
+absl::Status Engine::TakeArena(Sequence& sequence) {
+  PrefillRegion* region = options_.prefill_region;
+  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr
+                                                  ? PrefillArena::CreateIn(*region, layout_, sequence.prompt_tokens())
+                                                  : PrefillArena::Create(layout_, sequence.prompt_tokens()));
+  prefill_bytes_ += arena.bytes();
+  sequence.arena.emplace(std::move(arena));
+  return absl::OkStatus();
+}
+
+void Engine::Preempt(Sequence& sequence) {
+  ++metrics_.preempted_sequences;
+  ++sequence.preempted_count;
+  sequence.working_set.reset();
+  scheduler_.Preempt(sequence, SteadyClock::now());
 }
 
 // Opens or attaches on a control thread. The sequence stays where it is until OnOpened, whatever happens to it
@@ -184,7 +206,7 @@ void Engine::StartOpening(Sequence& sequence) {
     absl::StatusOr<v1::AttachSequenceResponse> opened = absl::UnknownError("");
     if (!link.ok()) {
       opened = link.status();
-    } else if (sequence.attach) {
+    } else if (sequence.attach || sequence.resumes) {
       v1::AttachSequenceRequest request;
       request.set_channel_id((*link)->channel_id());
       request.set_sequence_id(sequence.sequence_id);
@@ -238,7 +260,12 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   }
   reopen_.erase(entry);
   sequence.attach_epoch = opened->attach_epoch();
-  if (sequence.attach) ++metrics_.reattached_sequences;
+  const bool resumed = std::exchange(sequence.resumes, false);
+  if (resumed) {
+    ++metrics_.resumed_sequences;
+  } else if (sequence.attach) {
+    ++metrics_.reattached_sequences;
+  }
   // Of a new sequence: where its cached prefix ends.
   const uint32_t restart = opened->restart_position();
   sequence.next_position = restart;
@@ -246,10 +273,18 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
   for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
   if (restart == 0) {
+    // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
+    if (resumed) {
+      const size_t needed = PrefillArena::BytesNeeded(layout_, sequence.prompt_tokens());
+      const absl::Status status =
+          needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
+      sequence.state = State::kWaiting;
+      if (!status.ok()) return sequence.Fail(Annotate(status, "the preempted sequence must be prefilled again"), true);
+    }
     sequence.state = State::kPrefilling;
     return;
   }
-  if (sequence.attach) {
+  if (resumed || sequence.attach) {
     if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
       BeginHandOver(sequence);
       return HandOverIfStored(sequence);
@@ -259,6 +294,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   } else if (restart < sequence.prompt_tokens()) {
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
+    scheduler_.CreditCachedTokens(sequence, restart);
     sequence.state = State::kLoadingPrefix;
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
@@ -308,43 +344,72 @@ void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.state = State::kDecoding;
 }
 
-bool Engine::RunPrefillChunk() {
-  Sequence* sequence = scheduler_.NextPrefill();
-  if (sequence == nullptr) return false;
-  const uint32_t first = sequence->next_position;
-  const bool last = first + 1 == sequence->prompt_tokens();
-  const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
-  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
-  if (last && forward_.DrawsTokens()) {
-    draws_.assign(1, DrawFor(*sequence));
-    forward_.PlanDraws(draws_);
-  }
-  prefill_step_.Begin(*sequence, count);
-  const std::span<float> logits =
-      forward_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
-  prefill_step_.Finish();
+bool Engine::RunIteration() {
+  const auto start = SteadyClock::now();
+  const uint32_t most = inject_controller_.has_value() ? inject_controller_->tokens() : max_inject_tokens_;
+  metrics_.max_inject_tokens = most;
+  const Scheduler::Iteration plan = scheduler_.Plan(most, start);
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens);
   if (!forward_.status().ok()) return true;
-  ++metrics_.prefill_chunks;
-  ++metrics_.progress;
-  metrics_.prompt_tokens += count;
-  if (!last || !sequence->failure.ok()) return true;
-  if (sequence->hand_over) {
-    BeginHandOver(*sequence);
-  } else {
-    LoadPrompt(layout_, *sequence->arena, *sequence);
-    GiveBackArena(*sequence);
-    BecomeDecoding(*sequence, sequence->prompt_tokens());
+  if (!RunDecodeStep(plan.rows)) {
+    last_step_.reset();
+    return prefilled > 0;
   }
-  if (sequence->generated.empty()) TakeToken(*sequence, 0, logits);
-  HandOverIfStored(*sequence);
+  metrics_.injected_tokens += prefilled;
+  const auto end = SteadyClock::now();
+  // From token to token: what lies between two steps is part of it.
+  const std::chrono::duration<double, std::micro> taken = end - last_step_.value_or(start);
+  if (inject_controller_.has_value()) inject_controller_->Observe(prefilled, taken.count());
+  last_step_ = end;
   return true;
 }
 
-bool Engine::RunDecodeStep() {
-  const std::span<Sequence* const> decoding = scheduler_.Decoding();
+uint32_t Engine::RunPrefill(uint32_t tokens) {
+  uint32_t done = 0;
+  while (done < tokens && forward_.status().ok()) {
+    const auto now = SteadyClock::now();
+    Sequence* sequence = scheduler_.NextPrefill(now);
+    if (sequence == nullptr) break;
+    sequence->last_chunk = now;
+    done += RunPrefillChunk(*sequence, tokens - done);
+  }
+  return done;
+}
+
+uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
+  const uint32_t first = sequence.next_position;
+  const bool last = first + 1 == sequence.prompt_tokens();
+  const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
+  if (last && forward_.DrawsTokens()) {
+    draws_.assign(1, DrawFor(sequence));
+    forward_.PlanDraws(draws_);
+  }
+  prefill_step_.Begin(sequence, count);
+  const std::span<float> logits = forward_.Prefill({sequence.prompt.data() + first, count}, first, last, prefill_step_);
+  prefill_step_.Finish();
+  if (!forward_.status().ok()) return count;
+  ++metrics_.prefill_chunks;
+  ++metrics_.progress;
+  metrics_.prompt_tokens += count;
+  if (!last || !sequence.failure.ok()) return count;
+  if (sequence.hand_over) {
+    BeginHandOver(sequence);
+  } else {
+    LoadPrompt(layout_, *sequence.arena, sequence);
+    GiveBackArena(sequence);
+    BecomeDecoding(sequence, sequence.prompt_tokens());
+  }
+  if (sequence.generated.empty()) TakeToken(sequence, 0, logits);
+  HandOverIfStored(sequence);
+  return count;
+}
+
+bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
   batch_.clear();
-  for (Sequence* sequence : decoding) {
-    if (sequence->ready_to_decode()) batch_.push_back(sequence);
+  // Prefill makes frames arrive, which can fail a sequence.
+  for (Sequence* sequence : planned) {
+    if (sequence->failure.ok()) batch_.push_back(sequence);
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     const std::span<Sequence* const> rows(batch_.data() + first,
@@ -442,6 +507,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
   }
   stats.set_reattach_count(sequence.attach ? 1 : 0);
+  stats.set_preempted_count(sequence.preempted_count);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
 }
@@ -511,12 +577,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0;
-  uint64_t queued_prompt_tokens = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+    const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
+    if (takes_steps) working_set_bytes += sequence.working_set_bytes.value_or(0);
   });
+  metrics_.parked_sequences = scheduler_.num_parked();
+  metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
   metrics_.working_set_rows = rows;
@@ -551,7 +620,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kWatermark:
-      OnWatermarks(frame);
+      OnWatermarks(*link, frame);
       return;
     default:
       break;
@@ -606,16 +675,21 @@ void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame
   metrics_.prefetched_rows += *rows;
 }
 
-void Engine::OnWatermarks(const ReceivedFrame& frame) {
+void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
   const size_t count =
       std::min<size_t>(frame.header().row_count, frame.payload().size() / sizeof(wire::WatermarkEntry));
   const auto* entries = reinterpret_cast<const wire::WatermarkEntry*>(frame.payload().data());
   for (size_t i = 0; i < count; ++i) {
+    link.set_fast_rows_bytes(entries[i].fast_rows_bytes);
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
       return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
     });
     if (sequence == nullptr) continue;
     sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    if (sequence->state == State::kDecoding) {
+      sequence->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
+    }
+    sequence->loaded_rows = entries[i].loaded_rows;
     HandOverIfStored(*sequence);
   }
 }

@@ -3,12 +3,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
 #include "inference_rank/decode_step.h"
+#include "inference_rank/inject_controller.h"
 #include "inference_rank/link_table.h"
 #include "inference_rank/mailbox.h"
 #include "inference_rank/metrics.h"
@@ -20,8 +22,8 @@
 
 namespace winnow {
 
-// The loop of an inference rank, one thread: take in what has come, admit, run one prefill chunk, run one decode step
-// over everything that decodes, publish tokens. It is the loop to read first.
+// The loop of an inference rank, one thread: take in what has come, admit (and preempt where that makes room), compute
+// the planned prefill tokens, run one decode step over the planned rows, publish tokens. It is the loop to read first.
 //
 // Submit, Cancel and CancelAll may be called from any thread. Every submitted sequence ends in exactly one Finished or
 // Failed event on its sink, unless its sink cancelled it.
@@ -29,7 +31,11 @@ class Engine {
  public:
   struct Options {
     Scheduler::Limits limits;
-    uint32_t prefill_chunk_tokens = 512;
+    // Prefill tokens beside running decodes; 0: as many as a chunk.
+    uint32_t max_inject_tokens = 0;
+    // The time between a stream's tokens that injected prefill tokens must respect, found by InjectController, up to
+    // max_inject_tokens; 0: max_inject_tokens always.
+    std::chrono::microseconds tpot_target{0};
     DataPlaneWaits waits;
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
@@ -57,7 +63,7 @@ class Engine {
   void Loop();
   bool RunOnEngine(std::function<void()> work);
   void OnFrame(Channel& channel, ReceivedFrame frame);
-  void OnWatermarks(const ReceivedFrame& frame);
+  void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
@@ -75,10 +81,17 @@ class Engine {
   void ForgetHandedOver(uint64_t sequence_id);
   void GiveBackArena(Sequence& sequence);
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
-  absl::StatusOr<PrefillArena> NewArena(uint32_t prompt_tokens);
+  absl::Status TakeArena(Sequence& sequence);
   size_t FreePrefillBytes() const;
-  bool RunPrefillChunk();
-  bool RunDecodeStep();
+  // Drops a decoding sequence's working set; Attach brings it back when it is admitted again.
+  void Preempt(Sequence& sequence);
+  // The prompts' next `tokens` tokens; returns how many were computed.
+  uint32_t RunPrefill(uint32_t tokens);
+  // One chunk of at most `most` tokens; returns its length.
+  uint32_t RunPrefillChunk(Sequence& sequence, uint32_t most);
+  bool RunDecodeStep(std::span<Sequence* const> rows);
+  // One planned iteration; false when there was nothing to do.
+  bool RunIteration();
   // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
   // The token of a row of the last Decode or Prefill.
@@ -110,6 +123,9 @@ class Engine {
   Scheduler scheduler_;
   DecodeStep decode_step_;
   PrefillStep prefill_step_;
+  const uint32_t max_inject_tokens_;
+  std::optional<InjectController> inject_controller_;
+  std::optional<std::chrono::steady_clock::time_point> last_step_;  // the end of the last one, if decodes went on since
   uint64_t next_plan_ = 1;
   size_t prefill_bytes_ = 0;
   bool device_failed_ = false;

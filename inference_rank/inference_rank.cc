@@ -69,9 +69,18 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
   Engine::Options engine_options;
+  const SchedulingOptions& scheduling = options.scheduling;
+  if (scheduling.max_batch_tokens == 1) {
+    return absl::InvalidArgumentError("--max-batch-tokens=1 leaves no token for prompts: at least 2");
+  }
   engine_options.limits = {.max_running = options.max_running,
-                           .prefill_memory_bytes = backend.memory_plan().prefill_bytes};
-  engine_options.prefill_chunk_tokens = rank->options_.prefill_chunk_tokens;
+                           .prefill_memory_bytes = backend.memory_plan().prefill_bytes,
+                           .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
+                           .age_bound = scheduling.age_bound,
+                           .working_set_control = scheduling.working_set_control};
+  if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
+  engine_options.max_inject_tokens = scheduling.max_inject_tokens;
+  engine_options.tpot_target = scheduling.tpot_target;
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.prefill_region = backend.prefill_region();

@@ -26,6 +26,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
   std::atomic<uint64_t> waiting_sequences{0};
+  std::atomic<uint64_t> parked_sequences{0};        // that decode, but take no steps for want of fast memory
+  std::atomic<uint64_t> fast_working_set_bytes{0};  // of those that take steps, on their cache ranks
   std::atomic<uint64_t> working_set_rows{
       0};  // rows that running sequences can hold resident, over all layers and kv heads
   std::atomic<uint64_t> slot_pages_used{0};
@@ -40,6 +42,10 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
   std::atomic<uint64_t> partial_wait_us{0};    // and for verdicts, after attention
   std::atomic<uint64_t> reattached_sequences{0};
+  std::atomic<uint64_t> preempted_sequences{0};
+  std::atomic<uint64_t> resumed_sequences{0};
+  std::atomic<uint64_t> injected_tokens{0};    // prompt tokens computed in iterations that decoded, too
+  std::atomic<uint64_t> max_inject_tokens{0};  // of the next iteration
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
   std::atomic<uint64_t> handed_over_sequences{0};

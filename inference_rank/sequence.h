@@ -24,6 +24,7 @@ namespace winnow {
 //
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
+//   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
 //          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
 //
 // With `hand_over` it leaves the middle row after its first token: kHandingOver until the cache rank has every row of
@@ -46,7 +47,7 @@ struct Sequence {
   std::shared_ptr<EventSink> sink;
   v1::Identity cache_rank;
   std::vector<uint32_t> prompt;
-  std::string tenant;  // who may share its prefix
+  std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
   bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
@@ -55,6 +56,24 @@ struct Sequence {
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
+  int32_t priority = 0;      // higher goes first
+  double tenant_weight = 1;  // > 0
+
+  // The scheduler's.
+  uint64_t arrival = 0;                                 // grows from sequence to sequence
+  std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
+  std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
+  std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  double share_tag = 0;                                 // what its tenant had been served when it was admitted
+  uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
+  bool admitted_past_age_bound = false;
+  // Of fast memory on its cache rank, which says so after each step; nullopt: it has not decoded.
+  std::optional<uint64_t> working_set_bytes;
+  // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
+  // one.
+  std::optional<std::chrono::steady_clock::time_point> parked_since;
+  std::chrono::steady_clock::time_point turn_since;  // the last time it became one of those that take steps
+  bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
   // Engine thread.
   State state = State::kWaiting;
@@ -72,6 +91,7 @@ struct Sequence {
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
+  uint64_t loaded_rows = 0;                 // from the cache rank's large tier, since it was opened
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included
@@ -87,6 +107,7 @@ struct Sequence {
   uint64_t streamed_bytes = 0;
   uint64_t prefetched_rows = 0;
   uint32_t decode_steps = 0;
+  uint32_t preempted_count = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
   uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
@@ -96,7 +117,7 @@ struct Sequence {
   // What it has to compute of its prompt, if nothing of it is lost.
   uint32_t queued_prompt_tokens() const {
     if (state == State::kPrefilling || state == State::kLoadingPrefix) return prompt_tokens() - next_position;
-    return !attach && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
+    return !attach && !resumes && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
   }
   // To another rank it leaves nothing but what is on the cache rank, so it needs no slots; except where it may have to
   // decode a prompt's last position.

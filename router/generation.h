@@ -26,6 +26,7 @@ struct GenerationInput {
   bool ignore_eos = false;
   std::optional<uint32_t> top_logprobs;
   SelectionSpec selection;
+  int32_t priority = 0;  // -100 to 100, higher goes first
   std::chrono::system_clock::time_point deadline;
 };
 

@@ -78,6 +78,7 @@ absl::Status CheckGenerationInput(const GenerationInput& input, const ServedMode
   for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
   WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));
+  WINNOW_RETURN_IF_ERROR(CheckRange("priority", input.priority, -RequestLimits::kPriority, RequestLimits::kPriority));
   if (input.stop.size() > RequestLimits::kStopStrings) {
     return FieldError("stop",
                       absl::StrCat("has ", input.stop.size(), " strings, at most ", RequestLimits::kStopStrings));

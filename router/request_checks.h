@@ -22,6 +22,7 @@ struct RequestLimits {
   static constexpr size_t kStopTokenIds = 64;
   static constexpr size_t kLogitBiases = 4096;
   static constexpr size_t kRequestIdBytes = 128;
+  static constexpr int64_t kPriority = 100;  // and down to its negative
 };
 
 // An absent model is the one that is served.

@@ -174,7 +174,8 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .selection = std::move(input.selection),
                        .top_logprobs = input.top_logprobs,
                        .deadline = input.deadline,
-                       .group = input.n > 1 ? next_group_.fetch_add(1) : 0};
+                       .group = input.n > 1 ? next_group_.fetch_add(1) : 0,
+                       .priority = input.priority};
   if (options_.head_profile != nullptr) {
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }

@@ -25,6 +25,7 @@ struct TokenRequest {
   // Requests of the same group (the samples of one prompt) go to the same ranks, where they share the prompt's KV. 0 =
   // none.
   uint64_t group = 0;
+  int32_t priority = 0;  // higher goes first
 };
 
 // Receives what becomes of a TokenRequest. Called from the dispatcher's threads, one call at a time per stream, never

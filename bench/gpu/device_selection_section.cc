@@ -215,7 +215,7 @@ void CheckVariants(GpuContext& gpu) {
 
 void Check(GpuContext& gpu) {
   CheckPresets(gpu);
-  CheckVariants(gpu);
+  if (!gpu.few_small) CheckVariants(gpu);
   CheckSelectGraphs(gpu);
   CheckBatchSelector(gpu);
 }

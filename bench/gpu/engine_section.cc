@@ -413,9 +413,10 @@ absl::Status CheckAll(GpuContext& gpu) {
   }
   WINNOW_ASSIGN_OR_RETURN(const auto engine, DemoEngine::Load(gpu));
   WINNOW_ASSIGN_OR_RETURN(const auto dense, DecodeSlots::Create(gpu.device, engine->DenseShape(), 3));
-  WINNOW_RETURN_IF_ERROR(CheckGolden(gpu, *engine, *dense, cases));
+  if (!gpu.few_small) WINNOW_RETURN_IF_ERROR(CheckGolden(gpu, *engine, *dense, cases));
   WINNOW_RETURN_IF_ERROR(CheckFixedCoversContext(gpu, *engine, *dense, cases[7].prompt));
   WINNOW_RETURN_IF_ERROR(CheckCacheCoversContext(gpu, *engine, *dense, cases[4].prompt));
+  if (gpu.few_small) return absl::OkStatus();
   return CheckTensorParallel(gpu, *engine, *dense, cases[2]);
 }
 

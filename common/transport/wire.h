@@ -18,7 +18,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -149,8 +149,15 @@ struct WatermarkEntry {
   uint64_t sequence_id;
   uint32_t attach_epoch;
   uint32_t watermark;  // rows below are on the cache rank in every layer
+  // For the scheduler. Rows of the blocks that the sequence's last selections read on the cache rank, over all lists;
+  // and rows that were read from the large tier for it since it was opened.
+  uint64_t working_set_rows;
+  uint64_t loaded_rows;
+  // Bytes of rows that the cache rank's fast tier can hold of this channel's sequences; kOneTier without tiers.
+  uint64_t fast_rows_bytes;
 };
-static_assert(sizeof(WatermarkEntry) == 16);
+static_assert(sizeof(WatermarkEntry) == 40);
+inline constexpr uint64_t kOneTier = UINT64_MAX;
 
 // Capacity of the ring of an inference rank: the recent window at its longest, one block that is on its way out,
 // rounded up to whole slot pages. At position p, once its row is written, the ring holds positions (p - RingTokens, p].

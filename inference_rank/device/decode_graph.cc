@@ -235,7 +235,7 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
                                       .timeout_us = options_.wait_timeout_us}});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {
+void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled) {
   const DecodeSlotShape& shape = slots_.shape();
   layers_.Attend(stream, num_rows,
                  {.slot_pool = slots_.slot_pool(),
@@ -245,7 +245,8 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {
                   .lists_per_kv_head = shape.lists_per_kv_head,
                   .pages = slots_.pages(),
                   .selected = slots_.inbox().pool_indices,
-                  .max_count = shape.max_list_rows()});
+                  .max_count = shape.max_list_rows(),
+                  .settled = settled});
 }
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
@@ -263,7 +264,9 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
   if (exchanges) ExchangeRows(stream, layer);
-  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows);
+  // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
+  const bool settled = !exchanges && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows);

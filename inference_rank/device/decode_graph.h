@@ -156,7 +156,7 @@ class DecodeGraph {
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);
-  void Attend(cuda::Stream stream, int layer, int num_rows);
+  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }

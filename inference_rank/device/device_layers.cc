@@ -196,6 +196,7 @@ void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView&
   params.lists = kv.lists;
   params.pages = kv.pages;
   params.selected = kv.selected;
+  params.settled = kv.settled;
   table_.attention->decode_attention(stream, params);
 }
 

@@ -34,6 +34,7 @@ struct DecodeKvView {
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
   uint32_t max_count = 0;  // at most DeviceLayerOptions::max_list_rows
+  bool settled = false;    // as DecodeAttentionParams::settled
 };
 
 // Where attention of a chunk finds K and V by position.

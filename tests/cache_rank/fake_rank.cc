@@ -458,6 +458,8 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
         wire::WatermarkEntry entry;
         std::memcpy(&entry, frame.payload().data() + i * sizeof entry, sizeof entry);
         watermarks[entry.sequence_id] = entry.watermark;
+        working_set_rows[entry.sequence_id] = entry.working_set_rows;
+        fast_rows_bytes = entry.fast_rows_bytes;
       }
       return;
     case wire::FrameType::kFenced:

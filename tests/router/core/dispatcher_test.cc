@@ -131,6 +131,7 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
   Recorder recorder;
   TokenRequest request = Request({4, 5, 6});
   request.top_logprobs = 2;
+  request.priority = -7;
   request.stopping.add_stop_token_ids(9);
   auto stream = Start(request, &recorder);
 
@@ -143,6 +144,7 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
   EXPECT_EQ(submit.stopping().max_tokens(), 100u);
   EXPECT_THAT(submit.stopping().stop_token_ids(), ElementsAre(9));
   EXPECT_EQ(submit.top_logprobs(), 2u);
+  EXPECT_EQ(submit.priority(), -7);
   EXPECT_EQ(submit.selection().predictor(), v1::PREDICTOR_DEPTH);
   EXPECT_NE(submit.sequence_id(), 0u);
   EXPECT_GT(submit.deadline_unix_nanos(), 0u);
