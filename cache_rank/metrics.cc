@@ -69,6 +69,10 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .prefix_evictions = prefix_evictions.get(),
           .prefix_blocks = prefix_blocks.get(),
           .prefix_idle_blocks = prefix_idle_blocks.get(),
+          .lanes = lanes.get(),
+          .lane_plans = lane_plans.get(),
+          .lane_seats = lane_seats.get(),
+          .lane_seats_refused = lane_seats_refused.get(),
           .queued_frames = queued_frames.get(),
           .captured_mass = SnapshotOf(captured_mass),
           .corrected_mass = SnapshotOf(corrected_mass)};

@@ -70,6 +70,10 @@ struct CacheRankSnapshot {
   uint64_t prefix_evictions = 0;                     // units of 32 positions
   uint64_t prefix_blocks = 0;                        // of prompts that are kept, whether or not a sequence uses them
   uint64_t prefix_idle_blocks = 0;                   // of those, the ones that no sequence uses: they give way
+  uint64_t lanes = 0;                                // open
+  uint64_t lane_plans = 0;                           // plans that ran between two GPUs; part of plans
+  uint64_t lane_seats = 0;                           // sequences that were given one
+  uint64_t lane_seats_refused = 0;                   // that go by frames instead
   uint64_t queued_frames = 0;                        // outgoing, waiting for window
   std::vector<CapturedMassSnapshot> captured_mass;   // by layer
   std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
@@ -94,7 +98,8 @@ struct CacheRankMetrics {
       frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
       sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
       blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames, prefix_hits, prefix_lookup_tokens,
-      prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks;
+      prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks, lanes, lane_plans, lane_seats,
+      lane_seats_refused;
   Counter<double> selection_seconds;
 
   static constexpr size_t kMaxLayers = 256;

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -90,12 +91,23 @@ class Engine {
   // One chunk of at most `most` tokens; returns its length.
   uint32_t RunPrefillChunk(Sequence& sequence, uint32_t most);
   bool RunDecodeStep(std::span<Sequence* const> rows);
+  // The rows at the front of batch_, all of one link, that have seats of its lane.
+  void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
+  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
+  void FailLane(CacheLink& link, const absl::Status& why);
+  // Sequences that have begun to decode ask for seats where their links have lanes.
+  void AskForSeats();
+  absl::Status AskForSeat(Sequence& sequence);
+  void OnSeated(Sequence& sequence, const wire::FrameHeader& header);
+  void LeaveLane(Sequence& sequence);
   // One planned iteration; false when there was nothing to do.
   bool RunIteration();
   // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
   // The token of a row of the last Decode or Prefill.
-  void TakeToken(Sequence& sequence, int row, std::span<float> logits);
+  void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
+  // What Decode or Prefill drew for that row.
+  std::optional<uint32_t> Drawn(int row) const;
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   // True once the device has failed; then everything fails over.
   bool DeviceFailed();
@@ -132,6 +144,10 @@ class Engine {
   std::vector<float> logits_copy_;
   std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
+  std::vector<Sequence*> lane_batch_;
+  std::vector<DecodeLane::Row> lane_rows_;
+  // Slots that a lane which has failed may still write to, until when.
+  std::deque<std::pair<std::chrono::steady_clock::time_point, WorkingSet>> quarantine_;
   struct Reopen {
     Sequence* sequence;
     std::chrono::steady_clock::time_point at;

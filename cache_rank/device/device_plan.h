@@ -21,6 +21,7 @@ class DevicePlan {
   struct PeerPools {
     void* slot_pool = nullptr;             // mapped
     std::span<const uint32_t> pool_bases;  // [num_lists] local index of pool index 0
+    std::span<const uint32_t> pool_slots = {};  // [num_lists] at most the store's; empty: as many as those
   };
 
   // `store` outlives the plan. max_rows <= 64.
