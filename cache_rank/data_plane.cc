@@ -188,10 +188,11 @@ bool DataPlane::RunOnce() {
   return selector_.RunOnce(links_) || prefetcher_.RunOnce(links_) || waits_for_gpu;
 }
 
-// True while a lane has plans under way: their ends come without a frame.
+// True while there is work for lanes, or plans are under way whose ends come without a frame.
 bool DataPlane::RunLanes() {
   bool waits = false;
   for (auto& [id, link] : links_) {
+    waits |= link->failure.ok() && frames_.RunSeats(*link);
     if (link->lane == nullptr) continue;
     frames_.TakeLaneRows(*link, /*wait=*/false);
     if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));

@@ -39,8 +39,9 @@ class DeviceLane {
   virtual ~DeviceLane() = default;  // aborts what is under way and waits for its end
   virtual const std::string& address() const = 0;
 
-  // Seats a sequence whose watermark is decoded next and whose pools are empty: `pages` [num_lists][pages_per_list] are
-  // its slot pages there. An error refuses the seat and changes nothing else.
+  // Seats a sequence, once DeviceLanes::Advance has nothing left to do, whose watermark is decoded next and whose pools
+  // are empty: `pages` [num_lists][pages_per_list] are its slot pages there. An error refuses the seat and changes
+  // nothing else.
   virtual absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) = 0;
   // True when the sequence has this seat and decodes `position` next.
   virtual bool Sits(const Row& row) const = 0;
@@ -65,6 +66,8 @@ class DeviceLanes {
   // Rows that were just appended, [num_kv_heads][count][2 * head_dim].
   virtual void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
                       const std::byte* rows) = 0;
+  // Mirrors a part of the rows that were missed, for one turn of the loop. True when nothing is left to do.
+  virtual bool Advance(const CachedSequence& sequence) = 0;
   // The sequence's rows at and above are gone.
   virtual void Truncate(uint64_t sequence_id, uint32_t position) = 0;
   // The sequence of this id has nothing in common with a later one.

@@ -137,18 +137,32 @@ absl::Status FrameHandler::HandleLanePlan(PeerLink& link, const ReceivedFrame& f
 
 absl::Status FrameHandler::HandleSeat(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
-  if (sequence == nullptr) return absl::OkStatus();
-  absl::Status seated = absl::FailedPreconditionError("there is no lane");
-  if (link.lane != nullptr && sequence->kv.watermark() == header.apply_position) {
-    const std::span<const uint32_t> pages(reinterpret_cast<const uint32_t*>(frame.payload().data()),
-                                          frame.payload().size() / sizeof(uint32_t));
-    seated = link.lane->Seat(static_cast<int>(header.row_count), *sequence, pages);
-  }
-  (seated.ok() ? metrics_->lane_seats : metrics_->lane_seats_refused).Add(1);
-  streamer_->SendSeated(link, sequence->id, sequence->attach_epoch, header.row_count, seated.ok());
-  streamer_->Pump(link);
+  if (Holder(link, header.sequence_id, header.attach_epoch) == nullptr) return absl::OkStatus();
+  const auto* pages = reinterpret_cast<const uint32_t*>(frame.payload().data());
+  link.seat_requests.push_back({.sequence_id = header.sequence_id,
+                                .attach_epoch = header.attach_epoch,
+                                .position = header.apply_position,
+                                .seat = header.row_count,
+                                .pages = {pages, pages + frame.payload().size() / sizeof(uint32_t)}});
   return absl::OkStatus();
+}
+
+bool FrameHandler::RunSeats(PeerLink& link) {
+  if (link.seat_requests.empty()) return false;
+  SeatRequest& request = link.seat_requests.front();
+  CachedSequence* sequence = store_->FindAttached(request.sequence_id, request.attach_epoch, link.id);
+  if (sequence != nullptr) {
+    absl::Status seated = absl::FailedPreconditionError("there is no lane");
+    if (link.lane != nullptr && sequence->kv.watermark() == request.position) {
+      if (!lanes_->Advance(*sequence)) return true;
+      seated = link.lane->Seat(static_cast<int>(request.seat), *sequence, request.pages);
+    }
+    (seated.ok() ? metrics_->lane_seats : metrics_->lane_seats_refused).Add(1);
+    streamer_->SendSeated(link, sequence->id, sequence->attach_epoch, request.seat, seated.ok());
+    streamer_->Pump(link);
+  }
+  link.seat_requests.pop_front();
+  return true;
 }
 
 void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {

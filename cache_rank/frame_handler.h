@@ -35,6 +35,8 @@ class FrameHandler {
         lanes_(lanes) {}
 
   void Handle(PeerLink& link, const ReceivedFrame& frame);
+  // Goes on with the first sequence that waits for a seat; false when there is none.
+  bool RunSeats(PeerLink& link);
   // Stores the rows of plans on the link's lane that have ended; `wait`: of all plans.
   void TakeLaneRows(PeerLink& link, bool wait);
 

@@ -58,6 +58,15 @@ struct SelectionTask {
   bool judges = false;
 };
 
+// A sequence that waits for a seat of its link's lane.
+struct SeatRequest {
+  uint64_t sequence_id = 0;
+  uint32_t attach_epoch = 0;
+  uint32_t position = 0;  // that it decodes next
+  uint32_t seat = 0;
+  std::vector<uint32_t> pages;
+};
+
 // An inference rank's channel and everything that waits on it. Data-plane thread.
 struct PeerLink {
   static constexpr size_t kOpenPlans = 4;
@@ -65,7 +74,8 @@ struct PeerLink {
   uint32_t id = 0;  // ExchangeResponse::channel_id; never reused, never 0
   std::string rank;
   std::unique_ptr<Channel> channel;
-  std::unique_ptr<DeviceLane> lane;                    // may be null
+  std::unique_ptr<DeviceLane> lane;  // may be null
+  RingQueue<SeatRequest> seat_requests;
   std::function<void(const absl::Status&)> on_closed;  // called once, when the cache rank gives the link up
   absl::Status failure;                                // set: to be closed outside of Progress
 

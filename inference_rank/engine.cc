@@ -16,7 +16,7 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 // Longer than any wait of a lane's other side, which ends all of what it has begun.
-constexpr auto kQuarantine = std::chrono::seconds(5);
+constexpr auto kQuarantine = 2 * std::chrono::microseconds(wire::kLaneTimeoutUs);
 
 // Rows are shared only where they would be computed alike.
 std::string PrefixSalt(const v1::Fingerprint& fingerprint) {

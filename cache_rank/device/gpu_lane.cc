@@ -89,6 +89,7 @@ absl::Status GpuLane::Connect(const DeviceSelection::Model& model, const LaneOff
   WINNOW_ASSIGN_OR_RETURN(selection_,
                           DeviceSelection::Create(table_, device_, &store_->kv(), plan_.get(), model, exchange_));
   SelectGraph::Options options;
+  options.timeout_us = wire::kLaneTimeoutUs;
   options.abort_word = link_->abort_word();
   options.error_word = link_->error_word();
   WINNOW_ASSIGN_OR_RETURN(graph_, SelectGraph::Create(table_, device_, &store_->kv(), plan_.get(), selection_.get(),

@@ -27,6 +27,7 @@ class GpuLanes final : public DeviceLanes {
   absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) override;
   void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
               const std::byte* rows) override;
+  bool Advance(const CachedSequence& sequence) override { return store_ == nullptr || store_->Advance(sequence); }
   void Truncate(uint64_t sequence_id, uint32_t position) override;
   void Forget(uint64_t sequence_id) override;
   void Retain(const std::function<bool(uint64_t)>& stays) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "common/base/status.h"
 
@@ -88,6 +89,30 @@ void LaneStore::OnRows(const CachedSequence& sequence, int layer, uint32_t first
   }
 }
 
+absl::StatusOr<bool> LaneStore::CopyMissed(const CachedSequence& sequence, LaneMirror& mirror, uint32_t end,
+                                           int most_chunks) {
+  const KvLayout& layout = kv_->shape().layout;
+  for (int layer = 0; layer < layout.num_layers; ++layer) {
+    while (mirror.rows(layer) < end) {
+      if (most_chunks-- == 0) return false;
+      const uint32_t first = mirror.rows(layer), part = std::min(kChunkTokens, end - first);
+      WINNOW_ASSIGN_OR_RETURN(Staging * staging, NextStaging());
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        sequence.kv.CopyRows(layer, head, first, part, staging->host + head * part * layout.row_bytes());
+      }
+      WINNOW_RETURN_IF_ERROR(Append(mirror, layer, first, part, *staging));
+    }
+  }
+  return true;
+}
+
+bool LaneStore::Advance(const CachedSequence& sequence) {
+  const std::shared_ptr<LaneMirror> mirror = FindOrOpen(sequence);
+  if (mirror == nullptr) return true;
+  const absl::StatusOr<bool> complete = CopyMissed(sequence, *mirror, sequence.kv.watermark(), kChunksPerTurn);
+  return complete.value_or(true);
+}
+
 absl::StatusOr<std::shared_ptr<LaneMirror>> LaneStore::Complete(const CachedSequence& sequence, cuda::Stream stream) {
   const std::shared_ptr<LaneMirror> mirror = FindOrOpen(sequence);
   if (mirror == nullptr) {
@@ -96,18 +121,8 @@ absl::StatusOr<std::shared_ptr<LaneMirror>> LaneStore::Complete(const CachedSequ
                                                      " positions, or the sequence "
                                                      "selects in another way"));
   }
-  const KvLayout& layout = kv_->shape().layout;
-  const uint32_t end = sequence.kv.watermark();
-  for (int layer = 0; layer < layout.num_layers; ++layer) {
-    while (mirror->rows(layer) < end) {
-      const uint32_t first = mirror->rows(layer), part = std::min(kChunkTokens, end - first);
-      WINNOW_ASSIGN_OR_RETURN(Staging * staging, NextStaging());
-      for (int head = 0; head < layout.num_kv_heads; ++head) {
-        sequence.kv.CopyRows(layer, head, first, part, staging->host + head * part * layout.row_bytes());
-      }
-      WINNOW_RETURN_IF_ERROR(Append(*mirror, layer, first, part, *staging));
-    }
-  }
+  WINNOW_RETURN_IF_ERROR(
+      CopyMissed(sequence, *mirror, sequence.kv.watermark(), std::numeric_limits<int>::max()).status());
   appended_->Record(stream_);
   appended_->Hold(stream);
   return mirror;

@@ -56,6 +56,8 @@ class LaneStore {
   const SelectionSpec& spec() const { return spec_; }
 
   void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count, const std::byte* rows);
+  // A part of what Complete does; true when nothing is left, or there is no room.
+  bool Advance(const CachedSequence& sequence);
   // Brings the mirror up to the sequence's watermark, behind which `stream` is held. RESOURCE_EXHAUSTED where it has no
   // room.
   absl::StatusOr<std::shared_ptr<LaneMirror>> Complete(const CachedSequence& sequence, cuda::Stream stream);
@@ -72,12 +74,15 @@ class LaneStore {
     std::unique_ptr<cuda::Event> copied;  // and appended
   };
   static constexpr uint32_t kChunkTokens = 128;
+  static constexpr int kChunksPerTurn = 32;
 
   LaneStore(cuda::Device* device, const SelectionSpec& spec) : device_(device), spec_(spec) {}
   absl::Status AllocateStaging();
   std::shared_ptr<LaneMirror> FindOrOpen(const CachedSequence& sequence);
   // The next staging, once what it held before is on the device.
   absl::StatusOr<Staging*> NextStaging();
+  // At most so many chunks; true when the mirror has all rows below `end`.
+  absl::StatusOr<bool> CopyMissed(const CachedSequence& sequence, LaneMirror& mirror, uint32_t end, int most_chunks);
   absl::Status Append(LaneMirror& mirror, int layer, uint32_t first, uint32_t count, Staging& staging);
 
   cuda::Device* const device_;

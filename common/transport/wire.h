@@ -88,6 +88,9 @@ static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHea
 // FrameHeader::flags of kStepPlan: the plan runs on the lane, between the two GPUs (kernels/cuda/exchange.h). Rows, and
 // what is selected for them, travel without frames; PlanRow::flags is the row's seat.
 inline constexpr uint32_t kPlanOnLane = 1;
+// Of a wait on either side, a backstop: the other host may have much to do before it begins its part. The end of its
+// process ends all waits at once.
+inline constexpr uint32_t kLaneTimeoutUs = 5'000'000;
 inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row

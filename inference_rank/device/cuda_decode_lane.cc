@@ -106,6 +106,7 @@ absl::Status CudaDecodeLane::Connect(std::string_view peer_address) {
   options.inbox = CacheInboxAt(exchange_, link_->region(0));
   options.hidden_layers = HiddenLayers(shape_.spec, exchange_.layout.num_layers);
   options.token_log_steps = 1;
+  options.wait_timeout_us = wire::kLaneTimeoutUs;
   options.abort_word = link_->abort_word();
   options.error_word = link_->error_word();
   WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));

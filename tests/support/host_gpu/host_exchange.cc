@@ -55,7 +55,7 @@ void Raise(Stream, const cuda::RaiseParams& p) {
 }
 
 void Wait(Stream, const cuda::WaitParams& p) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(10 * uint64_t{p.timeout_us});
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(4 * uint64_t{p.timeout_us});
   while (static_cast<int32_t>(Word(p.flag).load(std::memory_order_acquire) - *p.value) < 0) {
     if (p.error != nullptr && Word(p.error).load() != 0) return;
     const bool aborted = p.abort != nullptr && Word(p.abort).load() != 0;

@@ -7,7 +7,7 @@
 namespace winnow::test {
 
 // What the two sides of a lane launch, by brute force: selection over every key, residency, pushes, flags. Waits hold
-// the calling thread, ten times as long as they are told: these kernels are slow.
+// the calling thread, four times as long as they are told: these kernels are slow.
 cuda::CacheKernels HostCacheKernels();
 cuda::PredictKernels HostPredictKernels();
 cuda::SelectionKernels HostSelectionKernels();
