@@ -473,6 +473,18 @@ absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> ro
   return link.channel()->Post(header, std::move(buffer));
 }
 
+// The engine waits for the GPU then, which waits for the cache rank's: no frame may wait for the engine.
+absl::Status Engine::AwaitLeaving(CacheLink& link) {
+  const auto give_up = SteadyClock::now() + options_.waits.timeout;
+  transport_->Progress();
+  while (link.channel()->sending()) {
+    if (!link.alive()) return absl::UnavailableError("the cache rank is gone");
+    if (SteadyClock::now() > give_up) return absl::DeadlineExceededError("the cache rank takes no frames");
+    transport_->Wait(std::chrono::microseconds(200), std::chrono::microseconds(200));
+  }
+  return link.channel()->failed();
+}
+
 void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
   lane_rows_.clear();
@@ -484,7 +496,7 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
                           .draw = std::move(draw)});
   }
   if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
-  transport_->Progress();  // the frame leaves before this thread waits
+  if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
   const absl::Status decoded = link.lane()->Decode(lane_rows_);
   transport_->Progress();  // a row may have been refused
   if (!decoded.ok()) return FailLane(link, decoded);

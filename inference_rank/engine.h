@@ -94,6 +94,7 @@ class Engine {
   // The rows at the front of batch_, all of one link, that have seats of its lane.
   void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
   absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
+  absl::Status AwaitLeaving(CacheLink& link);
   void FailLane(CacheLink& link, const absl::Status& why);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();
