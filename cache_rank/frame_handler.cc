@@ -9,6 +9,8 @@
 namespace winnow {
 namespace {
 
+constexpr size_t kMaxSeatRequests = 256;  // a lane has 64 seats, and each is asked for by one sequence at a time
+
 absl::Status PayloadSize(const ReceivedFrame& frame, size_t expected) {
   if (frame.payload().size() >= expected) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(frame.header().type), " has ",
@@ -138,6 +140,7 @@ absl::Status FrameHandler::HandleLanePlan(PeerLink& link, const ReceivedFrame& f
 absl::Status FrameHandler::HandleSeat(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   if (Holder(link, header.sequence_id, header.attach_epoch) == nullptr) return absl::OkStatus();
+  if (link.seat_requests.size() >= kMaxSeatRequests) return absl::ResourceExhaustedError("too many wait for seats");
   const auto* pages = reinterpret_cast<const uint32_t*>(frame.payload().data());
   link.seat_requests.push_back({.sequence_id = header.sequence_id,
                                 .attach_epoch = header.attach_epoch,
