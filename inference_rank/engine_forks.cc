@@ -71,7 +71,7 @@ void Engine::ServeFork(Sequence& fork) {
     fork.sampler.emplace(fork.sampling_params, fork.prompt);
     logits_copy_.assign(source->prompt_logits.begin(), source->prompt_logits.end());
     std::vector<float> logits = logits_copy_;
-    TakeToken(fork, /*row=*/-1, logits);
+    TakeToken(fork, std::nullopt, logits);
     if (fork.cancelled) return;  // it has ended with its first token
     fork.holds_source = true;
     ++source->forks_under_way;
