@@ -563,6 +563,9 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   const absl::Status decoded = link.lane()->Decode(lane_rows_);
   transport_->Progress();  // a row may have been refused
   if (!decoded.ok()) return FailLane(link, decoded);
+  ++metrics_.decode_steps;
+  ++metrics_.lane_steps;
+  ++metrics_.progress;
   for (size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = *rows[row];
     if (!sequence.failure.ok()) continue;
@@ -575,9 +578,6 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
       TakeToken(sequence, std::nullopt, link.lane()->logits(row));
     }
   }
-  ++metrics_.decode_steps;
-  ++metrics_.lane_steps;
-  ++metrics_.progress;
 }
 
 // Its sequences are attached again, through a link without a lane.

@@ -241,7 +241,7 @@ void Check(GpuContext& gpu) {
   setenv("WINNOW_BINARY", winnow.c_str(), 1);
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu);
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
-  for (const char* selection : {"depth", "winnow", "exact-token"}) CheckLane(gpu, selection);
+  for (const char* selection : {"depth", "winnow", "exact-token", "async-token"}) CheckLane(gpu, selection);
 }
 
 // What clients see of `batch` requests that are sent together.

@@ -67,6 +67,12 @@ absl::Status GpuLane::Allocate() {
   carve_device(gather_memory_->data());
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_->AllocatePinned(carve_pinned(nullptr)));
   carve_pinned(pinned_->data());
+  if (const size_t ring = store_->kv().shape().ring_queries; ring > 0) {
+    const size_t bytes = layout().num_layers * ring * layout().num_query_heads * layout().head_dim * sizeof(float);
+    WINNOW_ASSIGN_OR_RETURN(host_queries_, device_->AllocatePinned(bytes));
+    WINNOW_ASSIGN_OR_RETURN(device_queries_, device_->Allocate(bytes));
+    queries_loaded_ = device_->NewEvent();
+  }
   for (Harvest& harvest : harvests_) {
     std::fill_n(harvest.counts, entries, 1u);
     *harvest.ended = 0;
@@ -120,6 +126,7 @@ absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<c
     if ((uint64_t{page} + 1) * kSlotPageTokens > slots) return absl::InvalidArgumentError("a slot page out of range");
   }
   WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<LaneMirror> mirror, store_->Complete(sequence, stream_));
+  WINNOW_RETURN_IF_ERROR(LoadPastQueries(sequence, mirror->place()));
   WINNOW_RETURN_IF_ERROR(store_->kv().SetPeerPages(mirror->place(), pages, stream_));
   store_->kv().ForgetResidency(mirror->place(), stream_);
   SeatEntry& entry = seats_[seat];
@@ -129,6 +136,36 @@ absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<c
            .pool_slots = sequence.pool_slots,
            .next_position = position,
            .is_planned = false};
+  return absl::OkStatus();
+}
+
+// Those of host memory end where the sequence last decoded by frames: then it has to be attached again, which goes back
+// to there.
+absl::Status GpuLane::LoadPastQueries(const CachedSequence& sequence, uint32_t place) {
+  const uint32_t ring = store_->kv().shape().ring_queries, end = sequence.kv.watermark();
+  if (ring == 0) return absl::OkStatus();
+  const size_t floats = static_cast<size_t>(layout().num_query_heads) * layout().head_dim;
+  for (const LayerSelection& layer : sequence.layers) {
+    if (layer.queries.end() != end) return absl::FailedPreconditionError("the newest queries are not here");
+  }
+  WINNOW_RETURN_IF_ERROR(queries_loaded_->Wait());
+  auto* const host = static_cast<float*>(host_queries_->data());
+  for (int layer = 0; layer < layout().num_layers; ++layer) {
+    const QueryRing& queries = sequence.layers[layer].queries;
+    const uint32_t count = std::min(ring, end - queries.first());
+    for (uint32_t i = 0; i < count; ++i) {
+      std::copy_n(queries.pre(end - count + i), floats, host + (static_cast<size_t>(layer) * ring + i) * floats);
+    }
+  }
+  device_->CopyAsync(device_queries_->data(), host, host_queries_->bytes(), stream_);
+  for (int layer = 0; layer < layout().num_layers; ++layer) {
+    const uint32_t count = std::min(ring, end - sequence.layers[layer].queries.first());
+    WINNOW_RETURN_IF_ERROR(store_->kv().LoadPastQueries(
+        place, layer, end, count,
+        static_cast<const float*>(device_queries_->data()) + static_cast<size_t>(layer) * ring * floats,
+        selection_->rope(), stream_));
+  }
+  queries_loaded_->Record(stream_);
   return absl::OkStatus();
 }
 

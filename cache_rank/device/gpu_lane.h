@@ -58,6 +58,7 @@ class GpuLane final : public DeviceLane {
   GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* store, const LaneOffer& offer);
   absl::Status Allocate();
   absl::Status Connect(const DeviceSelection::Model& model, const LaneOffer& offer);
+  absl::Status LoadPastQueries(const CachedSequence& sequence, uint32_t place);
   void PlanSeats(std::span<const Row> rows);
   void EnqueueHarvest(std::span<const Row> rows);
   const KvLayout& layout() const { return exchange_.layout; }
@@ -69,6 +70,10 @@ class GpuLane final : public DeviceLane {
   const uint32_t pool_base_;
   const cuda::Stream stream_;
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_, gather_memory_, pinned_;
+  // Past queries of a sequence that gets a seat, [num_layers][ring_queries][num_query_heads][head_dim]; null where none
+  // are looked back on.
+  std::unique_ptr<cuda::DeviceMemory> host_queries_, device_queries_;
+  std::unique_ptr<cuda::Event> queries_loaded_;
   cuda::CacheInbox inbox_;
   cuda::SelectionList* device_lists_ = nullptr;
   uint32_t* device_positions_ = nullptr;

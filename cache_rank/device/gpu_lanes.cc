@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "cache_rank/device/gpu_lane.h"
-#include "cache_rank/predictor/from_past.h"
 #include "common/base/status.h"
 #include "common/model/synthetic_models.h"
 
@@ -17,10 +16,6 @@ constexpr uint64_t kSyntheticSeed = 1;  // that of inference ranks
 
 absl::Status CheckOffer(const LaneOffer& offer) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(offer.spec));
-  // Their queries would have to come back, too, for the sequence to go on by frames.
-  if (PredictsFromPast(offer.spec.predictor)) {
-    return absl::FailedPreconditionError("a lane cannot serve predictors that look back");
-  }
   if (offer.max_rows < 1 || offer.max_rows > 64 || offer.hidden_size < 1) {
     return absl::InvalidArgumentError("the offered lane has an impossible shape");
   }

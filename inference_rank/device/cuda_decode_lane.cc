@@ -28,17 +28,23 @@ DecodeSlotShape SlotShape(const DecodeLaneShape& lane, const ModelConfig& config
   return shape;
 }
 
-// Layers whose residual the cache rank projects queries from.
+// Layers whose residual the cache rank wants: to project queries from, or to know that the step has begun.
 int HiddenLayers(const SelectionSpec& spec, int num_layers) {
-  return spec.predictor == Predictor::kDepth ? num_layers - static_cast<int>(spec.lookahead) : 0;
+  switch (spec.predictor) {
+    case Predictor::kDepth:
+      return num_layers - static_cast<int>(spec.lookahead);
+    case Predictor::kExact:
+      return 0;
+    default:
+      return 1;
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<DecodeLaneShape> CudaDecodeLane::Complete(DecodeLaneShape shape, const ModelConfig& config) {
-  const Predictor predictor = shape.spec.predictor;
-  if (predictor != Predictor::kExact && predictor != Predictor::kDepth) {
-    return absl::FailedPreconditionError("a lane serves the predictors exact and depth");
+  if (IsDense(shape.spec) || shape.spec.predictor == Predictor::kFixed) {
+    return absl::FailedPreconditionError("a lane serves the predictors exact, depth, last and temporal");
   }
   const DecodeSlotShape slots = SlotShape(shape, config);
   if (slots.pool_slots < slots.max_budget) {

@@ -39,7 +39,7 @@ double LaneSteps(const Cluster& cluster) {
 
 // Keys are scored as they are stored, so that both ways select alike up to the roundings of scores.
 TEST(Lane, AnswersAreThoseOfFrames) {
-  for (const char* selection : {"depth", "exact-token"}) {
+  for (const char* selection : {"depth", "exact-token", "async-token"}) {
     std::vector<TokenIds> by_frames;
     const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(700, 3), DemoText(40, 5)};
     {
@@ -118,6 +118,43 @@ TEST(Lane, AnotherRankGoesOnAfterOneIsKilled) {
   ASSERT_TRUE(completion.ok()) << completion.error;
   EXPECT_TRUE(killed);
   EXPECT_EQ(completion.ids, alone);
+}
+
+// What a cache rank loses is prefilled again at another one.
+TEST(Lane, AnAnswerEndsAfterItsCacheRankIsKilled) {
+  std::vector<std::string> flags = LaneFlags("depth");
+  flags.push_back("--cache-ranks=2");
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  bool killed = false;
+  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(DemoText(900), 40), [&](size_t tokens) {
+    if (tokens < 15 || std::exchange(killed, true)) return true;
+    const bool first = cluster->MetricsOf("cache-0").Value("winnow_sequences", {{"state", "active"}}) > 0;
+    kill(cluster->Pids("cache-rank")[first ? 0 : 1], SIGKILL);
+    return true;
+  });
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  EXPECT_TRUE(killed);
+  EXPECT_EQ(completion.ids.size(), 40u);
+}
+
+// Where a prompt was computed makes no difference to who decodes.
+TEST(Lane, ARankDecodesWhatAnotherHasPrefilled) {
+  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
+  TokenIds expected;
+  {
+    const auto cluster = StartCluster(LaneFlags("depth"));
+    ASSERT_NE(cluster, nullptr);
+    expected = Answer(*cluster, prompt);
+  }
+  std::vector<std::string> flags = LaneFlags("depth");
+  flags[0] = "--cache-device=cuda:2";
+  flags.push_back("--prefill-ranks=1");
+  flags.push_back("--decode-ranks=1");
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_EQ(Answer(*cluster, prompt), expected);
+  EXPECT_EQ(cluster->MetricsOf("decode-0").Value("winnow_lane_steps_total"), kTokens - 1);
 }
 
 // GPUs that two ranks share take turns, and a lane cannot be.
