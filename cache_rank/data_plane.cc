@@ -69,7 +69,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   if (found == links_.end()) return;
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
-  metrics_->queued_frames.Add(-link->outgoing.size());
+  metrics_->queued_frames.Add(-link->queued());
   store_.DetachChannel(link_id, std::chrono::steady_clock::now());
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);
@@ -181,12 +181,15 @@ bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
   if (selector_.RunOnce(links_) || prefetcher_.RunOnce(links_)) return true;
+  for (const auto& [id, link] : links_) {
+    if (!link->bulk.empty() && !link->bulk_waits && link->failure.ok()) return true;  // the next Pump goes on with it
+  }
   return pool_->tiers() != nullptr && pool_->tiers()->Flush();
 }
 
 bool DataPlane::HasBacklog() const {
   for (const auto& [id, link] : links_) {
-    if (!link->outgoing.empty()) return true;
+    if (link->queued() > 0) return true;
   }
   return false;
 }

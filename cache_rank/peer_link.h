@@ -74,8 +74,11 @@ struct PeerLink {
   RingQueue<SelectionTask> to_score;     // scored or judged in the order in which their inputs became complete
   RingQueue<SelectionTask> to_prefetch;  // rows to move ahead for `position` + 1, when there is nothing else to do
   RingQueue<OutgoingItem> outgoing;
+  RingQueue<OutgoingItem> bulk;  // kRefill, kRefillDone: goes out behind the others, and in half of the window
+  bool bulk_waits = false;       // for room in it
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 
+  size_t queued() const { return outgoing.size() + bulk.size(); }
   OpenPlan* FindPlan(uint64_t plan) {
     for (OpenPlan& open : plans) {
       if (plan != 0 && open.plan == plan) return &open;

@@ -47,6 +47,7 @@ class DecodeParts {
   static DecodeParts None() { return DecodeParts(0); }
   static DecodeParts All() { return DecodeParts((1u << kNumDecodeParts) - 1); }
   static DecodeParts Only(DecodePart part) { return DecodeParts(1u << static_cast<int>(part)); }
+  DecodeParts With(DecodePart part) const { return DecodeParts(bits_ | Only(part).bits_); }
   DecodeParts Without(DecodePart part) const { return DecodeParts(bits_ & ~Only(part).bits_); }
   bool Has(DecodePart part) const { return (bits_ & Only(part).bits_) != 0; }
 
@@ -89,6 +90,7 @@ struct DecodeRow {
   uint32_t token_id = 0;
   uint32_t position = 0;  // of token_id
   cuda::SampleRow sampling = {};
+  uint32_t prompt_tokens = 0;  // of the sequence: anchors of kept selections begin there
 };
 
 // The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
@@ -132,6 +134,7 @@ class DecodeGraph {
     uint32_t* plan = nullptr;
     uint32_t* next_positions = nullptr;      // [max_rows]
     uint32_t* positions = nullptr;           // [max_rows]
+    uint32_t* prompt_tokens = nullptr;       // [max_rows]
     uint32_t* token_ids = nullptr;           // [max_rows]
     float* logprobs = nullptr;               // [max_rows]
     cuda::SampleRow* sample_rows = nullptr;  // [max_rows]
@@ -153,7 +156,7 @@ class DecodeGraph {
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);
-  void Attend(cuda::Stream stream, int layer, int num_rows);
+  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }

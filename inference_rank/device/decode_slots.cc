@@ -20,20 +20,21 @@ uint32_t WholePages(uint32_t rows) {
 }  // namespace
 
 uint32_t DecodeSlotShape::pool_base() const {
-  return is_dense() ? 0 : WholePages(sinks);
+  return holds_everything() ? 0 : WholePages(sinks);
 }
 uint32_t DecodeSlotShape::ring_base() const {
-  return is_dense() ? 0 : pool_base() + WholePages(pool_slots);
+  return holds_everything() ? 0 : pool_base() + WholePages(pool_slots);
 }
 uint32_t DecodeSlotShape::ring_capacity() const {
-  if (is_dense()) return WholePages(dense_tokens);
+  if (holds_everything()) return WholePages(dense_tokens);
   return WholePages(std::max(ring_tokens, recent_tokens + kBlockTokens - 1));
 }
 uint32_t DecodeSlotShape::pages_per_list() const {
   return (ring_base() + ring_capacity()) / kPage;
 }
 uint32_t DecodeSlotShape::max_list_rows() const {
-  return is_dense() ? dense_tokens : sinks + max_budget + std::max(ring_tokens, recent_tokens + kBlockTokens - 1);
+  if (is_dense()) return dense_tokens;
+  return sinks + max_budget + std::max(ring_tokens, recent_tokens + kBlockTokens + reuse_interval - 2);
 }
 size_t DecodeSlotShape::slot_bytes() const {
   return num_slots() * (layout.row_bytes() + (layout.dtype == Dtype::kBf16 ? 0 : 2 * sizeof(float)));
@@ -47,14 +48,15 @@ size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
 size_t DecodeSlots::CarveTables(void* region) {
   cuda::Arena arena(region);
   pages_ = arena.TakeArray<uint32_t>(shape_.num_lists() * shape_.pages_per_list());
-  selected_positions_ = arena.TakeArray<uint32_t>(shape_.num_lists() * shape_.max_budget);
+  selected_positions_ = arena.TakeArray<uint32_t>(shape_.num_selections() * shape_.max_budget);
   if (shape_.layout.dtype != Dtype::kBf16) scales_ = arena.TakeArray<float>(2 * shape_.num_slots());
   return arena.used_bytes();
 }
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& device, const DecodeSlotShape& shape,
                                                                  uint64_t page_seed) {
-  WINNOW_CHECK(shape.max_budget <= shape.pool_slots);
+  WINNOW_CHECK(shape.holds_everything() || shape.max_budget <= shape.pool_slots);
+  WINNOW_CHECK(shape.holds_everything() || (shape.lists_per_kv_head == 1 && shape.reuse_interval == 1));
   std::unique_ptr<DecodeSlots> slots(new DecodeSlots(&device, shape));
   WINNOW_ASSIGN_OR_RETURN(slots->slot_memory_, device.Allocate(shape.num_slots() * shape.layout.row_bytes()));
   WINNOW_ASSIGN_OR_RETURN(slots->inbox_memory_, device.Allocate(InferenceInboxBytes(shape.exchange())));
@@ -74,8 +76,8 @@ absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& d
 
 absl::Status DecodeSlots::Reset() {
   host_lists_.clear();
-  for (size_t i = 0; i < shape_.num_lists(); ++i) {
-    host_lists_.push_back({.first_page = static_cast<uint32_t>(i * shape_.pages_per_list()),
+  for (size_t i = 0; i < shape_.num_selections(); ++i) {
+    host_lists_.push_back({.first_page = static_cast<uint32_t>(i / shape_.lists_per_kv_head * shape_.pages_per_list()),
                            .sinks = shape_.is_dense() ? 0 : shape_.sinks,
                            .selected_first = static_cast<uint32_t>(i * shape_.max_budget),
                            .selected_count = 0,
@@ -89,6 +91,17 @@ absl::Status DecodeSlots::Reset() {
   return UploadLists();
 }
 
+std::vector<uint32_t> DecodeSlots::BlocksOf(size_t list) const {
+  WINNOW_CHECK(shape_.holds_everything());
+  constexpr uint32_t kPerPage = kPage / kBlockTokens;
+  std::vector<uint32_t> blocks;
+  for (uint32_t i = 0; i < shape_.pages_per_list(); ++i) {
+    const uint32_t page = host_pages_[list * shape_.pages_per_list() + i];
+    for (uint32_t part = 0; part < kPerPage; ++part) blocks.push_back(page * kPerPage + part);
+  }
+  return blocks;
+}
+
 absl::Status DecodeSlots::UploadLists() {
   device_->CopyAsync(inbox_.lists, host_lists_.data(), host_lists_.size() * sizeof(cuda::AttentionList), stream_);
   return device_->Synchronize(stream_);
@@ -100,7 +113,7 @@ absl::Status DecodeSlots::SetRecentBegin(uint32_t position) {
 }
 
 absl::Status DecodeSlots::SelectRange(uint32_t begin, uint32_t count, uint64_t pool_seed) {
-  WINNOW_CHECK(count <= shape_.max_budget);
+  WINNOW_CHECK(count <= shape_.max_budget && !shape_.holds_everything());
   std::vector<uint32_t> pool(shape_.pool_slots);
   std::iota(pool.begin(), pool.end(), 0u);
   std::shuffle(pool.begin(), pool.end(), std::mt19937_64(pool_seed));

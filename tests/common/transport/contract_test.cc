@@ -185,6 +185,35 @@ TEST_P(ContractTest, SpareWindowIsTheFirstHalf) {
   EXPECT_TRUE(link.PumpUntil([&] { return link.a.channel->AllocateSpare(1 << 20).ok(); }));
 }
 
+TEST_P(ContractTest, BulkTakesHalfOfTheWindowAndItsRefusalIsWaitedFor) {
+  Link link(GetParam(), size_t{4} << 20);
+  for (uint32_t i = 0; i < 2; ++i) ASSERT_EQ(PostBytes(*link.a.channel, 1 << 20, i), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(link.a.channel->AllocateBulk(64).status()));
+  ASSERT_EQ(PostBytes(*link.a.channel, 1 << 20, 2), absl::OkStatus()) << "what is waited for still fits";
+  ASSERT_TRUE(link.PumpUntil([&] { return link.b.frames.size() == 3; }));
+  // The refusal was before an Allocate that passed; the wait must end all the same, long before its time.
+  std::atomic<bool> stop{false};
+  std::thread consumer([&] {
+    link.b.frames.clear();
+    while (!stop) link.b.transport->Wait(microseconds(1000), microseconds(0));
+  });
+  const auto start = std::chrono::steady_clock::now();
+  while (!link.a.channel->AllocateBulk(1 << 20).ok() &&
+         std::chrono::steady_clock::now() - start < std::chrono::minutes(1)) {
+    link.a.transport->Wait(std::chrono::minutes(1), microseconds(0));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(50));
+  stop = true;
+  consumer.join();
+}
+
+TEST_P(ContractTest, ABulkFrameAboveHalfOfTheWindowPassesAlone) {
+  Link link(GetParam(), 1 << 20);
+  EXPECT_EQ(link.a.channel->AllocateBulk(1 << 20).status(), absl::OkStatus());
+  ASSERT_EQ(PostBytes(*link.a.channel, 100, 0), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(link.a.channel->AllocateBulk(1 << 20).status()));
+}
+
 TEST_P(ContractTest, EvenASmallConsumptionOpensTheWindowInTheEnd) {
   Link link(GetParam(), 1 << 20);
   ASSERT_EQ(PostBytes(*link.a.channel, 100, 0), absl::OkStatus());
