@@ -48,6 +48,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
   scheduling.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   DeclareSlotMemory(fields, &slot_memory_bytes);
@@ -107,6 +108,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.model_id = model_id;
   options.http = http;
   options.selection = selection;
+  options.key_weights = key_weights;
   options.max_queue = max_queue;
   return options;
 }
