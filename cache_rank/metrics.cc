@@ -87,6 +87,10 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .tier_scattered_rows = tier_scattered_rows.get(),
           .tier_scatters = tier_scatters.get(),
           .tier_scatter_seconds = tier_scatter_seconds.get(),
+          .lanes = lanes.get(),
+          .lane_plans = lane_plans.get(),
+          .lane_seats = lane_seats.get(),
+          .lane_seats_refused = lane_seats_refused.get(),
           .queued_frames = queued_frames.get(),
           .captured_mass = SnapshotOf(captured_mass),
           .corrected_mass = SnapshotOf(corrected_mass)};

@@ -39,6 +39,14 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
   rank.head_profile = options.selection.head_profile;
+  rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
+  rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
+    if (lane.ok()) {
+      spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+    } else {
+      spdlog::info("rows to and from {} pass through host memory (ucx): {}", cache_rank, std::string(lane.message()));
+    }
+  };
   return rank;
 }
 

@@ -97,6 +97,9 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Text("model", &model,
               "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
               "projections are loaded, and other models are refused. Empty = such selections are refused.");
+  fields.Text("lane-model", &lane_model,
+              "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
+              "with queries predicted in depth; empty = --model.");
   DeclareCompute(fields, &compute);
   fields.Bytes(
       "memory", &memory_bytes,
@@ -118,7 +121,8 @@ void CacheOptions::Declare(Fields& fields) {
       },
       [this] { return ToString(device); });
   fields.Bytes("device-memory", &device_memory_bytes,
-               "Memory of the GPU for the index of keys; 0 = nine tenths of what is free.");
+               "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
+               "sequences. 0 = nine tenths of what is free.");
 }
 
 RouterProcessOptions::RouterProcessOptions() {
@@ -171,11 +175,16 @@ void CacheProcessOptions::Declare(Fields& fields) {
 }
 
 void DeclareTransport(Fields& fields, TransportKind* transport) {
-  fields.Enum("transport", transport,
-              {{"auto", TransportKind::kAuto}, {"inproc", TransportKind::kInproc}, {"ucx", TransportKind::kUcx}},
-              "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
-              "inference "
-              "process, so that a crash loses both. auto = ucx.");
+  fields.Enum(
+      "transport", transport,
+      {{"auto", TransportKind::kAuto},
+       {"inproc", TransportKind::kInproc},
+       {"ucx", TransportKind::kUcx},
+       {"p2p", TransportKind::kP2p}},
+      "How KV rows travel to cache ranks in processes of their own: ucx through host memory; p2p from GPU to GPU "
+      "where both ranks have one (--device, --cache-device) and these reach each other, otherwise as ucx, and "
+      "the log says why. inproc hosts a cache rank inside the inference process, so that a crash loses both. "
+      "auto = p2p.");
 }
 
 void PrefillFlags::Declare(Fields& fields) {

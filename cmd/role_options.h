@@ -50,11 +50,12 @@ struct SchedulingFlags {
   void Declare(Fields& fields);
 };
 
-enum class TransportKind { kAuto, kInproc, kUcx };
+enum class TransportKind { kAuto, kInproc, kUcx, kP2p };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
   std::string model;
+  std::string lane_model;
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
   int64_t fast_memory_bytes = 0;

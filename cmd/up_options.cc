@@ -122,7 +122,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
-  options.transport = hosts_cache() ? TransportKind::kInproc : TransportKind::kUcx;
+  options.transport = transport;
   options.device = device;
   // A GPU each: two processes on one would take turns.
   if (device.kind != DeviceChoice::Kind::kCpu) options.device.ordinal += index;
@@ -161,6 +161,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
     options.cache.model = model;
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
+  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu && transport != TransportKind::kUcx;
+  if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
   return options;
 }
 

@@ -97,6 +97,7 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   if (!response.ok()) return Annotate(response.status(), "cache rank at " + address_);
   channel_id_ = response->channel_id();
   peer_ = response->identity();
+  lane_answer_ = response->lane();
   return response->worker_address();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -110,13 +111,25 @@ class Engine {
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
   bool RunDecodeStep(std::span<Sequence* const> rows);
+  // The rows at the front of batch_, all of one link, that have seats of its lane.
+  void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
+  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
+  absl::Status AwaitLeaving(CacheLink& link);
+  void FailLane(CacheLink& link, const absl::Status& why);
+  // Sequences that have begun to decode ask for seats where their links have lanes.
+  void AskForSeats();
+  absl::Status AskForSeat(Sequence& sequence);
+  void OnSeated(Sequence& sequence, const wire::FrameHeader& header);
+  void LeaveLane(Sequence& sequence);
   // One planned iteration; false when there was nothing to do.
   bool RunIteration();
   // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
-  // The token of a row of the last Decode or Prefill; row -1: of the logits.
-  void TakeToken(Sequence& sequence, int row, std::span<float> logits);
+  // `drawn`: by the forward pass; nullopt: chosen from the logits.
+  void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
   void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
+  // What Decode or Prefill drew for that row.
+  std::optional<uint32_t> Drawn(int row) const;
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   // True once the device has failed; then everything fails over.
   bool DeviceFailed();
@@ -153,6 +166,10 @@ class Engine {
   std::vector<float> logits_copy_;
   std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
+  std::vector<Sequence*> lane_batch_;
+  std::vector<DecodeLane::Row> lane_rows_;
+  // Slots that a lane which has failed may still write to, until when.
+  std::deque<std::pair<std::chrono::steady_clock::time_point, WorkingSet>> quarantine_;
   struct Reopen {
     Sequence* sequence;
     std::chrono::steady_clock::time_point at;

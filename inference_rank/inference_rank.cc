@@ -56,13 +56,16 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                        .compute_dtype = options.compute_dtype,
                                        .kv_dtype = options.kv_dtype,
                                        .max_context_tokens = rank->options_.max_context_tokens,
+                                       .prefill_chunk_tokens = 0,
                                        .needs = {.layout = rank->layout_,
                                                  .selection = selection,
                                                  .max_context_tokens = rank->options_.max_context_tokens,
                                                  .max_running = options.max_running,
                                                  .slot_memory_bytes = options.slot_memory_bytes,
                                                  .prefill_memory_bytes = options.prefill_memory_bytes,
-                                                 .prefill_mode = options.prefill_mode}};
+                                                 .prefill_mode = options.prefill_mode},
+                                       .offers_lanes = options.offers_lanes,
+                                       .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string()};
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
   Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
@@ -91,9 +94,13 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
     if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
   };
-  rank->engine_ = std::make_unique<Engine>(
-      std::move(engine_options), rank->layout_, backend.forward(), std::move(slots), std::move(transport),
-      LinkTable::Options{.identity = identity, .fingerprint = rank->fingerprint_}, *rank->metrics_);
+  LinkTable::Options link_options{.identity = identity, .fingerprint = rank->fingerprint_};
+  if (options.offers_lanes) link_options.new_lane = [&backend] { return backend.NewLane(); };
+  link_options.on_lane = [rank = rank.get()](const CacheLink& link, const absl::Status& lane) {
+    if (rank->options_.on_lane) rank->options_.on_lane(link.peer().rank(), lane);
+  };
+  rank->engine_ = std::make_unique<Engine>(std::move(engine_options), rank->layout_, backend.forward(),
+                                           std::move(slots), std::move(transport), link_options, *rank->metrics_);
   rank->service_ = std::make_unique<RankServiceImpl>(
       *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
                                    .max_context_tokens = rank->options_.max_context_tokens,

@@ -54,6 +54,10 @@ struct InferenceRankOptions {
   // The GPU has failed for good, and every sequence has been failed over: the process has to end. Called once, on the
   // engine thread, with what a post-mortem needs.
   std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
+  // Decode steps may run between this rank's GPU and cache ranks', where those can reach each other.
+  bool offers_lanes = false;
+  // A link to that cache rank was made, and has a lane, or why not. On the engine thread.
+  std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
 };
 
 // Every part of an inference rank, wired: weights, forward pass, engine, services. The process (cmd/) gives it a

@@ -23,6 +23,9 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
+  std::atomic<uint64_t> lane_steps{0};      // of decode_steps, those that ran between two GPUs
+  std::atomic<uint64_t> lane_sequences{0};  // that have a seat
+  std::atomic<uint64_t> lanes_failed{0};
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
   std::atomic<uint64_t> waiting_sequences{0};

@@ -92,6 +92,9 @@ struct Sequence {
   uint32_t attach_epoch = 0;
   std::optional<PrefillArena> arena;
   std::optional<WorkingSet> working_set;
+  enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
+  LaneState lane_state = LaneState::kNone;
+  int seat = -1;                            // kAsked and kSeated
   std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
@@ -141,6 +144,7 @@ struct Sequence {
   // A position leaves the recent window only below the watermark.
   bool ready_to_decode() const {
     if (held()) return false;
+    if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;
   }
