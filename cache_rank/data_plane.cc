@@ -176,6 +176,12 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
 absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
                                                           uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
+  if (const CachedSequence* source = store_.Find(source_id); source != nullptr) {
+    // What its lane has under way is part of what is forked.
+    if (const auto held = links_.find(source->channel); held != links_.end()) {
+      frames_.TakeLaneRows(*held->second, /*wait=*/true);
+    }
+  }
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
   if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
   if (lanes_ != nullptr) lanes_->Forget(sequence_id);

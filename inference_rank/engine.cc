@@ -808,6 +808,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
   LeaveLane(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced

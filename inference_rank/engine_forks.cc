@@ -70,7 +70,7 @@ void Engine::ServeFork(Sequence& fork) {
     fork.link = source->link;
     fork.sampler.emplace(fork.sampling_params, fork.prompt);
     std::vector<float> logits = source->prompt_logits;
-    TakeToken(fork, std::nullopt, logits);
+    TakeToken(fork, /*drawn=*/std::nullopt, logits);
     if (fork.cancelled) return;  // it has ended with its first token
     fork.holds_source = true;
     ++source->forks_under_way;
