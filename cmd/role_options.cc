@@ -136,6 +136,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
   selection.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
@@ -270,6 +271,13 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
   fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
+}
+
+void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
+  fields.Text(
+      "key-weights", key_weights,
+      "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
+      "of their weights. Keys that are not in it have 1.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

@@ -75,6 +75,7 @@ struct RouterProcessOptions {
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
   SelectionOptions selection;
+  std::string key_weights;
   uint32_t max_queue = 1024;
   int http_threads = 2;
   std::chrono::microseconds request_timeout{600'000'000};
@@ -139,6 +140,7 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareKeyWeights(Fields& fields, std::string* key_weights);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // `threads`, or for 0 the cores that this process may use.

@@ -49,6 +49,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   DeclareSlotMemory(fields, &slot_memory_bytes);
@@ -108,6 +109,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.model_id = model_id;
   options.http = http;
   options.selection = selection;
+  options.key_weights = key_weights;
   options.max_queue = max_queue;
   return options;
 }
