@@ -10,6 +10,8 @@
 namespace winnow {
 namespace {
 
+constexpr int kBulkFrames = 4;  // posted between two polls
+
 // End of an entry's header and index arrays that begin at `offset`, where its rows go.
 size_t RowsOffset(size_t offset, size_t selected, size_t members, size_t streamed, size_t local) {
   offset = wire::AlignUp(offset, alignof(wire::DeltaEntry)) + sizeof(wire::DeltaEntry);
@@ -80,18 +82,20 @@ std::unique_ptr<HeadDelta> Streamer::NewDelta() {
 void Streamer::Queue(PeerLink& link, OutgoingItem item) {
   // A queue this long means that the peer does not consume at all; the items themselves are bounded by what it asked
   // for.
-  if (link.outgoing.size() >= 16 * options_.max_queued) {
+  const bool is_bulk = item.type == wire::FrameType::kRefill || item.type == wire::FrameType::kRefillDone;
+  RingQueue<OutgoingItem>& queue = is_bulk ? link.bulk : link.outgoing;
+  if (queue.size() >= 16 * options_.max_queued) {
     link.Fail(absl::ResourceExhaustedError(absl::StrCat("rank ", link.rank, " does not take frames")));
     return;
   }
-  link.outgoing.push_back(std::move(item));
+  queue.push_back(std::move(item));
   metrics_->queued_frames.Add(1);
 }
 
-void Streamer::PopFront(PeerLink& link) {
-  if (link.outgoing.front().delta != nullptr) free_deltas_.push_back(std::move(link.outgoing.front().delta));
-  if (link.outgoing.front().partial != nullptr) free_partials_.push_back(std::move(link.outgoing.front().partial));
-  link.outgoing.pop_front();
+void Streamer::PopFront(RingQueue<OutgoingItem>& queue) {
+  if (queue.front().delta != nullptr) free_deltas_.push_back(std::move(queue.front().delta));
+  if (queue.front().partial != nullptr) free_partials_.push_back(std::move(queue.front().partial));
+  queue.pop_front();
   metrics_->queued_frames.Add(-1);
 }
 
@@ -148,6 +152,14 @@ void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current
   Queue(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
 }
 
+void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted) {
+  Queue(link, {.type = wire::FrameType::kSeated,
+               .sequence_id = sequence_id,
+               .attach_epoch = attach_epoch,
+               .count = seat,
+               .granted = granted});
+}
+
 void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
                                   int layer) {
   Queue(link, {.type = wire::FrameType::kTransferFailed,
@@ -200,8 +212,8 @@ void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32
 }
 
 void Streamer::Pump(PeerLink& link) {
-  while (!link.outgoing.empty() && link.failure.ok()) {
-    Outcome outcome = Outcome::kPosted;
+  Outcome outcome = Outcome::kPosted;
+  while (!link.outgoing.empty() && link.failure.ok() && outcome == Outcome::kPosted) {
     switch (link.outgoing.front().type) {
       case wire::FrameType::kDelta:
         outcome = PostDeltas(link);
@@ -212,15 +224,16 @@ void Streamer::Pump(PeerLink& link) {
       case wire::FrameType::kWatermark:
         outcome = PostWatermarks(link);
         break;
-      case wire::FrameType::kRefill:
-        outcome = PostRefill(link);
-        break;
       default:
-        outcome = PostBare(link);
+        outcome = PostBare(link, link.outgoing);
         break;
     }
-    if (outcome == Outcome::kBlocked) return;
   }
+  // A few at a time: frames of a step may have come meanwhile.
+  for (int i = 0; i < kBulkFrames && !link.bulk.empty() && link.failure.ok() && outcome == Outcome::kPosted; ++i) {
+    outcome = link.bulk.front().type == wire::FrameType::kRefill ? PostRefill(link) : PostBare(link, link.bulk);
+  }
+  link.bulk_waits = outcome == Outcome::kBlocked;
 }
 
 const CachedSequence* Streamer::Owner(const PeerLink& link, const OutgoingItem& item) const {
@@ -291,7 +304,7 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
 Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
   const size_t bytes = PlanDeltaFrame(link);
   if (parts_.empty()) {
-    PopFront(link);
+    PopFront(link.outgoing);
     return Outcome::kPosted;
   }
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
@@ -320,7 +333,7 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
       metrics_->transfers_failed.Add(1);
       SendTransferFailed(link, item.plan, item.sequence_id, item.attach_epoch, item.layer);
     }
-    for (size_t i = 0; i < parts_.size(); ++i) PopFront(link);
+    for (size_t i = 0; i < parts_.size(); ++i) PopFront(link.outgoing);
     return Outcome::kPosted;
   }
   metrics_->streamed_rows.Add(rows);
@@ -330,14 +343,14 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
     OutgoingItem& item = link.outgoing.front();
     item.started = true;
     item.done += part.rows;
-    if (part.last) PopFront(link);
+    if (part.last) PopFront(link.outgoing);
   }
   return Outcome::kPosted;
 }
 
 uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                                 const HeadDelta& delta, uint32_t first) {
-  if (!link.outgoing.empty() || !link.failure.ok()) return 0;
+  if (link.queued() > 0 || !link.failure.ok()) return 0;
   const size_t row_bytes = layout_.row_bytes();
   const size_t most = std::max<size_t>(1, options_.frame_bytes / (row_bytes + sizeof(uint32_t)));
   const uint32_t rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first));
@@ -386,7 +399,7 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
     ++count;
   }
   if (count == 0) {
-    PopFront(link);
+    PopFront(link.outgoing);
     return Outcome::kPosted;
   }
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
@@ -413,7 +426,7 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
   header.layer_first = layer;
   header.row_count = static_cast<uint32_t>(count);
   const Outcome outcome = Post(link, header, *std::move(buffer));
-  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link);
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link.outgoing);
   return outcome;
 }
 
@@ -452,21 +465,21 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   header.plan = plan;
   header.row_count = static_cast<uint32_t>(count);
   const Outcome outcome = Post(link, header, *std::move(buffer));
-  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link);
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link.outgoing);
   return outcome;
 }
 
 Streamer::Outcome Streamer::PostRefill(PeerLink& link) {
-  OutgoingItem& item = link.outgoing.front();
+  OutgoingItem& item = link.bulk.front();
   const CachedSequence* sequence = Owner(link, item);
   if (sequence == nullptr) {
-    PopFront(link);
+    PopFront(link.bulk);
     return Outcome::kPosted;
   }
   const size_t token_bytes = layout_.num_kv_heads * layout_.row_bytes();
   const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(options_.frame_bytes / token_bytes));
   const uint32_t rows = std::min(most, item.count - item.done);
-  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(rows * token_bytes);
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(rows * token_bytes);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   const uint32_t first = item.position + item.done;
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -483,13 +496,13 @@ Streamer::Outcome Streamer::PostRefill(PeerLink& link) {
   if (outcome == Outcome::kPosted) {
     metrics_->refilled_bytes.Add(rows * token_bytes);
     item.done += rows;
-    if (item.done == item.count) PopFront(link);
+    if (item.done == item.count) PopFront(link.bulk);
   }
   return outcome;
 }
 
-Streamer::Outcome Streamer::PostBare(PeerLink& link) {
-  const OutgoingItem& item = link.outgoing.front();
+Streamer::Outcome Streamer::PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue) {
+  const OutgoingItem& item = queue.front();
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(0);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   wire::FrameHeader header{};
@@ -499,8 +512,12 @@ Streamer::Outcome Streamer::PostBare(PeerLink& link) {
   header.attach_epoch = item.attach_epoch;
   header.apply_position = item.position;
   header.layer_first = item.layer;
+  if (item.type == wire::FrameType::kSeated) {
+    header.row_count = item.count;
+    header.flags = item.granted ? wire::kSeatGranted : 0;
+  }
   const Outcome outcome = Post(link, header, *std::move(buffer));
-  if (outcome == Outcome::kPosted) PopFront(link);
+  if (outcome == Outcome::kPosted) PopFront(queue);
   return outcome;
 }
 

@@ -7,6 +7,7 @@
 #include "common/config/device_choice.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
+#include "inference_rank/prefill_mode.h"
 
 namespace winnow {
 
@@ -49,11 +50,12 @@ struct SchedulingFlags {
   void Declare(Fields& fields);
 };
 
-enum class TransportKind { kAuto, kInproc, kUcx };
+enum class TransportKind { kAuto, kInproc, kUcx, kP2p };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
   std::string model;
+  std::string lane_model;
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
   int64_t fast_memory_bytes = 0;
@@ -82,6 +84,15 @@ struct RouterProcessOptions {
   void Declare(Fields& fields);
 };
 
+// How inference ranks compute prompts.
+struct PrefillFlags {
+  PrefillMode mode = PrefillMode::kAuto;
+  uint32_t chunk = 0;
+  int64_t memory_bytes = 0;
+
+  void Declare(Fields& fields);
+};
+
 // What of a request an inference rank is there for.
 enum class InferenceRole { kPrefill, kDecode, kBoth };
 
@@ -99,10 +110,9 @@ struct InferenceProcessOptions {
   int threads = 0;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
-  uint32_t prefill_chunk = 0;
+  PrefillFlags prefill;
   SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
-  int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
 

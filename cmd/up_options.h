@@ -26,6 +26,7 @@ struct UpOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
+  PrefillFlags prefill;
   SchedulingFlags scheduling;
   std::string key_weights;
   uint32_t max_queue = 1024;

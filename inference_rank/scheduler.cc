@@ -49,6 +49,7 @@ bool Scheduler::TenantBefore(const Sequence& a, const Sequence& b, Time now) con
 Scheduler::List::iterator Scheduler::Head(Time now) {
   heads_.clear();
   for (auto entry = waiting_.begin(); entry != waiting_.end(); ++entry) {
+    if ((*entry)->state != Sequence::State::kWaiting) continue;  // it waits for something else than its turn
     const auto [first, is_new] = heads_.emplace((*entry)->tenant, entry);
     if (!is_new && Before(**entry, **first->second, now)) first->second = entry;
   }
@@ -88,7 +89,7 @@ size_t Scheduler::num_running() const {
 }
 
 bool Scheduler::MayPreempt(const Sequence& head, const Sequence& running, Time now) const {
-  if (!Decodes(running)) return false;
+  if (!Decodes(running) || running.held()) return false;  // others fork a held one
   const bool had_its_turn = IsPast(running.running_since, now);
   if (IsPast(head.waiting_since, now) && had_its_turn) return true;
   return running.priority < head.priority && (!running.admitted_past_age_bound || had_its_turn);

@@ -108,7 +108,8 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
              .queries = gpu.Upload(queries),
              .scale = scale,
              .max_keys = max_keys,
-             .max_budget = max_budget};
+             .max_budget = max_budget,
+             .max_kept = kSinks + kRecent + kBlock};
 }
 
 cuda::SelectParams SelectionInputs::Params() const {

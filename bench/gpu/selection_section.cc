@@ -92,6 +92,7 @@ Workload MakeWorkload(GpuContext& gpu, int batch, uint32_t keys, Dtype dtype, in
               .scale = 0.088f,
               .max_keys = keys,
               .max_budget = kBudget,
+              .max_kept = kSinks + kRecent,
               .selected = gpu.New<uint32_t>(w.lists_per_set * kBudget),
               .counts = gpu.New<uint32_t>(w.lists_per_set)};
   return w;

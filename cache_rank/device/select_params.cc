@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "common/base/kv_layout.h"
+
 namespace winnow {
 namespace {
 
@@ -22,6 +24,7 @@ cuda::Aggregation AggregationOf(GroupAggregation aggregation) {
 
 void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
   params.aggregation = AggregationOf(spec.group_aggregation);
+  params.max_kept = spec.sink_tokens + spec.recent_tokens + kBlockTokens;
   params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
   if (spec.scorer == Scorer::kTwoStage) {
     const uint64_t rows = uint64_t{params.max_budget} * spec.candidate_factor;

@@ -245,7 +245,7 @@ __device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance
     return cut;
   }
   if (!leads) return 0;
-  cut = CutOfCandidates(memory, count, rule, importance);
+  cut = CutOf(GatheredColumns{memory.keys, memory.columns}, count, rule, importance, memory);
   for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
     const uint32_t column = memory.columns[i];
     if (RankOf(memory.keys[i], column) >= cut) atomicOr(&memory.bitmap[column / 32], 1u << column % 32);

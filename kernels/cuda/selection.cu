@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/list_launch.cuh"
 #include "kernels/cuda/select_list.cuh"
 #include "kernels/cuda/selection.h"
 
@@ -190,6 +191,7 @@ void LaunchSelection(Stream stream, const SelectLaunch& launch, uint32_t max_col
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
   const bool two_stage = params.candidate_pages > 0;
+  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores))) return;
   if (two_stage) {
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;

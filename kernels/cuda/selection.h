@@ -49,14 +49,17 @@ struct SelectParams {
   Aggregation aggregation = Aggregation::kSoftmaxSum;
   uint32_t max_keys = 0;  // greatest num_keys this launch may meet: fixes the grid, never the result
   uint32_t max_budget = 0;
+  // Most rows of a list that are attended without being selected: sinks and recent window. Two-stage selections of
+  // lists that promise so take one launch; 0 promises nothing.
+  uint32_t max_kept = 0;
   uint32_t candidate_pages = 0;  // two-stage: pages that the first stage keeps; 0: every key is scored
   uint32_t score_all_below = 0;  // two-stage: every key is scored of lists with fewer selectable ones
   // Policy mass: the fewest rows that bring what sinks and window hold to this share of the softmax over the scored
   // keys, averaged over the group, and at most budget; 0: top-k.
   float min_mass = 0;
   bool takes_all_that_fit = false;  // policy mass: all selectable rows of lists whose budget they fit
-  uint32_t* selected = nullptr;  // [num_lists, max_budget] positions, ascending
-  uint32_t* counts = nullptr;    // [num_lists]
+  uint32_t* selected = nullptr;     // [num_lists, max_budget] positions, ascending
+  uint32_t* counts = nullptr;       // [num_lists]
   // [num_lists] of sinks, selection and recent window; may be null. Where not every key is scored, a lower bound: what
   // is not scored counts as its pages' bounds.
   float* captured_mass = nullptr;

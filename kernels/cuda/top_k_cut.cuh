@@ -172,11 +172,24 @@ struct DigitRange {
   }
 };
 
-// The least rank that is chosen among the leader's `count` candidates, 0 where all are. One block's threads; ends with
-// a barrier.
-template <ImportanceKind kKind>
-__device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, uint32_t count, const CutRule& rule,
-                                                    const Importance<kKind>& importance) {
+// The candidates that a pass over all columns left, in the order in which they came.
+struct GatheredColumns {
+  const uint32_t *keys, *columns;
+  __device__ __forceinline__ uint32_t Key(uint32_t i) const { return keys[i]; }
+  __device__ __forceinline__ uint32_t Column(uint32_t i) const { return columns[i]; }
+};
+// The columns from `first` on, all of them.
+struct ColumnsInOrder {
+  const uint32_t* keys;
+  uint32_t first;
+  __device__ __forceinline__ uint32_t Key(uint32_t i) const { return keys[i]; }
+  __device__ __forceinline__ uint32_t Column(uint32_t i) const { return first + i; }
+};
+
+// The least rank that is chosen among `count` candidates, 0 where all are. One block's threads; ends with a barrier.
+template <typename Candidates, ImportanceKind kKind>
+__device__ __forceinline__ uint64_t CutOf(const Candidates& candidates, uint32_t count, const CutRule& rule,
+                                          const Importance<kKind>& importance, const TopKMemory& memory) {
   TopKControl& control = *memory.control;
   uint32_t rows = rule.rows;
   uint64_t mass = rule.mass;
@@ -189,8 +202,8 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
   __syncthreads();
   DigitRange range{.low = ~0u, .high = 0};
   for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-    range.low = min(range.low, memory.keys[i]);
-    range.high = max(range.high, memory.keys[i]);
+    range.low = min(range.low, candidates.Key(i));
+    range.high = max(range.high, candidates.Key(i));
   }
   range.low = __reduce_min_sync(~0u, range.low);
   range.high = __reduce_max_sync(~0u, range.high);
@@ -204,9 +217,9 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
   for (bool first_round = true;; first_round = false) {
     const int shift = BinShift(range.low, range.high);
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-      const uint32_t column = memory.columns[i];
+      const uint32_t column = candidates.Column(i);
       uint32_t place;
-      if (range.Holds(memory.keys[i], column, &place)) {
+      if (range.Holds(candidates.Key(i), column, &place)) {
         AddToBin(memory.bins, memory.mass_bins, place >> shift, column, rule, importance);
       }
     }
@@ -228,8 +241,8 @@ __device__ __forceinline__ uint64_t CutOfCandidates(const TopKMemory& memory, ui
   }
   for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
     uint32_t place;
-    if (range.Holds(memory.keys[i], memory.columns[i], &place)) {
-      control.contested[atomicAdd(&control.num_contested, 1u)] = RankOf(memory.keys[i], memory.columns[i]);
+    if (range.Holds(candidates.Key(i), candidates.Column(i), &place)) {
+      control.contested[atomicAdd(&control.num_contested, 1u)] = RankOf(candidates.Key(i), candidates.Column(i));
     }
   }
   __syncthreads();
