@@ -127,7 +127,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   metrics_->sequences_opened.Add(1);
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
-    streamer_.SendPrefix(*link, **sequence, cached);
+    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, cached);
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -135,6 +135,21 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   if (!options.prompt_token_ids.empty()) metrics_->prefix_lookup_tokens.Add(options.prompt_tokens);
   PublishGauges();
   return Opened{(*sequence)->attach_epoch, cached};
+}
+
+absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
+                                   uint32_t end) {
+  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  const CachedSequence* sequence = store_.FindAttached(sequence_id, attach_epoch, link_id);
+  if (sequence == nullptr) {
+    return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is not attached to the caller"));
+  }
+  if (layer >= static_cast<uint32_t>(shape_.layout.num_layers) || end > sequence->kv.rows(static_cast<int>(layer))) {
+    return absl::OutOfRangeError(absl::StrCat("rows below ", end, " of layer ", layer, " are not all there"));
+  }
+  streamer_.SendPrefixLayer(*link, *sequence, static_cast<int>(layer), end);
+  streamer_.Pump(*link);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
@@ -159,8 +174,14 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
 }
 
 absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
-                                                 uint32_t max_positions) {
+                                                          uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
+  if (const CachedSequence* source = store_.Find(source_id); source != nullptr) {
+    // What its lane has under way is part of what is forked.
+    if (const auto held = links_.find(source->channel); held != links_.end()) {
+      frames_.TakeLaneRows(*held->second, /*wait=*/true);
+    }
+  }
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
   if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
   if (lanes_ != nullptr) lanes_->Forget(sequence_id);

@@ -72,6 +72,8 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
+  // Sends a layer's rows below `end`, which the sequence has. OUT_OF_RANGE when it has not.
+  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer, uint32_t end);
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position);
   // The fork's working set is the caller's to fill: it sends no Refill.
   struct Forked {
@@ -79,7 +81,7 @@ class DataPlane {
     uint32_t position = 0;
   };
   absl::StatusOr<Forked> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
-                                        uint32_t max_positions);
+                                      uint32_t max_positions);
   absl::Status ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch);
 
   void HandleFrame(Channel& channel, const ReceivedFrame& frame);

@@ -52,7 +52,7 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
                       options.prompt_token_ids.size() == options.prompt_tokens;
   const std::string salt = shares ? WithIndex(options.prefix_salt, index, pool_->tiers() != nullptr) : std::string();
   PrefixCache::Lease prefix;
-  if (shares && !options.begins_empty) {
+  if (shares) {
     const std::span<const uint32_t> tokens(options.prompt_token_ids);
     prefix = prefixes_.Find(salt, tokens.first(PrefixLimit(options.spec, options.prompt_tokens)));
   }

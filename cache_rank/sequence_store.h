@@ -31,7 +31,7 @@ class SequenceStore {
     // All of the prompt, to share its blocks with prompts that begin alike; empty: nothing is shared.
     std::vector<uint32_t> prompt_token_ids = {};
     std::string prefix_salt = {};  // what its rows depend on beside the tokens, and who may share them
-    bool begins_empty = false;     // shares none of what is there, but what it brings
+    bool pulls_prefix = false;     // its cached rows are sent layer by layer, when they are asked for
   };
 
   SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,

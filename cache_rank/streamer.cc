@@ -191,6 +191,11 @@ void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32
   QueueRefillDone(link, sequence, end);
 }
 
+void Streamer::SendPrefixLayer(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t end) {
+  QueueRows(link, sequence, layer, 0, end);
+  QueueRefillDone(link, sequence, end);
+}
+
 void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {
   const SelectionSpec& spec = sequence.spec;
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);

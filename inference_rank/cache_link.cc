@@ -128,6 +128,13 @@ absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceR
   return response;
 }
 
+absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  v1::PushPrefixResponse response;
+  return FromCall(cache_stub_->PushPrefix(&context, request, &response), "PushPrefix");
+}
+
 absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);

@@ -43,6 +43,7 @@ class CacheLink {
                                                     std::chrono::milliseconds timeout);
   absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
                                                 std::chrono::milliseconds timeout);
+  absl::Status PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout);
   absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
 
   // Engine thread.

@@ -229,7 +229,7 @@ void Engine::StartOpening(Sequence& sequence) {
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
-      request.set_begins_empty(sequence.arena->by_layer());
+      request.set_pulls_prefix(sequence.arena->by_layer());
       const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
       if (response.ok()) {
         opened = v1::AttachSequenceResponse();
@@ -304,6 +304,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     metrics_.cached_prompt_tokens += restart;
     scheduler_.CreditCachedTokens(sequence, restart);
     sequence.state = State::kLoadingPrefix;
+    if (sequence.arena->by_layer()) PullPrefix(sequence);
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
                                                    " prompt tokens")),
@@ -313,6 +314,26 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {})) {
     if (frame.header().attach_epoch == sequence.attach_epoch) TakeRefill(sequence, frame.header(), frame.payload());
   }
+}
+
+void Engine::PullPrefix(Sequence& sequence) {
+  sequence.state = State::kLoadingPrefix;
+  sequence.arena->layer_position = sequence.cached_tokens;
+  v1::PushPrefixRequest request;
+  request.set_channel_id(sequence.link->channel_id());
+  request.set_sequence_id(sequence.sequence_id);
+  request.set_attach_epoch(sequence.attach_epoch);
+  request.set_layer(static_cast<uint32_t>(sequence.arena->layer));
+  request.set_end_position(sequence.cached_tokens);
+  openers_->Add([this, link = sequence.link, request] {
+    const absl::Status pushed = link->PushPrefix(request, options_.control_timeout);
+    if (pushed.ok()) return;
+    mailbox_.Put([this, pushed, id = request.sequence_id(), epoch = request.attach_epoch()] {
+      Sequence* sequence = scheduler_.Find(
+          [&](const Sequence& other) { return other.sequence_id == id && other.attach_epoch == epoch; });
+      if (sequence != nullptr) sequence->Fail(pushed, /*can_retry=*/true);
+    });
+  });
 }
 
 void Engine::GiveBackArena(Sequence& sequence) {
@@ -439,6 +460,7 @@ uint32_t Engine::RunLayerChunk(Sequence& sequence, uint64_t most) {
   if (!last_layer) {
     ++arena.layer;
     arena.layer_position = 0;
+    if (sequence.cached_tokens > 0) PullPrefix(sequence);
     return count;
   }
   const size_t residual_bytes = arena.bytes() - arena.layer_kv_bytes();
@@ -786,6 +808,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
   LeaveLane(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
@@ -938,7 +961,8 @@ void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::
   }
   const size_t row_bytes = layout_.row_bytes();
   const size_t head_bytes = header.row_count * row_bytes;
-  const bool fits = header.layer_first < layout_.num_layers &&
+  const bool is_wanted = !sequence.arena->by_layer() || header.layer_first == sequence.arena->layer;
+  const bool fits = header.layer_first < layout_.num_layers && is_wanted &&
                     uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
                     payload.size() == layout_.num_kv_heads * head_bytes;
   if (!fits) {

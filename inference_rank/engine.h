@@ -88,6 +88,8 @@ class Engine {
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
                 const absl::StatusOr<v1::AttachSequenceResponse>& opened);
+  // Of a sequence that goes layer by layer: the rows of the layer under way that the prefix cache has.
+  void PullPrefix(Sequence& sequence);
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
   void HandOverIfStored(Sequence& sequence);

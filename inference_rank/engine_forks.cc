@@ -69,9 +69,8 @@ void Engine::ServeFork(Sequence& fork) {
     if (!std::exchange(fork.fork_at_current_token, false) && source->followers_due > 0) --source->followers_due;
     fork.link = source->link;
     fork.sampler.emplace(fork.sampling_params, fork.prompt);
-    logits_copy_.assign(source->prompt_logits.begin(), source->prompt_logits.end());
-    std::vector<float> logits = logits_copy_;
-    TakeToken(fork, std::nullopt, logits);
+    std::vector<float> logits = source->prompt_logits;
+    TakeToken(fork, /*drawn=*/std::nullopt, logits);
     if (fork.cancelled) return;  // it has ended with its first token
     fork.holds_source = true;
     ++source->forks_under_way;

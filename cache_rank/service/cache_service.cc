@@ -27,7 +27,7 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
       .sampling = request->sampling(),
       .prompt_token_ids = {request->prompt_token_ids().begin(), request->prompt_token_ids().end()},
       .prefix_salt = request->prefix_salt(),
-      .begins_empty = request->begins_empty()};
+      .pulls_prefix = request->pulls_prefix()};
   const absl::StatusOr<DataPlane::Opened> opened =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), options = std::move(options)](DataPlane& data_plane) {
@@ -38,6 +38,14 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
     response->set_cached_tokens(opened->cached_tokens);
   }
   return ToGrpc(opened.status());
+}
+
+grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1::PushPrefixRequest* request,
+                                          v1::PushPrefixResponse*) {
+  return ToGrpc(rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                            [link = LinkId(request->channel_id()), id = request->sequence_id(),
+                             epoch = request->attach_epoch(), layer = request->layer(), end = request->end_position()](
+                                DataPlane& data_plane) { return data_plane.PushPrefix(link, id, epoch, layer, end); }));
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,

@@ -34,6 +34,7 @@ Json RequestFor(const std::string& preset, size_t prompt_tokens, size_t offset =
 
 class LayeredPrefill : public SharedCluster<Layered>, public testing::WithParamInterface<const char*> {
  protected:
+  static double Computed() { return cluster_->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"); }
   static Completion Expected(const Json& request) {
     static std::unique_ptr<Cluster> chunked = Cluster::Start(Chunked::Options()).value();
     return Complete(chunked->http(), request);
@@ -45,12 +46,18 @@ TEST_P(LayeredPrefill, AnswersAreThoseOfChunks) {
     const Json request = RequestFor(GetParam(), prompt_tokens);
     const Completion expected = Expected(request);
     ASSERT_TRUE(expected.ok()) << expected.error;
-    // The second time the prompt is in the prefix cache, which this rank has no place to begin with.
+    // The second time most of the prompt is in the prefix cache and comes layer by layer.
     for (int repeat = 0; repeat < 2; ++repeat) {
+      const double computed = Computed();
       const Completion completion = Complete(cluster_->http(), request);
       ASSERT_TRUE(completion.ok()) << completion.error;
       EXPECT_EQ(completion.ids, expected.ids) << prompt_tokens << " tokens";
       EXPECT_EQ(completion.Stat("streamed_rows"), expected.Stat("streamed_rows"));
+      const auto cached = completion.usage.at("prompt_tokens_details").at("cached_tokens").get<size_t>();
+      EXPECT_EQ(Computed() - computed, static_cast<double>(prompt_tokens - cached));
+      if (repeat == 1) {
+        EXPECT_GE(cached + 128, prompt_tokens);
+      }
     }
   }
   const Metrics metrics = cluster_->MetricsOf("inference-0");
