@@ -30,7 +30,8 @@ struct Options {
   uint32_t clients = 32;
   uint32_t rounds = 2;  // requests of each client
   uint32_t budget = 512;
-  std::string only;  // names of systems, separated by commas; empty: all
+  std::string flags;  // of `winnow up`, for every system, separated by spaces
+  std::string only;   // names of systems, separated by commas; empty: all
   std::string json;
 };
 
@@ -88,8 +89,8 @@ std::vector<System> Bench::Systems() const {
        {"--selection=quest", budget, contexts}},
       {"offload",
        "SparseServe's selection, rows in two tiers, everybody runs",
-       {"--selection=sparseserve", budget, "--pool-factor=1", all, "--slot-memory=" + bytes(slots),
-        "--fast-memory=" + bytes(rest)}},
+       {"--selection=sparseserve,key_copy=int8", budget, "--pool-factor=1", all, "--working-set-control=false",
+        "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
       {"winnow",
        "predicted one layer ahead, 8-bit bounds of pages of 16, rows in two tiers",
        {"--selection=winnow,policy=top-k,scorer=page-minmax,page_tokens=16", budget, "--pool-factor=1", all,
@@ -112,6 +113,9 @@ absl::StatusOr<Result> Bench::Run(const System& system) const {
   cluster_options.flags = {"--transport=inproc", "--log-level=warning",
                            absl::StrCat("--max-context=", context_tokens()), "--age-bound=0s"};
   cluster_options.flags.insert(cluster_options.flags.end(), system.flags.begin(), system.flags.end());
+  for (const absl::string_view flag : absl::StrSplit(options_.flags, ' ', absl::SkipEmpty())) {
+    cluster_options.flags.emplace_back(flag);
+  }
   WINNOW_ASSIGN_OR_RETURN(const auto cluster, e2e::Cluster::Start(cluster_options));
   LoadClientOptions client_options;
   client_options.address = cluster->http_address();
@@ -211,7 +215,7 @@ int main(int argc, char** argv) {
   const auto usage = [] {
     std::fprintf(stderr,
                  "usage: serving_memory MODEL_DIR [--contexts N] [--prompt N] [--output N] [--clients N] [--rounds N] "
-                 "[--budget N] [--only NAME,...] [--json FILE]\n");
+                 "[--budget N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
     return 2;
   };
   if (argc < 2) return usage();
@@ -232,6 +236,8 @@ int main(int argc, char** argv) {
       number(&options.rounds);
     } else if (name == "--budget") {
       number(&options.budget);
+    } else if (name == "--flags") {
+      options.flags = value;
     } else if (name == "--only") {
       options.only = value;
     } else if (name == "--json") {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_rank/device_lane.h"
 #include "cache_rank/judge_head.h"
 #include "cache_rank/residency.h"
 #include "cache_rank/ring_queue.h"
@@ -44,9 +45,10 @@ struct OutgoingItem {
   bool started = false;  // its first part was posted
   std::unique_ptr<HeadDelta> delta = nullptr;
   std::unique_ptr<HeadPartial> partial = nullptr;
-  // kRefill: rows from `position` on. kDelta: streamed rows.
+  // kRefill: rows from `position` on. kDelta: streamed rows. kSeated: the seat.
   uint32_t count = 0;
-  uint32_t done = 0;  // of them, posted
+  uint32_t done = 0;     // of them, posted
+  bool granted = false;  // kSeated
 };
 
 // Score one (sequence, layer) for `position`, send what was selected for it, or judge that with the real query.
@@ -58,6 +60,15 @@ struct SelectionTask {
   bool judges = false;
 };
 
+// A sequence that waits for a seat of its link's lane.
+struct SeatRequest {
+  uint64_t sequence_id = 0;
+  uint32_t attach_epoch = 0;
+  uint32_t position = 0;  // that it decodes next
+  uint32_t seat = 0;
+  std::vector<uint32_t> pages;
+};
+
 // An inference rank's channel and everything that waits on it. Data-plane thread.
 struct PeerLink {
   static constexpr size_t kOpenPlans = 4;
@@ -65,6 +76,8 @@ struct PeerLink {
   uint32_t id = 0;  // ExchangeResponse::channel_id; never reused, never 0
   std::string rank;
   std::unique_ptr<Channel> channel;
+  std::unique_ptr<DeviceLane> lane;  // may be null
+  RingQueue<SeatRequest> seat_requests;
   std::function<void(const absl::Status&)> on_closed;  // called once, when the cache rank gives the link up
   absl::Status failure;                                // set: to be closed outside of Progress
 

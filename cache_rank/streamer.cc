@@ -152,6 +152,14 @@ void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current
   Queue(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
 }
 
+void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted) {
+  Queue(link, {.type = wire::FrameType::kSeated,
+               .sequence_id = sequence_id,
+               .attach_epoch = attach_epoch,
+               .count = seat,
+               .granted = granted});
+}
+
 void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
                                   int layer) {
   Queue(link, {.type = wire::FrameType::kTransferFailed,
@@ -180,6 +188,11 @@ void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, u
 
 void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end) {
   for (int layer = 0; layer < layout_.num_layers; ++layer) QueueRows(link, sequence, layer, 0, end);
+  QueueRefillDone(link, sequence, end);
+}
+
+void Streamer::SendPrefixLayer(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t end) {
+  QueueRows(link, sequence, layer, 0, end);
   QueueRefillDone(link, sequence, end);
 }
 
@@ -504,6 +517,10 @@ Streamer::Outcome Streamer::PostBare(PeerLink& link, RingQueue<OutgoingItem>& qu
   header.attach_epoch = item.attach_epoch;
   header.apply_position = item.position;
   header.layer_first = item.layer;
+  if (item.type == wire::FrameType::kSeated) {
+    header.row_count = item.count;
+    header.flags = item.granted ? wire::kSeatGranted : 0;
+  }
   const Outcome outcome = Post(link, header, *std::move(buffer));
   if (outcome == Outcome::kPosted) PopFront(queue);
   return outcome;

@@ -54,7 +54,7 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
   const auto add = [&](const std::string& selection, Placement placement, Dtype kv, int batch) {
     TableLine line{.of = {.preset = selection, .placement = placement, .spec = plan.spec}};
     if (!selection.empty()) {
-      absl::StatusOr<DecodeCase> made = CaseOf(selection, placement, options.budget, shard);
+      absl::StatusOr<DecodeCase> made = CaseOf(selection, placement, options.budget, shard, kv);
       if (made.ok()) {
         line.of = *std::move(made);
       } else {
@@ -63,7 +63,9 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
     } else if (placement == Placement::kColocatedDram) {
       line.of.spec.key_copy = KeyCopy::kInt8;
     }
-    if (kv != Dtype::kBf16 && Selects(line.of.placement)) return;
+    if (kv != Dtype::kBf16 && selection.empty() && Selects(placement)) {
+      line.why_not = "rows of a selection described by options are bf16";
+    }
     line.of.kv = kv;
     line.of.batch = batch;
     const std::string name = Selects(line.of.placement) ? line.of.preset : std::string();

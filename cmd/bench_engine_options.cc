@@ -106,8 +106,8 @@ void BenchEngineOptions::Declare(Fields& fields) {
   fields.Enum("weights", &weights, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}}, "Type of the weight matrices.");
   fields.Text(
       "kv", &kv,
-      "Types of the rows in slots: bf16, fp8, int8 or int4; several, one by one. Others than bf16 are measured with "
-      "dense and fixed, as cache ranks send bf16.");
+      "Types of the rows that attention reads: bf16, fp8, int8 or int4; several, one by one. Others than bf16 are "
+      "for dense, fixed, and for --selections with everything colocated in HBM: cache ranks send bf16.");
   fields.Enum("keys", &keys, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}},
               "What the scorer reads: the keys, or a copy of them in fp8.");
   fields.Text(

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cache_rank/device/device_batch_selector.h"
+#include "cache_rank/device/gpu_lanes.h"
 #include "cache_rank/predictor/query_projection.h"
 #include "cmd/machine.h"
 #include "kernels/cuda/plugin.h"
@@ -43,13 +44,31 @@ absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_b
   return wanted;
 }
 
+// Of the GPU's memory, what the index of sequences without a lane takes beside lanes.
+size_t IndexShare(const CacheOptions& options, size_t free_bytes) {
+  return (options.device_memory_bytes > 0 ? static_cast<size_t>(options.device_memory_bytes) : free_bytes) / 4;
+}
+
+// Where rows can go from GPU to GPU: none where there is one GPU alone. FAILED_PRECONDITION or UNAVAILABLE say why not.
+absl::StatusOr<std::shared_ptr<DeviceLanes>> NewLanes(const CacheOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
+  if (table->device_count() < 2) return absl::FailedPreconditionError("there is one GPU alone");
+  GpuLanes::Options lanes;
+  lanes.model = options.lane_model.empty() ? options.model : options.lane_model;
+  lanes.memory_bytes = static_cast<size_t>(options.device_memory_bytes) / 4 * 3;
+  WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<DeviceLanes> made, GpuLanes::Create(table, options.device.ordinal, lanes));
+  return made;
+}
+
 // What selects on the GPU, for the model of the first inference rank that comes.
-absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape) {
+absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape,
+                                                              bool with_lanes) {
   WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, table->open_device(options.device.ordinal));
   const std::string name = device->info().name;
   DeviceBatchSelector::Options selector;
   selector.memory_bytes = static_cast<size_t>(options.device_memory_bytes);
+  if (with_lanes) selector.memory_bytes = IndexShare(options, device->info().free_bytes);
   selector.on_failure = [](const absl::Status& status) {
     spdlog::error("rows are selected on the CPU from now on: {}", std::string(status.message()));
   };
@@ -118,9 +137,16 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
   if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
   if (options.device.kind != DeviceChoice::Kind::kCpu) {
+    absl::StatusOr<std::shared_ptr<DeviceLanes>> lanes = NewLanes(options);
+    if (lanes.ok()) {
+      rank.data_plane.lanes = *std::move(lanes);
+    } else {
+      spdlog::info("rows pass through host memory: {}", std::string(lanes.status().message()));
+    }
+    const bool with_lanes = rank.data_plane.lanes != nullptr;
     rank.data_plane.new_batch_selector =
-        [options, must_be_gpu](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
-      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape);
+        [options, must_be_gpu, with_lanes](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
+      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape, with_lanes);
       if (selector.ok() || must_be_gpu) return selector;
       spdlog::info("rows are selected on the CPU: {}", std::string(selector.status().message()));
       return nullptr;
@@ -197,9 +223,19 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
   counter("winnow_scored_key_bytes_total", "Bytes of keys and page bounds that selections and their measurement read.",
           number(s.scored_key_bytes));
+  counter("winnow_scored_page_bytes_total", "Of winnow_scored_key_bytes_total, bounds and cuboid-means of pages.",
+          number(s.scored_page_bytes));
+  counter("winnow_shared_key_bytes_total",
+          "Bytes of keys that selections did without reading, because samples of the same step share them.",
+          number(s.shared_key_bytes));
   counter("winnow_query_projections_total", "Queries computed here from residuals, one per position and layer.",
           number(s.projections));
   counter("winnow_plans_total", "Step plans received.", number(s.plans));
+  writer.Gauge("winnow_lanes", "Links whose decode steps can run from GPU to GPU (p2p).", number(s.lanes));
+  counter("winnow_lane_plans_total", "Of the plans, those that ran from GPU to GPU.", number(s.lane_plans));
+  const char* seats = "Sequences that asked to decode from GPU to GPU; refused ones go by frames.";
+  writer.Counter("winnow_lane_seats_total", seats, number(s.lane_seats), with("outcome", "granted"));
+  writer.Counter("winnow_lane_seats_total", seats, number(s.lane_seats_refused), with("outcome", "refused"));
   counter("winnow_frames_received_total", "Data-plane frames received.", number(s.frames_received));
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
           number(s.frames_malformed));
@@ -211,6 +247,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* events = "What happened to sequences.";
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_opened), with("event", "opened"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_attached), with("event", "attached"));
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_forked), with("event", "forked"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_expired), with("event", "expired"));
 
   const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";

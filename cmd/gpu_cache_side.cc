@@ -42,7 +42,9 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
   DeviceKvShape shape = StoreShape(options);
   const bool in_place = options.rows == RowTier::kInPlace;
   if (in_place) shape.num_blocks = slots.shape().num_slots() / kBlockTokens;
-  const cuda::ExchangeShape exchange = slots.shape().exchange();
+  cuda::ExchangeShape exchange = slots.shape().exchange();
+  exchange.layout.dtype = Dtype::kBf16;  // rows come as they are computed, whatever slots hold
+  const bool readable = slots.shape().layout.dtype == Dtype::kBf16;
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device.info().free_bytes));
   WINNOW_ASSIGN_OR_RETURN(side->inbox_memory_, device.Allocate(CacheInboxBytes(exchange)));
   side->inbox_ = CacheInboxAt(exchange, side->inbox_memory_->data());
@@ -53,8 +55,8 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
                             DeviceWeights::Synthesize(table, device, options.config, options.weight_seed,
                                                       /*query_bias=*/true, QueryWeightOptions(options)));
   }
-  WINNOW_ASSIGN_OR_RETURN(side->store_,
-                          DeviceKvStore::Create(&table, &device, shape, in_place ? slots.slot_pool() : nullptr));
+  WINNOW_ASSIGN_OR_RETURN(
+      side->store_, DeviceKvStore::Create(&table, &device, shape, in_place && readable ? slots.slot_pool() : nullptr));
   WINNOW_ASSIGN_OR_RETURN(side->plan_,
                           DevicePlan::Create(&table, &device, side->store_.get(), options.spec, options.max_rows));
   const RopeTable rope = ComputeRope(options.config.rope, options.config.head_dim);
@@ -93,6 +95,9 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
       const uint64_t number = (uint64_t{sequence} * layout.num_layers + layer) * context + first;
       table_.elementwise->fill_normal(stream_, rows->data(), count * row_elements, options_.kv_seed + number, 1.0f);
       WINNOW_RETURN_IF_ERROR(store_->AppendRange(sequence, layer, first, count, rows->data(), stream_));
+      if (in_place && slots.shape().layout.dtype != Dtype::kBf16) {
+        WINNOW_RETURN_IF_ERROR(QuantizeIntoSlots(slots, row, layer, first, count, rows->data()));
+      }
     }
   }
   if (const uint32_t past = std::min(store_->shape().ring_queries, context); past > 0) {
@@ -122,6 +127,38 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
   const std::vector<uint32_t> pool_bases(layout.num_lists(), slots.shape().pool_base());
   plan_->Seat(row, sequence, context, {.slot_pool = slots.slot_pool(), .pool_bases = pool_bases}, context);
   return device_.Synchronize(stream_);
+}
+
+absl::Status GpuCacheSide::QuantizeIntoSlots(const DecodeSlots& slots, int row, int layer, uint32_t first,
+                                             uint32_t count, const void* rows) {
+  const KvLayout& layout = slots.shape().layout;
+  const uint32_t per_list = slots.shape().pages_per_list();
+  std::vector<uint32_t> numbers;
+  for (int head = 0; head < layout.num_kv_heads; ++head) {
+    const size_t pages = slots.list(layer, row, head) * per_list;
+    for (uint32_t position = first; position < first + count; ++position) {
+      numbers.push_back(slots.host_pages()[pages + position / kSlotPageTokens] * kSlotPageTokens +
+                        position % kSlotPageTokens);
+    }
+  }
+  const size_t num_rows = numbers.size(), row_bytes = layout.row_bytes();
+  if (quantized_ == nullptr) {
+    const size_t most = static_cast<size_t>(kFillTokens) * layout.num_kv_heads;
+    WINNOW_ASSIGN_OR_RETURN(quantized_, device_.Allocate(most * (row_bytes + 2 * sizeof(float) + sizeof(uint32_t))));
+  }
+  auto* const to = static_cast<std::byte*>(quantized_->data());
+  auto* const scales = reinterpret_cast<float*>(to + num_rows * row_bytes);
+  auto* const on_device = reinterpret_cast<uint32_t*>(scales + 2 * num_rows);
+  device_.CopyAsync(on_device, numbers.data(), num_rows * sizeof(uint32_t), stream_);
+  table_.attention->quantize_rows(stream_, rows, static_cast<int>(num_rows), layout.head_dim, layout.dtype, to, scales);
+  table_.step->scatter_rows(stream_, {.rows = to,
+                                      .scales = scales,
+                                      .slots = on_device,
+                                      .num_rows = static_cast<int>(num_rows),
+                                      .row_bytes = row_bytes,
+                                      .slot_pool = slots.slot_pool(),
+                                      .slot_scales = slots.scales()});
+  return device_.CheckLaunches();
 }
 
 absl::StatusOr<uint32_t> GpuCacheSide::OpenInPlace(const DecodeSlots& slots, int row) {

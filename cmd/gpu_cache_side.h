@@ -68,6 +68,9 @@ class GpuCacheSide {
   absl::Status FillSequences(const DecodeSlots& slots);
   absl::Status FillSequence(const DecodeSlots& slots, int row);
   absl::StatusOr<uint32_t> OpenInPlace(const DecodeSlots& slots, int row);
+  // Rows [num_kv_heads][count] of bf16 to the slots of a row in the slots' own dtype.
+  absl::Status QuantizeIntoSlots(const DecodeSlots& slots, int row, int layer, uint32_t first, uint32_t count,
+                                 const void* rows);
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;
@@ -76,7 +79,8 @@ class GpuCacheSide {
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
   cuda::CacheInbox inbox_;
   cuda::InferenceInbox peer_;
-  std::unique_ptr<DeviceWeights> weights_;  // of the predictor depth
+  std::unique_ptr<cuda::DeviceMemory> quantized_;  // QuantizeIntoSlots
+  std::unique_ptr<DeviceWeights> weights_;         // of the predictor depth
   std::unique_ptr<DeviceKvStore> store_;
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceSelection> selection_;

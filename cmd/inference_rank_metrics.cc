@@ -32,6 +32,9 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
           metrics.cached_prompt_tokens);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
+  counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
+  gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
+  counter("winnow_lanes_failed_total", "Lanes that have broken; their links go by frames since.", metrics.lanes_failed);
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
   counter("winnow_injected_tokens_total", "Prompt tokens computed in iterations that decoded, too.",
           metrics.injected_tokens);
@@ -58,6 +61,15 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                  with("outcome", "preempted"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.resumed_sequences,
                  with("outcome", "resumed"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.forked_sequences,
+                 with("outcome", "forked"));
+  counter("winnow_layered_prompts_total", "Prompts that were prefilled layer by layer.", metrics.layered_prompts);
+  gauge("winnow_layered_kv_peak_bytes", "One layer's KV of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_kv_peak_bytes);
+  gauge("winnow_layered_residual_peak_bytes", "Residuals of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_residual_peak_bytes);
+  counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
+          metrics.forked_tokens);
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
                  with("outcome", "failed"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,

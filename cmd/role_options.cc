@@ -97,6 +97,9 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Text("model", &model,
               "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
               "projections are loaded, and other models are refused. Empty = such selections are refused.");
+  fields.Text("lane-model", &lane_model,
+              "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
+              "with queries predicted in depth; empty = --model.");
   DeclareCompute(fields, &compute);
   fields.Bytes(
       "memory", &memory_bytes,
@@ -118,7 +121,8 @@ void CacheOptions::Declare(Fields& fields) {
       },
       [this] { return ToString(device); });
   fields.Bytes("device-memory", &device_memory_bytes,
-               "Memory of the GPU for the index of keys; 0 = nine tenths of what is free.");
+               "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
+               "sequences. 0 = nine tenths of what is free.");
 }
 
 RouterProcessOptions::RouterProcessOptions() {
@@ -132,6 +136,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
   selection.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
@@ -157,15 +162,9 @@ void InferenceProcessOptions::Declare(Fields& fields) {
                  "Threads of the compute team; 0 = one per core. More than cores makes every step slower.", 0, 1024);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
-  fields.Integer(
-      "prefill-chunk", &prefill_chunk,
-      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
-      "512 on a CPU, 2048 on a GPU.",
-      0u, 65536u);
+  prefill.Declare(fields);
   scheduling.Declare(fields);
   DeclareSlotMemory(fields, &slot_memory_bytes);
-  fields.Bytes("prefill-memory", &prefill_memory_bytes,
-               "Memory for the KV of prompts in prefill; 0 = two of the longest.");
   selection.Declare(fields);
   fields.Nested("cache", &cache);
 }
@@ -177,11 +176,33 @@ void CacheProcessOptions::Declare(Fields& fields) {
 }
 
 void DeclareTransport(Fields& fields, TransportKind* transport) {
-  fields.Enum("transport", transport,
-              {{"auto", TransportKind::kAuto}, {"inproc", TransportKind::kInproc}, {"ucx", TransportKind::kUcx}},
-              "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
-              "inference "
-              "process, so that a crash loses both. auto = ucx.");
+  fields.Enum(
+      "transport", transport,
+      {{"auto", TransportKind::kAuto},
+       {"inproc", TransportKind::kInproc},
+       {"ucx", TransportKind::kUcx},
+       {"p2p", TransportKind::kP2p}},
+      "How KV rows travel to cache ranks in processes of their own: ucx through host memory; p2p from GPU to GPU "
+      "where both ranks have one (--device, --cache-device) and these reach each other, otherwise as ucx, and "
+      "the log says why. inproc hosts a cache rank inside the inference process, so that a crash loses both. "
+      "auto = p2p.");
+}
+
+void PrefillFlags::Declare(Fields& fields) {
+  fields.Enum("prefill", &mode,
+              {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
+              "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
+              "by layer "
+              "over all of it and keeps one layer's KV and the residual of each token. auto = layered where a prompt's "
+              "KV would not fit --prefill-memory. On a GPU always chunked.");
+  fields.Integer(
+      "prefill-chunk", &chunk,
+      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
+      "512 on a CPU, 2048 on a GPU.",
+      0u, 65536u);
+  fields.Bytes("prefill-memory", &memory_bytes,
+               "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals. 0 = two of "
+               "the longest.");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
@@ -250,6 +271,13 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
   fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
+}
+
+void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
+  fields.Text(
+      "key-weights", key_weights,
+      "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
+      "of their weights. Keys that are not in it have 1.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

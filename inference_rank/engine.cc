@@ -15,6 +15,8 @@ using State = Sequence::State;
 using SteadyClock = std::chrono::steady_clock;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 constexpr auto kReopenInterval = std::chrono::milliseconds(20);
+// Longer than any wait of a lane's other side, which ends all of what it has begun.
+constexpr auto kQuarantine = 2 * std::chrono::microseconds(wire::kLaneTimeoutUs);
 
 // Rows are shared only where they would be computed alike.
 std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
@@ -122,6 +124,7 @@ void Engine::Loop() {
       });
     });
     ReapSequences();
+    ServeForks();
     AdmitWaiting();
     const bool worked = !device_failed_ && RunIteration();
     if (DeviceFailed()) ReapSequences();
@@ -176,15 +179,18 @@ void Engine::AdmitWaiting() {
 
 size_t Engine::FreePrefillBytes() const {
   if (options_.prefill_region != nullptr) return options_.prefill_region->largest_free();
-  const size_t limit = options_.limits.prefill_memory_bytes;
+  const size_t limit = options_.limits.prefill.memory_bytes;
   return limit > prefill_bytes_ ? limit - prefill_bytes_ : 0;
 }
 
 absl::Status Engine::TakeArena(Sequence& sequence) {
   PrefillRegion* region = options_.prefill_region;
-  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr
-                                                  ? PrefillArena::CreateIn(*region, layout_, sequence.prompt_tokens())
-                                                  : PrefillArena::Create(layout_, sequence.prompt_tokens()));
+  const PrefillSizing& sizing = options_.limits.prefill;
+  const uint32_t tokens = sequence.prompt_tokens();
+  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr ? PrefillArena::CreateIn(*region, layout_, tokens)
+                                              : sizing.ByLayer(layout_, tokens)
+                                                  ? PrefillArena::CreateForLayers(layout_, tokens, sizing.hidden_size)
+                                                  : PrefillArena::Create(layout_, tokens));
   prefill_bytes_ += arena.bytes();
   sequence.arena.emplace(std::move(arena));
   return absl::OkStatus();
@@ -193,6 +199,7 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
 void Engine::Preempt(Sequence& sequence) {
   ++metrics_.preempted_sequences;
   ++sequence.preempted_count;
+  LeaveLane(sequence);
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
 }
@@ -222,6 +229,7 @@ void Engine::StartOpening(Sequence& sequence) {
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      request.set_pulls_prefix(sequence.arena->by_layer());
       const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
       if (response.ok()) {
         opened = v1::AttachSequenceResponse();
@@ -262,7 +270,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   sequence.attach_epoch = opened->attach_epoch();
   const bool resumed = std::exchange(sequence.resumes, false);
   if (resumed) {
-    ++metrics_.resumed_sequences;
+    if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
   } else if (sequence.attach) {
     ++metrics_.reattached_sequences;
   }
@@ -275,7 +283,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   if (restart == 0) {
     // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
     if (resumed) {
-      const size_t needed = PrefillArena::BytesNeeded(layout_, sequence.prompt_tokens());
+      const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
       const absl::Status status =
           needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
       sequence.state = State::kWaiting;
@@ -296,6 +304,7 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     metrics_.cached_prompt_tokens += restart;
     scheduler_.CreditCachedTokens(sequence, restart);
     sequence.state = State::kLoadingPrefix;
+    if (sequence.arena->by_layer()) PullPrefix(sequence);
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
                                                    " prompt tokens")),
@@ -305,6 +314,26 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {})) {
     if (frame.header().attach_epoch == sequence.attach_epoch) TakeRefill(sequence, frame.header(), frame.payload());
   }
+}
+
+void Engine::PullPrefix(Sequence& sequence) {
+  sequence.state = State::kLoadingPrefix;
+  sequence.arena->layer_position = sequence.cached_tokens;
+  v1::PushPrefixRequest request;
+  request.set_channel_id(sequence.link->channel_id());
+  request.set_sequence_id(sequence.sequence_id);
+  request.set_attach_epoch(sequence.attach_epoch);
+  request.set_layer(static_cast<uint32_t>(sequence.arena->layer));
+  request.set_end_position(sequence.cached_tokens);
+  openers_->Add([this, link = sequence.link, request] {
+    const absl::Status pushed = link->PushPrefix(request, options_.control_timeout);
+    if (pushed.ok()) return;
+    mailbox_.Put([this, pushed, id = request.sequence_id(), epoch = request.attach_epoch()] {
+      Sequence* sequence = scheduler_.Find(
+          [&](const Sequence& other) { return other.sequence_id == id && other.attach_epoch == epoch; });
+      if (sequence != nullptr) sequence->Fail(pushed, /*can_retry=*/true);
+    });
+  });
 }
 
 void Engine::GiveBackArena(Sequence& sequence) {
@@ -322,6 +351,7 @@ void Engine::BeginHandOver(Sequence& sequence) {
 
 void Engine::HandOverIfStored(Sequence& sequence) {
   if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.held()) return;
   if (sequence.watermark < sequence.prompt_tokens()) return;
   sequence.state = State::kHandedOver;
   ++metrics_.handed_over_sequences;
@@ -342,9 +372,14 @@ void Engine::ForgetHandedOver(uint64_t sequence_id) {
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
+  DecodeLane* lane = sequence.link->lane();
+  if (lane != nullptr && lane->shape().spec == sequence.spec && next_position >= sequence.spec.sink_tokens) {
+    sequence.lane_state = Sequence::LaneState::kWanted;
+  }
 }
 
 bool Engine::RunIteration() {
+  AskForSeats();
   const auto start = SteadyClock::now();
   const uint32_t most = inject_controller_.has_value() ? inject_controller_->tokens() : max_inject_tokens_;
   metrics_.max_inject_tokens = most;
@@ -364,16 +399,23 @@ bool Engine::RunIteration() {
   return true;
 }
 
+// In token-layers: tokens, each through one layer.
 uint32_t Engine::RunPrefill(uint32_t tokens) {
-  uint32_t done = 0;
-  while (done < tokens && forward_.status().ok()) {
+  const uint64_t layers = layout_.num_layers, planned = tokens * layers;
+  uint64_t done = 0;
+  while (done < planned && forward_.status().ok()) {
     const auto now = SteadyClock::now();
     Sequence* sequence = scheduler_.NextPrefill(now);
     if (sequence == nullptr) break;
     sequence->last_chunk = now;
-    done += RunPrefillChunk(*sequence, tokens - done);
+    if (sequence->arena->by_layer()) {
+      done += RunLayerChunk(*sequence, planned - done);
+    } else {
+      if (planned - done < layers) break;
+      done += RunPrefillChunk(*sequence, static_cast<uint32_t>((planned - done) / layers)) * layers;
+    }
   }
-  return done;
+  return static_cast<uint32_t>((done + layers - 1) / layers);
 }
 
 uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
@@ -381,35 +423,92 @@ uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
   const bool last = first + 1 == sequence.prompt_tokens();
   const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
-  if (last && forward_.DrawsTokens()) {
-    draws_.assign(1, DrawFor(sequence));
-    forward_.PlanDraws(draws_);
-  }
-  prefill_step_.Begin(sequence, count);
+  const bool followed = last && HasFollowers(sequence);
+  if (last) PlanPromptDraw(sequence, followed);
+  prefill_step_.Begin(sequence, first, count);
   const std::span<float> logits = forward_.Prefill({sequence.prompt.data() + first, count}, first, last, prefill_step_);
-  prefill_step_.Finish();
+  sequence.next_position += count;
   if (!forward_.status().ok()) return count;
   ++metrics_.prefill_chunks;
   ++metrics_.progress;
   metrics_.prompt_tokens += count;
+  if (last && sequence.failure.ok()) FinishPrompt(sequence, logits, followed);
+  return count;
+}
+
+uint32_t Engine::RunLayerChunk(Sequence& sequence, uint64_t most) {
+  PrefillArena& arena = *sequence.arena;
+  const int layer = arena.layer;
+  const uint32_t first = arena.layer_position, prompt = sequence.prompt_tokens();
+  const bool last = first + 1 == prompt, last_layer = layer + 1 == layout_.num_layers;
+  const uint64_t longest = std::min<uint64_t>(most, options_.limits.prefill_chunk_tokens);
+  const uint32_t count = last ? 1 : static_cast<uint32_t>(std::min<uint64_t>(longest, prompt - 1 - first));
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, static_cast<uint16_t>(layer), 0, 1);
+  if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, arena.hidden(first));
+  prefill_step_.Begin(sequence, first, count);
+  forward_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+  if (!forward_.status().ok()) return count;
+  ++metrics_.prefill_chunks;
+  ++metrics_.progress;
+  if (last_layer) {
+    metrics_.prompt_tokens += count;
+    sequence.next_position += count;
+  }
+  arena.layer_position += count;
   if (!last || !sequence.failure.ok()) return count;
+  if (sequence.working_set.has_value()) LoadPromptLayer(layout_, arena, layer, sequence);
+  if (!last_layer) {
+    ++arena.layer;
+    arena.layer_position = 0;
+    if (sequence.cached_tokens > 0) PullPrefix(sequence);
+    return count;
+  }
+  const size_t residual_bytes = arena.bytes() - arena.layer_kv_bytes();
+  metrics_.layered_prompts += 1;
+  metrics_.layered_kv_peak_bytes = std::max<uint64_t>(metrics_.layered_kv_peak_bytes, arena.layer_kv_bytes());
+  metrics_.layered_residual_peak_bytes = std::max<uint64_t>(metrics_.layered_residual_peak_bytes, residual_bytes);
+  if (options_.on_prefilled_by_layer) options_.on_prefilled_by_layer(prompt, arena.layer_kv_bytes(), residual_bytes);
+  const bool followed = HasFollowers(sequence);
+  PlanPromptDraw(sequence, followed);
+  FinishPrompt(sequence, forward_.PromptLogits(arena.hidden(first)), followed);
+  return count;
+}
+
+void Engine::PlanPromptDraw(Sequence& sequence, bool followed) {
+  if (!forward_.DrawsTokens()) return;
+  draws_.assign(1, followed ? std::nullopt : DrawFor(sequence));
+  forward_.PlanDraws(draws_);
+}
+
+void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed) {
+  if (followed) {
+    sequence.prompt_logits.assign(logits.begin(), logits.end());
+    sequence.prompt_end = SteadyClock::now();
+  }
   if (sequence.hand_over) {
     BeginHandOver(sequence);
   } else {
-    LoadPrompt(layout_, *sequence.arena, sequence);
+    if (!sequence.arena->by_layer()) LoadPrompt(layout_, *sequence.arena, sequence);
     GiveBackArena(sequence);
     BecomeDecoding(sequence, sequence.prompt_tokens());
   }
-  if (sequence.generated.empty()) TakeToken(sequence, 0, logits);
+  if (sequence.generated.empty()) TakeToken(sequence, Drawn(0), logits);
   HandOverIfStored(sequence);
-  return count;
 }
 
 bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
   batch_.clear();
   // Prefill makes frames arrive, which can fail a sequence.
+  lane_batch_.clear();
   for (Sequence* sequence : planned) {
-    if (sequence->failure.ok()) batch_.push_back(sequence);
+    if (!sequence->failure.ok()) continue;
+    (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
+  }
+  for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
+    const std::shared_ptr<CacheLink> link = lane_batch_[first]->link;
+    while (end < lane_batch_.size() && lane_batch_[end]->link == link) ++end;
+    RunLaneStep(*link, {lane_batch_.data() + first, end - first});
+    if (!forward_.status().ok()) return true;
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     const std::span<Sequence* const> rows(batch_.data() + first,
@@ -428,13 +527,150 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     for (size_t row = 0; row < rows.size(); ++row) {
       Sequence& sequence = *rows[row];
       if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
-        TakeToken(sequence, static_cast<int>(row), logits.subspan(row * vocab, vocab));
+        TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
       }
     }
     ++metrics_.decode_steps;
     ++metrics_.progress;
   }
-  return !batch_.empty();
+  return !batch_.empty() || !lane_batch_.empty();
+}
+
+absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> rows) {
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
+                          AwaitSendBuffer(*transport_, link, rows.size() * sizeof(wire::PlanRow), options_.waits));
+  auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Sequence& sequence = *rows[i];
+    plan_rows[i] = {.sequence_id = sequence.sequence_id,
+                    .attach_epoch = sequence.attach_epoch,
+                    .position = sequence.next_position,
+                    .token_id = sequence.token_at(sequence.next_position),
+                    .pool_slots = sequence.working_set->pool_slots(),
+                    .grant_generation = 1,
+                    .flags = static_cast<uint32_t>(sequence.seat)};
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kStepPlan;
+  header.flags = wire::kPlanOnLane;
+  header.plan = next_plan_++;
+  header.row_count = static_cast<uint32_t>(rows.size());
+  return link.channel()->Post(header, std::move(buffer));
+}
+
+// The engine waits for the GPU then, which waits for the cache rank's: no frame may wait for the engine.
+absl::Status Engine::AwaitLeaving(CacheLink& link) {
+  const auto give_up = SteadyClock::now() + options_.waits.timeout;
+  transport_->Progress();
+  while (link.channel()->sending()) {
+    if (!link.alive()) return absl::UnavailableError("the cache rank is gone");
+    if (SteadyClock::now() > give_up) return absl::DeadlineExceededError("the cache rank takes no frames");
+    transport_->Wait(std::chrono::microseconds(200), std::chrono::microseconds(200));
+  }
+  return link.channel()->failed();
+}
+
+void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
+  const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+  lane_rows_.clear();
+  for (const Sequence* sequence : rows) {
+    std::optional<TokenDraw> draw = DrawFor(*sequence);
+    lane_rows_.push_back({.seat = sequence->seat,
+                          .token_id = sequence->token_at(sequence->next_position),
+                          .position = sequence->next_position,
+                          .draw = std::move(draw)});
+  }
+  if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
+  if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
+  const absl::Status decoded = link.lane()->Decode(lane_rows_);
+  transport_->Progress();  // a row may have been refused
+  if (!decoded.ok()) return FailLane(link, decoded);
+  ++metrics_.decode_steps;
+  ++metrics_.lane_steps;
+  ++metrics_.progress;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    Sequence& sequence = *rows[row];
+    if (!sequence.failure.ok()) continue;
+    ++sequence.next_position;
+    ++sequence.decode_steps;
+    if (sequence.next_position != sequence.known_tokens()) continue;
+    if (lane_rows_[row].draw.has_value()) {
+      TakeToken(sequence, link.lane()->drawn_token(row), {});
+    } else {
+      TakeToken(sequence, std::nullopt, link.lane()->logits(row));
+    }
+  }
+}
+
+// Its sequences are attached again, through a link without a lane.
+void Engine::FailLane(CacheLink& link, const absl::Status& why) {
+  ++metrics_.lanes_failed;
+  const auto until = SteadyClock::now() + kQuarantine;
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.link.get() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
+    sequence.Fail(absl::UnavailableError(absl::StrCat("the lane to the cache rank has failed: ", why.message())),
+                  /*can_retry=*/true);
+    if (sequence.working_set.has_value()) quarantine_.emplace_back(until, *std::move(sequence.working_set));
+    sequence.working_set.reset();
+    sequence.lane_state = Sequence::LaneState::kNone;
+    sequence.seat = -1;
+  });
+  links_.DistrustLane(link);
+  link.channel()->Close();
+  link.MarkDead();
+}
+
+void Engine::AskForSeats() {
+  const auto now = SteadyClock::now();
+  while (!quarantine_.empty() && quarantine_.front().first < now) quarantine_.pop_front();
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.lane_state != Sequence::LaneState::kWanted || !sequence.failure.ok()) return;
+    if (!AskForSeat(sequence).ok()) LeaveLane(sequence);
+  });
+}
+
+absl::Status Engine::AskForSeat(Sequence& sequence) {
+  CacheLink& link = *sequence.link;
+  sequence.seat = link.seats().Take(sequence.sequence_id);
+  if (sequence.seat < 0) return absl::ResourceExhaustedError("all seats are taken");
+  const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(link.lane()->shape().pages_per_list);
+  const size_t bytes = pages.size() * sizeof(uint32_t);
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(*transport_, link, bytes, options_.waits));
+  std::memcpy(buffer.payload().data(), pages.data(), bytes);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kSeat;
+  header.sequence_id = sequence.sequence_id;
+  header.attach_epoch = sequence.attach_epoch;
+  header.apply_position = sequence.next_position;
+  header.row_count = static_cast<uint32_t>(sequence.seat);
+  WINNOW_RETURN_IF_ERROR(link.channel()->Post(header, std::move(buffer)));
+  link.lane()->Seat(sequence.seat, pages);
+  sequence.lane_state = Sequence::LaneState::kAsked;
+  return absl::OkStatus();
+}
+
+void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
+  const bool current = sequence.lane_state == Sequence::LaneState::kAsked &&
+                       header.attach_epoch == sequence.attach_epoch &&
+                       header.row_count == static_cast<uint32_t>(sequence.seat);
+  if (!current) {
+    ++metrics_.stale_frames;
+  } else if ((header.flags & wire::kSeatGranted) != 0) {
+    sequence.lane_state = Sequence::LaneState::kSeated;
+  } else {
+    LeaveLane(sequence);
+  }
+}
+
+void Engine::LeaveLane(Sequence& sequence) {
+  if (sequence.seat >= 0) sequence.link->seats().Free(sequence.seat, sequence.sequence_id);
+  sequence.seat = -1;
+  sequence.lane_state = Sequence::LaneState::kNone;
+}
+
+std::optional<uint32_t> Engine::Drawn(int row) const {
+  if (!forward_.DrawsTokens() || !draws_[row].has_value()) return std::nullopt;
+  return forward_.drawn_token(row);
 }
 
 std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
@@ -444,11 +680,11 @@ std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
   return sequence.sampler->DrawOf(static_cast<uint32_t>(sequence.generated.size()));
 }
 
-void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
+void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
   uint32_t id = 0;
-  if (forward_.DrawsTokens() && draws_[row].has_value()) {
-    id = forward_.drawn_token(row);
+  if (drawn.has_value()) {
+    id = *drawn;
   } else {
     if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
     id = sequence.sampler->Sample(logits, index);
@@ -457,14 +693,14 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
 
-  v1::DispatchResponse event;
-  event.set_request_id(sequence.request_id);
-  event.mutable_tokens()->set_first_index(index);
-  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
-  v1::Token* token = event.mutable_tokens()->add_tokens();
-  token->set_id(id);
-  if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
-  sequence.sink->Send(std::move(event));
+  v1::Token token;
+  token.set_id(id);
+  if (sequence.top_logprobs.has_value()) {
+    FillLogprobs(logits_copy_, *sequence.top_logprobs, &token);
+    sequence.with_logprobs.resize(index);
+    sequence.with_logprobs.push_back(token);
+  }
+  ReportTokens(sequence, index, {&token, 1});
 
   const auto& eos = options_.eos_token_ids;
   const auto& stops = sequence.stopping.stop_token_ids();
@@ -478,6 +714,15 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     BeginHandOver(sequence);
     HandOverIfStored(sequence);
   }
+}
+
+void Engine::ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_tokens()->set_first_index(first_index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
+  event.mutable_tokens()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  sequence.sink->Send(std::move(event));
 }
 
 v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
@@ -538,6 +783,8 @@ void Engine::ReapSequences() {
   const auto now = std::chrono::system_clock::now();
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.state == State::kOpening && !stopping_) return;
+    // Its output has ended, but its rows are wanted.
+    if (sequence.held() && sequence.cancelled && sequence.failure.ok() && !stopping_) return;
     if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
       sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
     }
@@ -561,6 +808,8 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
+  LeaveLane(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
   // by the attach.
@@ -577,9 +826,10 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, lane_sequences = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
+    lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
     const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
     if (takes_steps) working_set_bytes += sequence.working_set_bytes.value_or(0);
@@ -588,6 +838,7 @@ void Engine::UpdateGauges() {
   metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
+  metrics_.lane_sequences = lane_sequences;
   metrics_.working_set_rows = rows;
   metrics_.queued_prompt_tokens = queued_prompt_tokens;
   metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
@@ -645,6 +896,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       } else {
         ++metrics_.stale_frames;
       }
+      return;
+    case wire::FrameType::kSeated:
+      OnSeated(*sequence, header);
       return;
     case wire::FrameType::kFenced: {
       if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
@@ -707,7 +961,8 @@ void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::
   }
   const size_t row_bytes = layout_.row_bytes();
   const size_t head_bytes = header.row_count * row_bytes;
-  const bool fits = header.layer_first < layout_.num_layers &&
+  const bool is_wanted = !sequence.arena->by_layer() || header.layer_first == sequence.arena->layer;
+  const bool fits = header.layer_first < layout_.num_layers && is_wanted &&
                     uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
                     payload.size() == layout_.num_kv_heads * head_bytes;
   if (!fits) {

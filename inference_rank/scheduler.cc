@@ -49,6 +49,7 @@ bool Scheduler::TenantBefore(const Sequence& a, const Sequence& b, Time now) con
 Scheduler::List::iterator Scheduler::Head(Time now) {
   heads_.clear();
   for (auto entry = waiting_.begin(); entry != waiting_.end(); ++entry) {
+    if ((*entry)->state != Sequence::State::kWaiting) continue;  // it waits for something else than its turn
     const auto [first, is_new] = heads_.emplace((*entry)->tenant, entry);
     if (!is_new && Before(**entry, **first->second, now)) first->second = entry;
   }

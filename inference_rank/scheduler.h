@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "inference_rank/fair_share.h"
+#include "inference_rank/prefill_mode.h"
 #include "inference_rank/sequence.h"
 #include "inference_rank/working_set_control.h"
 
@@ -32,7 +33,7 @@ class Scheduler {
   using Time = std::chrono::steady_clock::time_point;
   struct Limits {
     uint32_t max_running = 64;
-    size_t prefill_memory_bytes = size_t{1} << 30;
+    PrefillSizing prefill = {};
     // Decode rows and prefill tokens of one iteration together; at least 2.
     uint32_t max_batch_tokens = std::numeric_limits<uint32_t>::max();
     uint32_t prefill_chunk_tokens = 512;     // the most prefill tokens of one iteration
@@ -101,7 +102,7 @@ class Scheduler {
   }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.
-    return sequence.resumes ? 0 : PrefillArena::BytesNeeded(layout_, sequence.prompt_tokens());
+    return sequence.resumes ? 0 : limits_.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
   }
 
   const Limits limits_;

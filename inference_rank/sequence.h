@@ -24,6 +24,7 @@ namespace winnow {
 //
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
+//   kAwaitingFork -> kOpening -> kWaiting, when it begins as a fork of another sequence: from then on as if preempted.
 //   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
 //          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
 //
@@ -31,6 +32,7 @@ namespace winnow {
 // the prompt, then kHandedOver, without arena and working set, until another rank has attached or the router cancels.
 struct Sequence {
   enum class State {
+    kAwaitingFork,
     kWaiting,
     kOpening,
     kLoadingPrefix,
@@ -58,6 +60,9 @@ struct Sequence {
   uint32_t max_positions = 0;
   int32_t priority = 0;      // higher goes first
   double tenant_weight = 1;  // > 0
+  // See DispatchRequest.Submit. The engine sets fork_of to 0 when the sequence is to be opened on its own after all.
+  uint64_t fork_of = 0;
+  bool fork_at_current_token = false;
 
   // The scheduler's.
   uint64_t arrival = 0;                                 // grows from sequence to sequence
@@ -87,11 +92,25 @@ struct Sequence {
   uint32_t attach_epoch = 0;
   std::optional<PrefillArena> arena;
   std::optional<WorkingSet> working_set;
+  enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
+  LaneState lane_state = LaneState::kNone;
+  int seat = -1;                            // kAsked and kSeated
   std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
   uint64_t loaded_rows = 0;                 // from the cache rank's large tier, since it was opened
+
+  // Of a sequence that others fork: while it is held it neither decodes nor leaves.
+  uint32_t followers_due = 0;        // that are to come
+  std::vector<float> prompt_logits;  // from the end of its prompt until all followers have drawn their first token
+  std::chrono::steady_clock::time_point prompt_end;
+  uint32_t forks_under_way = 0;
+  bool held() const { return forks_under_way > 0 || !prompt_logits.empty(); }
+  // Of a sequence that begins as a fork.
+  bool holds_source = false;             // counts among its source's forks_under_way
+  bool forked = false;                   // and has not been admitted since
+  std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included
@@ -124,6 +143,8 @@ struct Sequence {
   bool needs_slots() const { return !hand_over || attach; }
   // A position leaves the recent window only below the watermark.
   bool ready_to_decode() const {
+    if (held()) return false;
+    if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;
   }

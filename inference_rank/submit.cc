@@ -17,6 +17,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->hand_over = submit.hand_over();
   sequence->tenant = submit.tenant();
   sequence->priority = submit.priority();
+  if (submit.fork_sequence_id() != 0 && !submit.attach()) {
+    sequence->fork_of = submit.fork_sequence_id();
+    sequence->fork_at_current_token = submit.fork_at_current_token();
+    sequence->state = Sequence::State::kAwaitingFork;
+  }
+  sequence->followers_due = submit.followers();
   if (submit.has_tenant_weight()) sequence->tenant_weight = submit.tenant_weight();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();

@@ -73,6 +73,10 @@ void DevicePlan::Seat(int row, uint32_t sequence, uint32_t position, const PeerP
                        .query = static_cast<uint32_t>(row * heads + head)};
       if (in_place) continue;
       residency_[entry] = store_->Residency(sequence, list);
+      if (!pools.pool_slots.empty()) {
+        WINNOW_CHECK(pools.pool_slots[list] <= residency_[entry].pool_slots);
+        residency_[entry].pool_slots = pools.pool_slots[list];
+      }
       targets_[entry] = {.slot_pool = pools.slot_pool,
                          .pages = store_->PeerPages(sequence, list),
                          .pool_base = pools.pool_bases[list]};

@@ -7,12 +7,6 @@
 namespace winnow {
 namespace {
 
-// Slots in place may hold rows of fewer bits than the index is made of.
-bool SameRows(KvLayout a, const KvLayout& b) {
-  a.dtype = b.dtype;
-  return a == b;
-}
-
 cuda::BlendWeights BlendWeightsOf(TemporalVariant variant) {
   switch (variant) {
     case TemporalVariant::kSoftmax:
@@ -41,7 +35,7 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
   }
   if (exchange.max_budget != plan->max_budget() || exchange.max_rows != plan->max_rows() ||
       exchange.lists_per_kv_head != ListsPerKvHead(spec, store->shape().layout.group_size()) ||
-      !SameRows(exchange.layout, store->shape().layout)) {
+      !(exchange.layout == store->shape().layout)) {
     return absl::InvalidArgumentError("the inboxes are of another shape than the plan");
   }
   std::unique_ptr<DeviceSelection> selection(new DeviceSelection(table, store, plan, model, exchange, in_place));

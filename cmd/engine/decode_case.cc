@@ -72,10 +72,10 @@ DecodeSlotShape DecodeCase::SlotShape(const ModelConfig& shard, uint32_t max_tok
 }
 
 absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement, uint32_t budget,
-                                  const ModelConfig& shard) {
+                                  const ModelConfig& shard, Dtype kv) {
   WINNOW_ASSIGN_OR_RETURN(const SelectionSpec spec, ParseSpec(preset));
-  if (IsDense(spec)) return DecodeCase{.preset = preset, .placement = Placement::kDense, .spec = spec};
-  DecodeCase made{.preset = preset, .placement = placement, .spec = spec};
+  if (IsDense(spec)) return DecodeCase{.preset = preset, .placement = Placement::kDense, .spec = spec, .kv = kv};
+  DecodeCase made{.preset = preset, .placement = placement, .spec = spec, .kv = kv};
   made.spec.budget_tokens = budget;
   made.spec.projection = Projection::kCacheRank;
   made.spec.prefetch = Prefetch::kNone;
@@ -86,7 +86,16 @@ absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement
       made.spec.head_budgets.push_back(list % 2 == 0 ? budget : 0);
     }
   }
-  if (placement == Placement::kColocatedDram && ScoresKeys(spec)) made.spec.key_copy = KeyCopy::kInt8;
+  if (kv != Dtype::kBf16) {
+    if (placement != Placement::kColocated) {
+      return absl::FailedPreconditionError("rows that are sent, or lie in DRAM, are bf16");
+    }
+    if (spec.scorer == Scorer::kPageCuboid) {
+      return absl::FailedPreconditionError("cuboid-means and masses of pages are taken from rows of bf16");
+    }
+  }
+  const bool far = placement == Placement::kColocatedDram || kv != Dtype::kBf16;
+  if (far && ScoresKeys(spec)) made.spec.key_copy = KeyCopy::kInt8;
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(made.spec, made.rows()));
   return made;
 }

@@ -44,6 +44,6 @@ struct DecodeCase {
 // reach. Half of the heads of lserve stream, those with an odd number, as no head profile of random weights would say
 // which. FAILED_PRECONDITION for what is not built.
 absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement, uint32_t budget,
-                                  const ModelConfig& shard);
+                                  const ModelConfig& shard, Dtype kv = Dtype::kBf16);
 
 }  // namespace winnow

@@ -137,6 +137,10 @@ class Channel {
   // prediction_layer and row_count; everything else is filled in here.
   virtual absl::Status Post(const wire::FrameHeader& header, SendBuffer buffer) = 0;
 
+  // True while frames that were posted need this side's Progress to leave: before that it must not wait for what the
+  // peer makes of them.
+  virtual bool sending() const { return false; }
+
   virtual absl::Status failed() const = 0;  // OK while the channel works
   virtual void Close() = 0;
 

@@ -103,6 +103,13 @@ absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows
   return device_.Synchronize(stream_);
 }
 
+void DecodeGraph::EnqueueRows(const uint32_t* token_ids, const uint32_t* positions, const cuda::SampleRow* draws) {
+  const size_t words = max_rows() * sizeof(uint32_t);
+  device_.CopyAsync(state_.token_ids, token_ids, words, stream_);
+  device_.CopyAsync(state_.next_positions, positions, words, stream_);
+  device_.CopyAsync(state_.sample_rows, draws, max_rows() * sizeof(cuda::SampleRow), stream_);
+}
+
 void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
   const DecodeSlotShape& shape = slots_.shape();
   table_.step->begin_step(stream, {.plan = state_.plan,
@@ -143,7 +150,6 @@ void DecodeGraph::AllReduce(cuda::Stream stream, int layer, int which, int num_r
   const TensorParallelGroup& group = options_.group;
   const size_t stride = static_cast<size_t>(max_rows()) * config_.hidden_size;
   const size_t sum = (2 * static_cast<size_t>(layer) + which) * group.num_ranks;
-  auto* const words = static_cast<uint32_t*>(words_->data());
   cuda::AllReduceParams params = {.rank = group.rank,
                                   .num_ranks = group.num_ranks,
                                   .partial = layers_.partial(),
@@ -151,8 +157,8 @@ void DecodeGraph::AllReduce(cuda::Stream stream, int layer, int which, int num_r
                                   .elements = static_cast<size_t>(num_rows) * config_.hidden_size,
                                   .mailbox_stride = stride,
                                   .value = state_.plan,
-                                  .abort = words + kAbortWord,
-                                  .error = words + kErrorWord,
+                                  .abort = abort_word(),
+                                  .error = error_word(),
                                   .timeout_us = options_.wait_timeout_us};
   for (int r = 0; r < group.num_ranks; ++r) {
     params.mailboxes[r] = group.boxes[r].mailboxes + sum * stride;
@@ -168,7 +174,6 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
   if (part.out_features == config_.vocab_size) return;
   const int first = layers_.weights().lm_head_first();
   const int64_t stride = config_.vocab_size * sizeof(float);
-  auto* const words = static_cast<uint32_t*>(words_->data());
   for (int r = 0; r < group.num_ranks; ++r) {
     if (r == group.rank) continue;
     table_.step->publish(stream, {.from = layers_.logits() + first,
@@ -185,8 +190,8 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
     if (r == group.rank) continue;
     table_.cache->wait(stream, {.flag = group.boxes[group.rank].logit_flags + r,
                                 .value = state_.plan,
-                                .abort = words + kAbortWord,
-                                .error = words + kErrorWord,
+                                .abort = abort_word(),
+                                .error = error_word(),
                                 .timeout_us = options_.wait_timeout_us});
   }
 }
@@ -226,12 +231,11 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
     options_.cache->AwaitDelta(stream, layer);
     return;
   }
-  auto* words = static_cast<uint32_t*>(words_->data());
   table_.step->swap(stream, {.raise = {.flag = options_.inbox.rows_flags + layer, .value = state_.plan},
                              .wait = {.flag = slots_.inbox().delta_flags + layer,
                                       .value = state_.plan,
-                                      .abort = words + kAbortWord,
-                                      .error = words + kErrorWord,
+                                      .abort = abort_word(),
+                                      .error = error_word(),
                                       .timeout_us = options_.wait_timeout_us}});
 }
 
@@ -294,7 +298,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
 }
 
 absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts) {
-  return device_.Capture(stream_, [&](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
+  return device_.Capture(stream_, [this, bucket, parts](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
 }
 
 absl::Status DecodeGraph::Prepare(int num_rows) {
@@ -340,8 +344,7 @@ absl::StatusOr<std::vector<float>> DecodeGraph::LastLogits(int num_rows) {
 }
 
 absl::Status DecodeGraph::WaitError() {
-  const auto* words = static_cast<uint32_t*>(words_->data());
-  switch (std::atomic_ref(const_cast<uint32_t&>(words[kErrorWord])).load()) {
+  switch (std::atomic_ref(*error_word()).load()) {
     case 0:
       return absl::OkStatus();
     case cuda::kWaitAborted:
@@ -352,7 +355,18 @@ absl::Status DecodeGraph::WaitError() {
   }
 }
 
+const uint32_t* DecodeGraph::abort_word() const {
+  if (options_.abort_word != nullptr) return options_.abort_word;
+  return static_cast<const uint32_t*>(words_->data()) + kAbortWord;
+}
+
+uint32_t* DecodeGraph::error_word() const {
+  if (options_.error_word != nullptr) return options_.error_word;
+  return static_cast<uint32_t*>(words_->data()) + kErrorWord;
+}
+
 void DecodeGraph::Abort() {
+  WINNOW_CHECK(options_.abort_word == nullptr);
   std::atomic_ref(static_cast<uint32_t*>(words_->data())[kAbortWord]).store(1);
 }
 

@@ -83,6 +83,9 @@ struct DecodeGraphOptions {
   TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
+  // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
+  const uint32_t* abort_word = nullptr;
+  uint32_t* error_word = nullptr;
 };
 
 // What a row of the batch computes next; rows without one compute nothing.
@@ -106,6 +109,9 @@ class DecodeGraph {
 
   // The rows of the coming steps, at most the slots' max_rows. Between steps only; waits for the device.
   absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
+  // The same for all max_rows rows of the next step, from pinned memory that stays as it is until the step has ended:
+  // enqueued on stream(). Tokens, positions (cuda::kNoPosition: none) and draws, whose token_index is one less.
+  void EnqueueRows(const uint32_t* token_ids, const uint32_t* positions, const cuda::SampleRow* draws);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
   // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
@@ -121,11 +127,13 @@ class DecodeGraph {
   absl::StatusOr<std::vector<float>> LastLogits(int num_rows);
   // OK while no wait has timed out or been aborted.
   absl::Status WaitError();
-  // Ends every wait of steps that are under way, and of all later ones. Any thread.
+  // Ends every wait of steps that are under way, and of all later ones. Any thread. With words of its own; otherwise
+  // their owner does it.
   void Abort();
 
   cuda::Stream stream() const { return stream_; }
-  const uint32_t* plan() const { return state_.plan; }  // device word: number of the step, from 1
+  const uint32_t* plan() const { return state_.plan; }              // device word: number of the step, from 1
+  const uint32_t* next_tokens() const { return state_.token_ids; }  // device memory, [max_rows]
 
  private:
   static size_t BucketIndex(int num_rows);
@@ -161,6 +169,8 @@ class DecodeGraph {
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
   int max_rows() const { return slots_.shape().max_rows; }
+  const uint32_t* abort_word() const;
+  uint32_t* error_word() const;
 
   cuda::Device& device_;
   DeviceLayers& layers_;
@@ -172,7 +182,7 @@ class DecodeGraph {
   const cuda::Stream side_stream_;  // publishes the residual beside the layer
   const std::unique_ptr<cuda::Event> fork_, published_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
+  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error; unused with those of a link
   State state_;
   std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
 };

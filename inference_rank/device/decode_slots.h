@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,6 +29,7 @@ struct DecodeSlotShape {
   uint32_t ring_tokens = 0;     // 0: what recent_tokens needs
   int lists_per_kv_head = 1;    // selections: one, or one for each query head; more than one in place alone
   uint32_t reuse_interval = 1;  // positions that share a selection
+  bool as_working_set = false;  // parts lie as in a WorkingSet: sinks, ring, pool, without gaps
 
   bool holds_everything() const { return dense_tokens > 0; }
   bool is_dense() const { return holds_everything() && max_budget == 0; }
@@ -50,11 +52,19 @@ class DecodeSlots {
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> Create(cuda::Device& device, const DecodeSlotShape& shape,
                                                              uint64_t page_seed);
 
+  // Over slots that are somebody else's, with lists as working sets have them, whose pages SetRow names.
+  static size_t BytesOver(const DecodeSlotShape& shape);
+  static absl::StatusOr<std::unique_ptr<DecodeSlots>> CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
+                                                                 void* slot_pool);
+  // A new sequence in this row, with nothing selected: slot pages [num_lists of a sequence][pages_per_list]. Enqueued;
+  // `pages` is read before this returns. The graph forgets a row that sat out a step: this brings it back.
+  void SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream);
+
   const DecodeSlotShape& shape() const { return shape_; }
   // The region that a cache rank maps, with the lists in it.
   const cuda::InferenceInbox& inbox() const { return inbox_; }
   cuda::DeviceMemory& inbox_memory() const { return *inbox_memory_; }
-  void* slot_pool() const { return slot_memory_->data(); }
+  void* slot_pool() const { return inbox_.slot_pool; }
   cuda::DeviceMemory& slot_memory() const { return *slot_memory_; }
   float* scales() const { return scales_; }  // [num_slots][2]; null for bf16
   const uint32_t* pages() const { return pages_; }
@@ -81,11 +91,14 @@ class DecodeSlots {
   DecodeSlots(cuda::Device* device, const DecodeSlotShape& shape) : device_(device), shape_(shape) {}
   size_t CarveTables(void* region);
   absl::Status UploadLists();
+  static absl::StatusOr<std::unique_ptr<DecodeSlots>> Make(cuda::Device& device, const DecodeSlotShape& shape,
+                                                           std::unique_ptr<cuda::DeviceMemory> slot_memory,
+                                                           void* slot_pool, std::vector<uint32_t> pages);
 
   cuda::Device* const device_;  // null only to count
   cuda::Stream stream_ = nullptr;
   const DecodeSlotShape shape_;
-  std::unique_ptr<cuda::DeviceMemory> slot_memory_;
+  std::unique_ptr<cuda::DeviceMemory> slot_memory_;  // null: somebody else's
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
   std::unique_ptr<cuda::DeviceMemory> table_memory_;
   cuda::InferenceInbox inbox_;

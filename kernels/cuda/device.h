@@ -77,7 +77,7 @@ class Device {
   virtual std::unique_ptr<Event> NewEvent() = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 
-  // Captures what `enqueue` launches on the stream.
+  // Captures what `enqueue` launches on the stream. A device without graphs keeps it, and calls it at every launch.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) = 0;
   // Time of `enqueue` on the device, in microseconds, between two events.
   virtual absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) = 0;

@@ -34,8 +34,11 @@ double Used(const Metrics& metrics, const char* kind) {
 }
 
 // What reading and memory must have been for the test to mean anything.
-void ExpectUse(const Metrics& metrics) {
-  EXPECT_GT(metrics.Value("winnow_tier_loaded_rows_total"), 0);
+void ExpectUse(const Cluster& cluster) {
+  // Counts are published from time to time.
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5),
+                        [&] { return cluster.MetricsOf("cache-0").Value("winnow_tier_loaded_rows_total") > 0; }));
+  const Metrics metrics = cluster.MetricsOf("cache-0");
   EXPECT_GT(Used(metrics, "index"), 0);
   EXPECT_LE(Used(metrics, "index") + Used(metrics, "rows") + Used(metrics, "staging"),
             metrics.Value("winnow_tier_capacity_bytes", {{"tier", "fast"}}));
@@ -83,7 +86,7 @@ TEST(Tiers, AnAnswerIsTheSameWithFastMemoryForAnEighthOfTheKv) {
   const Completion completion = Complete(two_tiers->http(), Request());
   ASSERT_TRUE(completion.ok()) << completion.error;
   EXPECT_EQ(completion.ids, reference.ids);
-  ExpectUse(two_tiers->MetricsOf("cache-0"));
+  ExpectUse(*two_tiers);
 
   // All rows that the next rank needs come from the tiers.
   const std::vector<pid_t> pids = two_tiers->Pids("inference-rank");
@@ -116,7 +119,7 @@ TEST(Tiers, ManyAnswersThatShareThemAreTheSame) {
     ASSERT_TRUE(completion.ok()) << completion.error;
     EXPECT_EQ(completion.ids, reference.ids);
   }
-  ExpectUse(two_tiers->MetricsOf("cache-0"));
+  ExpectUse(*two_tiers);
 }
 
 TEST(Tiers, RequestsWhoseIndexNeverFitsFailAndSayWhy) {

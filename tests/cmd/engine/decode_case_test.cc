@@ -49,6 +49,16 @@ TEST_F(DecodeCaseTest, KeysHaveACopyWhereRowsAreInDram) {
   EXPECT_EQ(Made("sparseserve", Placement::kColocatedDram).spec.key_copy, KeyCopy::kNone);  // scores pages alone
 }
 
+TEST_F(DecodeCaseTest, RowsOfFewerBitsAreForWhatNeitherSendsNorReadsThem) {
+  const DecodeCase quest = CaseOf("quest", Placement::kColocated, 2048, model_, Dtype::kF8).value();
+  EXPECT_EQ(quest.kv, Dtype::kF8);
+  EXPECT_EQ(CaseOf("hisparse", Placement::kColocated, 2048, model_, Dtype::kF8)->spec.key_copy, KeyCopy::kInt8);
+  EXPECT_THAT(CaseOf("psa", Placement::kColocated, 2048, model_, Dtype::kF8),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("rows of bf16")));
+  EXPECT_THAT(CaseOf("quest", Placement::kDisaggregated, 2048, model_, Dtype::kF8),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("bf16")));
+}
+
 TEST_F(DecodeCaseTest, SaysWhatIsNotBuilt) {
   EXPECT_THAT(CaseOf("lserve", Placement::kDisaggregated, 2048, model_),
               FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("query-head")));
