@@ -61,8 +61,7 @@ class DecodeBlock {
       work_.Score(stage, count - chunk * Shape::kChunkRows, exchange);
       Work::Synchronize();
       work_.Accumulate(exchange, SharedAddress(stage), split);
-      __syncwarp();
-      if (Work::Lane() == 0) Arrive(SharedAddress(&shared_.empty[cursor_.stage]));
+      Arrive(SharedAddress(&shared_.empty[cursor_.stage]));
       cursor_.Next();
       if (--split_left == 0 && launch_.level != kSplit) {
         split_left = cut.split_chunks;
@@ -143,9 +142,9 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kMaxStages; ++stage) {
       InitBarrier(SharedAddress(&shared.full[stage]), kStreamWarps * 32);
-      InitBarrier(SharedAddress(&shared.empty[stage]), kWorkWarps);
+      InitBarrier(SharedAddress(&shared.empty[stage]), kWorkWarps * 32);
     }
-    shared.units.Init(kDecodeThreads / 32);
+    shared.units.Init(kDecodeThreads);
   }
   __syncthreads();
   const uint32_t first = blockIdx.y * launch.max_units + blockIdx.x;

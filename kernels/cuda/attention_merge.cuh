@@ -118,9 +118,10 @@ class PartMerger : Worker<kHeadDim, kDtype> {
   __device__ bool IsLast(uint32_t list_index, uint32_t units) {
     Synchronize();
     if (threadIdx.x == 0) {
-      asm volatile("fence.acq_rel.gpu;" ::: "memory");
-      shared_.arrived = atomicAdd(launch_.counters + list_index, 1);
-      asm volatile("fence.acq_rel.gpu;" ::: "memory");
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                   : "=r"(shared_.arrived)
+                   : "l"(launch_.counters + list_index)
+                   : "memory");
     }
     Synchronize();
     const bool is_last = shared_.arrived + 1 == units;

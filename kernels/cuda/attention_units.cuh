@@ -13,10 +13,10 @@ struct UnitBoard {
   uint64_t read[2];
   uint32_t unit[2];
 
-  __device__ void Init(uint32_t num_warps) {
+  __device__ void Init(uint32_t num_threads) {
     for (int i = 0; i < 2; ++i) {
       InitBarrier(SharedAddress(&written[i]), 1);
-      InitBarrier(SharedAddress(&read[i]), num_warps);
+      InitBarrier(SharedAddress(&read[i]), num_threads);
     }
   }
 };
@@ -46,8 +46,7 @@ class UnitTurns {
     __syncwarp();
     WaitForPhase(SharedAddress(&board_.written[slot]), phase);
     unit_ = board_.unit[slot];
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&board_.read[slot]));
+    Arrive(SharedAddress(&board_.read[slot]));
     if (HasUnit()) {
       Draw();
     } else if (draws_ && atomicAdd(counters_ + 1, 1) == gridDim.x - 1) {  // nobody draws any more

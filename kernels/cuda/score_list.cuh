@@ -80,16 +80,12 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
   const uint32_t first = (blockIdx.x * kScoreWarps + warp) * kRun, step = gridDim.x * kScoreWarps * kRun;
   if (blockIdx.x * kScoreWarps * kRun >= end) return;
   const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * (kPages ? kDim / 2 : kDim);
-  if (first >= end) {
-    LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
-    __syncthreads();
-    return;
-  }
-  const int num_runs = static_cast<int>((end - first + step - 1) / step);
+  const int num_runs = first < end ? static_cast<int>((end - first + step - 1) / step) : 0;
   RunScorer<kFormat, kDim, kRun> scorer(table, first, step, num_runs, end, columns[warp]);
-  scorer.Begin();
+  if (num_runs > 0) scorer.Begin();
   LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
   __syncthreads();
+  if (num_runs == 0) return;
   SoftmaxPart* parts =
       launch.parts == nullptr ? nullptr : launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index;
   scorer.Finish(operand, factors,
