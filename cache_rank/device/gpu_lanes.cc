@@ -16,6 +16,8 @@ constexpr uint64_t kSyntheticSeed = 1;  // that of inference ranks
 
 absl::Status CheckOffer(const LaneOffer& offer) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(offer.spec));
+  // Scorers of pages have been served by frames alone so far.
+  if (offer.spec.scorer != Scorer::kToken) return absl::FailedPreconditionError("a lane serves the scorer token");
   if (offer.max_rows < 1 || offer.max_rows > 64 || offer.hidden_size < 1) {
     return absl::InvalidArgumentError("the offered lane has an impossible shape");
   }

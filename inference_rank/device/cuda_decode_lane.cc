@@ -46,6 +46,7 @@ absl::StatusOr<DecodeLaneShape> CudaDecodeLane::Complete(DecodeLaneShape shape, 
   if (IsDense(shape.spec) || shape.spec.predictor == Predictor::kFixed) {
     return absl::FailedPreconditionError("a lane serves the predictors exact, depth, last and temporal");
   }
+  if (shape.spec.scorer != Scorer::kToken) return absl::FailedPreconditionError("a lane serves the scorer token");
   const DecodeSlotShape slots = SlotShape(shape, config);
   if (slots.pool_slots < slots.max_budget) {
     return absl::FailedPreconditionError("the budget covers the whole context");
