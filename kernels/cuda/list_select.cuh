@@ -133,9 +133,9 @@ __device__ __forceinline__ void JoinTiles(const ListMemory& memory, uint32_t col
   }
 }
 
-// Keys of the importances of four columns of a tile, from its exponentials or its scores.
-__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const SoftmaxPart* of_tile,
-                                                const float* lse, int group, Aggregation aggregation) {
+// Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys.
+__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* lse, int group,
+                                                Aggregation aggregation) {
   const bool is_softmax = aggregation == Aggregation::kSoftmaxSum;
   float value[4] = {};
 #pragma unroll
@@ -143,11 +143,10 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
     if (q >= group) break;
     const float4 four = *reinterpret_cast<const float4*>(scores + q * stride);
     const float x[4] = {four.x, four.y, four.z, four.w};
-    const float factor = is_softmax ? Exp2(of_tile[q].largest - lse[q]) : 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (is_softmax) {
-        value[i] += x[i] * factor;
+        value[i] += Exp2(fmaf(x[i], kLog2E, -lse[q]));
       } else if (q == 0) {
         value[i] = x[i];
       } else if (aggregation == Aggregation::kMax) {
@@ -189,6 +188,10 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
   const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
+  if (selectable == 0 || list.budget == 0) {
+    if (threadIdx.x == 0 && rank == 0) params.counts[index] = 0;
+    return;
+  }
   const auto load_queries = [&] {
     const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * kDim;
     LoadQueries<UnitFormat::kBf16, 2 * kDim, true>(queries, params.group, params.scale, dynamic + shape.page_operand,
@@ -231,6 +234,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     last = scored_end - (list.num_keys - list.last);
   }
 
+  if (scored_end > blocks * shape.block_columns) __trap();  // more rows are kept than max_kept
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
   const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end));
   const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
@@ -245,7 +249,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     UnitStream<kFormat, kDim> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
     if (!narrows) load_queries();
-    const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, end, summed,
+    const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
                        params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
   }
@@ -261,9 +265,8 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   const uint32_t first = list.first;
   for (uint32_t base = begin + warp * kListGroup; base < end; base += kListWarps * kListGroup) {
     const uint32_t column = base + 4 * lane;
-    const uint4 four = ImportanceKeys(memory.scores + (column - begin), shape.score_stride,
-                                      memory.tile_parts + (column - begin) / kTileUnits * params.group,
-                                      control.select.lse, params.group, params.aggregation);
+    const uint4 four = ImportanceKeys(memory.scores + (column - begin), shape.score_stride, control.select.lse,
+                                      params.group, params.aggregation);
     *reinterpret_cast<uint4*>(memory.keys + column) = four;
     const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
@@ -297,12 +300,8 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] += own_bins[bin];
   __syncthreads();
 
-  const uint32_t count = last > first ? last - first : 0;
+  const uint32_t count = last - first;
   uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
-  if (count == 0 || list.budget == 0) {
-    if (threadIdx.x == 0) params.counts[index] = 0;
-    return;
-  }
   const CutRule rule{.rows = list.budget, .mass = 0, .by_mass = false, .unit_rows = 1, .first_row = 0, .last_row = 0};
   const uint64_t cut =
       CutOfCounted(ColumnsInOrder{memory.keys + first, first}, count, importance_bins, rule, memory.top_k);

@@ -57,26 +57,23 @@ struct PageSink {
   }
 };
 
-// Scores of the block's columns [begin, end) or, for sums of softmaxes, exponentials relative to the greatest score of
-// their tile, with the tile's softmaxes beside them. Columns at and above `summed` do not count in those.
+// Scores of the block's columns, and the softmaxes of each tile. Columns at and above `summed` do not count in those.
 struct KeySink {
   float* scores;       // [group, stride]
-  SoftmaxPart* parts;  // [tiles, group]; null: the scores themselves
-  uint32_t stride, begin, end, summed;
+  SoftmaxPart* parts;  // [tiles, group]; may be null
+  uint32_t stride, begin, summed;
   int group;
 
   __device__ __forceinline__ void Add(uint32_t column, const float (&values)[2][2]) const {
     const int lane = threadIdx.x % 32, query = lane % 4 * 2;
     float* at = scores + query * stride + (column - begin);
-    if (parts == nullptr) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (column + 8 * half >= end) continue;
-        if (query < group) at[8 * half] = values[half][0];
-        if (query + 1 < group) at[8 * half + stride] = values[half][1];
-      }
-      return;
+    for (int i = 0; i < 2; ++i) {
+      if (query + i >= group) continue;
+      at[i * stride] = values[0][i];
+      at[i * stride + 8] = values[1][i];
     }
+    if (parts == nullptr) return;
     float x[2][2], most[2], sum[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -93,13 +90,7 @@ struct KeySink {
     for (int i = 0; i < 2; ++i) {
       // A reference that is a number, so that empty columns add 0.
       const float reference = most[i] == -INFINITY ? 0 : most[i];
-      x[0][i] = Exp2(x[0][i] - reference);
-      x[1][i] = Exp2(x[1][i] - reference);
-      sum[i] = x[0][i] + x[1][i];
-      if (query + i < group) {
-        at[i * stride] = x[0][i];
-        at[i * stride + 8] = x[1][i];
-      }
+      sum[i] = Exp2(x[0][i] - reference) + Exp2(x[1][i] - reference);
     }
 #pragma unroll
     for (int step = 4; step < 32; step *= 2) {
