@@ -18,6 +18,7 @@ add_executable(winnow-gpu-check
   gpu/gpu_check.cc
   gpu/gpu_context.cc
   gpu/matmul_section.cc
+  gpu/page_units_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc
   gpu/row_moves_section.cc

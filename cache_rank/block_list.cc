@@ -1,19 +1,9 @@
 #include "cache_rank/block_list.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace winnow {
-namespace {
-
-KvBlock CopyOf(const KvBlock& block, KvBlockReservation& reservation) {
-  KvBlock copy = reservation.Allocate();
-  std::memcpy(copy.rows(), block.rows(), block.bytes());
-  return copy;
-}
-
-}  // namespace
 
 void BlockList::Reserve(size_t blocks) {
   blocks_.reserve(blocks);
@@ -37,13 +27,13 @@ void BlockList::Pop() {
 void BlockList::CopyFrom(const BlockList& source, uint32_t units, KvBlockReservation& reservation) {
   const size_t full = units / kBlockTokens;
   for (size_t b = 0; b < full; ++b) Push(source.blocks_[b].Share());
-  if (units % kBlockTokens != 0) Push(CopyOf(source.blocks_[full], reservation));
+  if (units % kBlockTokens != 0) Push(reservation.CopyOf(source.blocks_[full]));
 }
 
 void BlockList::CopyWholeFrom(const BlockList& source, uint32_t units, KvBlockReservation& reservation) {
   for (size_t b = 0; b < BlocksFor(units); ++b) {
     const KvBlock& block = source.blocks_[b];
-    Push(block ? CopyOf(block, reservation) : KvBlock());
+    Push(block ? reservation.CopyOf(block) : KvBlock());
   }
   gap_end_ = std::min(source.gap_end_, blocks_.size());
 }
@@ -74,7 +64,7 @@ void BlockList::Truncate(uint32_t units, KvBlockReservation& reservation) {
   }
   const bool cuts_tail = units % kBlockTokens != 0 && blocks_.size() == BlocksFor(units);
   if (cuts_tail && blocks_.back() && blocks_.back().shared()) {
-    KvBlock copy = CopyOf(blocks_.back(), reservation);
+    KvBlock copy = reservation.CopyOf(blocks_.back());
     Pop();
     Push(std::move(copy));
   }

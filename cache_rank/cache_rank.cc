@@ -61,10 +61,11 @@ std::string_view CacheRank::model_digest() const {
 }
 
 void CacheRank::Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
-                         std::string worker_address, OnExchanged on_exchanged, OnClosed on_closed) {
-  const bool posted =
-      queue_.Post([=, this, transport = std::move(transport), worker_address = std::move(worker_address)] {
-        on_exchanged(OpenChannel(peer, fingerprint, transport, worker_address, on_closed));
+                         std::string worker_address, std::optional<LaneOffer> lane, OnExchanged on_exchanged,
+                         OnClosed on_closed) {
+  const bool posted = queue_.Post(
+      [=, this, transport = std::move(transport), worker_address = std::move(worker_address), lane = std::move(lane)] {
+        on_exchanged(OpenChannel(peer, fingerprint, transport, worker_address, lane, on_closed));
       });
   if (!posted) on_exchanged(absl::UnavailableError("the cache rank is stopping"));
 }
@@ -75,11 +76,9 @@ void CacheRank::CloseChannel(uint32_t channel_id) {
   });
 }
 
-absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const v1::Identity& peer,
-                                                                 const v1::Fingerprint& fingerprint,
-                                                                 const std::string& transport,
-                                                                 const std::string& worker_address,
-                                                                 OnClosed on_closed) {
+absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(
+    const v1::Identity& peer, const v1::Fingerprint& fingerprint, const std::string& transport,
+    const std::string& worker_address, const std::optional<LaneOffer>& lane, OnClosed on_closed) {
   if (AbslSv(transport_->capabilities().name) != transport) {
     return absl::FailedPreconditionError(absl::StrCat("transport is ", transport, " at the caller and ",
                                                       AbslSv(transport_->capabilities().name), " at the cache rank"));
@@ -96,6 +95,7 @@ absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const v1::Ident
   ExchangeAnswer answer;
   answer.worker_address = channel->LocalAddress();
   answer.channel_id = data_plane_->OpenLink(peer.rank(), std::move(channel), std::move(on_closed));
+  if (lane.has_value()) answer.lane_address = data_plane_->OpenLane(answer.channel_id, *lane);
   return answer;
 }
 

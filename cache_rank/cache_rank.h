@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +43,8 @@ class CacheRank {
   struct ExchangeAnswer {
     uint32_t channel_id = 0;
     std::string worker_address;
+    // Where a lane was offered: its address here, or why there is none.
+    absl::StatusOr<std::string> lane_address = absl::FailedPreconditionError("no lane was offered");
   };
   using OnExchanged = std::function<void(absl::StatusOr<ExchangeAnswer>)>;
   using OnClosed = std::function<void(const absl::Status&)>;
@@ -67,7 +70,8 @@ class CacheRank {
 
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
   void Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
-                std::string worker_address, OnExchanged on_exchanged, OnClosed on_closed);
+                std::string worker_address, std::optional<LaneOffer> lane, OnExchanged on_exchanged,
+                OnClosed on_closed);
   void CloseChannel(uint32_t channel_id);
   template <typename Command>  // StatusOr<T> command(DataPlane&)
   auto Call(std::chrono::system_clock::time_point deadline, Command command) {
@@ -83,7 +87,7 @@ class CacheRank {
   void Run();
   absl::StatusOr<ExchangeAnswer> OpenChannel(const v1::Identity& peer, const v1::Fingerprint& fingerprint,
                                              const std::string& transport, const std::string& worker_address,
-                                             OnClosed on_closed);
+                                             const std::optional<LaneOffer>& lane, OnClosed on_closed);
 
   // Constant after construction.
   const Options options_;

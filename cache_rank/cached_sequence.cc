@@ -53,6 +53,14 @@ uint64_t CachedSequence::ScoredKeyBytes() const {
   return bytes;
 }
 
+uint64_t CachedSequence::WorkingSetRows() const {
+  uint64_t blocks = 0;
+  for (const LayerSelection& layer : layers) {
+    for (const HeadSelection& head : layer.heads) blocks += head.working_set.blocks();
+  }
+  return blocks * kBlockTokens;
+}
+
 uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   uint32_t position = std::min(kv.watermark(), max_restart);
   if (!IsDense(spec) && PredictsFromPast(spec.predictor)) {

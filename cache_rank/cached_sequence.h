@@ -84,6 +84,8 @@ struct CachedSequence {
   }
   // Bytes of keys that its selections and verdicts have read, over all layers and kv heads.
   uint64_t ScoredKeyBytes() const;
+  // Rows of the blocks that its last selections read here, over all lists.
+  uint64_t WorkingSetRows() const;
   // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are
   // the queries that the predictor needs, and the selection of its anchor. 0 when a part of the prompt is missing.
   uint32_t RestartPosition(uint32_t max_restart) const;

@@ -14,7 +14,11 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& opti
   if (projection != nullptr) {
     WINNOW_RETURN_IF_ERROR(projection->CheckShape(layout.num_layers, layout.num_query_heads, layout.head_dim));
   }
-  WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout));
+  std::unique_ptr<RowTiers> tiers;
+  if (options.tiers.fast.memory_bytes > 0) {
+    WINNOW_ASSIGN_OR_RETURN(tiers, RowTiers::Create(options.tiers, shape.layout, kernels, executor));
+  }
+  WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout, std::move(tiers)));
   std::unique_ptr<BatchSelector> batch_selector;
   if (options.new_batch_selector != nullptr) {
     WINNOW_ASSIGN_OR_RETURN(batch_selector, options.new_batch_selector(shape));
@@ -31,13 +35,14 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       metrics_(metrics),
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
+      lanes_(options.lanes),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
-      streamer_(options.streamer, shape_.layout, kernels, &store_, metrics),
+      streamer_(options.streamer, shape_.layout, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
-              &streamer_, &selector_, &prefetcher_, metrics) {
+              &streamer_, &selector_, &prefetcher_, metrics, lanes_.get()) {
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -60,12 +65,26 @@ uint32_t DataPlane::OpenLink(std::string rank, std::unique_ptr<Channel> channel,
   return id;
 }
 
+absl::StatusOr<std::string> DataPlane::OpenLane(uint32_t link_id, const LaneOffer& offer) {
+  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  if (lanes_ == nullptr) return absl::FailedPreconditionError("the cache rank selects on no GPU (--cache-device)");
+  WINNOW_ASSIGN_OR_RETURN(link->lane, lanes_->Open(offer, shape_));
+  metrics_->lanes.Add(1);
+  return link->lane->address();
+}
+
 void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   const auto found = links_.find(link_id);
   if (found == links_.end()) return;
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
-  metrics_->queued_frames.Add(-link->outgoing.size());
+  metrics_->queued_frames.Add(-link->queued());
+  if (link->lane != nullptr) {
+    link->lane->Abort(reason);
+    frames_.TakeLaneRows(*link, /*wait=*/true);
+    link->lane.reset();
+    metrics_->lanes.Add(-1);
+  }
   store_.DetachChannel(link_id, std::chrono::steady_clock::now());
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);
@@ -104,10 +123,11 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
     return sequence.status();
   }
   if (batch_selector_ != nullptr) batch_selector_->Forget(options.sequence_id);
+  if (lanes_ != nullptr) lanes_->Forget(options.sequence_id);
   metrics_->sequences_opened.Add(1);
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
-    streamer_.SendPrefix(*link, **sequence, cached);
+    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, cached);
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -117,17 +137,35 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   return Opened{(*sequence)->attach_epoch, cached};
 }
 
+absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
+                                   uint32_t end) {
+  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  const CachedSequence* sequence = store_.FindAttached(sequence_id, attach_epoch, link_id);
+  if (sequence == nullptr) {
+    return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is not attached to the caller"));
+  }
+  if (layer >= static_cast<uint32_t>(shape_.layout.num_layers) || end > sequence->kv.rows(static_cast<int>(layer))) {
+    return absl::OutOfRangeError(absl::StrCat("rows below ", end, " of layer ", layer, " are not all there"));
+  }
+  streamer_.SendPrefixLayer(*link, *sequence, static_cast<int>(layer), end);
+  streamer_.Pump(*link);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
                                                               uint32_t max_restart_position) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
   const uint32_t old_link = before == nullptr ? 0 : before->channel;
+  // What its lane has under way belongs to it still.
+  if (const auto old = links_.find(old_link); old != links_.end()) frames_.TakeLaneRows(*old->second, /*wait=*/true);
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, store_.Attach(link_id, sequence_id, max_restart_position));
   if (const auto old = links_.find(old_link); old != links_.end() && old_link != link_id) {
     streamer_.SendFenced(*old->second, sequence_id, sequence->attach_epoch);
     streamer_.Pump(*old->second);
   }
   const uint32_t restart = sequence->kv.watermark();
+  if (lanes_ != nullptr) lanes_->Truncate(sequence_id, restart);
   streamer_.SendRefill(*link, *sequence, restart);
   streamer_.Pump(*link);
   metrics_->sequences_attached.Add(1);
@@ -135,19 +173,29 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   return Attached{sequence->attach_epoch, restart, sequence->journal};
 }
 
-absl::StatusOr<uint32_t> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
-                                                 uint32_t max_positions) {
+absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
+                                                          uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
+  if (const CachedSequence* source = store_.Find(source_id); source != nullptr) {
+    // What its lane has under way is part of what is forked.
+    if (const auto held = links_.find(source->channel); held != links_.end()) {
+      frames_.TakeLaneRows(*held->second, /*wait=*/true);
+    }
+  }
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
   if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
-  metrics_->sequences_opened.Add(1);
+  if (lanes_ != nullptr) lanes_->Forget(sequence_id);
+  metrics_->sequences_forked.Add(1);
   PublishGauges();
-  return fork->attach_epoch;
+  return Forked{fork->attach_epoch, fork->kv.watermark()};
 }
 
 absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch) {
   absl::Status released = store_.Release(sequence_id, attach_epoch);
-  if (batch_selector_ != nullptr && store_.Find(sequence_id) == nullptr) batch_selector_->Forget(sequence_id);
+  if (store_.Find(sequence_id) == nullptr) {
+    if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
+    if (lanes_ != nullptr) lanes_->Forget(sequence_id);
+  }
   PublishGauges();
   return released;
 }
@@ -161,12 +209,30 @@ void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
 bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
-  return selector_.RunOnce(links_) || prefetcher_.RunOnce(links_);
+  const bool waits_for_gpu = RunLanes();
+  if (selector_.RunOnce(links_) || prefetcher_.RunOnce(links_) || waits_for_gpu) return true;
+  for (const auto& [id, link] : links_) {
+    if (!link->bulk.empty() && !link->bulk_waits && link->failure.ok()) return true;  // the next Pump goes on with it
+  }
+  return pool_->tiers() != nullptr && pool_->tiers()->Flush();
+}
+
+// True while there is work for lanes, or plans are under way whose ends come without a frame.
+bool DataPlane::RunLanes() {
+  bool waits = false;
+  for (auto& [id, link] : links_) {
+    waits |= link->failure.ok() && frames_.RunSeats(*link);
+    if (link->lane == nullptr) continue;
+    frames_.TakeLaneRows(*link, /*wait=*/false);
+    if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
+    waits |= link->failure.ok() && link->lane->has_plans();
+  }
+  return waits;
 }
 
 bool DataPlane::HasBacklog() const {
   for (const auto& [id, link] : links_) {
-    if (!link->outgoing.empty()) return true;
+    if (link->queued() > 0) return true;
   }
   return false;
 }
@@ -178,9 +244,9 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
     if (!link.failure.ok()) CloseLink(link.id, absl::Status(link.failure));
   }
   const size_t expired = store_.Reclaim(now);
-  if (expired > 0 && batch_selector_ != nullptr) {
-    batch_selector_->Retain([&](uint64_t id) { return store_.Find(id) != nullptr; });
-  }
+  const auto stays = [&](uint64_t id) { return store_.Find(id) != nullptr; };
+  if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);
+  if (expired > 0 && lanes_ != nullptr) lanes_->Retain(stays);
   metrics_->sequences_expired.Add(expired);
   PublishGauges();
 }
@@ -195,6 +261,28 @@ void DataPlane::PublishGauges() {
   metrics_->prefix_blocks.Set(prefixes.blocks());
   metrics_->prefix_evictions.Set(prefixes.evicted_units());
   metrics_->blocks_reserved.Set(pool_->reserved());
+  if (pool_->tiers() != nullptr) PublishTiers();
+}
+
+void DataPlane::PublishTiers() {
+  const RowTiers& tiers = *pool_->tiers();
+  const FastTier& fast = tiers.fast();
+  metrics_->fast_bytes.Set(fast.capacity_bytes() + tiers.staging_bytes());
+  metrics_->fast_staging_bytes.Set(tiers.staging_bytes());
+  metrics_->fast_index_bytes.Set(fast.index_bytes());
+  metrics_->fast_reserved_bytes.Set(fast.reserved_bytes());
+  metrics_->fast_copied_bytes.Set(fast.copied_bytes());
+  metrics_->tier_blocks_loaded.Set(fast.counts().blocks_loaded);
+  metrics_->tier_blocks_evicted.Set(fast.counts().blocks_evicted);
+  const RowTiers::Counts& counts = tiers.counts();
+  metrics_->tier_hit_rows.Set(counts.hit_rows);
+  metrics_->tier_missed_rows.Set(counts.missed_rows);
+  metrics_->tier_loaded_rows.Set(counts.loaded_rows);
+  metrics_->tier_gathers.Set(counts.gathers);
+  metrics_->tier_gather_seconds.Set(counts.gather_seconds);
+  metrics_->tier_scattered_rows.Set(counts.scattered_rows);
+  metrics_->tier_scatters.Set(counts.scatters);
+  metrics_->tier_scatter_seconds.Set(counts.scatter_seconds);
 }
 
 }  // namespace winnow

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "cache_rank/device_lane.h"
 #include "cache_rank/frame_handler.h"
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/metrics.h"
@@ -24,6 +25,8 @@ class DataPlane {
  public:
   struct Options {
     size_t memory_bytes = size_t{1} << 30;
+    // Of the fast tier, beside memory_bytes; 0: there is one tier.
+    RowTiers::Options tiers = {};
     std::chrono::milliseconds detach_ttl{60000};
     // Most memory for prefixes that no sequence uses; they give way to sequences. 0: prefixes are not kept.
     size_t idle_prefix_bytes = size_t{1} << 62;
@@ -31,6 +34,8 @@ class DataPlane {
     Selector::Options selector = {};
     // Makes what selects beside the executor for the model that is served; null: nothing does.
     std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
+    // Decode steps between two GPUs; null: there are none.
+    std::shared_ptr<DeviceLanes> lanes = nullptr;
   };
 
   // The executor, the metrics and the projection must outlive it. `projection` may be null: then sequences that ask for
@@ -43,12 +48,15 @@ class DataPlane {
 
   const ServedShape& shape() const { return shape_; }
   const KvBlockPool& blocks() const { return *pool_; }
+  const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
   const SequenceStore& store() const { return store_; }
 
   // Takes over a connected channel. `on_closed` is called once, from Tick or CloseLink, when the link ends for a reason
   // of this side.
   uint32_t OpenLink(std::string rank, std::unique_ptr<Channel> channel,
                     std::function<void(const absl::Status&)> on_closed);
+  // Gives the link a lane; returns its address. FAILED_PRECONDITION says why there is none.
+  absl::StatusOr<std::string> OpenLane(uint32_t link_id, const LaneOffer& offer);
   // Closes the channel and detaches its sequences. Idempotent. Not inside Progress.
   void CloseLink(uint32_t link_id, const absl::Status& reason);
 
@@ -64,10 +72,16 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
+  // Sends a layer's rows below `end`, which the sequence has. OUT_OF_RANGE when it has not.
+  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer, uint32_t end);
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position);
   // The fork's working set is the caller's to fill: it sends no Refill.
-  absl::StatusOr<uint32_t> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
-                                        uint32_t max_positions);
+  struct Forked {
+    uint32_t attach_epoch = 0;
+    uint32_t position = 0;
+  };
+  absl::StatusOr<Forked> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
+                                      uint32_t max_positions);
   absl::Status ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch);
 
   void HandleFrame(Channel& channel, const ReceivedFrame& frame);
@@ -83,7 +97,9 @@ class DataPlane {
             const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
             const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
+  bool RunLanes();
   void PublishGauges();
+  void PublishTiers();
 
   // Constant after construction.
   const ServedShape shape_;
@@ -92,6 +108,7 @@ class DataPlane {
 
   const std::unique_ptr<KvBlockPool> pool_;
   const std::unique_ptr<BatchSelector> batch_selector_;  // may be null
+  const std::shared_ptr<DeviceLanes> lanes_;             // may be null
   SequenceStore store_;
   Streamer streamer_;
   Selector selector_;

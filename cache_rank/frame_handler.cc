@@ -9,6 +9,8 @@
 namespace winnow {
 namespace {
 
+constexpr size_t kMaxSeatRequests = 256;  // a lane has 64 seats, and each is asked for by one sequence at a time
+
 absl::Status PayloadSize(const ReceivedFrame& frame, size_t expected) {
   if (frame.payload().size() >= expected) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(frame.header().type), " has ",
@@ -24,6 +26,9 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
   switch (frame.header().type) {
     case wire::FrameType::kStepPlan:
       status = HandleStepPlan(link, frame);
+      break;
+    case wire::FrameType::kSeat:
+      status = HandleSeat(link, frame);
       break;
     case wire::FrameType::kLayer:
       status = HandleLayer(link, frame);
@@ -64,6 +69,7 @@ CachedSequence* FrameHandler::Holder(PeerLink& link, uint64_t sequence_id, uint3
 absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * sizeof(wire::PlanRow)));
+  if ((header.flags & wire::kPlanOnLane) != 0) return HandleLanePlan(link, frame);
   if (header.plan == 0 || link.FindPlan(header.plan) != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("plan ", header.plan, " was opened before"));
   }
@@ -102,6 +108,80 @@ bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint
   sequence.journal.Record(row.position, row.token_id);
   sequence.seat = {.plan = plan, .row = row_index, .position = row.position, .sparse = sparse, .selects = selects};
   return true;
+}
+
+// Whatever is wrong with a row concerns its sequence alone: the plan runs without it, as the peer has begun it.
+absl::Status FrameHandler::HandleLanePlan(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (link.lane == nullptr) return absl::InvalidArgumentError("a plan on a lane that there is not");
+  metrics_->plans.Add(1);
+  metrics_->lane_plans.Add(1);
+  lane_rows_.clear();
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    wire::PlanRow row;
+    std::memcpy(&row, frame.payload().data() + i * sizeof row, sizeof row);
+    CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
+    if (sequence == nullptr) continue;
+    const DeviceLane::Row on_lane{
+        .sequence_id = row.sequence_id, .position = row.position, .seat = static_cast<int>(row.flags)};
+    if (!link.lane->Sits(on_lane) || row.position >= sequence->kv.max_positions()) {
+      selector_->Refuse(link, header.plan, *sequence, 0);
+      continue;
+    }
+    sequence->journal.Record(row.position, row.token_id);
+    lane_rows_.push_back(on_lane);
+  }
+  TakeLaneRows(link, /*wait=*/false);
+  const absl::Status launched = link.lane->Launch(lane_rows_);
+  if (!launched.ok()) link.Fail(launched);
+  return absl::OkStatus();
+}
+
+absl::Status FrameHandler::HandleSeat(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (Holder(link, header.sequence_id, header.attach_epoch) == nullptr) return absl::OkStatus();
+  if (link.seat_requests.size() >= kMaxSeatRequests) return absl::ResourceExhaustedError("too many wait for seats");
+  const auto* pages = reinterpret_cast<const uint32_t*>(frame.payload().data());
+  link.seat_requests.push_back({.sequence_id = header.sequence_id,
+                                .attach_epoch = header.attach_epoch,
+                                .position = header.apply_position,
+                                .seat = header.row_count,
+                                .pages = {pages, pages + frame.payload().size() / sizeof(uint32_t)}});
+  return absl::OkStatus();
+}
+
+bool FrameHandler::RunSeats(PeerLink& link) {
+  if (link.seat_requests.empty()) return false;
+  SeatRequest& request = link.seat_requests.front();
+  CachedSequence* sequence = store_->FindAttached(request.sequence_id, request.attach_epoch, link.id);
+  if (sequence != nullptr) {
+    absl::Status seated = absl::FailedPreconditionError("there is no lane");
+    if (link.lane != nullptr && sequence->kv.watermark() == request.position) {
+      if (!lanes_->Advance(*sequence)) return true;
+      seated = link.lane->Seat(static_cast<int>(request.seat), *sequence, request.pages);
+    }
+    (seated.ok() ? metrics_->lane_seats : metrics_->lane_seats_refused).Add(1);
+    streamer_->SendSeated(link, sequence->id, sequence->attach_epoch, request.seat, seated.ok());
+    streamer_->Pump(link);
+  }
+  link.seat_requests.pop_front();
+  return true;
+}
+
+void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {
+  if (link.lane == nullptr || !link.lane->has_plans()) return;
+  const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv) {
+    CachedSequence* sequence = store_->Find(row.sequence_id);
+    if (sequence == nullptr || sequence->channel != link.id) return;
+    for (int layer = 0; layer < layout_.num_layers; ++layer) {
+      // Of an earlier attachment through this link.
+      if (!sequence->kv.Append(layer, row.position, 1, kv + layer * layer_bytes).ok()) return;
+    }
+    metrics_->appended_rows.Add(layout_.num_lists());
+    streamer_->SendWatermark(link, 0, *sequence);
+  });
+  streamer_->Pump(link);
 }
 
 absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& frame) {
@@ -255,6 +335,9 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
     return absl::OkStatus();
   }
   metrics_->appended_rows.Add(uint64_t{header.row_count} * layout_.num_kv_heads);
+  if (lanes_ != nullptr && link.lane != nullptr) {
+    lanes_->OnRows(*sequence, layer, header.apply_position, header.row_count, frame.payload().data());
+  }
   const uint32_t rows = sequence->kv.rows(layer);
   if (rows == sequence->prompt_tokens && rows > 0) selector_->OnQuery(link, *sequence, layer, rows - 1);
   if (sequence->kv.watermark() > watermark) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cache_rank/device_lane.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
 #include "cache_rank/prefetcher.h"
@@ -21,7 +22,7 @@ class FrameHandler {
   // `hidden_size` of the residuals that may come; 0 where this rank projects none.
   FrameHandler(const KvLayout& layout, int hidden_size, const RopeShape& rope, const KernelTable* kernels,
                SequenceStore* store, Streamer* streamer, Selector* selector, Prefetcher* prefetcher,
-               CacheRankMetrics* metrics)
+               CacheRankMetrics* metrics, DeviceLanes* lanes = nullptr)
       : layout_(layout),
         hidden_size_(hidden_size),
         rope_(rope),
@@ -30,12 +31,19 @@ class FrameHandler {
         streamer_(streamer),
         selector_(selector),
         prefetcher_(prefetcher),
-        metrics_(metrics) {}
+        metrics_(metrics),
+        lanes_(lanes) {}
 
   void Handle(PeerLink& link, const ReceivedFrame& frame);
+  // Goes on with the first sequence that waits for a seat; false when there is none.
+  bool RunSeats(PeerLink& link);
+  // Stores the rows of plans on the link's lane that have ended; `wait`: of all plans.
+  void TakeLaneRows(PeerLink& link, bool wait);
 
  private:
   absl::Status HandleStepPlan(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandleLanePlan(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandleSeat(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandleLayer(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandleAppendRange(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame);
@@ -60,6 +68,8 @@ class FrameHandler {
   Selector* const selector_;
   Prefetcher* const prefetcher_;
   CacheRankMetrics* const metrics_;
+  DeviceLanes* const lanes_;  // may be null
+  std::vector<DeviceLane::Row> lane_rows_;
 };
 
 }  // namespace winnow

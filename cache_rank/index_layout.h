@@ -15,6 +15,9 @@ struct IndexLayout {
   uint32_t page_tokens = 0;             // of pages whose bounds are kept; 0: none
   bool cuboid = false;                  // cuboid-means of the pages, beside the bounds
   std::optional<Dtype> key_dtype = {};  // kI8 or kI4; none: the rows'
+  // Selections or verdicts read the keys of rows, so that their tiles are index; otherwise they are read for figures
+  // alone, and lie where the rows do.
+  bool scores_keys = false;
 
   // Of bounds and cuboids. They are few, and rounding them outwards to int4 would blur what they tell apart.
   constexpr std::optional<Dtype> page_dtype() const {
@@ -34,7 +37,8 @@ constexpr IndexLayout IndexLayoutFor(const SelectionSpec& spec) {
   const bool pages = selects && spec.scorer != Scorer::kToken;
   return {.page_tokens = pages ? spec.page_tokens : 0,
           .cuboid = pages && spec.scorer == Scorer::kPageCuboid,
-          .key_dtype = selects ? DtypeOf(spec.key_copy) : std::nullopt};
+          .key_dtype = selects ? DtypeOf(spec.key_copy) : std::nullopt,
+          .scores_keys = (selects && (!pages || spec.scorer == Scorer::kTwoStage)) || WaitsForVerdict(spec)};
 }
 
 // Complete pages among `rows` rows.

@@ -33,54 +33,82 @@ bool KvBlock::shared() const {
   return pool_->references_[index_] > 1;
 }
 std::byte* KvBlock::rows() const {
+  if (pool_->tiers_ != nullptr && pool_->fast_parts_[index_].parts.rows_bytes > 0) {
+    return pool_->fast_parts_[index_].memory;
+  }
   return pool_->arena_ + index_ * pool_->block_bytes_;
 }
 std::byte* KvBlock::tile() const {
-  return rows() + pool_->rows_bytes_;
+  if (pool_->tiers_ != nullptr && pool_->fast_parts_[index_].parts.tile_bytes > 0) {
+    return pool_->fast_parts_[index_].memory;
+  }
+  return pool_->arena_ + index_ * pool_->block_bytes_ + pool_->rows_bytes_;
 }
 
-size_t KvBlock::bytes() const {
-  return pool_->block_bytes_;
+size_t KvBlock::index_bytes() const {
+  return pool_->tiers_ == nullptr ? 0 : pool_->fast_parts_[index_].parts.bytes();
 }
 
 KvBlockReservation::~KvBlockReservation() {
-  if (pool_ != nullptr) pool_->reserved_ -= count_;
+  if (pool_ == nullptr) return;
+  pool_->reserved_ -= count_;
+  if (pool_->tiers_ != nullptr) pool_->tiers_->fast().Unreserve(index_bytes_);
 }
 
-absl::Status KvBlockReservation::Extend(size_t blocks) {
-  WINNOW_RETURN_IF_ERROR(pool_->CheckFree(blocks));
-  pool_->reserved_ += blocks;
+absl::Status KvBlockReservation::Extend(size_t blocks, size_t index_bytes) {
+  WINNOW_RETURN_IF_ERROR(pool_->Promise(blocks, index_bytes));
   count_ += blocks;
+  index_bytes_ += index_bytes;
   return absl::OkStatus();
 }
 
-KvBlock KvBlockReservation::Allocate() {
+KvBlock KvBlockReservation::Allocate(const IndexParts& index) {
   WINNOW_CHECK(count_ > 0);
+  WINNOW_CHECK(index.rows_bytes == 0 || index.tile_bytes == 0);
   --count_;
   --pool_->reserved_;
   ++pool_->used_;
-  uint32_t index = pool_->next_fresh_;
+  uint32_t number = pool_->next_fresh_;
   if (pool_->free_.empty()) {
     ++pool_->next_fresh_;
   } else {
-    index = pool_->free_.back();
+    number = pool_->free_.back();
     pool_->free_.pop_back();
   }
-  WINNOW_CHECK(index < pool_->total_ && pool_->references_[index] == 0);
-  pool_->references_[index] = 1;
-  KvBlock block(pool_, index);
-  std::memset(block.tile(), 0, pool_->block_bytes_ - pool_->rows_bytes_);
+  WINNOW_CHECK(number < pool_->total_ && pool_->references_[number] == 0);
+  pool_->references_[number] = 1;
+  KvBlock block(pool_, number);
+  if (pool_->tiers_ != nullptr && index.bytes() > 0) {
+    WINNOW_CHECK(index.bytes() <= index_bytes_);
+    index_bytes_ -= index.bytes();
+    pool_->fast_parts_[number] = {pool_->tiers_->fast().AllocateIndex(index.bytes()), index};
+  } else {
+    std::memset(block.tile(), 0, pool_->block_bytes_ - pool_->rows_bytes_);
+  }
   return block;
+}
+
+KvBlock KvBlockReservation::CopyOf(const KvBlock& block) {
+  const IndexParts parts = pool_->tiers_ == nullptr ? IndexParts() : pool_->fast_parts_[block.index_].parts;
+  if (pool_->tiers_ != nullptr) pool_->tiers_->Flush();  // rows of the block may be on their way to it
+  KvBlock copy = Allocate(parts);
+  std::memcpy(copy.rows(), block.rows(), parts.rows_bytes > 0 ? parts.rows_bytes : pool_->rows_bytes_);
+  if (parts.rows_bytes > 0) return copy;
+  std::memcpy(copy.tile(), block.tile(),
+              parts.tile_bytes > 0 ? parts.tile_bytes : pool_->block_bytes_ - pool_->rows_bytes_);
+  return copy;
 }
 
 void KvBlockReservation::Reclaim(KvBlock block) {
   WINNOW_CHECK(!block.shared());
-  block = KvBlock();
+  index_bytes_ += block.index_bytes();
+  std::exchange(block.pool_, nullptr)->Unref(block.index_, /*keeps_index_promised=*/true);
   ++count_;
   ++pool_->reserved_;
 }
 
-absl::StatusOr<std::unique_ptr<KvBlockPool>> KvBlockPool::Create(size_t memory_bytes, const KvLayout& layout) {
+absl::StatusOr<std::unique_ptr<KvBlockPool>> KvBlockPool::Create(size_t memory_bytes, const KvLayout& layout,
+                                                                 std::unique_ptr<RowTiers> tiers) {
   const size_t total = std::min<size_t>(memory_bytes / BlockBytes(layout), UINT32_MAX);
   if (total == 0) {
     return absl::InvalidArgumentError(
@@ -93,17 +121,21 @@ absl::StatusOr<std::unique_ptr<KvBlockPool>> KvBlockPool::Create(size_t memory_b
     return absl::ResourceExhaustedError(absl::StrCat("cannot map ", arena_bytes, " bytes: ", std::strerror(errno)));
   }
   madvise(arena, arena_bytes, MADV_HUGEPAGE);  // a hint; small pages work too
-  return std::unique_ptr<KvBlockPool>(new KvBlockPool(static_cast<std::byte*>(arena), arena_bytes, total, layout));
+  return std::unique_ptr<KvBlockPool>(
+      new KvBlockPool(static_cast<std::byte*>(arena), arena_bytes, total, layout, std::move(tiers)));
 }
 
-KvBlockPool::KvBlockPool(std::byte* arena, size_t arena_bytes, size_t total, const KvLayout& layout)
+KvBlockPool::KvBlockPool(std::byte* arena, size_t arena_bytes, size_t total, const KvLayout& layout,
+                         std::unique_ptr<RowTiers> tiers)
     : arena_(arena),
       arena_bytes_(arena_bytes),
       total_(total),
       rows_bytes_(layout.block_bytes()),
       block_bytes_(BlockBytes(layout)),
-      references_(total) {
+      references_(total),
+      tiers_(std::move(tiers)) {
   free_.reserve(total);
+  if (tiers_ != nullptr) fast_parts_.resize(total);
 }
 
 KvBlockPool::~KvBlockPool() {
@@ -111,24 +143,33 @@ KvBlockPool::~KvBlockPool() {
   munmap(arena_, arena_bytes_);
 }
 
-absl::StatusOr<KvBlockReservation> KvBlockPool::Reserve(size_t blocks) {
-  WINNOW_RETURN_IF_ERROR(CheckFree(blocks));
+absl::StatusOr<KvBlockReservation> KvBlockPool::Reserve(size_t blocks, size_t index_bytes) {
+  WINNOW_RETURN_IF_ERROR(Promise(blocks, index_bytes));
+  return KvBlockReservation(this, blocks, index_bytes);
+}
+
+absl::Status KvBlockPool::Promise(size_t blocks, size_t index_bytes) {
+  if ((blocks > free() || index_bytes > free_index_bytes()) && reclaimer_) reclaimer_(blocks, index_bytes);
+  if (blocks > free()) {
+    return absl::ResourceExhaustedError(absl::StrCat(blocks, " blocks of ", block_bytes_, " bytes wanted, ", free(),
+                                                     " free (", total_, " in all, ", used_, " used, ", reserved_,
+                                                     " reserved)"));
+  }
+  if (tiers_ != nullptr) WINNOW_RETURN_IF_ERROR(tiers_->fast().Reserve(index_bytes));
   reserved_ += blocks;
-  return KvBlockReservation(this, blocks);
+  return absl::OkStatus();
 }
 
-absl::Status KvBlockPool::CheckFree(size_t blocks) {
-  if (blocks > free() && reclaimer_) reclaimer_(blocks);
-  if (blocks <= free()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(blocks, " blocks of ", block_bytes_, " bytes wanted, ", free(),
-                                                   " free (", total_, " in all, ", used_, " used, ", reserved_,
-                                                   " reserved)"));
-}
-
-void KvBlockPool::Unref(uint32_t index) {
+void KvBlockPool::Unref(uint32_t index, bool keeps_index_promised) {
   if (--references_[index] > 0) return;
   --used_;
   free_.push_back(index);
+  if (tiers_ == nullptr) return;
+  tiers_->Flush();  // rows on their way to it would land in its next use
+  tiers_->fast().Drop(index);
+  FastParts& fast = fast_parts_[index];
+  if (fast.memory != nullptr) tiers_->fast().FreeIndex(fast.memory, fast.parts.bytes(), keeps_index_promised);
+  fast = {};
 }
 
 }  // namespace winnow

@@ -6,6 +6,7 @@
 #include "cache_rank/predictor/query_ring.h"
 #include "cache_rank/residency.h"
 #include "cache_rank/scorer/captured_mass.h"
+#include "cache_rank/working_set_meter.h"
 #include "common/base/kv_layout.h"
 
 namespace winnow {
@@ -27,7 +28,8 @@ struct HeadSelection {
   uint32_t mass_position = kNoPosition;
   uint64_t scored_key_bytes = 0;  // read for all selections and verdicts so far
   HeadResidency residency;
-  BudgetGrowth growth;  // survives a re-attach
+  WorkingSetMeter working_set;  // survives a re-attach: it says what the sequence will need again
+  BudgetGrowth growth;          // survives a re-attach
 };
 
 // Selection state of one (sequence, layer). Queries and the guard's records survive a re-attach, and so do the newest

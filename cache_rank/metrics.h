@@ -39,6 +39,8 @@ struct CacheRankSnapshot {
   uint64_t selections = 0;         // (position, layer) pairs that were scored
   double selection_seconds = 0;    // wall time of scoring
   uint64_t scored_key_bytes = 0;   // keys, and pseudo-keys of pages, that selections and their measurement read
+  uint64_t scored_page_bytes = 0;  // of these, of pages
+  uint64_t shared_key_bytes = 0;   // not read, because another sequence of the batch had them read
   uint64_t projections = 0;        // queries computed here from residuals, one per position and layer
   uint64_t verdicts = 0;           // (position, layer, kv head) judged by their real query
   uint64_t missed_top_k = 0;       // of those, corrected by rows of the top-k
@@ -55,7 +57,8 @@ struct CacheRankSnapshot {
   uint64_t transfers_failed = 0;  // deltas that could not be posted
   uint64_t sequences_opened = 0;
   uint64_t sequences_attached = 0;  // re-attached
-  uint64_t sequences_expired = 0;   // detached for longer than the TTL
+  uint64_t sequences_forked = 0;
+  uint64_t sequences_expired = 0;  // detached for longer than the TTL
   uint64_t admissions_refused = 0;
   uint64_t active_sequences = 0;
   uint64_t detached_sequences = 0;
@@ -64,12 +67,32 @@ struct CacheRankSnapshot {
   uint64_t blocks_reserved = 0;
   uint64_t blocks_total = 0;
   uint64_t block_bytes = 0;
-  uint64_t prefix_hits = 0;                          // sequences that began with cached positions
-  uint64_t prefix_lookup_tokens = 0;                 // prompt tokens of sequences that could have
-  uint64_t prefix_cached_tokens = 0;                 // of those, the ones that were there
-  uint64_t prefix_evictions = 0;                     // units of 32 positions
-  uint64_t prefix_blocks = 0;                        // of prompts that are kept, whether or not a sequence uses them
-  uint64_t prefix_idle_blocks = 0;                   // of those, the ones that no sequence uses: they give way
+  uint64_t prefix_hits = 0;           // sequences that began with cached positions
+  uint64_t prefix_lookup_tokens = 0;  // prompt tokens of sequences that could have
+  uint64_t prefix_cached_tokens = 0;  // of those, the ones that were there
+  uint64_t prefix_evictions = 0;      // units of 32 positions
+  uint64_t prefix_blocks = 0;         // of prompts that are kept, whether or not a sequence uses them
+  uint64_t prefix_idle_blocks = 0;    // of those, the ones that no sequence uses: they give way
+  // With two tiers; all 0 with one. Of the fast one, in bytes:
+  uint64_t fast_bytes = 0;           // all
+  uint64_t fast_staging_bytes = 0;   // rows on their way to the large tier
+  uint64_t fast_index_bytes = 0;     // keys and pages to be scored
+  uint64_t fast_reserved_bytes = 0;  // promised for index
+  uint64_t fast_copied_bytes = 0;    // copies of blocks of rows
+  uint64_t tier_blocks_loaded = 0;   // that became copies
+  uint64_t tier_blocks_evicted = 0;  // copies that made room
+  uint64_t tier_hit_rows = 0;        // rows read from copies
+  uint64_t tier_missed_rows = 0;     // rows read that had none
+  uint64_t tier_loaded_rows = 0;     // rows read from the large tier for those, whole blocks included
+  uint64_t tier_gathers = 0;         // reads in which a row missed
+  double tier_gather_seconds = 0;
+  uint64_t tier_scattered_rows = 0;  // written to the large tier
+  uint64_t tier_scatters = 0;
+  double tier_scatter_seconds = 0;
+  uint64_t lanes = 0;                                // open
+  uint64_t lane_plans = 0;                           // plans that ran between two GPUs; part of plans
+  uint64_t lane_seats = 0;                           // sequences that were given one
+  uint64_t lane_seats_refused = 0;                   // that go by frames instead
   uint64_t queued_frames = 0;                        // outgoing, waiting for window
   std::vector<CapturedMassSnapshot> captured_mass;   // by layer
   std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
@@ -90,12 +113,15 @@ class Counter {
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, prefetched_rows,
       prefetched_bytes, prefetch_hits, prefetches, refilled_bytes, appended_rows, selections, scored_key_bytes,
-      projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths, correction_rows, plans,
-      frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed, sequences_opened,
-      sequences_attached, sequences_expired, admissions_refused, active_sequences, detached_sequences, channels,
-      blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames, prefix_hits, prefix_lookup_tokens,
-      prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks;
-  Counter<double> selection_seconds;
+      scored_page_bytes, shared_key_bytes, projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths,
+      correction_rows, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed,
+      sequences_opened, sequences_attached, sequences_forked, sequences_expired, admissions_refused, active_sequences,
+      detached_sequences, channels, blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames, prefix_hits,
+      prefix_lookup_tokens, prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks, fast_bytes,
+      fast_staging_bytes, fast_index_bytes, fast_reserved_bytes, fast_copied_bytes, tier_blocks_loaded,
+      tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows, tier_gathers, tier_scattered_rows,
+      tier_scatters, lanes, lane_plans, lane_seats, lane_seats_refused;
+  Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds;
 
   static constexpr size_t kMaxLayers = 256;
   struct Mass {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_rank/device_lane.h"
 #include "cache_rank/judge_head.h"
 #include "cache_rank/residency.h"
 #include "cache_rank/ring_queue.h"
@@ -34,7 +35,9 @@ struct OutgoingItem {
   uint64_t plan = 0;
   uint64_t sequence_id = 0;
   uint32_t attach_epoch = 0;
-  uint32_t position = 0;  // apply_position; the watermark of kWatermark
+  uint32_t position = 0;          // apply_position; the watermark of kWatermark
+  uint64_t working_set_rows = 0;  // kWatermark
+  uint64_t loaded_rows = 0;       // kWatermark
   uint16_t layer = 0;
   // kDelta, kPartial: the entry of one plan row and kv head.
   uint16_t kv_head = 0;
@@ -42,9 +45,10 @@ struct OutgoingItem {
   bool started = false;  // its first part was posted
   std::unique_ptr<HeadDelta> delta = nullptr;
   std::unique_ptr<HeadPartial> partial = nullptr;
-  // kRefill: rows from `position` on. kDelta: streamed rows.
+  // kRefill: rows from `position` on. kDelta: streamed rows. kSeated: the seat.
   uint32_t count = 0;
-  uint32_t done = 0;  // of them, posted
+  uint32_t done = 0;     // of them, posted
+  bool granted = false;  // kSeated
 };
 
 // Score one (sequence, layer) for `position`, send what was selected for it, or judge that with the real query.
@@ -56,6 +60,15 @@ struct SelectionTask {
   bool judges = false;
 };
 
+// A sequence that waits for a seat of its link's lane.
+struct SeatRequest {
+  uint64_t sequence_id = 0;
+  uint32_t attach_epoch = 0;
+  uint32_t position = 0;  // that it decodes next
+  uint32_t seat = 0;
+  std::vector<uint32_t> pages;
+};
+
 // An inference rank's channel and everything that waits on it. Data-plane thread.
 struct PeerLink {
   static constexpr size_t kOpenPlans = 4;
@@ -63,6 +76,8 @@ struct PeerLink {
   uint32_t id = 0;  // ExchangeResponse::channel_id; never reused, never 0
   std::string rank;
   std::unique_ptr<Channel> channel;
+  std::unique_ptr<DeviceLane> lane;  // may be null
+  RingQueue<SeatRequest> seat_requests;
   std::function<void(const absl::Status&)> on_closed;  // called once, when the cache rank gives the link up
   absl::Status failure;                                // set: to be closed outside of Progress
 
@@ -72,8 +87,11 @@ struct PeerLink {
   RingQueue<SelectionTask> to_score;     // scored or judged in the order in which their inputs became complete
   RingQueue<SelectionTask> to_prefetch;  // rows to move ahead for `position` + 1, when there is nothing else to do
   RingQueue<OutgoingItem> outgoing;
+  RingQueue<OutgoingItem> bulk;  // kRefill, kRefillDone: goes out behind the others, and in half of the window
+  bool bulk_waits = false;       // for room in it
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 
+  size_t queued() const { return outgoing.size() + bulk.size(); }
   OpenPlan* FindPlan(uint64_t plan) {
     for (OpenPlan& open : plans) {
       if (plan != 0 && open.plan == plan) return &open;

@@ -32,7 +32,7 @@ bool Prefetcher::RunOnce(PeerLinks& links) {
     if (!link->to_send.empty() || !link->to_score.empty()) return false;
   }
   for (const auto& [id, link] : links) {
-    if (!link->outgoing.empty() || !link->failure.ok() || !Take(*link)) continue;
+    if (link->queued() > 0 || !link->failure.ok() || !Take(*link)) continue;
     const TimelineSpan span(metrics_->timeline, Span::kPrefetch, static_cast<uint16_t>(layer_), sequence_->seat.plan,
                             1);
     heads_.resize(sequence_->layers[layer_].heads.size());

@@ -7,6 +7,14 @@
 
 namespace winnow {
 
+size_t PrefixUnit::index_bytes() const {
+  size_t bytes = 0;
+  for (const std::vector<KvBlock>* blocks : {&rows, &bounds, &cuboids}) {
+    for (const KvBlock& block : *blocks) bytes += block.index_bytes();
+  }
+  return bytes;
+}
+
 uint32_t PrefixCache::Lease::positions() const {
   return unit_ == nullptr ? 0 : unit_->depth * kBlockTokens;
 }
@@ -69,6 +77,7 @@ PrefixCache::Lease PrefixCache::Insert(const std::string& salt, std::span<const 
       units_[hash] = std::move(added);
       blocks_ += unit->kept.blocks();
       idle_blocks_ += unit->kept.blocks();
+      idle_index_bytes_ += unit->kept.index_bytes();
       unit->idle = idle_.insert(idle_.end(), unit);
     }
     // The new lease pins the parent through the child, before the old one lets go.
@@ -81,6 +90,7 @@ void PrefixCache::Pin(Unit* unit) {
   for (; unit != nullptr && unit->pins++ == 0; unit = unit->parent) {
     idle_.erase(unit->idle);
     idle_blocks_ -= unit->kept.blocks();
+    idle_index_bytes_ -= unit->kept.index_bytes();
   }
 }
 
@@ -88,6 +98,7 @@ void PrefixCache::Unpin(Unit* unit) {
   for (; unit != nullptr && --unit->pins == 0; unit = unit->parent) {
     unit->idle = idle_.insert(idle_.end(), unit);
     idle_blocks_ += unit->kept.blocks();
+    idle_index_bytes_ += unit->kept.index_bytes();
   }
   while (idle_blocks_ > max_idle_blocks_) EvictOldest();
 }
@@ -99,13 +110,18 @@ void PrefixCache::EvictOldest() {
   if (unit->parent != nullptr) --unit->parent->children;
   blocks_ -= unit->kept.blocks();
   idle_blocks_ -= unit->kept.blocks();
+  idle_index_bytes_ -= unit->kept.index_bytes();
   ++evicted_units_;
   units_.erase(unit->hash);
 }
 
-void PrefixCache::MakeRoom(const KvBlockPool& pool, size_t blocks) {
-  if (pool.free() + idle_blocks_ < blocks) return;
-  while (pool.free() < blocks && !idle_.empty()) EvictOldest();
+void PrefixCache::MakeRoom(const KvBlockPool& pool, size_t blocks, size_t index_bytes) {
+  const auto lacks = [&](size_t spare_blocks, size_t spare_index_bytes) {
+    return pool.free() + spare_blocks < blocks ||
+           (index_bytes > spare_index_bytes && pool.free_index_bytes() < index_bytes - spare_index_bytes);
+  };
+  if (lacks(idle_blocks_, idle_index_bytes_)) return;
+  while (lacks(0, 0) && !idle_.empty()) EvictOldest();
 }
 
 }  // namespace winnow

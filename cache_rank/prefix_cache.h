@@ -21,6 +21,7 @@ struct PrefixUnit {
   std::vector<KvBlock> cuboids;  // likewise
 
   size_t blocks() const { return rows.size() + bounds.size() + cuboids.size(); }
+  size_t index_bytes() const;  // of the fast tier
 };
 
 // Full blocks of prompts, kept after the sequences that brought them: a forest of units, found by a hash chain over
@@ -70,13 +71,14 @@ class PrefixCache {
   // Holds all whole blocks of `tokens`: those that are missing come from `unit_at`, called with their number.
   Lease Insert(const std::string& salt, std::span<const uint32_t> tokens,
                const std::function<PrefixUnit(size_t)>& unit_at);
-  // Evicts until the pool has `blocks` free, but nothing if that cannot be reached.
-  void MakeRoom(const KvBlockPool& pool, size_t blocks);
+  // Evicts until the pool has `blocks` free, and `index_bytes` of its fast tier, but nothing if that cannot be reached.
+  void MakeRoom(const KvBlockPool& pool, size_t blocks, size_t index_bytes = 0);
 
   bool enabled() const { return max_idle_blocks_ > 0; }
   size_t units() const { return units_.size(); }
   size_t blocks() const { return blocks_; }
   size_t idle_blocks() const { return idle_blocks_; }  // of units that no lease keeps
+  size_t idle_index_bytes() const { return idle_index_bytes_; }
   uint64_t evicted_units() const { return evicted_units_; }
 
  private:
@@ -103,6 +105,7 @@ class PrefixCache {
   std::list<Unit*> idle_;  // longest unused first; children stand before their parents
   size_t blocks_ = 0;
   size_t idle_blocks_ = 0;
+  size_t idle_index_bytes_ = 0;
   uint64_t evicted_units_ = 0;
 };
 

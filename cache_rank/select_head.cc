@@ -17,19 +17,63 @@ namespace {
 // One call of SelectHead: the stages share the question, the scratch, and what earlier stages scored.
 class HeadPipeline {
  public:
+  // `queries` and `page_queries` are room for QueryFloats and PageQueryFloats.
   HeadPipeline(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
-               SelectScratch& scratch, size_t num_lists);
+               SelectScratch& scratch, size_t num_lists, float* queries, float* page_queries);
+  // The selecting queries, and those of the position before.
+  static size_t QueryFloats(const SelectionModel& model) {
+    return static_cast<size_t>(2) * model.group_size * model.head_dim;
+  }
+  static size_t PageQueryFloats(const SelectionModel& model) { return 2 * QueryFloats(model); }
 
+  bool scores_every_key() const { return every_key_; }
   bool measures_itself() const { return question_.measured != nullptr && !measures_previous(); }
   bool measures_previous() const { return question_.measured != nullptr && question_.measured_position != position_; }
 
   void PredictQueries();
-  void ScoreSharedKeys();
+  // What all lists of a head share, of all pipelines; they have the same scores_every_key().
+  static void ScoreSharedKeys(std::span<HeadPipeline> pipelines);
+  // After these: the lists, and the captured mass.
+  CapturedMassFigure Answer(std::span<std::vector<uint32_t>> lists);
+
+ private:
   void PickUnits(size_t list, std::vector<uint32_t>* selected);
   CapturedMassFigure MeasurePrevious(std::span<const std::vector<uint32_t>> lists);
   CapturedMassFigure MeasureItself(std::span<const std::vector<uint32_t>> lists);
 
- private:
+  // Which shared scores are wanted: of rows with every_key_, otherwise of pages.
+  bool is_cuboid() const { return spec_.scorer == Scorer::kPageCuboid; }
+  bool needs_mass() const { return spec_.policy == Policy::kMass; }
+  bool WantsRowSoftmax() const { return every_key_ && (by_softmax_ || needs_mass() || question_.measured != nullptr); }
+  bool WantsRowScores() const { return every_key_ && !by_softmax_; }
+  bool WantsBounds() const {
+    return !every_key_ && ((measures_itself() && !question_.measures_exactly) ||
+                           (needs_mass() && spec_.stop_rule == StopRule::kBound));
+  }
+  bool WantsPageScores() const { return !every_key_ && (spec_.scorer == Scorer::kTwoStage || !by_softmax_); }
+  bool WantsPageSoftmax() const { return !every_key_ && !WantsPageScores() && (is_cuboid() || !WantsBounds()); }
+  bool WantsMeasuringBounds() const { return !every_key_ && measures_previous() && !question_.measures_exactly; }
+  KeyPass MeasuringPass() const { return {AllKeys(), queries_, measures_previous() ? 2 * group_ : group_}; }
+  KeyPass RowPass() const { return {AllKeys(), queries_, group_}; }
+  KeyPass BoundsPass() const { return {Pages(question_.index.bounds), page_queries_, group_}; }
+  KeyPass MeasuringBoundsPass() const {
+    return {Pages(question_.index.bounds), page_queries_ + static_cast<size_t>(2) * group_ * model_.head_dim, group_};
+  }
+  KeyPass PagePass() const {
+    return {Pages(is_cuboid() ? question_.index.cuboids : question_.index.bounds), page_queries_, group_};
+  }
+  using Wants = bool (HeadPipeline::*)() const;
+  using PassFn = KeyPass (HeadPipeline::*)() const;
+  static void SoftmaxTogether(std::span<HeadPipeline> pipelines, Wants wants, PassFn pass_of,
+                              Softmaxes HeadPipeline::*result, SoftmaxScratch& buffer);
+  static void ScoreTogether(std::span<HeadPipeline> pipelines, Wants wants, PassFn pass_of);
+  // Passes of those that want them, in scratch_.passes.
+  static void ListPasses(std::span<HeadPipeline> pipelines, Wants wants, PassFn pass_of);
+  void CountBytes(const KeyTable& keys, uint64_t bytes) {
+    scratch_.scored_key_bytes += bytes;
+    if (keys.head_dim != model_.head_dim) scratch_.page_key_bytes += bytes;
+  }
+  void CountJointBytes(uint64_t bytes);
   // Queries whose list is picked: all of the group, or one head.
   struct Heads {
     int first, count;
@@ -48,15 +92,14 @@ class HeadPipeline {
     return keys;
   }
   Softmaxes SoftmaxOf(const KeyTable& keys, const float* queries, int count, SoftmaxScratch& scratch) {
-    scratch_.scored_key_bytes += keys.key_bytes();
+    CountBytes(keys, keys.key_bytes());
     return SoftmaxKeys(kernels_, keys, queries, count, model_.attention_scale, scratch);
   }
   Scores ScoresOf(const KeyTable& keys, const float* queries, int count, ScratchBuffer<float>& scratch) {
-    scratch_.scored_key_bytes += keys.key_bytes();
+    CountBytes(keys, keys.key_bytes());
     return ScoreKeys(kernels_, keys, queries, count, model_.attention_scale, scratch);
   }
   Softmaxes SoftmaxOfGroups(const RowGroups& groups, Heads heads, const float* queries, SoftmaxScratch& scratch);
-  Softmaxes SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch);
 
   const float* Importance(GroupAggregation aggregation, Heads heads, uint32_t first, uint32_t last);
   const float* PageImportance(GroupAggregation aggregation, Heads heads);
@@ -92,16 +135,18 @@ class HeadPipeline {
   const bool by_softmax_;  // importance is a sum of softmaxes
   const bool every_key_;
 
-  const float* queries_ = nullptr;  // [group, head_dim], behind them the measured ones of the position before
+  float* const queries_;       // [group, head_dim], behind them the measured ones of the position before
+  float* const page_queries_;  // [group, 2 * head_dim], behind them likewise; without every_key_
   // What importance is taken from: rows with every_key_, pages otherwise; scores are raw where that is needed.
   Softmaxes softmaxes_;
   Scores scores_;
-  Softmaxes bounds_;      // of pages, by the selecting queries; where something is to be bounded
-  Softmaxes candidates_;  // of the columns of scratch_.groups, of the last list
+  Softmaxes bounds_;            // of pages, by the selecting queries; where something is to be bounded
+  Softmaxes measuring_bounds_;  // the same by those of the position before
+  Softmaxes candidates_;        // of the columns of scratch_.groups, of the last list
 };
 
 HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
-                           SelectScratch& scratch, size_t num_lists)
+                           SelectScratch& scratch, size_t num_lists, float* queries, float* page_queries)
     : kernels_(kernels),
       model_(model),
       question_(question),
@@ -115,7 +160,9 @@ HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& mod
       group_(model.group_size),
       heads_per_list_(model.group_size / static_cast<int>(num_lists)),
       by_softmax_(spec_.group_aggregation == GroupAggregation::kSoftmaxSum),
-      every_key_(ScoresEveryKey()) {
+      every_key_(ScoresEveryKey()),
+      queries_(queries),
+      page_queries_(page_queries) {
   WINNOW_CHECK(num_lists == ListsPerHead(spec_, model));
   WINNOW_CHECK(!measures_previous() || question_.measured_position + 1 == position_);
   WINNOW_CHECK(every_key_ || question_.index.bounds != nullptr);
@@ -123,47 +170,97 @@ HeadPipeline::HeadPipeline(const KernelTable& kernels, const SelectionModel& mod
 
 void HeadPipeline::PredictQueries() {
   const size_t floats = static_cast<size_t>(group_) * model_.head_dim;
-  float* queries = scratch_.queries.Reserve(2 * floats);
-  queries_ = queries;
   if (question_.target != nullptr) {
-    std::copy_n(question_.target, floats, queries);
+    std::copy_n(question_.target, floats, queries_);
   } else {
     PredictFromPast(kernels_, model_.rope, spec_, *question_.ring, position_, question_.first_query_head, group_,
-                    model_.head_dim, queries);
+                    model_.head_dim, queries_);
   }
-  if (measures_previous()) std::copy_n(question_.measured, floats, queries + floats);
+  if (measures_previous()) std::copy_n(question_.measured, floats, queries_ + floats);
+  if (!every_key_) PageQueries(queries_, measures_previous() ? 2 * group_ : group_, model_.head_dim, page_queries_);
 }
 
-Softmaxes HeadPipeline::SoftmaxOfBounds(const float* queries, SoftmaxScratch& scratch) {
-  float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
-  PageQueries(queries, group_, model_.head_dim, page_queries);
-  return SoftmaxOf(Pages(question_.index.bounds), page_queries, group_, scratch);
+// With every key, in one pass for those that measure the position before too. The position's own row has no say in its
+// selection, even where its mass is measured.
+void HeadPipeline::ScoreSharedKeys(std::span<HeadPipeline> pipelines) {
+  using P = HeadPipeline;
+  SelectScratch& scratch = pipelines[0].scratch_;
+  SoftmaxTogether(pipelines, &P::WantsRowSoftmax, &P::MeasuringPass, &P::softmaxes_, scratch.softmax);
+  ScoreTogether(pipelines, &P::WantsRowScores, &P::RowPass);
+  SoftmaxTogether(pipelines, &P::WantsBounds, &P::BoundsPass, &P::bounds_, scratch.bound_softmax);
+  ScoreTogether(pipelines, &P::WantsPageScores, &P::PagePass);
+  SoftmaxTogether(pipelines, &P::WantsPageSoftmax, &P::PagePass, &P::softmaxes_, scratch.page_softmax);
+  const uint64_t scored = scratch.scored_key_bytes;
+  SoftmaxTogether(pipelines, &P::WantsMeasuringBounds, &P::MeasuringBoundsPass, &P::measuring_bounds_,
+                  scratch.measured);
+  scratch.measured_key_bytes += std::exchange(scratch.scored_key_bytes, scored) - scored;
+  for (HeadPipeline& pipeline : pipelines) {
+    const bool bounds_select = !pipeline.every_key_ && !pipeline.WantsPageScores() && !pipeline.WantsPageSoftmax();
+    if (bounds_select) pipeline.softmaxes_ = pipeline.bounds_;
+  }
 }
 
-// What all lists share is scored in one pass for all queries; with every key, for those that measure the position
-// before too. The position's own row has no say in its selection, even where its mass is measured.
-void HeadPipeline::ScoreSharedKeys() {
-  const bool needs_mass = spec_.policy == Policy::kMass;
-  if (every_key_) {
-    const int count = measures_previous() ? 2 * group_ : group_;
-    if (by_softmax_ || needs_mass || question_.measured != nullptr) {
-      softmaxes_ = SoftmaxOf(AllKeys(), queries_, count, scratch_.softmax);
-    }
-    if (!by_softmax_) scores_ = ScoresOf(AllKeys(), queries_, group_, scratch_.scores);
-    return;
+void HeadPipeline::ListPasses(std::span<HeadPipeline> pipelines, Wants wants, PassFn pass_of) {
+  std::vector<KeyPass>& passes = pipelines[0].scratch_.passes;
+  passes.clear();
+  for (const HeadPipeline& pipeline : pipelines) {
+    if ((pipeline.*wants)()) passes.push_back((pipeline.*pass_of)());
   }
-  const bool needs_bounds =
-      (measures_itself() && !question_.measures_exactly) || (needs_mass && spec_.stop_rule == StopRule::kBound);
-  const bool cuboid = spec_.scorer == Scorer::kPageCuboid;
-  if (needs_bounds) bounds_ = SoftmaxOfBounds(queries_, scratch_.bound_softmax);
-  float* page_queries = scratch_.page_queries.Reserve(static_cast<size_t>(2) * group_ * model_.head_dim);
-  PageQueries(queries_, group_, model_.head_dim, page_queries);
-  const KeyTable pages = Pages(cuboid ? question_.index.cuboids : question_.index.bounds);
-  if (spec_.scorer == Scorer::kTwoStage || !by_softmax_) {
-    scores_ = ScoresOf(pages, page_queries, group_, scratch_.scores);
+}
+
+void HeadPipeline::CountJointBytes(uint64_t bytes) {
+  uint64_t alone = 0;
+  for (const KeyPass& pass : scratch_.passes) alone += pass.keys.key_bytes();
+  CountBytes(scratch_.passes[0].keys, bytes);
+  scratch_.shared_key_bytes += alone - bytes;
+}
+
+void HeadPipeline::SoftmaxTogether(std::span<HeadPipeline> pipelines, Wants wants, PassFn pass_of,
+                                   Softmaxes HeadPipeline::*result, SoftmaxScratch& buffer) {
+  ListPasses(pipelines, wants, pass_of);
+  HeadPipeline& first = pipelines[0];
+  const std::vector<KeyPass>& passes = first.scratch_.passes;
+  std::vector<Softmaxes>& results = first.scratch_.pass_softmaxes;
+  if (passes.empty()) return;
+  results.resize(passes.size());
+  if (passes.size() == 1) {
+    results[0] = first.SoftmaxOf(passes[0].keys, passes[0].queries, passes[0].num_queries, buffer);
   } else {
-    softmaxes_ = needs_bounds && !cuboid ? bounds_ : SoftmaxOf(pages, page_queries, group_, scratch_.page_softmax);
+    first.CountJointBytes(SoftmaxKeysJointly(first.kernels_, passes, first.model_.attention_scale, first.scratch_.joint,
+                                             buffer, results));
   }
+  size_t next = 0;
+  for (HeadPipeline& pipeline : pipelines) {
+    if ((pipeline.*wants)()) pipeline.*result = results[next++];
+  }
+}
+
+void HeadPipeline::ScoreTogether(std::span<HeadPipeline> pipelines, Wants wants, PassFn pass_of) {
+  ListPasses(pipelines, wants, pass_of);
+  HeadPipeline& first = pipelines[0];
+  const std::vector<KeyPass>& passes = first.scratch_.passes;
+  std::vector<Scores>& results = first.scratch_.pass_scores;
+  if (passes.empty()) return;
+  results.resize(passes.size());
+  ScratchBuffer<float>& buffer = first.scratch_.scores;
+  if (passes.size() == 1) {
+    results[0] = first.ScoresOf(passes[0].keys, passes[0].queries, passes[0].num_queries, buffer);
+  } else {
+    first.CountJointBytes(
+        ScoreKeysJointly(first.kernels_, passes, first.model_.attention_scale, first.scratch_.joint, buffer, results));
+  }
+  size_t next = 0;
+  for (HeadPipeline& pipeline : pipelines) {
+    if ((pipeline.*wants)()) pipeline.scores_ = results[next++];
+  }
+}
+
+CapturedMassFigure HeadPipeline::Answer(std::span<std::vector<uint32_t>> lists) {
+  CapturedMassFigure mass;
+  if (measures_previous()) mass = MeasurePrevious(lists);
+  for (size_t i = 0; i < lists.size(); ++i) PickUnits(i, &lists[i]);
+  if (measures_itself()) mass = MeasureItself(lists);
+  return mass;
 }
 
 void HeadPipeline::PickUnits(size_t list, std::vector<uint32_t>* selected) {
@@ -332,7 +429,6 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
   } else if (question_.measures_exactly) {
     exact = SoftmaxOf(AllKeys(), real, group_, scratch_.measured);
   }
-  const Softmaxes all_bounds = exact.lse != nullptr ? Softmaxes{} : SoftmaxOfBounds(real, scratch_.measured);
   for (size_t l = 0; l < lists.size(); ++l) {
     const Heads heads = HeadsOf(l);
     if (exact.lse != nullptr) {
@@ -343,7 +439,7 @@ CapturedMassFigure HeadPipeline::MeasurePrevious(std::span<const std::vector<uin
       continue;
     }
     const FixedRows fixed = Fixed(recent_start);
-    const Softmaxes bounds = all_bounds.Slice(heads.first, heads.count);
+    const Softmaxes bounds = measuring_bounds_.Slice(heads.first, heads.count);
     RowGroups& groups = scratch_.groups;
     ListRowGroups(fixed, lists[l], &groups);
     if (spec_.scorer == Scorer::kTwoStage && recent_start > first_) {
@@ -405,14 +501,41 @@ CapturedMassFigure HeadPipeline::MeasureItself(std::span<const std::vector<uint3
 
 CapturedMassFigure SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
                               SelectScratch& scratch, std::span<std::vector<uint32_t>> lists) {
-  HeadPipeline pipeline(kernels, model, question, scratch, lists.size());
-  CapturedMassFigure mass;
+  HeadPipeline pipeline(kernels, model, question, scratch, lists.size(),
+                        scratch.queries.Reserve(HeadPipeline::QueryFloats(model)),
+                        scratch.page_queries.Reserve(HeadPipeline::PageQueryFloats(model)));
   pipeline.PredictQueries();
-  pipeline.ScoreSharedKeys();
-  if (pipeline.measures_previous()) mass = pipeline.MeasurePrevious(lists);
-  for (size_t i = 0; i < lists.size(); ++i) pipeline.PickUnits(i, &lists[i]);
-  if (pipeline.measures_itself()) mass = pipeline.MeasureItself(lists);
-  return mass;
+  HeadPipeline::ScoreSharedKeys({&pipeline, 1});
+  return pipeline.Answer(lists);
+}
+
+void SelectHeads(const KernelTable& kernels, const SelectionModel& model, std::span<HeadTask> tasks,
+                 SelectScratch& scratch) {
+  const size_t query_floats = HeadPipeline::QueryFloats(model), page_floats = HeadPipeline::PageQueryFloats(model);
+  float* queries = scratch.queries.Reserve(tasks.size() * query_floats);
+  float* page_queries = scratch.page_queries.Reserve(tasks.size() * page_floats);
+  std::vector<HeadPipeline> pipelines;
+  pipelines.reserve(tasks.size());
+  std::vector<HeadTask*> asked;
+  // Apart, because what one kind shares lies where the other kind works row by row.
+  for (const bool every_key : {true, false}) {
+    pipelines.clear();
+    asked.clear();
+    for (HeadTask& task : tasks) {
+      HeadPipeline& pipeline = pipelines.emplace_back(kernels, model, *task.question, scratch, task.lists.size(),
+                                                      queries + pipelines.size() * query_floats,
+                                                      page_queries + pipelines.size() * page_floats);
+      if (pipeline.scores_every_key() == every_key) {
+        asked.push_back(&task);
+      } else {
+        pipelines.pop_back();
+      }
+    }
+    if (asked.empty()) continue;
+    for (HeadPipeline& pipeline : pipelines) pipeline.PredictQueries();
+    HeadPipeline::ScoreSharedKeys(pipelines);
+    for (size_t i = 0; i < asked.size(); ++i) asked[i]->mass = pipelines[i].Answer(asked[i]->lists);
+  }
 }
 
 }  // namespace winnow

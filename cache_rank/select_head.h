@@ -8,6 +8,7 @@
 #include "cache_rank/predictor/from_past.h"
 #include "cache_rank/predictor/query_ring.h"
 #include "cache_rank/scorer/captured_mass.h"
+#include "cache_rank/scorer/joint_scoring.h"
 #include "cache_rank/scorer/row_groups.h"
 #include "cache_rank/scorer/token_scorer.h"
 #include "cache_rank/scratch_buffer.h"
@@ -61,6 +62,15 @@ struct SelectScratch {
   // Of keys and pseudo-keys that kernels read; they only grow. Measured are those that captured mass alone wants: a
   // rank that measures nothing would not read them.
   uint64_t scored_key_bytes = 0, measured_key_bytes = 0;
+  uint64_t page_key_bytes = 0;    // of both, pseudo-keys of pages
+  uint64_t shared_key_bytes = 0;  // that were not read again, because several sequences have them
+
+  // SelectHeads.
+  JointScratch joint;
+  std::vector<KeyPass> passes;
+  std::vector<Softmaxes> pass_softmaxes;
+  std::vector<Scores> pass_scores;
+  std::vector<std::vector<std::vector<uint32_t>>> task_lists;  // SelectUnions: of each query head, by task
 };
 
 // Lists that a head has: one, or one for each query head of its group.
@@ -72,5 +82,17 @@ inline size_t ListsPerHead(const SelectionSpec& spec, const SelectionModel& mode
 // returns the captured mass. Steady state allocates nothing.
 CapturedMassFigure SelectHead(const KernelTable& kernels, const SelectionModel& model, const HeadQuestion& question,
                               SelectScratch& scratch, std::span<std::vector<uint32_t>> lists);
+
+// One of several questions that are answered together.
+struct HeadTask {
+  const HeadQuestion* question = nullptr;
+  std::span<std::vector<uint32_t>> lists;
+  CapturedMassFigure mass;  // the answer's
+};
+
+// SelectHead for sequences at the same (layer, kv head), with equal specifications, and the same answers. Of what is
+// scored for all lists of a head, blocks that sequences share are read once.
+void SelectHeads(const KernelTable& kernels, const SelectionModel& model, std::span<HeadTask> tasks,
+                 SelectScratch& scratch);
 
 }  // namespace winnow

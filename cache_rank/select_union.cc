@@ -68,4 +68,28 @@ CapturedMassFigure SelectUnion(const KernelTable& kernels, const SelectionModel&
   return mass;
 }
 
+void SelectUnions(const KernelTable& kernels, const SelectionModel& model, std::span<UnionTask> tasks,
+                  SelectScratch& scratch) {
+  const size_t num_lists = ListsPerHead(*tasks[0].question.spec, model);
+  if (scratch.task_lists.size() < tasks.size()) scratch.task_lists.resize(tasks.size());
+  std::vector<HeadTask> heads(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const HeadQuestion& question = tasks[i].question;
+    heads[i].question = &question;
+    if (num_lists == 1) {
+      heads[i].lists = std::span(tasks[i].rows, 1);
+      continue;
+    }
+    scratch.task_lists[i].resize(num_lists);
+    heads[i].lists = scratch.task_lists[i];
+    const bool measures_previous = question.measured != nullptr && question.measured_position != question.position;
+    if (measures_previous) SplitUnion(*tasks[i].rows, *tasks[i].members, heads[i].lists);
+  }
+  SelectHeads(kernels, model, heads, scratch);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (num_lists > 1) UniteLists(heads[i].lists, scratch.marks, tasks[i].rows, tasks[i].members);
+    tasks[i].mass = heads[i].mass;
+  }
+}
+
 }  // namespace winnow

@@ -25,4 +25,16 @@ CapturedMassFigure SelectUnion(const KernelTable& kernels, const SelectionModel&
                                SelectScratch& scratch, std::vector<uint32_t>* rows,
                                std::vector<QueryHeadMask>* members);
 
+// One of several questions that are answered together, with SelectUnion's `rows` and `members`.
+struct UnionTask {
+  HeadQuestion question;
+  std::vector<uint32_t>* rows = nullptr;
+  std::vector<QueryHeadMask>* members = nullptr;
+  CapturedMassFigure mass;  // the answer's
+};
+
+// SelectUnion as SelectHeads does it.
+void SelectUnions(const KernelTable& kernels, const SelectionModel& model, std::span<UnionTask> tasks,
+                  SelectScratch& scratch);
+
 }  // namespace winnow

@@ -1,6 +1,7 @@
 #include "cache_rank/selector.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -23,7 +24,7 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Qu
       metrics_(metrics),
       elsewhere_(elsewhere),
       projections_(projection, model.rope, model.head_dim, kernels, executor, store, metrics),
-      rows_(options.batch_rows),
+      rows_(std::max(options.batch_rows, kMaxJointRows)),
       scratch_(kernels->num_workers(*executor)),
       judge_scratch_(scratch_.size()) {}
 
@@ -146,6 +147,8 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     const SelectionTask task = queue.front();
     if (num_rows_ > 0 && (task.layer != layer_ || task.judges != judges_only_)) break;
     CachedSequence* sequence = store_->FindAttached(task.sequence_id, task.attach_epoch, link.id);
+    const bool is_full = num_rows_ >= options_.batch_rows;
+    if (is_full && (sequence == nullptr || !SharesBlocks(*rows_[0].sequence, *sequence, task.layer))) break;
     const auto in_batch = [&](const Row& row) { return row.sequence == sequence; };
     if (sequence != nullptr && std::any_of(rows_.begin(), rows_.begin() + num_rows_, in_batch)) break;
     if (score && sequence != nullptr && sequence->layers[task.layer].needs_projection()) break;  // the next batch
@@ -222,9 +225,48 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   return question;
 }
 
-void Selector::RunHead(int item, int worker, bool score) {
-  Row& row = rows_[item / num_kv_heads_];
+bool Selector::SharesBlocks(const CachedSequence& one, const CachedSequence& other, int layer) const {
+  if (one.kv.rows(layer) < kBlockTokens || other.kv.rows(layer) < kBlockTokens || one.spec != other.spec) return false;
+  for (size_t head = 0; head < one.num_kv_heads(); ++head) {
+    const int h = static_cast<int>(head);
+    if (one.kv.tiles(layer, h)[0] == other.kv.tiles(layer, h)[0]) return true;  // streaming heads share none
+  }
+  return false;
+}
+
+void Selector::GroupRows(bool score) {
+  grouped_rows_.clear();
+  group_ends_.clear();
+  const bool selects = score && !judges_only_;
+  std::array<bool, kMaxJointRows> taken{};
+  // Scores of a group lie in one buffer.
+  constexpr size_t kMaxGroupFloats = size_t{1} << 24;
+  for (size_t first = 0; first < num_rows_; ++first) {
+    if (taken[first]) continue;
+    grouped_rows_.push_back(static_cast<uint32_t>(first));
+    const auto floats = [&](size_t row) { return size_t{2} * model_.group_size * rows_[row].position; };
+    size_t group_floats = floats(first);
+    for (size_t i = first + 1; selects && i < num_rows_ && !rows_[first].selected; ++i) {
+      if (taken[i] || rows_[i].selected || group_floats + floats(i) > kMaxGroupFloats) continue;
+      if (!SharesBlocks(*rows_[first].sequence, *rows_[i].sequence, layer_)) continue;
+      taken[i] = true;
+      group_floats += floats(i);
+      grouped_rows_.push_back(static_cast<uint32_t>(i));
+    }
+    group_ends_.push_back(static_cast<uint32_t>(grouped_rows_.size()));
+  }
+}
+
+void Selector::RunGroup(int item, int worker, bool score) {
+  const size_t group = item / num_kv_heads_;
   const int head = item % num_kv_heads_;
+  const uint32_t begin = group == 0 ? 0 : group_ends_[group - 1];
+  const std::span<const uint32_t> rows(grouped_rows_.data() + begin, group_ends_[group] - begin);
+  if (rows.size() > 1) return SelectTogether(rows, head, worker);
+  RunHead(rows_[rows[0]], head, worker, score);
+}
+
+void Selector::RunHead(Row& row, int head, int worker, bool score) {
   if (!row.sequence->IsSparse(row.sequence->list(layer_, head), row.position)) return;
   const uint64_t read_before = scratch_[worker].scored_key_bytes;
   if (!judges_only_) SelectRow(row, head, worker, score);
@@ -232,19 +274,56 @@ void Selector::RunHead(int item, int worker, bool score) {
   row.layer->heads[head].scored_key_bytes += scratch_[worker].scored_key_bytes - read_before;
 }
 
+void Selector::SelectTogether(std::span<const uint32_t> rows, int head_index, int worker) {
+  std::vector<UnionTask> tasks;
+  std::vector<Row*> asked;
+  std::vector<CapturedMassFigure> previous;
+  for (const uint32_t r : rows) {
+    Row& row = rows_[r];
+    if (!row.sequence->IsSparse(row.sequence->list(layer_, head_index), row.position)) continue;
+    HeadSelection& head = row.layer->heads[head_index];
+    previous.push_back(head.mass_position + 1 == row.position ? head.mass : CapturedMassFigure());
+    KeepPrevious(row, head_index);
+    tasks.push_back({Question(row, head_index), &head.selected, &head.members, {}});
+    asked.push_back(&row);
+  }
+  if (tasks.empty()) return;
+  const uint64_t read_before = scratch_[worker].scored_key_bytes;
+  SelectUnions(*kernels_, model_, tasks, scratch_[worker]);
+  // What they read together counts for the first one.
+  asked[0]->layer->heads[head_index].scored_key_bytes += scratch_[worker].scored_key_bytes - read_before;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    Row& row = *asked[i];
+    HeadSelection& head = row.layer->heads[head_index];
+    const HeadQuestion& question = tasks[i].question;
+    if (question.measured != nullptr) {
+      head.mass = tasks[i].mass;
+      head.mass_position = question.measured_position;
+      if (question.measured_position + 1 == row.position) previous[i] = tasks[i].mass;
+    }
+    FillDelta(row, head_index, worker, previous[i]);
+    if (!row.judges) continue;
+    const uint64_t judge_before = scratch_[worker].scored_key_bytes;
+    JudgeRow(row, head_index, worker);
+    head.scored_key_bytes += scratch_[worker].scored_key_bytes - judge_before;
+  }
+}
+
+void Selector::KeepPrevious(Row& row, int head_index) {
+  if (row.sequence->spec.reuse_interval <= 1) return;
+  HeadSelection& head = row.layer->heads[head_index];
+  head.previous = head.selected;
+  head.previous_members = head.members;
+}
+
 void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
-  const CachedSequence& sequence = *row.sequence;
-  const size_t list = sequence.list(layer_, head_index);
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
   CapturedMassFigure previous;
   if (head.mass_position + 1 == row.position) previous = head.mass;
   if (score && !row.selected) {
     const HeadQuestion question = Question(row, head_index);
-    if (sequence.spec.reuse_interval > 1) {
-      head.previous = head.selected;
-      head.previous_members = head.members;
-    }
+    KeepPrevious(row, head_index);
     const CapturedMassFigure figure =
         SelectUnion(*kernels_, model_, question, scratch_[worker], &head.selected, &head.members);
     if (question.measured != nullptr) {
@@ -253,7 +332,14 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
       if (question.measured_position + 1 == row.position) previous = figure;
     }
   }
+  FillDelta(row, head_index, worker, previous);
+}
+
+void Selector::FillDelta(Row& row, int head_index, int worker, CapturedMassFigure previous) {
   if (row.deltas[head_index] == nullptr) return;
+  const CachedSequence& sequence = *row.sequence;
+  HeadSelection& head = row.layer->heads[head_index];
+  const size_t list = sequence.list(layer_, head_index);
   HeadDelta& delta = *row.deltas[head_index];
   const SelectionSpec& spec = sequence.spec;
   if (head.residency.pool_slots() == 0) {
@@ -265,6 +351,8 @@ void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   head.residency.Update(*kernels_, head.selected, row.position, ring, scratch_[worker].top_k, &delta);
   delta.members = head.members;
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
+  const RowTiers* tiers = store_->tiers();
+  head.working_set.Record(delta.streamed_positions, tiers == nullptr ? 1 : tiers->admit_rows());
   // Masses of judged positions went with their verdicts.
   if (WaitsForVerdict(spec)) previous = {};
   delta.captured_mass = previous.mass;
@@ -303,22 +391,31 @@ void Selector::RunBatch(PeerLink& link, bool score) {
     Selector* selector;
     bool score;
   } context{this, score};
+  for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
+    if (rows_[i].judges) rows_[i].sequence->kv.SettleRows(layer_);
+  }
   const auto start = std::chrono::steady_clock::now();
   if (score && !judges_only_ && elsewhere_ != nullptr) SelectElsewhere();
+  GroupRows(score);
   kernels_->parallel_for(
-      *executor_, static_cast<int>(num_rows_) * num_kv_heads_,
+      *executor_, static_cast<int>(group_ends_.size()) * num_kv_heads_,
       [](void* opaque, int item, int worker) {
         const auto* context = static_cast<Context*>(opaque);
-        context->selector->RunHead(item, worker, context->score);
+        context->selector->RunGroup(item, worker, context->score);
       },
       &context);
   if (score) {
     if (!judges_only_) metrics_->selections.Add(num_rows_);
     metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    uint64_t scored_key_bytes = 0;
-    for (const SelectScratch& scratch : scratch_)
-      scored_key_bytes += scratch.scored_key_bytes + scratch.measured_key_bytes;
-    metrics_->scored_key_bytes.Set(scored_key_bytes);
+    uint64_t scored = 0, of_pages = 0, shared = 0;
+    for (const SelectScratch& scratch : scratch_) {
+      scored += scratch.scored_key_bytes + scratch.measured_key_bytes;
+      of_pages += scratch.page_key_bytes;
+      shared += scratch.shared_key_bytes;
+    }
+    metrics_->scored_key_bytes.Set(scored);
+    metrics_->scored_page_bytes.Set(of_pages);
+    metrics_->shared_key_bytes.Set(shared);
   }
   for (size_t i = 0; i < num_rows_; ++i) SendRow(link, rows_[i], score);
   streamer_->Pump(link);

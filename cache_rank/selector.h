@@ -37,6 +37,7 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 // thread; scoring itself runs on the executor.
 class Selector {
  public:
+  static constexpr size_t kMaxJointRows = 64;
   struct Options {
     bool measure_captured_mass = true;
     // Captured mass is measured at the first mass_interval positions after the prompt, so that short answers have a
@@ -46,7 +47,9 @@ class Selector {
     uint32_t mass_interval = 16;
     // From every key, also where the scorer reads fewer and a bound would do.
     bool measure_exactly = false;
-    size_t batch_rows = 16;  // of one (plan, layer) that are scored between two polls
+    // Of one (plan, layer) that are scored between two polls; rows that share blocks with the first one, up to
+    // kMaxJointRows, come on top, as the shared keys are read for them anyway.
+    size_t batch_rows = 16;
   };
 
   // `projection` may be null: then no sequence's specification may ask for it. `elsewhere` may be null, too: then the
@@ -93,9 +96,17 @@ class Selector {
   void RunBatch(PeerLink& link, bool score);
   // Has the rows selected for elsewhere that can be: those whose masses are not measured by the selecting pass.
   void SelectElsewhere();
-  void RunHead(int item, int worker, bool score);
+  // Lists the rows of the batch by what is scored together: those of one specification that begin with the same block.
+  void GroupRows(bool score);
+  void RunGroup(int item, int worker, bool score);
+  void RunHead(Row& row, int head, int worker, bool score);
+  void SelectTogether(std::span<const uint32_t> rows, int head, int worker);
   void SelectFixed(CachedSequence& sequence, int layer, uint32_t position);
   void SelectRow(Row& row, int head, int worker, bool score);
+  void KeepPrevious(Row& row, int head);
+  // What has been selected goes into the row's delta, with the captured mass of the position before.
+  void FillDelta(Row& row, int head, int worker, CapturedMassFigure previous);
+  bool SharesBlocks(const CachedSequence& one, const CachedSequence& other, int layer) const;
   void JudgeRow(Row& row, int head, int worker);
   void SendRow(PeerLink& link, Row& row, bool score);
   HeadQuestion Question(const Row& row, int head) const;
@@ -117,7 +128,9 @@ class Selector {
   int num_kv_heads_ = 0;
   bool judges_only_ = false;  // its rows are selected already
   size_t num_rows_ = 0;
-  std::vector<Row> rows_;  // num_rows_ in use
+  std::vector<Row> rows_;               // num_rows_ in use
+  std::vector<uint32_t> grouped_rows_;  // group by group
+  std::vector<uint32_t> group_ends_;    // in grouped_rows_
   std::vector<BatchSelector::Item> items_;
   std::vector<float> predicted_;        // [rows] queries that items_ refer to
   std::vector<SelectScratch> scratch_;  // [num_workers]

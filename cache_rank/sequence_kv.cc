@@ -8,23 +8,44 @@
 namespace winnow {
 namespace {
 
-// Blocks of one (layer, kv head) for `positions`, of which the first `shared` rows come from somewhere else.
-size_t BlocksFor(const IndexLayout& index, uint32_t positions, uint32_t shared = 0) {
+size_t RoundUp64(size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// What of a block of rows, and of a block of pages, is index.
+IndexParts KeyParts(const KvLayout& layout, const IndexLayout& index) {
+  if (!index.scores_keys) return {};
+  return {.tile_bytes = RoundUp64(IndexTileBytes(layout.head_dim, index.key_dtype.value_or(layout.dtype)))};
+}
+IndexParts PageParts(const KvLayout& layout, const IndexLayout& index) {
+  return {.rows_bytes = RoundUp64(IndexTileBytes(2 * layout.head_dim, index.page_dtype().value_or(layout.dtype)))};
+}
+
+struct Needed {
+  size_t blocks = 0;
+  size_t index_bytes = 0;
+};
+
+// For `positions` of a sequence, of which the first `shared` rows come from somewhere else; streaming lists share
+// nothing and have no index.
+Needed NeededFor(const KvLayout& layout, const IndexLayout& index, const KvRetention& retention, uint32_t positions,
+                 uint32_t shared = 0) {
   const auto blocks = [&](uint32_t units, uint32_t shared_units) {
     return BlockList::BlocksFor(units) - shared_units / kBlockTokens;
   };
+  const size_t rows = blocks(positions, shared);
   const size_t page_lists = index.page_tokens == 0 ? 0 : index.cuboid ? 2 : 1;
-  return blocks(positions, shared) + page_lists * blocks(CompletePages(index, positions), CompletePages(index, shared));
-}
-
-// Those of all lists; streaming lists share nothing.
-size_t BlocksFor(const KvLayout& layout, const IndexLayout& index, const KvRetention& retention, uint32_t positions,
-                 uint32_t shared = 0) {
-  size_t blocks = 0;
+  const size_t pages = page_lists * blocks(CompletePages(index, positions), CompletePages(index, shared));
+  Needed needed;
   for (size_t list = 0; list < layout.num_lists(); ++list) {
-    blocks += retention.Streams(list) ? retention.MostBlocks(positions) : BlocksFor(index, positions, shared);
+    if (retention.Streams(list)) {
+      needed.blocks += retention.MostBlocks(positions);
+      continue;
+    }
+    needed.blocks += rows + pages;
+    needed.index_bytes += rows * KeyParts(layout, index).bytes() + pages * PageParts(layout, index).bytes();
   }
-  return blocks;
+  return needed;
 }
 
 absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
@@ -47,7 +68,20 @@ absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTab
   WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
   const uint32_t shared = static_cast<uint32_t>(prefix.size()) * kBlockTokens;
   WINNOW_CHECK(shared <= max_positions && (prefix.empty() || retention.streams.empty()));
-  auto reservation = pool->Reserve(BlocksFor(layout, index, retention, max_positions, shared));
+  const Needed needed = NeededFor(layout, index, retention, max_positions, shared);
+  if (pool->tiers() != nullptr) {
+    // What can never fit is no matter of waiting.
+    const Needed alone = NeededFor(layout, index, retention, max_positions);
+    const size_t layer_bytes = layout.num_kv_heads * layout.block_bytes();
+    const size_t capacity = pool->tiers()->fast().capacity_bytes();
+    if (alone.index_bytes + layer_bytes > capacity) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the index of ", max_positions, " positions takes ", alone.index_bytes,
+          " bytes of the fast tier, and a block of each kv head of a layer ", layer_bytes, ": more than its ", capacity,
+          ". Raise --fast-memory, or select by pages or with key_copy=int8 or int4"));
+    }
+  }
+  auto reservation = pool->Reserve(needed.blocks, needed.index_bytes);
   if (!reservation.ok()) {
     return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers,
                                                        " layers of ", layout.num_kv_heads, " kv heads"));
@@ -58,6 +92,7 @@ absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTab
 }
 
 void SequenceKv::Adopt(std::span<const PrefixUnit* const> prefix) {
+  if (pool_->tiers() != nullptr) pool_->tiers()->Flush();  // the rows of those that brought it
   const uint32_t rows = static_cast<uint32_t>(prefix.size()) * kBlockTokens;
   const uint32_t pages = CompletePages(index_layout_, rows);
   for (size_t i = 0; i < lists_.size(); ++i) {
@@ -99,7 +134,10 @@ SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const 
       retention_(std::move(retention)),
       reservation_(std::move(reservation)),
       lists_(layout.num_lists()),
-      rows_(layout.num_layers) {
+      rows_(layout.num_layers),
+      key_parts_(KeyParts(layout, index)),
+      page_parts_(PageParts(layout, index)),
+      unsettled_(layout.num_layers) {
   if (index.page_tokens > 0) indexer_ = std::make_unique<PageIndexer>(kernels, layout, index);
   const size_t page_blocks = BlockList::BlocksFor(CompletePages(index, max_positions));
   for (HeadLists& head : lists_) {
@@ -115,8 +153,9 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", max_positions, ", but ", rows, " positions are stored"));
   }
-  WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation,
-                          pool_->Reserve(BlocksFor(layout_, index_layout_, retention_, max_positions, rows)));
+  const Needed needed = NeededFor(layout_, index_layout_, retention_, max_positions, rows);
+  WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation, pool_->Reserve(needed.blocks, needed.index_bytes));
+  if (pool_->tiers() != nullptr) pool_->tiers()->Flush();  // the fork knows nothing of rows on their way
   SequenceKv fork(pool_, std::move(reservation), kernels_, layout_, max_positions, index_layout_, retention_);
   std::fill(fork.rows_.begin(), fork.rows_.end(), rows);
   const uint32_t pages = CompletePages(index_layout_, rows);
@@ -142,15 +181,27 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
                                               max_positions_, " positions that were admitted"));
   }
   const size_t row_bytes = layout_.row_bytes();
+  RowTiers* const tiers = pool_->tiers();
+  const std::byte* const staged =
+      tiers == nullptr ? nullptr : tiers->Stage(rows, layout_.num_kv_heads * count * row_bytes);
+  if (tiers != nullptr) {
+    rows = staged;
+    if (unsettled_[layer].flushes != tiers->flushes()) unsettled_[layer] = {position, tiers->flushes()};
+  }
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
     HeadLists& lists = list(layer, head);
     const bool streams = retention_.Streams(layout_.list(layer, head));
     for (uint32_t done = 0; done < count;) {
       const uint32_t first_row = (position + done) % kBlockTokens;
       const uint32_t n = std::min<uint32_t>(count - done, kBlockTokens - first_row);
-      if (first_row == 0) lists.rows.Push(reservation_.Allocate());
+      if (first_row == 0) lists.rows.Push(reservation_.Allocate(streams ? IndexParts() : key_parts_));
       const KvBlock& tail = lists.rows.back();
-      std::memcpy(tail.rows() + first_row * row_bytes, rows, n * row_bytes);
+      std::byte* const place = tail.rows() + first_row * row_bytes;
+      if (tiers == nullptr) {
+        std::memcpy(place, rows, n * row_bytes);
+      } else {
+        tiers->Scatter(rows, place, n * row_bytes);
+      }
       kernels_->index_keys({.rows = rows,
                             .num_rows = static_cast<int>(n),
                             .first_row = static_cast<int>(first_row),
@@ -164,10 +215,20 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
     }
     if (streams) continue;
     const uint32_t pages = CompletePages(index_layout_, position + count);
-    for (uint32_t page = CompletePages(index_layout_, position); page < pages; ++page) IndexPage(lists, page);
+    uint32_t page = CompletePages(index_layout_, position);
+    if (page < pages && tiers != nullptr) tiers->Flush();
+    for (; page < pages; ++page) IndexPage(lists, page);
   }
   rows_[layer] += count;
+  if (tiers != nullptr) tiers->EndWrite(staged);
   return absl::OkStatus();
+}
+
+void SequenceKv::Settle(int layer, uint32_t end) const {
+  RowTiers* const tiers = pool_->tiers();
+  if (tiers == nullptr) return;
+  const Unsettled& unsettled = unsettled_[layer];
+  if (unsettled.flushes == tiers->flushes() && unsettled.first < end) tiers->Flush();
 }
 
 void SequenceKv::GiveBack(BlockList& rows, uint32_t end) {
@@ -185,8 +246,8 @@ uint32_t SequenceKv::FirstKeptBelow(uint32_t position) const {
 void SequenceKv::IndexPage(HeadLists& head, uint32_t page) {
   const uint32_t slot = page % kBlockTokens;
   if (slot == 0) {
-    head.bounds.Push(reservation_.Allocate());
-    if (index_layout_.cuboid) head.cuboids.Push(reservation_.Allocate());
+    head.bounds.Push(reservation_.Allocate(page_parts_));
+    if (index_layout_.cuboid) head.cuboids.Push(reservation_.Allocate(page_parts_));
   }
   const uint32_t first_row = page * index_layout_.page_tokens;
   const size_t first_block = first_row / kBlockTokens;
@@ -210,17 +271,28 @@ absl::Status SequenceKv::Truncate(uint32_t position) {
   const uint32_t pages = CompletePages(index_layout_, position);
   // Blocks that others keep alive do not come back to this sequence's reservation; it needs new ones for the same
   // positions.
-  size_t kept_by_others = 0;
+  size_t rows_kept_by_others = 0, pages_kept_by_others = 0;
   for (const HeadLists& head : lists_) {
-    kept_by_others += head.rows.SharedFrom(position) + head.bounds.SharedFrom(pages) + head.cuboids.SharedFrom(pages);
+    rows_kept_by_others += head.rows.SharedFrom(position);
+    pages_kept_by_others += head.bounds.SharedFrom(pages) + head.cuboids.SharedFrom(pages);
   }
-  WINNOW_RETURN_IF_ERROR(reservation_.Extend(kept_by_others));
+  WINNOW_RETURN_IF_ERROR(
+      reservation_.Extend(rows_kept_by_others + pages_kept_by_others,
+                          pool_->tiers() == nullptr
+                              ? 0
+                              : rows_kept_by_others * key_parts_.bytes() + pages_kept_by_others * page_parts_.bytes()));
+  if (pool_->tiers() != nullptr) pool_->tiers()->Flush();
   for (HeadLists& head : lists_) {
     head.rows.Truncate(position, reservation_);
     head.bounds.Truncate(pages, reservation_);
     head.cuboids.Truncate(pages, reservation_);
   }
   for (uint32_t& rows : rows_) rows = std::min(rows, position);
+  if (pool_->tiers() == nullptr || position % kBlockTokens == 0) return absl::OkStatus();
+  for (const HeadLists& head : lists_) {  // blocks that are written to again
+    const bool is_tail = head.rows.size() == BlockList::BlocksFor(position) && head.rows.size() > 0;
+    if (is_tail && head.rows.back()) pool_->tiers()->fast().Drop(head.rows.back().number());
+  }
   return absl::OkStatus();
 }
 
@@ -229,20 +301,51 @@ uint32_t SequenceKv::watermark() const {
 }
 
 void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const {
+  Settle(layer, first + count);
   const BlockList& blocks = list(layer, head).rows;
   const size_t row_bytes = layout_.row_bytes();
   while (count > 0) {
     const uint32_t row = first % kBlockTokens;
     const uint32_t n = std::min<uint32_t>(count, kBlockTokens - row);
-    if (const KvBlock& block = blocks[first / kBlockTokens]) {
-      std::memcpy(out, block.rows() + row * row_bytes, n * row_bytes);
-    } else {
+    const KvBlock& block = blocks[first / kBlockTokens];
+    if (!block) {
       std::memset(out, 0, n * row_bytes);
+    } else if (pool_->tiers() != nullptr) {
+      loaded_rows_ += pool_->tiers()->CopyRun(block.number(), block.rows(), row, n, out);
+    } else {
+      std::memcpy(out, block.rows() + row * row_bytes, n * row_bytes);
     }
     out += n * row_bytes;
     first += n;
     count -= n;
   }
+}
+
+void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const {
+  if (positions.empty()) return;
+  const BlockList& blocks = list(layer, head).rows;
+  if (RowTiers* const tiers = pool_->tiers()) {
+    Settle(layer, positions.back() + 1);
+    loaded_rows_ += tiers->Gather(blocks, rows_[layer] / kBlockTokens, positions, out);
+    return;
+  }
+  kernels_->gather_rows({.blocks = blocks.rows(),
+                         .positions = positions.data(),
+                         .num_rows = static_cast<uint32_t>(positions.size()),
+                         .row_bytes = layout_.row_bytes(),
+                         .out = out});
+}
+
+size_t SequenceKv::index_bytes() const {
+  size_t bytes = 0;
+  for (const HeadLists& head : lists_) {
+    for (const BlockList* blocks : {&head.rows, &head.bounds, &head.cuboids}) {
+      for (size_t b = 0; b < blocks->size(); ++b) {
+        if ((*blocks)[b]) bytes += (*blocks)[b].index_bytes();
+      }
+    }
+  }
+  return bytes;
 }
 
 size_t SequenceKv::blocks() const {

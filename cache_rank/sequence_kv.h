@@ -60,13 +60,23 @@ class SequenceKv {
   // that were given back.
   const void* const* tiles(int layer, int head) const { return list(layer, head).rows.tiles(); }
   const void* const* row_blocks(int layer, int head) const { return list(layer, head).rows.rows(); }
+  // Of the pool: which block holds rows [b * kBlockTokens, ...) of one (layer, kv head).
+  uint32_t block_number(int layer, int head, size_t b) const { return list(layer, head).rows[b].number(); }
   // All that is kept of its keys; pages up to CompletePages(index_layout(), rows(layer)).
   HeadIndex index(int layer, int head) const;
   const IndexLayout& index_layout() const { return index_layout_; }
-  // Copies rows [first, first + count) of one (layer, kv head) to out; zeros for rows that were given back.
+  // Copies rows [first, first + count) of one (layer, kv head) to out; zeros for rows that were given back. Data-plane
+  // thread, as it may move rows between tiers.
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
+  // The same for rows at these positions, ascending, which are there: those that selections want.
+  void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const;
+  // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
+  void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
 
-  size_t blocks() const;  // references held, shared ones included
+  // Rows read from the large tier for this sequence, by CopyRows and GatherRows; 0 with one tier.
+  uint64_t loaded_rows() const { return loaded_rows_; }
+  size_t blocks() const;       // references held, shared ones included
+  size_t index_bytes() const;  // of them, in the fast tier
 
  private:
   struct HeadLists {
@@ -77,6 +87,8 @@ class SequenceKv {
   HeadLists& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
   const HeadLists& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
   void Adopt(std::span<const PrefixUnit* const> prefix);
+  // Rows of the layer below `end` are in their blocks.
+  void Settle(int layer, uint32_t end) const;
   void GiveBack(BlockList& rows, uint32_t end);
   void IndexPage(HeadLists& head, uint32_t page);
 
@@ -90,6 +102,13 @@ class SequenceKv {
   std::unique_ptr<PageIndexer> indexer_;  // null without pages
   std::vector<HeadLists> lists_;          // [num_layers][num_kv_heads]
   std::vector<uint32_t> rows_;            // [num_layers]
+  IndexParts key_parts_, page_parts_;     // of blocks of rows that are scored by their keys, and of pages
+  struct Unsettled {
+    uint32_t first = 0;    // rows from here on were staged ...
+    uint64_t flushes = 0;  // ... when there had been so many flushes
+  };
+  std::vector<Unsettled> unsettled_;  // [num_layers]
+  mutable uint64_t loaded_rows_ = 0;  // a statistic of reading
 };
 
 }  // namespace winnow

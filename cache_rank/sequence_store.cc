@@ -15,9 +15,11 @@ absl::Status AlreadyExists(uint64_t sequence_id) {
 }
 
 // The index is shared with the rows, so that sequences with another one share nothing.
-std::string WithIndex(const std::string& salt, const IndexLayout& index) {
+std::string WithIndex(const std::string& salt, const IndexLayout& index, bool tiered) {
   const int key_dtype = index.key_dtype.has_value() ? static_cast<int>(*index.key_dtype) : -1;
-  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", key_dtype, ",", salt);
+  // With two tiers, whether tiles are index says where they lie.
+  const bool keys_apart = tiered && index.scores_keys;
+  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", key_dtype, ",", keys_apart, ",", salt);
 }
 
 }  // namespace
@@ -30,7 +32,7 @@ uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens) {
 SequenceStore::SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
                              std::chrono::milliseconds detach_ttl, size_t max_idle_prefix_blocks)
     : pool_(pool), kernels_(kernels), layout_(layout), detach_ttl_(detach_ttl), prefixes_(max_idle_prefix_blocks) {
-  pool_->SetReclaimer([this](size_t blocks) { prefixes_.MakeRoom(*pool_, blocks); });
+  pool_->SetReclaimer([this](size_t blocks, size_t index_bytes) { prefixes_.MakeRoom(*pool_, blocks, index_bytes); });
 }
 
 SequenceStore::~SequenceStore() {
@@ -48,7 +50,7 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
   // What streaming heads gave back cannot be shared.
   const bool shares = prefixes_.enabled() && retention.streams.empty() && !options.prompt_token_ids.empty() &&
                       options.prompt_token_ids.size() == options.prompt_tokens;
-  const std::string salt = shares ? WithIndex(options.prefix_salt, index) : std::string();
+  const std::string salt = shares ? WithIndex(options.prefix_salt, index, pool_->tiers() != nullptr) : std::string();
   PrefixCache::Lease prefix;
   if (shares) {
     const std::span<const uint32_t> tokens(options.prompt_token_ids);
@@ -155,6 +157,11 @@ CachedSequence* SequenceStore::FindAttached(uint64_t sequence_id, uint32_t attac
   CachedSequence* sequence = Find(sequence_id);
   const bool current = sequence != nullptr && sequence->channel == channel && sequence->attach_epoch == attach_epoch;
   return current ? sequence : nullptr;
+}
+
+size_t SequenceStore::CountAttached(uint32_t channel) const {
+  return std::count_if(sequences_.begin(), sequences_.end(),
+                       [&](const auto& entry) { return entry.second->channel == channel; });
 }
 
 }  // namespace winnow

@@ -31,6 +31,7 @@ class SequenceStore {
     // All of the prompt, to share its blocks with prompts that begin alike; empty: nothing is shared.
     std::vector<uint32_t> prompt_token_ids = {};
     std::string prefix_salt = {};  // what its rows depend on beside the tokens, and who may share them
+    bool pulls_prefix = false;     // its cached rows are sent layer by layer, when they are asked for
   };
 
   SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
@@ -46,6 +47,7 @@ class SequenceStore {
   // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). NOT_FOUND.
   absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart);
   // A new sequence that shares the full blocks of `source_id`, of any state, and continues at its watermark.
+  // FAILED_PRECONDITION while layers of the source differ in their rows.
   absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
                                        uint32_t max_positions);
   // Idempotent. ABORTED when `attach_epoch` is not the current one.
@@ -61,8 +63,10 @@ class SequenceStore {
   // The sequence if it is attached to `channel` with this epoch, else null.
   CachedSequence* FindAttached(uint64_t sequence_id, uint32_t attach_epoch, uint32_t channel) const;
 
+  const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
   const PrefixCache& prefixes() const { return prefixes_; }
   size_t active() const { return active_; }
+  size_t CountAttached(uint32_t channel) const;
   size_t detached() const { return sequences_.size() - active_; }
 
  private:

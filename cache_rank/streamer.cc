@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "common/base/check.h"
 
 namespace winnow {
 namespace {
+
+constexpr int kBulkFrames = 4;  // posted between two polls
 
 // End of an entry's header and index arrays that begin at `offset`, where its rows go.
 size_t RowsOffset(size_t offset, size_t selected, size_t members, size_t streamed, size_t local) {
@@ -79,18 +82,20 @@ std::unique_ptr<HeadDelta> Streamer::NewDelta() {
 void Streamer::Queue(PeerLink& link, OutgoingItem item) {
   // A queue this long means that the peer does not consume at all; the items themselves are bounded by what it asked
   // for.
-  if (link.outgoing.size() >= 16 * options_.max_queued) {
+  const bool is_bulk = item.type == wire::FrameType::kRefill || item.type == wire::FrameType::kRefillDone;
+  RingQueue<OutgoingItem>& queue = is_bulk ? link.bulk : link.outgoing;
+  if (queue.size() >= 16 * options_.max_queued) {
     link.Fail(absl::ResourceExhaustedError(absl::StrCat("rank ", link.rank, " does not take frames")));
     return;
   }
-  link.outgoing.push_back(std::move(item));
+  queue.push_back(std::move(item));
   metrics_->queued_frames.Add(1);
 }
 
-void Streamer::PopFront(PeerLink& link) {
-  if (link.outgoing.front().delta != nullptr) free_deltas_.push_back(std::move(link.outgoing.front().delta));
-  if (link.outgoing.front().partial != nullptr) free_partials_.push_back(std::move(link.outgoing.front().partial));
-  link.outgoing.pop_front();
+void Streamer::PopFront(RingQueue<OutgoingItem>& queue) {
+  if (queue.front().delta != nullptr) free_deltas_.push_back(std::move(queue.front().delta));
+  if (queue.front().partial != nullptr) free_partials_.push_back(std::move(queue.front().partial));
+  queue.pop_front();
   metrics_->queued_frames.Add(-1);
 }
 
@@ -138,11 +143,21 @@ void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence
                .plan = plan,
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
-               .position = sequence.kv.watermark()});
+               .position = sequence.kv.watermark(),
+               .working_set_rows = sequence.WorkingSetRows(),
+               .loaded_rows = sequence.kv.loaded_rows()});
 }
 
 void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch) {
   Queue(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
+}
+
+void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted) {
+  Queue(link, {.type = wire::FrameType::kSeated,
+               .sequence_id = sequence_id,
+               .attach_epoch = attach_epoch,
+               .count = seat,
+               .granted = granted});
 }
 
 void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
@@ -176,6 +191,11 @@ void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32
   QueueRefillDone(link, sequence, end);
 }
 
+void Streamer::SendPrefixLayer(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t end) {
+  QueueRows(link, sequence, layer, 0, end);
+  QueueRefillDone(link, sequence, end);
+}
+
 void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {
   const SelectionSpec& spec = sequence.spec;
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
@@ -197,8 +217,8 @@ void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32
 }
 
 void Streamer::Pump(PeerLink& link) {
-  while (!link.outgoing.empty() && link.failure.ok()) {
-    Outcome outcome = Outcome::kPosted;
+  Outcome outcome = Outcome::kPosted;
+  while (!link.outgoing.empty() && link.failure.ok() && outcome == Outcome::kPosted) {
     switch (link.outgoing.front().type) {
       case wire::FrameType::kDelta:
         outcome = PostDeltas(link);
@@ -209,15 +229,16 @@ void Streamer::Pump(PeerLink& link) {
       case wire::FrameType::kWatermark:
         outcome = PostWatermarks(link);
         break;
-      case wire::FrameType::kRefill:
-        outcome = PostRefill(link);
-        break;
       default:
-        outcome = PostBare(link);
+        outcome = PostBare(link, link.outgoing);
         break;
     }
-    if (outcome == Outcome::kBlocked) return;
   }
+  // A few at a time: frames of a step may have come meanwhile.
+  for (int i = 0; i < kBulkFrames && !link.bulk.empty() && link.failure.ok() && outcome == Outcome::kPosted; ++i) {
+    outcome = link.bulk.front().type == wire::FrameType::kRefill ? PostRefill(link) : PostBare(link, link.bulk);
+  }
+  link.bulk_waits = outcome == Outcome::kBlocked;
 }
 
 const CachedSequence* Streamer::Owner(const PeerLink& link, const OutgoingItem& item) const {
@@ -280,18 +301,15 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
   Pad(wire::kRowAlignment, payload, offset);
-  kernels_->gather_rows({.blocks = part.sequence->kv.row_blocks(item.layer, item.kv_head),
-                         .positions = delta.streamed_positions.data() + item.done,
-                         .num_rows = part.rows,
-                         .row_bytes = layout_.row_bytes(),
-                         .out = payload + *offset});
+  const std::span<const uint32_t> positions(delta.streamed_positions);
+  part.sequence->kv.GatherRows(item.layer, item.kv_head, positions.subspan(item.done, part.rows), payload + *offset);
   *offset += part.rows * layout_.row_bytes();
 }
 
 Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
   const size_t bytes = PlanDeltaFrame(link);
   if (parts_.empty()) {
-    PopFront(link);
+    PopFront(link.outgoing);
     return Outcome::kPosted;
   }
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
@@ -320,7 +338,7 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
       metrics_->transfers_failed.Add(1);
       SendTransferFailed(link, item.plan, item.sequence_id, item.attach_epoch, item.layer);
     }
-    for (size_t i = 0; i < parts_.size(); ++i) PopFront(link);
+    for (size_t i = 0; i < parts_.size(); ++i) PopFront(link.outgoing);
     return Outcome::kPosted;
   }
   metrics_->streamed_rows.Add(rows);
@@ -330,14 +348,14 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
     OutgoingItem& item = link.outgoing.front();
     item.started = true;
     item.done += part.rows;
-    if (part.last) PopFront(link);
+    if (part.last) PopFront(link.outgoing);
   }
   return Outcome::kPosted;
 }
 
 uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                                 const HeadDelta& delta, uint32_t first) {
-  if (!link.outgoing.empty() || !link.failure.ok()) return 0;
+  if (link.queued() > 0 || !link.failure.ok()) return 0;
   const size_t row_bytes = layout_.row_bytes();
   const size_t most = std::max<size_t>(1, options_.frame_bytes / (row_bytes + sizeof(uint32_t)));
   const uint32_t rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first));
@@ -356,11 +374,8 @@ uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, 
   WriteArray(&entry, 1, payload, &offset);
   WriteArray(delta.streamed.data() + first, rows, payload, &offset);
   Pad(wire::kRowAlignment, payload, &offset);
-  kernels_->gather_rows({.blocks = sequence.kv.row_blocks(layer, kv_head),
-                         .positions = delta.streamed_positions.data() + first,
-                         .num_rows = rows,
-                         .row_bytes = row_bytes,
-                         .out = payload + offset});
+  const std::span<const uint32_t> positions(delta.streamed_positions);
+  sequence.kv.GatherRows(layer, kv_head, positions.subspan(first, rows), payload + offset);
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;
   header.phase = wire::Phase::kPrefetch;
@@ -389,7 +404,7 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
     ++count;
   }
   if (count == 0) {
-    PopFront(link);
+    PopFront(link.outgoing);
     return Outcome::kPosted;
   }
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
@@ -416,12 +431,22 @@ Streamer::Outcome Streamer::PostPartials(PeerLink& link) {
   header.layer_first = layer;
   header.row_count = static_cast<uint32_t>(count);
   const Outcome outcome = Post(link, header, *std::move(buffer));
-  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link);
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link.outgoing);
   return outcome;
+}
+
+// Inference ranks share fast memory by their numbers of sequences.
+uint64_t Streamer::FastRowsBytes(const PeerLink& link) const {
+  if (store_->tiers() == nullptr) return wire::kOneTier;
+  const uint64_t of_all = store_->tiers()->fast().room_for_copies();
+  const size_t all = std::max<size_t>(1, store_->active());
+  const size_t theirs = std::clamp<size_t>(store_->CountAttached(link.id), 1, all);
+  return theirs == all ? of_all : of_all / all * theirs;
 }
 
 Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   const uint64_t plan = link.outgoing.front().plan;
+  const uint64_t fast_rows_bytes = FastRowsBytes(link);
   size_t count = 0;
   while (count < link.outgoing.size() && count < options_.frame_bytes / sizeof(wire::WatermarkEntry)) {
     const OutgoingItem& item = link.outgoing.at(count);
@@ -432,7 +457,12 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   for (size_t i = 0; i < count; ++i) {
     const OutgoingItem& item = link.outgoing.at(i);
-    const wire::WatermarkEntry entry{item.sequence_id, item.attach_epoch, item.position};
+    const wire::WatermarkEntry entry{.sequence_id = item.sequence_id,
+                                     .attach_epoch = item.attach_epoch,
+                                     .watermark = item.position,
+                                     .working_set_rows = item.working_set_rows,
+                                     .loaded_rows = item.loaded_rows,
+                                     .fast_rows_bytes = fast_rows_bytes};
     std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
   }
   wire::FrameHeader header{};
@@ -440,21 +470,21 @@ Streamer::Outcome Streamer::PostWatermarks(PeerLink& link) {
   header.plan = plan;
   header.row_count = static_cast<uint32_t>(count);
   const Outcome outcome = Post(link, header, *std::move(buffer));
-  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link);
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) PopFront(link.outgoing);
   return outcome;
 }
 
 Streamer::Outcome Streamer::PostRefill(PeerLink& link) {
-  OutgoingItem& item = link.outgoing.front();
+  OutgoingItem& item = link.bulk.front();
   const CachedSequence* sequence = Owner(link, item);
   if (sequence == nullptr) {
-    PopFront(link);
+    PopFront(link.bulk);
     return Outcome::kPosted;
   }
   const size_t token_bytes = layout_.num_kv_heads * layout_.row_bytes();
   const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(options_.frame_bytes / token_bytes));
   const uint32_t rows = std::min(most, item.count - item.done);
-  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(rows * token_bytes);
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(rows * token_bytes);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   const uint32_t first = item.position + item.done;
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -471,13 +501,13 @@ Streamer::Outcome Streamer::PostRefill(PeerLink& link) {
   if (outcome == Outcome::kPosted) {
     metrics_->refilled_bytes.Add(rows * token_bytes);
     item.done += rows;
-    if (item.done == item.count) PopFront(link);
+    if (item.done == item.count) PopFront(link.bulk);
   }
   return outcome;
 }
 
-Streamer::Outcome Streamer::PostBare(PeerLink& link) {
-  const OutgoingItem& item = link.outgoing.front();
+Streamer::Outcome Streamer::PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue) {
+  const OutgoingItem& item = queue.front();
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(0);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   wire::FrameHeader header{};
@@ -487,8 +517,12 @@ Streamer::Outcome Streamer::PostBare(PeerLink& link) {
   header.attach_epoch = item.attach_epoch;
   header.apply_position = item.position;
   header.layer_first = item.layer;
+  if (item.type == wire::FrameType::kSeated) {
+    header.row_count = item.count;
+    header.flags = item.granted ? wire::kSeatGranted : 0;
+  }
   const Outcome outcome = Post(link, header, *std::move(buffer));
-  if (outcome == Outcome::kPosted) PopFront(link);
+  if (outcome == Outcome::kPosted) PopFront(queue);
   return outcome;
 }
 

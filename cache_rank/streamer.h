@@ -8,12 +8,13 @@
 #include "cache_rank/sequence_store.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
-#include "kernels/kernel_table.h"
 
 namespace winnow {
 
 // Everything that a cache rank sends. Items go out in the order in which they were queued; what the window does not
-// admit waits in the link's queue, and rows are gathered only when their frame is posted. The queue is bounded: above
+// admit waits in the link's queue, and rows are gathered only when their frame is posted. Rows of prefixes and refills
+// wait in a queue of their own and take half of the window: a peer may keep such frames until it has time for their
+// sequence, and what a step waits for must pass them. The queue is bounded: above
 // `max_queued` the selector stops working for that link (CanTake), far above it the link is failed. Data-plane thread.
 class Streamer {
  public:
@@ -24,9 +25,8 @@ class Streamer {
     size_t max_queued = 4096;  // items
   };
 
-  Streamer(const Options& options, const KvLayout& layout, const KernelTable* kernels, const SequenceStore* store,
-           CacheRankMetrics* metrics)
-      : options_(options), layout_(layout), kernels_(kernels), store_(store), metrics_(metrics) {}
+  Streamer(const Options& options, const KvLayout& layout, const SequenceStore* store, CacheRankMetrics* metrics)
+      : options_(options), layout_(layout), store_(store), metrics_(metrics) {}
 
   // INVALID_ARGUMENT when an entry of this specification could not be framed.
   absl::Status CheckFits(const SelectionSpec& spec, uint32_t max_positions) const;
@@ -43,9 +43,12 @@ class Streamer {
                    std::unique_ptr<HeadPartial> partial);
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
+  void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
   void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
   // All rows below `end`, which the sequence has from the prefix cache, then RefillDone.
   void SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end);
+  // The same of one layer.
+  void SendPrefixLayer(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t end);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
   // then RefillDone.
   void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);
@@ -71,21 +74,21 @@ class Streamer {
   void Queue(PeerLink& link, OutgoingItem item);
   void QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count);
   void QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position);
-  void PopFront(PeerLink& link);
+  void PopFront(RingQueue<OutgoingItem>& queue);
   const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;
   size_t PlanDeltaFrame(PeerLink& link);
   void WriteEntry(const OutgoingItem& item, const Part& part, std::byte* payload, size_t* offset) const;
   Outcome PostDeltas(PeerLink& link);
   Outcome PostPartials(PeerLink& link);
+  uint64_t FastRowsBytes(const PeerLink& link) const;
   Outcome PostWatermarks(PeerLink& link);
   Outcome PostRefill(PeerLink& link);
-  Outcome PostBare(PeerLink& link);
+  Outcome PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue);
   Outcome Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer);
   Outcome NoBuffer(PeerLink& link, const absl::Status& status);
 
   const Options options_;
   const KvLayout layout_;
-  const KernelTable* const kernels_;
   const SequenceStore* const store_;
   CacheRankMetrics* const metrics_;
   std::vector<std::unique_ptr<HeadDelta>> free_deltas_;

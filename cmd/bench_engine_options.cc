@@ -1,14 +1,19 @@
 #include "cmd/bench_engine_options.h"
 
+#include <set>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/presets.h"
+#include "common/selection/spec_text.h"
+#include "inference_rank/device/device_layers.h"
 
 namespace winnow {
 namespace {
 
-constexpr DecodeMode kModes[] = {DecodeMode::kDense, DecodeMode::kFixed, DecodeMode::kColocated,
-                                 DecodeMode::kDisaggregated};
+// The systems of the comparison, each as a full specification.
+constexpr const char* kAllSelections = "dense; quest; sparseserve; hisparse; lserve; psa; async-token; winnow";
 
 absl::Status Wrong(std::string_view option, std::string_view text, std::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat("--", AbslSv(option), "=", AbslSv(text), ": ", AbslSv(expected)));
@@ -32,27 +37,19 @@ absl::StatusOr<std::vector<int>> ParseInts(std::string_view option, std::string_
   return values;
 }
 
-absl::StatusOr<DecodeMode> ParseMode(std::string_view list, std::string_view name) {
-  for (const DecodeMode mode : kModes) {
-    if (name == DecodeModeName(mode)) return mode;
+absl::StatusOr<Dtype> ParseKv(std::string_view list, std::string_view name) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8, Dtype::kI4}) {
+    if (name == DtypeName(dtype)) return dtype;
   }
-  return Wrong("mode", list, "a comma-separated list of dense, fixed, colocated, disaggregated");
+  return Wrong("kv", list,
+               absl::StrCat("a comma-separated list of ", DtypeName(Dtype::kBf16), ", ", DtypeName(Dtype::kF8), ", ",
+                            DtypeName(Dtype::kI8), ", ", DtypeName(Dtype::kI4)));
 }
 
 }  // namespace
 
-const char* DecodeModeName(DecodeMode mode) {
-  switch (mode) {
-    case DecodeMode::kDense:
-      return "dense";
-    case DecodeMode::kFixed:
-      return "fixed";
-    case DecodeMode::kColocated:
-      return "colocated";
-    case DecodeMode::kDisaggregated:
-      return "disaggregated";
-  }
-  return "?";
+size_t BenchEnginePlan::num_gpus() const {
+  return std::set<int>(devices.begin(), devices.end()).size();
 }
 
 absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text) {
@@ -71,14 +68,24 @@ absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text) {
 void BenchEngineOptions::Declare(Fields& fields) {
   fields.Text("model", &model, "Shape of the model, whose weights are random: " + SyntheticModelNames() + ".");
   fields.Text("context", &context, "Tokens of every sequence before the timed steps, such as 32k.");
-  fields.Text("batch", &batch, "Sequences of a step, 1 to 64; several, separated by commas, are measured one by one.");
+  fields.Text("batch", &batch,
+              "Sequences of a step, 1 to 64, or max for as many as fit; several, separated by commas, are measured one "
+              "by one.");
   fields.Text("mode", &mode,
               "What a step attends to: dense (everything), fixed (a selection that never changes and costs nothing), "
-              "colocated (selected on the same GPU), disaggregated (selected on the second of --devices); several, "
-              "separated by commas, are measured one by one.");
+              "colocated (selected on the same GPU and attended to where it lies), colocated-dram (rows in the host's "
+              "DRAM, what was selected lately in HBM), disaggregated (stored and selected on another of --devices); "
+              "several, separated by commas, are measured one by one.");
+  fields.Text("selections", &selections,
+              "Selections to measure in every mode but fixed, in place of what the options below describe, separated "
+              "by semicolons: presets, also with fields (winnow,scorer=two-stage), or all for those of published "
+              "systems. Each has --budget rows.");
   fields.Text("devices", &devices,
-              "GPUs: the inference ranks', then, for disaggregated, as many of cache ranks beside them.");
-  fields.Integer("tp", &tensor_parallel, "GPUs that hold the model together: 1, 2 or 4. Decode only.", 1, 4);
+              "GPUs: the inference ranks', then, for disaggregated, as many of cache ranks beside them, which may be "
+              "the same.");
+  fields.Text("tp", &tensor_parallel,
+              "GPUs that hold the model together: 1, 2 or 4; several, one after the other. "
+              "Prefill is measured with 1 alone.");
   fields.Enum("predictor", &predictor,
               {{"depth", Predictor::kDepth},
                {"temporal", Predictor::kTemporal},
@@ -97,11 +104,17 @@ void BenchEngineOptions::Declare(Fields& fields) {
                 0.05, 0.98);
   fields.Number("pool-factor", &pool_factor, "Slots of a kv head's pool, in budgets.", 1, 16);
   fields.Enum("weights", &weights, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}}, "Type of the weight matrices.");
-  fields.Enum("kv", &kv, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}, {"int8", Dtype::kI8}, {"int4", Dtype::kI4}},
-              "Type of the rows in slots; dense and fixed only, cache ranks send bf16.");
+  fields.Text(
+      "kv", &kv,
+      "Types of the rows that attention reads: bf16, fp8, int8 or int4; several, one by one. Others than bf16 are "
+      "for dense, fixed, and for --selections with everything colocated in HBM: cache ranks send bf16.");
   fields.Enum("keys", &keys, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}},
               "What the scorer reads: the keys, or a copy of them in fp8.");
-  fields.Text("prefill", &prefill, "Prompt lengths to time prefill of, such as 8k,32k; empty: none.");
+  fields.Text(
+      "prefill", &prefill,
+      "Prompt lengths to time prefill of, alone and with every row saved in DRAM, such as 8k,32k; empty: none.");
+  fields.Text("quality", &quality,
+              "A summary.csv of selection_quality: the table says beside each selection what it costs in answers.");
   fields.Integer("chunk", &chunk_tokens, "Tokens of a prefill chunk.", 64, 32768);
   fields.Bool("breakdown", &breakdown, "Also time every part of a step, alone and left out.");
   fields.Integer("seed", &seed, "Of weights, keys and values.");
@@ -111,29 +124,44 @@ void BenchEngineOptions::Declare(Fields& fields) {
 absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options) {
   BenchEnginePlan plan;
   WINNOW_ASSIGN_OR_RETURN(plan.context_tokens, ParseTokenCount(options.context));
-  WINNOW_ASSIGN_OR_RETURN(plan.batches, ParseInts("batch", options.batch, 1, kMaxGraphRows));
+  for (const std::string& text : Split(options.batch)) {
+    if (text == "max") {
+      plan.batches.push_back(BenchEnginePlan::kGreatestBatch);
+      continue;
+    }
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<int> batch, ParseInts("batch", text, 1, kMaxGraphRows));
+    plan.batches.push_back(batch[0]);
+  }
+  if (plan.batches.empty()) return Wrong("batch", options.batch, "is empty");
   WINNOW_ASSIGN_OR_RETURN(plan.devices, ParseInts("devices", options.devices, 0, 63));
-  plan.num_ranks = options.tensor_parallel;
-  if (plan.num_ranks == 3) return Wrong("tp", "3", "1, 2 or 4");
+  WINNOW_ASSIGN_OR_RETURN(plan.num_ranks, ParseInts("tp", options.tensor_parallel, 1, 4));
+  const int most_ranks = *std::max_element(plan.num_ranks.begin(), plan.num_ranks.end());
+  for (const int ranks : plan.num_ranks) {
+    if (ranks == 3) return Wrong("tp", options.tensor_parallel, "1, 2 or 4");
+  }
+  for (const std::string& name : Split(options.kv)) {
+    WINNOW_ASSIGN_OR_RETURN(plan.kv.emplace_back(), ParseKv(options.kv, name));
+  }
+  if (plan.kv.empty()) return Wrong("kv", options.kv, "is empty");
   for (const std::string& name : Split(options.mode)) {
-    WINNOW_ASSIGN_OR_RETURN(const DecodeMode mode, ParseMode(options.mode, name));
-    const size_t needed = plan.num_ranks * (mode == DecodeMode::kDisaggregated ? size_t{2} : size_t{1});
+    const absl::StatusOr<Placement> placement = ParsePlacement(name);
+    if (!placement.ok()) return Wrong("mode", options.mode, StdSv(placement.status().message()));
+    const size_t needed = most_ranks * (*placement == Placement::kDisaggregated ? size_t{2} : size_t{1});
     if (plan.devices.size() < needed) {
       return Wrong("devices", options.devices,
-                   absl::StrCat(DecodeModeName(mode), " with --tp=", plan.num_ranks, " takes ", needed,
+                   absl::StrCat(PlacementName(*placement), " with --tp=", most_ranks, " takes ", needed,
                                 " GPUs: those of the inference ranks, then those of the cache ranks"));
     }
-    const bool sparse = mode == DecodeMode::kColocated || mode == DecodeMode::kDisaggregated;
-    if (sparse && options.kv != Dtype::kBf16) {
-      return Wrong("kv", DtypeName(options.kv), "a cache rank on a GPU sends rows of bf16");
-    }
-    plan.modes.push_back(mode);
+    plan.placements.push_back(*placement);
   }
   for (const std::string& text : Split(options.prefill)) {
     WINNOW_ASSIGN_OR_RETURN(plan.prefill_tokens.emplace_back(), ParseTokenCount(text));
   }
-  if (plan.num_ranks > 1 && !plan.prefill_tokens.empty()) {
-    return Wrong("prefill", options.prefill, "is measured with --tp=1 alone");
+  const std::string selections = options.selections == "all" ? kAllSelections : options.selections;
+  for (const absl::string_view text : absl::StrSplit(selections, ';', absl::SkipWhitespace())) {
+    plan.selections.emplace_back(absl::StripAsciiWhitespace(text));
+    const absl::StatusOr<SelectionSpec> spec = ParseSpec(plan.selections.back());
+    if (!spec.ok()) return Wrong("selections", options.selections, StdSv(spec.status().message()));
   }
   WINNOW_ASSIGN_OR_RETURN(plan.spec, FindPreset("depth"));
   plan.spec.predictor = options.predictor;

@@ -2,10 +2,10 @@
 #include <string>
 #include <vector>
 
+#include "cmd/engine/decode_case.h"
 #include "common/base/dtype.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
-#include "inference_rank/device/decode_graph.h"
 
 namespace winnow {
 
@@ -16,12 +16,15 @@ struct BenchEngineOptions {
   std::string batch = "1,8";
   std::string mode = "fixed";
   std::string devices = "0";
+  std::string selections;
+  std::string kv = "bf16";
+  std::string tensor_parallel = "1";
   std::string prefill;
+  std::string quality;
   std::string out;
   Predictor predictor = Predictor::kDepth;
   Scorer scorer = Scorer::kToken;
   Dtype weights = Dtype::kBf16;
-  Dtype kv = Dtype::kBf16;
   Dtype keys = Dtype::kBf16;
   uint32_t budget = 2048;
   double overlap = 0.75;
@@ -29,7 +32,6 @@ struct BenchEngineOptions {
   uint32_t lookahead = 1;
   int chunk_tokens = 4096;
   bool breakdown = true;
-  int tensor_parallel = 1;
   uint64_t seed = 1;
   void Declare(Fields& fields);
 };
@@ -37,16 +39,20 @@ struct BenchEngineOptions {
 // The same, read: INVALID_ARGUMENT says which option holds what it must not.
 struct BenchEnginePlan {
   uint32_t context_tokens = 0;
-  std::vector<int> batches;
-  std::vector<DecodeMode> modes;
-  std::vector<int> devices;  // of the inference ranks, then of the cache ranks beside them
-  int num_ranks = 1;         // of the tensor-parallel group
+  std::vector<int> batches;  // kGreatestBatch: as many as fit
+  std::vector<Placement> placements;
+  std::vector<std::string> selections;  // specifications by text; empty: `spec` alone
+  std::vector<Dtype> kv;
+  std::vector<int> devices;    // of the inference ranks, then of the cache ranks beside them
+  std::vector<int> num_ranks;  // of tensor-parallel groups, one after the other
   std::vector<uint32_t> prefill_tokens;
   SelectionSpec spec;
+  size_t num_gpus() const;
+
+  static constexpr int kGreatestBatch = 0;
 };
 absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options);
 
-const char* DecodeModeName(DecodeMode mode);
 // "32k" is 32768, "1m" 1048576.
 absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cache_rank/device/device_batch_selector.h"
+#include "cache_rank/device/gpu_lanes.h"
 #include "cache_rank/predictor/query_projection.h"
 #include "cmd/machine.h"
 #include "kernels/cuda/plugin.h"
@@ -22,30 +23,52 @@ double Gib(int64_t bytes) {
   return static_cast<double>(bytes) / 1073741824.0;
 }
 
-// Memory for KV blocks, beside the weights that queries are projected with.
+// Memory for KV blocks, beside a fast tier and the weights that queries are projected with.
 absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_bytes) {
   const int64_t free_bytes = FreeMemoryBytes();
-  const int64_t left = std::max<int64_t>(free_bytes - weight_bytes, 0);
+  const int64_t left = std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes, 0);
   const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
                                                   : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
   if (wanted > left) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free, %.2f GiB of them for query projections; "
-        "lower --memory (or --cache-memory of `winnow up`)",
-        Gib(wanted), Gib(free_bytes), Gib(weight_bytes)));
+        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free, %.2f GiB of them for the fast tier and "
+        "%.2f GiB for query projections; lower --memory (or --cache-memory of `winnow up`)",
+        Gib(wanted), Gib(free_bytes), Gib(options.fast_memory_bytes), Gib(weight_bytes)));
   }
-  spdlog::info("memory plan: {:.2f} GiB for KV blocks + {:.2f} GiB for query projections of {:.2f} GiB free",
-               Gib(wanted), Gib(weight_bytes), Gib(free_bytes));
+  if (wanted == 0) return absl::ResourceExhaustedError("no memory is left for KV blocks; lower --fast-memory");
+  spdlog::info(
+      "memory plan: {:.2f} GiB for KV blocks + {:.3f} GiB of fast tier + {:.2f} GiB for query projections of {:.2f} "
+      "GiB "
+      "free",
+      Gib(wanted), Gib(options.fast_memory_bytes), Gib(weight_bytes), Gib(free_bytes));
   return wanted;
 }
 
+// Of the GPU's memory, what the index of sequences without a lane takes beside lanes.
+size_t IndexShare(const CacheOptions& options, size_t free_bytes) {
+  return (options.device_memory_bytes > 0 ? static_cast<size_t>(options.device_memory_bytes) : free_bytes) / 4;
+}
+
+// Where rows can go from GPU to GPU: none where there is one GPU alone. FAILED_PRECONDITION or UNAVAILABLE say why not.
+absl::StatusOr<std::shared_ptr<DeviceLanes>> NewLanes(const CacheOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
+  if (table->device_count() < 2) return absl::FailedPreconditionError("there is one GPU alone");
+  GpuLanes::Options lanes;
+  lanes.model = options.lane_model.empty() ? options.model : options.lane_model;
+  lanes.memory_bytes = static_cast<size_t>(options.device_memory_bytes) / 4 * 3;
+  WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<DeviceLanes> made, GpuLanes::Create(table, options.device.ordinal, lanes));
+  return made;
+}
+
 // What selects on the GPU, for the model of the first inference rank that comes.
-absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape) {
+absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape,
+                                                              bool with_lanes) {
   WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, table->open_device(options.device.ordinal));
   const std::string name = device->info().name;
   DeviceBatchSelector::Options selector;
   selector.memory_bytes = static_cast<size_t>(options.device_memory_bytes);
+  if (with_lanes) selector.memory_bytes = IndexShare(options, device->info().free_bytes);
   selector.on_failure = [](const absl::Status& status) {
     spdlog::error("rows are selected on the CPU from now on: {}", std::string(status.message()));
   };
@@ -53,6 +76,39 @@ absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions
                           DeviceBatchSelector::Create(table, std::move(device), shape.layout, shape.model, selector));
   spdlog::info("rows are selected on GPU {}, {}", options.device.ordinal, name);
   return made;
+}
+
+// Of a rank with two tiers.
+void WriteTiers(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  auto number = [](uint64_t value) { return static_cast<double>(value); };
+  const char* capacity = "Memory for KV, by tier.";
+  const uint64_t large_used = (s.blocks_used + s.prefix_idle_blocks) * s.block_bytes;
+  writer.Gauge("winnow_tier_capacity_bytes", capacity, number(s.fast_bytes), {{"tier", "fast"}});
+  writer.Gauge("winnow_tier_capacity_bytes", capacity, number(s.blocks_total * s.block_bytes), {{"tier", "large"}});
+  const char* used =
+      "Memory in use, by tier: index, that promised for index, copies of rows and rows on their way in the fast one, "
+      "all rows in the large one.";
+  const auto gauge = [&](const char* tier, const char* kind, uint64_t bytes) {
+    writer.Gauge("winnow_tier_used_bytes", used, number(bytes), {{"tier", tier}, {"kind", kind}});
+  };
+  gauge("fast", "index", s.fast_index_bytes);
+  gauge("fast", "reserved", s.fast_reserved_bytes);
+  gauge("fast", "rows", s.fast_copied_bytes);
+  gauge("fast", "staging", s.fast_staging_bytes);
+  gauge("large", "rows", large_used);
+  const char* reads = "KV rows read, by whether the fast tier had them.";
+  writer.Counter("winnow_tier_read_rows_total", reads, number(s.tier_hit_rows), {{"result", "hit"}});
+  writer.Counter("winnow_tier_read_rows_total", reads, number(s.tier_missed_rows), {{"result", "miss"}});
+  writer.Counter("winnow_tier_loaded_rows_total", "KV rows read from the large tier, whole blocks included.",
+                 number(s.tier_loaded_rows));
+  writer.Counter("winnow_tier_gathers_total", "Reads in which the fast tier lacked a row.", number(s.tier_gathers));
+  writer.Counter("winnow_tier_gather_seconds_total", "Time of those.", s.tier_gather_seconds);
+  const char* blocks = "Blocks copied to the fast tier, and copies that made room.";
+  writer.Counter("winnow_tier_blocks_total", blocks, number(s.tier_blocks_loaded), {{"event", "loaded"}});
+  writer.Counter("winnow_tier_blocks_total", blocks, number(s.tier_blocks_evicted), {{"event", "evicted"}});
+  writer.Counter("winnow_tier_written_rows_total", "KV rows written to the large tier.", number(s.tier_scattered_rows));
+  writer.Counter("winnow_tier_writes_total", "Scatters that wrote them.", number(s.tier_scatters));
+  writer.Counter("winnow_tier_write_seconds_total", "Time of those.", s.tier_scatter_seconds);
 }
 
 }  // namespace
@@ -74,15 +130,23 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   rank.identity = identity;
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
+  rank.data_plane.tiers.fast.memory_bytes = static_cast<size_t>(options.fast_memory_bytes);
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
   const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory_bytes;
   rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
   const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
   if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
   if (options.device.kind != DeviceChoice::Kind::kCpu) {
+    absl::StatusOr<std::shared_ptr<DeviceLanes>> lanes = NewLanes(options);
+    if (lanes.ok()) {
+      rank.data_plane.lanes = *std::move(lanes);
+    } else {
+      spdlog::info("rows pass through host memory: {}", std::string(lanes.status().message()));
+    }
+    const bool with_lanes = rank.data_plane.lanes != nullptr;
     rank.data_plane.new_batch_selector =
-        [options, must_be_gpu](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
-      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape);
+        [options, must_be_gpu, with_lanes](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
+      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape, with_lanes);
       if (selector.ok() || must_be_gpu) return selector;
       spdlog::info("rows are selected on the CPU: {}", std::string(selector.status().message()));
       return nullptr;
@@ -133,6 +197,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
           number(s.prefix_lookup_tokens));
   counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were there.", number(s.prefix_cached_tokens));
   counter("winnow_prefix_cache_evictions_total", "Units of 32 positions that gave way.", number(s.prefix_evictions));
+  if (s.fast_bytes > 0) WriteTiers(s, writer);
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));
   writer.Gauge("winnow_channels", "Open data-plane channels.", number(s.channels));
   writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", number(s.queued_frames));
@@ -158,9 +223,19 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_selection_seconds_total", "Time spent on selections.", s.selection_seconds);
   counter("winnow_scored_key_bytes_total", "Bytes of keys and page bounds that selections and their measurement read.",
           number(s.scored_key_bytes));
+  counter("winnow_scored_page_bytes_total", "Of winnow_scored_key_bytes_total, bounds and cuboid-means of pages.",
+          number(s.scored_page_bytes));
+  counter("winnow_shared_key_bytes_total",
+          "Bytes of keys that selections did without reading, because samples of the same step share them.",
+          number(s.shared_key_bytes));
   counter("winnow_query_projections_total", "Queries computed here from residuals, one per position and layer.",
           number(s.projections));
   counter("winnow_plans_total", "Step plans received.", number(s.plans));
+  writer.Gauge("winnow_lanes", "Links whose decode steps can run from GPU to GPU (p2p).", number(s.lanes));
+  counter("winnow_lane_plans_total", "Of the plans, those that ran from GPU to GPU.", number(s.lane_plans));
+  const char* seats = "Sequences that asked to decode from GPU to GPU; refused ones go by frames.";
+  writer.Counter("winnow_lane_seats_total", seats, number(s.lane_seats), with("outcome", "granted"));
+  writer.Counter("winnow_lane_seats_total", seats, number(s.lane_seats_refused), with("outcome", "refused"));
   counter("winnow_frames_received_total", "Data-plane frames received.", number(s.frames_received));
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
           number(s.frames_malformed));
@@ -172,6 +247,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* events = "What happened to sequences.";
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_opened), with("event", "opened"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_attached), with("event", "attached"));
+  writer.Counter("winnow_sequence_events_total", events, number(s.sequences_forked), with("event", "forked"));
   writer.Counter("winnow_sequence_events_total", events, number(s.sequences_expired), with("event", "expired"));
 
   const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";

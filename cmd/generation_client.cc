@@ -120,6 +120,9 @@ std::string DescribeStats(const GenerationResult& result) {
   }
   absl::StrAppendFormat(&text, "  streamed               %.2f MiB in %d rows over %d steps\n",
                         selection.streamed_bytes() / 1048576.0, selection.streamed_rows(), selection.decode_steps());
+  if (selection.preempted_count() > 0) {
+    absl::StrAppendFormat(&text, "  preempted              %d times\n", selection.preempted_count());
+  }
   if (selection.reattach_count() > 0) {
     absl::StrAppendFormat(&text, "  attached again         %d times%s\n", selection.reattach_count(),
                           selection.not_identical() ? " (under other numerics)" : "");

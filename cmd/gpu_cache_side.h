@@ -24,7 +24,9 @@ struct GpuCacheSideOptions {
   int num_sequences = 0;
   uint32_t context_tokens = 0;  // of every sequence before the first step
   uint32_t max_steps = 0;
-  int max_rows = 0;  // of the exchange
+  int max_rows = 0;                 // of the exchange
+  RowTier rows = RowTier::kDevice;  // kInPlace, kPinnedHost: on the inference rank's own GPU
+  int dram_sequences = 0;           // of num_sequences, the last ones: their rows lie in DRAM
   Dtype weights = Dtype::kBf16;
   uint64_t weight_seed = 0;  // as the inference rank's weights
   uint64_t kv_seed = 0;
@@ -65,6 +67,10 @@ class GpuCacheSide {
   GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options);
   absl::Status FillSequences(const DecodeSlots& slots);
   absl::Status FillSequence(const DecodeSlots& slots, int row);
+  absl::StatusOr<uint32_t> OpenInPlace(const DecodeSlots& slots, int row);
+  // Rows [num_kv_heads][count] of bf16 to the slots of a row in the slots' own dtype.
+  absl::Status QuantizeIntoSlots(const DecodeSlots& slots, int row, int layer, uint32_t first, uint32_t count,
+                                 const void* rows);
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;
@@ -73,7 +79,8 @@ class GpuCacheSide {
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
   cuda::CacheInbox inbox_;
   cuda::InferenceInbox peer_;
-  std::unique_ptr<DeviceWeights> weights_;  // of the predictor depth
+  std::unique_ptr<cuda::DeviceMemory> quantized_;  // QuantizeIntoSlots
+  std::unique_ptr<DeviceWeights> weights_;         // of the predictor depth
   std::unique_ptr<DeviceKvStore> store_;
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceSelection> selection_;

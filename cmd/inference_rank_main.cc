@@ -28,11 +28,25 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.num_threads = ResolveThreads(options.threads);
   rank.max_context_tokens = options.max_context;
   rank.max_running = options.max_running;
-  rank.prefill_chunk_tokens = options.prefill_chunk;
+  rank.prefill_chunk_tokens = options.prefill.chunk;
+  rank.prefill_mode = options.prefill.mode;
+  rank.scheduling = {.max_batch_tokens = options.scheduling.max_batch_tokens,
+                     .max_inject_tokens = options.scheduling.max_inject_tokens,
+                     .tpot_target = options.scheduling.tpot_target,
+                     .age_bound = options.scheduling.age_bound,
+                     .working_set_control = options.scheduling.working_set_control};
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
-  rank.prefill_memory_bytes = static_cast<size_t>(options.prefill_memory_bytes);
+  rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
   rank.head_profile = options.selection.head_profile;
+  rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
+  rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
+    if (lane.ok()) {
+      spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+    } else {
+      spdlog::info("rows to and from {} pass through host memory (ucx): {}", cache_rank, std::string(lane.message()));
+    }
+  };
   return rank;
 }
 
@@ -62,6 +76,11 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
     spdlog::critical("{}", dump);
     process.StopServing();
     process.Fail(why);
+  };
+  rank_options.on_prefilled_by_layer = [](uint32_t tokens, size_t kv_bytes, size_t residual_bytes) {
+    constexpr double kMib = 1 << 20;
+    spdlog::info("prefilled {} tokens layer by layer: one layer's KV {:.1f} MiB + residuals {:.1f} MiB = {:.1f} MiB",
+                 tokens, kv_bytes / kMib, residual_bytes / kMib, (kv_bytes + residual_bytes) / kMib);
   };
   std::unique_ptr<Transport> transport;
   if (options.transport == TransportKind::kInproc) {

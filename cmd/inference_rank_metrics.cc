@@ -17,6 +17,11 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
         metrics.queued_prompt_tokens);
   gauge("winnow_working_set_rows", "KV rows that running sequences may hold resident, over all layers and kv heads.",
         metrics.working_set_rows);
+  gauge("winnow_parked_sequences", "Sequences that decode, but take no steps, because fast memory is full.",
+        metrics.parked_sequences);
+  gauge("winnow_fast_working_set_bytes",
+        "Rows that the last selections of the sequences that take steps read on their cache ranks.",
+        metrics.fast_working_set_bytes);
   gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill; empty between prompts.", metrics.prefill_kv_bytes);
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.", metrics.slot_pages_used, with("state", "used"));
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.",
@@ -27,7 +32,14 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
           metrics.cached_prompt_tokens);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
+  counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
+  gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
+  counter("winnow_lanes_failed_total", "Lanes that have broken; their links go by frames since.", metrics.lanes_failed);
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
+  counter("winnow_injected_tokens_total", "Prompt tokens computed in iterations that decoded, too.",
+          metrics.injected_tokens);
+  gauge("winnow_max_inject_tokens", "Prompt tokens that the next iteration may compute beside decode rows.",
+        metrics.max_inject_tokens);
   counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
           metrics.selection_lookups);
   counter("winnow_selection_hits_total", "Selected rows that were resident already.", metrics.selection_hits);
@@ -45,6 +57,19 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
           1e-6 * static_cast<double>(metrics.partial_wait_us));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.reattached_sequences,
                  with("outcome", "reattached"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.preempted_sequences,
+                 with("outcome", "preempted"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.resumed_sequences,
+                 with("outcome", "resumed"));
+  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.forked_sequences,
+                 with("outcome", "forked"));
+  counter("winnow_layered_prompts_total", "Prompts that were prefilled layer by layer.", metrics.layered_prompts);
+  gauge("winnow_layered_kv_peak_bytes", "One layer's KV of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_kv_peak_bytes);
+  gauge("winnow_layered_residual_peak_bytes", "Residuals of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_residual_peak_bytes);
+  counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
+          metrics.forked_tokens);
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
                  with("outcome", "failed"));
   writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,

@@ -42,17 +42,17 @@ std::vector<float> QueryBias(const ModelConfig& config, double strength, uint64_
   return bias;
 }
 
-double MeanOverlap(const std::vector<uint32_t>& before, const std::vector<uint32_t>& now, size_t stride, size_t count,
-                   uint32_t limit) {
-  WINNOW_CHECK(before.size() == now.size() && before.size() % stride == 0 && count <= stride && count > 0);
+double MeanOverlap(const SelectedLists& before, const SelectedLists& now, uint32_t limit) {
+  WINNOW_CHECK(before.counts.size() == now.counts.size() && before.stride == now.stride);
   std::vector<size_t> seen_in(limit, 0);  // list + 1 that held it last
-  size_t shared = 0;
-  const size_t num_lists = before.size() / stride;
-  for (size_t list = 0; list < num_lists; ++list) {
-    for (size_t i = 0; i < count; ++i) seen_in[before[list * stride + i]] = list + 1;
-    for (size_t i = 0; i < count; ++i) shared += seen_in[now[list * stride + i]] == list + 1;
+  size_t shared = 0, all = 0;
+  for (size_t list = 0; list < now.counts.size(); ++list) {
+    const size_t first = list * now.stride;
+    for (size_t i = 0; i < before.counts[list]; ++i) seen_in[before.entries[first + i]] = list + 1;
+    for (size_t i = 0; i < now.counts[list]; ++i) shared += seen_in[now.entries[first + i]] == list + 1;
+    all += now.counts[list];
   }
-  return static_cast<double>(shared) / static_cast<double>(num_lists * count);
+  return all == 0 ? 1 : static_cast<double>(shared) / static_cast<double>(all);
 }
 
 }  // namespace winnow

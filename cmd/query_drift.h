@@ -13,9 +13,12 @@ namespace winnow {
 // [num_layers][q_features].
 std::vector<float> QueryBias(const ModelConfig& config, double strength, uint64_t seed);
 
-// Mean share of the lists' entries that the entries of `before` hold too: two sets of num_lists lists of `stride`
-// entries each, of which the first `count` are used, below `limit`.
-double MeanOverlap(const std::vector<uint32_t>& before, const std::vector<uint32_t>& now, size_t stride, size_t count,
-                   uint32_t limit);
+// Selections of many lists: that of list i are the first counts[i] of the entries from i * stride on.
+struct SelectedLists {
+  size_t stride = 0;
+  std::vector<uint32_t> entries = {}, counts = {};
+};
+// Mean share of the entries of `now`, all below `limit`, that the same list of `before` holds too; 1 without entries.
+double MeanOverlap(const SelectedLists& before, const SelectedLists& now, uint32_t limit);
 
 }  // namespace winnow

@@ -68,15 +68,44 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   return spec;
 }
 
+void SchedulingFlags::Declare(Fields& fields) {
+  fields.Integer(
+      "max-batch-tokens", &max_batch_tokens,
+      "The most decode rows and prompt tokens that an iteration computes together. Rows beyond it take turns, and "
+      "a quarter of it is kept for prompts that wait. 0 = no limit beside --max-running and prefill chunks.",
+      0u, 1u << 20);
+  fields.Integer("max-inject-tokens", &max_inject_tokens,
+                 "The most prompt tokens that an iteration computes beside running answers: fewer let them stream more "
+                 "evenly, more let new ones start sooner. 0 = as many as a prefill chunk.",
+                 0u, 65536u);
+  fields.Duration(
+      "tpot-target", &tpot_target,
+      "Time between the tokens of an answer that prompts beside it must respect, for example 50ms: injected "
+      "tokens are found from it, up to --max-inject-tokens, by measuring steps. A prompt gets a chunk each "
+      "second even where none fit. 0s = none.");
+  fields.Duration("age-bound", &age_bound,
+                  "A sequence that has waited for so long goes before all others, and may take the place of one that "
+                  "has run for so long, which resumes later with the same output. 0s = never.");
+  fields.Bool(
+      "working-set-control", &working_set_control,
+      "Decode as many sequences at once as have room for what their selections read in the fast memory of their "
+      "cache ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at "
+      "once.");
+}
+
 void CacheOptions::Declare(Fields& fields) {
   fields.Text("model", &model,
               "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
               "projections are loaded, and other models are refused. Empty = such selections are refused.");
+  fields.Text("lane-model", &lane_model,
+              "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
+              "with queries predicted in depth; empty = --model.");
   DeclareCompute(fields, &compute);
   fields.Bytes(
       "memory", &memory_bytes,
       "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "
       "available.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
@@ -92,7 +121,8 @@ void CacheOptions::Declare(Fields& fields) {
       },
       [this] { return ToString(device); });
   fields.Bytes("device-memory", &device_memory_bytes,
-               "Memory of the GPU for the index of keys; 0 = nine tenths of what is free.");
+               "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
+               "sequences. 0 = nine tenths of what is free.");
 }
 
 RouterProcessOptions::RouterProcessOptions() {
@@ -106,6 +136,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
   selection.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
@@ -131,15 +162,9 @@ void InferenceProcessOptions::Declare(Fields& fields) {
                  "Threads of the compute team; 0 = one per core. More than cores makes every step slower.", 0, 1024);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
-  fields.Integer(
-      "prefill-chunk", &prefill_chunk,
-      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
-      "512 on a CPU, 2048 on a GPU.",
-      0u, 65536u);
-  fields.Bytes("slot-memory", &slot_memory_bytes,
-               "Memory for resident KV rows; 0 = what the running sequences can need.");
-  fields.Bytes("prefill-memory", &prefill_memory_bytes,
-               "Memory for the KV of prompts in prefill; 0 = two of the longest.");
+  prefill.Declare(fields);
+  scheduling.Declare(fields);
+  DeclareSlotMemory(fields, &slot_memory_bytes);
   selection.Declare(fields);
   fields.Nested("cache", &cache);
 }
@@ -151,11 +176,33 @@ void CacheProcessOptions::Declare(Fields& fields) {
 }
 
 void DeclareTransport(Fields& fields, TransportKind* transport) {
-  fields.Enum("transport", transport,
-              {{"auto", TransportKind::kAuto}, {"inproc", TransportKind::kInproc}, {"ucx", TransportKind::kUcx}},
-              "How KV rows travel: ucx to cache ranks in processes of their own; inproc hosts a cache rank inside the "
-              "inference "
-              "process, so that a crash loses both. auto = ucx.");
+  fields.Enum(
+      "transport", transport,
+      {{"auto", TransportKind::kAuto},
+       {"inproc", TransportKind::kInproc},
+       {"ucx", TransportKind::kUcx},
+       {"p2p", TransportKind::kP2p}},
+      "How KV rows travel to cache ranks in processes of their own: ucx through host memory; p2p from GPU to GPU "
+      "where both ranks have one (--device, --cache-device) and these reach each other, otherwise as ucx, and "
+      "the log says why. inproc hosts a cache rank inside the inference process, so that a crash loses both. "
+      "auto = p2p.");
+}
+
+void PrefillFlags::Declare(Fields& fields) {
+  fields.Enum("prefill", &mode,
+              {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
+              "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
+              "by layer "
+              "over all of it and keeps one layer's KV and the residual of each token. auto = layered where a prompt's "
+              "KV would not fit --prefill-memory. On a GPU always chunked.");
+  fields.Integer(
+      "prefill-chunk", &chunk,
+      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
+      "512 on a CPU, 2048 on a GPU.",
+      0u, 65536u);
+  fields.Bytes("prefill-memory", &memory_bytes,
+               "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals. 0 = two of "
+               "the longest.");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
@@ -212,6 +259,25 @@ void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_byte
   fields.Bytes("prefix-cache-memory", memory_bytes,
                "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
                "way to requests in any case. 0 = all of it.");
+}
+
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes(
+      "fast-memory", memory_bytes,
+      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
+      "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
+      "tier.");
+}
+
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
+}
+
+void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
+  fields.Text(
+      "key-weights", key_weights,
+      "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
+      "of their weights. Keys that are not in it have 1.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

@@ -7,6 +7,7 @@
 #include "common/config/device_choice.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
+#include "inference_rank/prefill_mode.h"
 
 namespace winnow {
 
@@ -38,13 +39,26 @@ struct SelectionOptions {
   absl::StatusOr<SelectionSpec> Resolve() const;
 };
 
-enum class TransportKind { kAuto, kInproc, kUcx };
+// How an inference rank fills its iterations.
+struct SchedulingFlags {
+  uint32_t max_batch_tokens = 0;
+  uint32_t max_inject_tokens = 0;
+  std::chrono::microseconds tpot_target{0};
+  std::chrono::microseconds age_bound{30'000'000};
+  bool working_set_control = true;
+
+  void Declare(Fields& fields);
+};
+
+enum class TransportKind { kAuto, kInproc, kUcx, kP2p };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
   std::string model;
+  std::string lane_model;
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
   bool prefix_cache = true;
@@ -61,11 +75,21 @@ struct RouterProcessOptions {
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
   SelectionOptions selection;
+  std::string key_weights;
   uint32_t max_queue = 1024;
   int http_threads = 2;
   std::chrono::microseconds request_timeout{600'000'000};
 
   RouterProcessOptions();
+  void Declare(Fields& fields);
+};
+
+// How inference ranks compute prompts.
+struct PrefillFlags {
+  PrefillMode mode = PrefillMode::kAuto;
+  uint32_t chunk = 0;
+  int64_t memory_bytes = 0;
+
   void Declare(Fields& fields);
 };
 
@@ -86,9 +110,9 @@ struct InferenceProcessOptions {
   int threads = 0;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
-  uint32_t prefill_chunk = 0;
+  PrefillFlags prefill;
+  SchedulingFlags scheduling;
   int64_t slot_memory_bytes = 0;
-  int64_t prefill_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
 
@@ -114,6 +138,9 @@ void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareKeyWeights(Fields& fields, std::string* key_weights);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // `threads`, or for 0 the cores that this process may use.

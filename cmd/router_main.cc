@@ -27,6 +27,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;
   router_options.http.num_threads = options.http_threads;
+  router_options.key_weights = options.key_weights;
   router_options.max_queue = options.max_queue;
   router_options.request_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.request_timeout);
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Create(router_options, &process->metrics()));

@@ -47,10 +47,15 @@ void UpOptions::Declare(Fields& fields) {
   DeclareKvDtype(fields, &kv_dtype);
   DeclareMaxContext(fields, &max_context);
   DeclareMaxRunning(fields, &max_running);
+  prefill.Declare(fields);
+  scheduling.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
+  DeclareSlotMemory(fields, &slot_memory_bytes);
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
@@ -104,6 +109,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.model_id = model_id;
   options.http = http;
   options.selection = selection;
+  options.key_weights = key_weights;
   options.max_queue = max_queue;
   return options;
 }
@@ -118,7 +124,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
-  options.transport = hosts_cache() ? TransportKind::kInproc : TransportKind::kUcx;
+  options.transport = transport;
   options.device = device;
   // A GPU each: two processes on one would take turns.
   if (device.kind != DeviceChoice::Kind::kCpu) options.device.ordinal += index;
@@ -127,6 +133,9 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.threads = threads > 0 ? threads : std::max(1, UsableCores() / num_inference_ranks());
   options.max_context = max_context;
   options.max_running = max_running;
+  options.prefill = prefill;
+  options.scheduling = scheduling;
+  options.slot_memory_bytes = slot_memory_bytes;
   options.selection = selection;
   options.cache = CacheRank(index, router).cache;
   if (hosts_cache()) options.cache.threads = options.threads;
@@ -142,6 +151,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.router = router;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
+  options.cache.fast_memory_bytes = fast_memory_bytes;
   options.cache.prefix_cache = prefix_cache;
   options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
   options.cache.device = cache_device;
@@ -153,6 +163,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
     options.cache.model = model;
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
+  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu && transport != TransportKind::kUcx;
+  if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
   return options;
 }
 

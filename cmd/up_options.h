@@ -26,9 +26,14 @@ struct UpOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context = 0;
   uint32_t max_running = 64;
+  PrefillFlags prefill;
+  SchedulingFlags scheduling;
+  std::string key_weights;
   uint32_t max_queue = 1024;
   int threads = 0;
+  int64_t slot_memory_bytes = 0;
   int64_t cache_memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
   bool prefix_cache = true;
   int64_t prefix_cache_memory_bytes = 0;
   std::string log_level = "info";

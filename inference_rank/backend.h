@@ -7,6 +7,7 @@
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "inference_rank/memory_plan.h"
+#include "inference_rank/model/decode_lane.h"
 #include "inference_rank/model/forward.h"
 #include "inference_rank/prefill_region.h"
 #include "inference_rank/slot_pool.h"
@@ -23,6 +24,11 @@ class Backend {
   virtual absl::StatusOr<SlotPool> NewSlotPool() = 0;
   // Where prompts in prefill lie; null: in host memory.
   virtual PrefillRegion* prefill_region() { return nullptr; }
+
+  // The end of a lane to a cache rank's GPU; FAILED_PRECONDITION says why there can be none. Engine thread.
+  virtual absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane() {
+    return absl::FailedPreconditionError("the inference rank computes on the CPU");
+  }
 
   virtual const MemoryPlan& memory_plan() const = 0;
   // Kernel set and dtypes: equal text promises equal bits.
@@ -43,7 +49,9 @@ struct BackendOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
-  MemoryNeeds needs;
+  MemoryNeeds needs;            // with the prefill mode that was asked for
+  bool offers_lanes = false;    // makes room for one
+  std::string synthetic_model;  // name of random weights
 };
 
 }  // namespace winnow

@@ -97,6 +97,7 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   if (!response.ok()) return Annotate(response.status(), "cache rank at " + address_);
   channel_id_ = response->channel_id();
   peer_ = response->identity();
+  lane_answer_ = response->lane();
   return response->worker_address();
 }
 
@@ -116,6 +117,22 @@ absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSeq
   v1::AttachSequenceResponse response;
   WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->AttachSequence(&context, request, &response), "AttachSequence"));
   return response;
+}
+
+absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceRequest& request,
+                                                         std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  v1::ForkSequenceResponse response;
+  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->ForkSequence(&context, request, &response), "ForkSequence"));
+  return response;
+}
+
+absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  v1::PushPrefixResponse response;
+  return FromCall(cache_stub_->PushPrefix(&context, request, &response), "PushPrefix");
 }
 
 absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {

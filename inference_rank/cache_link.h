@@ -10,6 +10,8 @@
 
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "inference_rank/lane_seats.h"
+#include "inference_rank/model/decode_lane.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
 
@@ -39,12 +41,26 @@ class CacheLink {
                                                 std::chrono::milliseconds timeout);
   absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
                                                     std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
+                                                std::chrono::milliseconds timeout);
+  absl::Status PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout);
   absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
 
   // Engine thread.
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
   Channel* channel() const { return channel_.get(); }
   void MarkDead();
+  // As of the newest watermark (wire::WatermarkEntry); wire::kOneTier before the first.
+  uint64_t fast_rows_bytes() const { return fast_rows_bytes_; }
+  void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
+  // The lane's answer of the Exchange.
+  const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
+  void set_lane(std::unique_ptr<DecodeLane> lane) {
+    lane_ = std::move(lane);
+    if (lane_ != nullptr) seats_ = LaneSeats(lane_->shape().max_rows);
+  }
+  DecodeLane* lane() const { return lane_.get(); }  // null: there is none
+  LaneSeats& seats() { return seats_; }
 
  private:
   friend class ExchangeStream;
@@ -58,9 +74,13 @@ class CacheLink {
   // Set by Exchange, before the link is shared.
   uint64_t channel_id_ = 0;
   v1::Identity peer_;
+  v1::LaneAnswer lane_answer_;
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.
   std::unique_ptr<Channel> channel_;
+  uint64_t fast_rows_bytes_ = wire::kOneTier;
+  std::unique_ptr<DecodeLane> lane_;
+  LaneSeats seats_{0};
   // Any thread.
   std::atomic<bool> alive_{true};
 };

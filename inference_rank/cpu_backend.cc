@@ -31,6 +31,7 @@ class CpuBackend final : public Backend {
     const Dtype embedding_dtype = WeightDtype(embedding.dtype).value_or(Dtype::kF32);
     needs.weights_bytes = ComputeWeightMemory(config, options.compute_dtype, embedding_dtype).total_bytes();
     needs.activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens);
+    needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
     WINNOW_ASSIGN_OR_RETURN(backend->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));
     backend->row_bytes_ = needs.layout.row_bytes();
     backend->executor_ = backend->kernels_->new_executor(num_threads);

@@ -12,8 +12,11 @@ namespace winnow {
 namespace {
 
 using State = Sequence::State;
+using SteadyClock = std::chrono::steady_clock;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 constexpr auto kReopenInterval = std::chrono::milliseconds(20);
+// Longer than any wait of a lane's other side, which ends all of what it has begun.
+constexpr auto kQuarantine = 2 * std::chrono::microseconds(wire::kLaneTimeoutUs);
 
 // Rows are shared only where they would be computed alike.
 std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
@@ -40,7 +43,13 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
-      prefill_step_(*transport_, layout, options_.waits) {
+      prefill_step_(*transport_, layout, options_.waits),
+      max_inject_tokens_(options_.max_inject_tokens == 0
+                             ? options_.limits.prefill_chunk_tokens
+                             : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {
+  if (options_.tpot_target.count() > 0) {
+    inject_controller_.emplace(static_cast<double>(options_.tpot_target.count()), max_inject_tokens_);
+  }
   metrics_.slot_pages_total = slots_.num_pages();
 }
 
@@ -72,7 +81,7 @@ void Engine::Submit(std::unique_ptr<Sequence> sequence) {
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
   const bool accepted = mailbox_.Put([this, shared] {
     if ((*shared)->attach) ForgetHandedOver((*shared)->sequence_id);
-    scheduler_.Enqueue(std::move(*shared));
+    scheduler_.Enqueue(std::move(*shared), SteadyClock::now());
   });
   if (accepted) return;
   v1::DispatchResponse event;
@@ -115,12 +124,12 @@ void Engine::Loop() {
       });
     });
     ReapSequences();
+    ServeForks();
     AdmitWaiting();
-    const bool prefilled = !device_failed_ && RunPrefillChunk();
-    const bool decoded = !device_failed_ && RunDecodeStep();
+    const bool worked = !device_failed_ && RunIteration();
     if (DeviceFailed()) ReapSequences();
     UpdateGauges();
-    if (prefilled || decoded) {
+    if (worked) {
       transport_->Progress();
       continue;
     }
@@ -134,8 +143,15 @@ void Engine::Loop() {
 
 void Engine::AdmitWaiting() {
   while (true) {
-    Sequence* sequence = scheduler_.Admit({.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()});
-    if (sequence == nullptr) break;
+    const Scheduler::Free free{.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()};
+    const auto now = SteadyClock::now();
+    Sequence* sequence = scheduler_.Admit(free, now);
+    if (sequence == nullptr) {
+      const std::span<Sequence* const> victims = scheduler_.ChooseVictims(free, now);
+      if (victims.empty()) break;
+      for (Sequence* victim : victims) Preempt(*victim);
+      continue;
+    }
     if (sequence->needs_slots()) {
       absl::StatusOr<WorkingSet> set =
           WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
@@ -145,13 +161,12 @@ void Engine::AdmitWaiting() {
       }
       sequence->working_set.emplace(*std::move(set));
     }
-    absl::StatusOr<PrefillArena> arena = NewArena(sequence->prompt_tokens());
-    if (!arena.ok()) {
-      sequence->Fail(arena.status(), false);
-      continue;
+    if (!sequence->resumes) {
+      if (const absl::Status status = TakeArena(*sequence); !status.ok()) {
+        sequence->Fail(status, false);
+        continue;
+      }
     }
-    prefill_bytes_ += arena->bytes();
-    sequence->arena.emplace(*std::move(arena));
     StartOpening(*sequence);
     reopen_.push_back({sequence, {}, std::chrono::steady_clock::now() + options_.open_patience});
   }
@@ -164,15 +179,29 @@ void Engine::AdmitWaiting() {
 
 size_t Engine::FreePrefillBytes() const {
   if (options_.prefill_region != nullptr) return options_.prefill_region->largest_free();
-  const size_t limit = options_.limits.prefill_memory_bytes;
+  const size_t limit = options_.limits.prefill.memory_bytes;
   return limit > prefill_bytes_ ? limit - prefill_bytes_ : 0;
 }
 
-absl::StatusOr<PrefillArena> Engine::NewArena(uint32_t prompt_tokens) {
-  if (options_.prefill_region != nullptr) {
-    return PrefillArena::CreateIn(*options_.prefill_region, layout_, prompt_tokens);
-  }
-  return PrefillArena::Create(layout_, prompt_tokens);
+absl::Status Engine::TakeArena(Sequence& sequence) {
+  PrefillRegion* region = options_.prefill_region;
+  const PrefillSizing& sizing = options_.limits.prefill;
+  const uint32_t tokens = sequence.prompt_tokens();
+  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr ? PrefillArena::CreateIn(*region, layout_, tokens)
+                                              : sizing.ByLayer(layout_, tokens)
+                                                  ? PrefillArena::CreateForLayers(layout_, tokens, sizing.hidden_size)
+                                                  : PrefillArena::Create(layout_, tokens));
+  prefill_bytes_ += arena.bytes();
+  sequence.arena.emplace(std::move(arena));
+  return absl::OkStatus();
+}
+
+void Engine::Preempt(Sequence& sequence) {
+  ++metrics_.preempted_sequences;
+  ++sequence.preempted_count;
+  LeaveLane(sequence);
+  sequence.working_set.reset();
+  scheduler_.Preempt(sequence, SteadyClock::now());
 }
 
 // Opens or attaches on a control thread. The sequence stays where it is until OnOpened, whatever happens to it
@@ -184,7 +213,7 @@ void Engine::StartOpening(Sequence& sequence) {
     absl::StatusOr<v1::AttachSequenceResponse> opened = absl::UnknownError("");
     if (!link.ok()) {
       opened = link.status();
-    } else if (sequence.attach) {
+    } else if (sequence.attach || sequence.resumes) {
       v1::AttachSequenceRequest request;
       request.set_channel_id((*link)->channel_id());
       request.set_sequence_id(sequence.sequence_id);
@@ -200,6 +229,7 @@ void Engine::StartOpening(Sequence& sequence) {
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      request.set_pulls_prefix(sequence.arena->by_layer());
       const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
       if (response.ok()) {
         opened = v1::AttachSequenceResponse();
@@ -238,7 +268,12 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   }
   reopen_.erase(entry);
   sequence.attach_epoch = opened->attach_epoch();
-  if (sequence.attach) ++metrics_.reattached_sequences;
+  const bool resumed = std::exchange(sequence.resumes, false);
+  if (resumed) {
+    if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
+  } else if (sequence.attach) {
+    ++metrics_.reattached_sequences;
+  }
   // Of a new sequence: where its cached prefix ends.
   const uint32_t restart = opened->restart_position();
   sequence.next_position = restart;
@@ -246,10 +281,18 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
   for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
   if (restart == 0) {
+    // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
+    if (resumed) {
+      const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
+      const absl::Status status =
+          needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
+      sequence.state = State::kWaiting;
+      if (!status.ok()) return sequence.Fail(Annotate(status, "the preempted sequence must be prefilled again"), true);
+    }
     sequence.state = State::kPrefilling;
     return;
   }
-  if (sequence.attach) {
+  if (resumed || sequence.attach) {
     if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
       BeginHandOver(sequence);
       return HandOverIfStored(sequence);
@@ -259,7 +302,9 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   } else if (restart < sequence.prompt_tokens()) {
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
+    scheduler_.CreditCachedTokens(sequence, restart);
     sequence.state = State::kLoadingPrefix;
+    if (sequence.arena->by_layer()) PullPrefix(sequence);
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
                                                    " prompt tokens")),
@@ -269,6 +314,26 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
   for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {})) {
     if (frame.header().attach_epoch == sequence.attach_epoch) TakeRefill(sequence, frame.header(), frame.payload());
   }
+}
+
+void Engine::PullPrefix(Sequence& sequence) {
+  sequence.state = State::kLoadingPrefix;
+  sequence.arena->layer_position = sequence.cached_tokens;
+  v1::PushPrefixRequest request;
+  request.set_channel_id(sequence.link->channel_id());
+  request.set_sequence_id(sequence.sequence_id);
+  request.set_attach_epoch(sequence.attach_epoch);
+  request.set_layer(static_cast<uint32_t>(sequence.arena->layer));
+  request.set_end_position(sequence.cached_tokens);
+  openers_->Add([this, link = sequence.link, request] {
+    const absl::Status pushed = link->PushPrefix(request, options_.control_timeout);
+    if (pushed.ok()) return;
+    mailbox_.Put([this, pushed, id = request.sequence_id(), epoch = request.attach_epoch()] {
+      Sequence* sequence = scheduler_.Find(
+          [&](const Sequence& other) { return other.sequence_id == id && other.attach_epoch == epoch; });
+      if (sequence != nullptr) sequence->Fail(pushed, /*can_retry=*/true);
+    });
+  });
 }
 
 void Engine::GiveBackArena(Sequence& sequence) {
@@ -286,6 +351,7 @@ void Engine::BeginHandOver(Sequence& sequence) {
 
 void Engine::HandOverIfStored(Sequence& sequence) {
   if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.held()) return;
   if (sequence.watermark < sequence.prompt_tokens()) return;
   sequence.state = State::kHandedOver;
   ++metrics_.handed_over_sequences;
@@ -306,45 +372,143 @@ void Engine::ForgetHandedOver(uint64_t sequence_id) {
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
+  DecodeLane* lane = sequence.link->lane();
+  if (lane != nullptr && lane->shape().spec == sequence.spec && next_position >= sequence.spec.sink_tokens) {
+    sequence.lane_state = Sequence::LaneState::kWanted;
+  }
 }
 
-bool Engine::RunPrefillChunk() {
-  Sequence* sequence = scheduler_.NextPrefill();
-  if (sequence == nullptr) return false;
-  const uint32_t first = sequence->next_position;
-  const bool last = first + 1 == sequence->prompt_tokens();
-  const uint32_t count = last ? 1 : std::min(options_.prefill_chunk_tokens, sequence->prompt_tokens() - 1 - first);
-  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
-  if (last && forward_.DrawsTokens()) {
-    draws_.assign(1, DrawFor(*sequence));
-    forward_.PlanDraws(draws_);
-  }
-  prefill_step_.Begin(*sequence, count);
-  const std::span<float> logits =
-      forward_.Prefill({sequence->prompt.data() + first, count}, first, last, prefill_step_);
-  prefill_step_.Finish();
+bool Engine::RunIteration() {
+  AskForSeats();
+  const auto start = SteadyClock::now();
+  const uint32_t most = inject_controller_.has_value() ? inject_controller_->tokens() : max_inject_tokens_;
+  metrics_.max_inject_tokens = most;
+  const Scheduler::Iteration plan = scheduler_.Plan(most, start);
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens);
   if (!forward_.status().ok()) return true;
-  ++metrics_.prefill_chunks;
-  ++metrics_.progress;
-  metrics_.prompt_tokens += count;
-  if (!last || !sequence->failure.ok()) return true;
-  if (sequence->hand_over) {
-    BeginHandOver(*sequence);
-  } else {
-    LoadPrompt(layout_, *sequence->arena, *sequence);
-    GiveBackArena(*sequence);
-    BecomeDecoding(*sequence, sequence->prompt_tokens());
+  if (!RunDecodeStep(plan.rows)) {
+    last_step_.reset();
+    return prefilled > 0;
   }
-  if (sequence->generated.empty()) TakeToken(*sequence, 0, logits);
-  HandOverIfStored(*sequence);
+  metrics_.injected_tokens += prefilled;
+  const auto end = SteadyClock::now();
+  // From token to token: what lies between two steps is part of it.
+  const std::chrono::duration<double, std::micro> taken = end - last_step_.value_or(start);
+  if (inject_controller_.has_value()) inject_controller_->Observe(prefilled, taken.count());
+  last_step_ = end;
   return true;
 }
 
-bool Engine::RunDecodeStep() {
-  const std::span<Sequence* const> decoding = scheduler_.Decoding();
+// In token-layers: tokens, each through one layer.
+uint32_t Engine::RunPrefill(uint32_t tokens) {
+  const uint64_t layers = layout_.num_layers, planned = tokens * layers;
+  uint64_t done = 0;
+  while (done < planned && forward_.status().ok()) {
+    const auto now = SteadyClock::now();
+    Sequence* sequence = scheduler_.NextPrefill(now);
+    if (sequence == nullptr) break;
+    sequence->last_chunk = now;
+    if (sequence->arena->by_layer()) {
+      done += RunLayerChunk(*sequence, planned - done);
+    } else {
+      if (planned - done < layers) break;
+      done += RunPrefillChunk(*sequence, static_cast<uint32_t>((planned - done) / layers)) * layers;
+    }
+  }
+  return static_cast<uint32_t>((done + layers - 1) / layers);
+}
+
+uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
+  const uint32_t first = sequence.next_position;
+  const bool last = first + 1 == sequence.prompt_tokens();
+  const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
+  const bool followed = last && HasFollowers(sequence);
+  if (last) PlanPromptDraw(sequence, followed);
+  prefill_step_.Begin(sequence, first, count);
+  const std::span<float> logits = forward_.Prefill({sequence.prompt.data() + first, count}, first, last, prefill_step_);
+  sequence.next_position += count;
+  if (!forward_.status().ok()) return count;
+  ++metrics_.prefill_chunks;
+  ++metrics_.progress;
+  metrics_.prompt_tokens += count;
+  if (last && sequence.failure.ok()) FinishPrompt(sequence, logits, followed);
+  return count;
+}
+
+uint32_t Engine::RunLayerChunk(Sequence& sequence, uint64_t most) {
+  PrefillArena& arena = *sequence.arena;
+  const int layer = arena.layer;
+  const uint32_t first = arena.layer_position, prompt = sequence.prompt_tokens();
+  const bool last = first + 1 == prompt, last_layer = layer + 1 == layout_.num_layers;
+  const uint64_t longest = std::min<uint64_t>(most, options_.limits.prefill_chunk_tokens);
+  const uint32_t count = last ? 1 : static_cast<uint32_t>(std::min<uint64_t>(longest, prompt - 1 - first));
+  const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, static_cast<uint16_t>(layer), 0, 1);
+  if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, arena.hidden(first));
+  prefill_step_.Begin(sequence, first, count);
+  forward_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+  if (!forward_.status().ok()) return count;
+  ++metrics_.prefill_chunks;
+  ++metrics_.progress;
+  if (last_layer) {
+    metrics_.prompt_tokens += count;
+    sequence.next_position += count;
+  }
+  arena.layer_position += count;
+  if (!last || !sequence.failure.ok()) return count;
+  if (sequence.working_set.has_value()) LoadPromptLayer(layout_, arena, layer, sequence);
+  if (!last_layer) {
+    ++arena.layer;
+    arena.layer_position = 0;
+    if (sequence.cached_tokens > 0) PullPrefix(sequence);
+    return count;
+  }
+  const size_t residual_bytes = arena.bytes() - arena.layer_kv_bytes();
+  metrics_.layered_prompts += 1;
+  metrics_.layered_kv_peak_bytes = std::max<uint64_t>(metrics_.layered_kv_peak_bytes, arena.layer_kv_bytes());
+  metrics_.layered_residual_peak_bytes = std::max<uint64_t>(metrics_.layered_residual_peak_bytes, residual_bytes);
+  if (options_.on_prefilled_by_layer) options_.on_prefilled_by_layer(prompt, arena.layer_kv_bytes(), residual_bytes);
+  const bool followed = HasFollowers(sequence);
+  PlanPromptDraw(sequence, followed);
+  FinishPrompt(sequence, forward_.PromptLogits(arena.hidden(first)), followed);
+  return count;
+}
+
+void Engine::PlanPromptDraw(Sequence& sequence, bool followed) {
+  if (!forward_.DrawsTokens()) return;
+  draws_.assign(1, followed ? std::nullopt : DrawFor(sequence));
+  forward_.PlanDraws(draws_);
+}
+
+void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed) {
+  if (followed) {
+    sequence.prompt_logits.assign(logits.begin(), logits.end());
+    sequence.prompt_end = SteadyClock::now();
+  }
+  if (sequence.hand_over) {
+    BeginHandOver(sequence);
+  } else {
+    if (!sequence.arena->by_layer()) LoadPrompt(layout_, *sequence.arena, sequence);
+    GiveBackArena(sequence);
+    BecomeDecoding(sequence, sequence.prompt_tokens());
+  }
+  if (sequence.generated.empty()) TakeToken(sequence, Drawn(0), logits);
+  HandOverIfStored(sequence);
+}
+
+bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
   batch_.clear();
-  for (Sequence* sequence : decoding) {
-    if (sequence->ready_to_decode()) batch_.push_back(sequence);
+  // Prefill makes frames arrive, which can fail a sequence.
+  lane_batch_.clear();
+  for (Sequence* sequence : planned) {
+    if (!sequence->failure.ok()) continue;
+    (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
+  }
+  for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
+    const std::shared_ptr<CacheLink> link = lane_batch_[first]->link;
+    while (end < lane_batch_.size() && lane_batch_[end]->link == link) ++end;
+    RunLaneStep(*link, {lane_batch_.data() + first, end - first});
+    if (!forward_.status().ok()) return true;
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     const std::span<Sequence* const> rows(batch_.data() + first,
@@ -363,13 +527,150 @@ bool Engine::RunDecodeStep() {
     for (size_t row = 0; row < rows.size(); ++row) {
       Sequence& sequence = *rows[row];
       if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
-        TakeToken(sequence, static_cast<int>(row), logits.subspan(row * vocab, vocab));
+        TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
       }
     }
     ++metrics_.decode_steps;
     ++metrics_.progress;
   }
-  return !batch_.empty();
+  return !batch_.empty() || !lane_batch_.empty();
+}
+
+absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> rows) {
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
+                          AwaitSendBuffer(*transport_, link, rows.size() * sizeof(wire::PlanRow), options_.waits));
+  auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Sequence& sequence = *rows[i];
+    plan_rows[i] = {.sequence_id = sequence.sequence_id,
+                    .attach_epoch = sequence.attach_epoch,
+                    .position = sequence.next_position,
+                    .token_id = sequence.token_at(sequence.next_position),
+                    .pool_slots = sequence.working_set->pool_slots(),
+                    .grant_generation = 1,
+                    .flags = static_cast<uint32_t>(sequence.seat)};
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kStepPlan;
+  header.flags = wire::kPlanOnLane;
+  header.plan = next_plan_++;
+  header.row_count = static_cast<uint32_t>(rows.size());
+  return link.channel()->Post(header, std::move(buffer));
+}
+
+// The engine waits for the GPU then, which waits for the cache rank's: no frame may wait for the engine.
+absl::Status Engine::AwaitLeaving(CacheLink& link) {
+  const auto give_up = SteadyClock::now() + options_.waits.timeout;
+  transport_->Progress();
+  while (link.channel()->sending()) {
+    if (!link.alive()) return absl::UnavailableError("the cache rank is gone");
+    if (SteadyClock::now() > give_up) return absl::DeadlineExceededError("the cache rank takes no frames");
+    transport_->Wait(std::chrono::microseconds(200), std::chrono::microseconds(200));
+  }
+  return link.channel()->failed();
+}
+
+void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
+  const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+  lane_rows_.clear();
+  for (const Sequence* sequence : rows) {
+    std::optional<TokenDraw> draw = DrawFor(*sequence);
+    lane_rows_.push_back({.seat = sequence->seat,
+                          .token_id = sequence->token_at(sequence->next_position),
+                          .position = sequence->next_position,
+                          .draw = std::move(draw)});
+  }
+  if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
+  if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
+  const absl::Status decoded = link.lane()->Decode(lane_rows_);
+  transport_->Progress();  // a row may have been refused
+  if (!decoded.ok()) return FailLane(link, decoded);
+  ++metrics_.decode_steps;
+  ++metrics_.lane_steps;
+  ++metrics_.progress;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    Sequence& sequence = *rows[row];
+    if (!sequence.failure.ok()) continue;
+    ++sequence.next_position;
+    ++sequence.decode_steps;
+    if (sequence.next_position != sequence.known_tokens()) continue;
+    if (lane_rows_[row].draw.has_value()) {
+      TakeToken(sequence, link.lane()->drawn_token(row), {});
+    } else {
+      TakeToken(sequence, std::nullopt, link.lane()->logits(row));
+    }
+  }
+}
+
+// Its sequences are attached again, through a link without a lane.
+void Engine::FailLane(CacheLink& link, const absl::Status& why) {
+  ++metrics_.lanes_failed;
+  const auto until = SteadyClock::now() + kQuarantine;
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.link.get() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
+    sequence.Fail(absl::UnavailableError(absl::StrCat("the lane to the cache rank has failed: ", why.message())),
+                  /*can_retry=*/true);
+    if (sequence.working_set.has_value()) quarantine_.emplace_back(until, *std::move(sequence.working_set));
+    sequence.working_set.reset();
+    sequence.lane_state = Sequence::LaneState::kNone;
+    sequence.seat = -1;
+  });
+  links_.DistrustLane(link);
+  link.channel()->Close();
+  link.MarkDead();
+}
+
+void Engine::AskForSeats() {
+  const auto now = SteadyClock::now();
+  while (!quarantine_.empty() && quarantine_.front().first < now) quarantine_.pop_front();
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.lane_state != Sequence::LaneState::kWanted || !sequence.failure.ok()) return;
+    if (!AskForSeat(sequence).ok()) LeaveLane(sequence);
+  });
+}
+
+absl::Status Engine::AskForSeat(Sequence& sequence) {
+  CacheLink& link = *sequence.link;
+  sequence.seat = link.seats().Take(sequence.sequence_id);
+  if (sequence.seat < 0) return absl::ResourceExhaustedError("all seats are taken");
+  const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(link.lane()->shape().pages_per_list);
+  const size_t bytes = pages.size() * sizeof(uint32_t);
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(*transport_, link, bytes, options_.waits));
+  std::memcpy(buffer.payload().data(), pages.data(), bytes);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kSeat;
+  header.sequence_id = sequence.sequence_id;
+  header.attach_epoch = sequence.attach_epoch;
+  header.apply_position = sequence.next_position;
+  header.row_count = static_cast<uint32_t>(sequence.seat);
+  WINNOW_RETURN_IF_ERROR(link.channel()->Post(header, std::move(buffer)));
+  link.lane()->Seat(sequence.seat, pages);
+  sequence.lane_state = Sequence::LaneState::kAsked;
+  return absl::OkStatus();
+}
+
+void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
+  const bool current = sequence.lane_state == Sequence::LaneState::kAsked &&
+                       header.attach_epoch == sequence.attach_epoch &&
+                       header.row_count == static_cast<uint32_t>(sequence.seat);
+  if (!current) {
+    ++metrics_.stale_frames;
+  } else if ((header.flags & wire::kSeatGranted) != 0) {
+    sequence.lane_state = Sequence::LaneState::kSeated;
+  } else {
+    LeaveLane(sequence);
+  }
+}
+
+void Engine::LeaveLane(Sequence& sequence) {
+  if (sequence.seat >= 0) sequence.link->seats().Free(sequence.seat, sequence.sequence_id);
+  sequence.seat = -1;
+  sequence.lane_state = Sequence::LaneState::kNone;
+}
+
+std::optional<uint32_t> Engine::Drawn(int row) const {
+  if (!forward_.DrawsTokens() || !draws_[row].has_value()) return std::nullopt;
+  return forward_.drawn_token(row);
 }
 
 std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
@@ -379,11 +680,11 @@ std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
   return sequence.sampler->DrawOf(static_cast<uint32_t>(sequence.generated.size()));
 }
 
-void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
+void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
   uint32_t id = 0;
-  if (forward_.DrawsTokens() && draws_[row].has_value()) {
-    id = forward_.drawn_token(row);
+  if (drawn.has_value()) {
+    id = *drawn;
   } else {
     if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
     id = sequence.sampler->Sample(logits, index);
@@ -392,14 +693,14 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
 
-  v1::DispatchResponse event;
-  event.set_request_id(sequence.request_id);
-  event.mutable_tokens()->set_first_index(index);
-  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
-  v1::Token* token = event.mutable_tokens()->add_tokens();
-  token->set_id(id);
-  if (sequence.top_logprobs.has_value()) FillLogprobs(logits_copy_, *sequence.top_logprobs, token);
-  sequence.sink->Send(std::move(event));
+  v1::Token token;
+  token.set_id(id);
+  if (sequence.top_logprobs.has_value()) {
+    FillLogprobs(logits_copy_, *sequence.top_logprobs, &token);
+    sequence.with_logprobs.resize(index);
+    sequence.with_logprobs.push_back(token);
+  }
+  ReportTokens(sequence, index, {&token, 1});
 
   const auto& eos = options_.eos_token_ids;
   const auto& stops = sequence.stopping.stop_token_ids();
@@ -413,6 +714,15 @@ void Engine::TakeToken(Sequence& sequence, int row, std::span<float> logits) {
     BeginHandOver(sequence);
     HandOverIfStored(sequence);
   }
+}
+
+void Engine::ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_tokens()->set_first_index(first_index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
+  event.mutable_tokens()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  sequence.sink->Send(std::move(event));
 }
 
 v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
@@ -442,6 +752,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
   }
   stats.set_reattach_count(sequence.attach ? 1 : 0);
+  stats.set_preempted_count(sequence.preempted_count);
   stats.set_decode_steps(sequence.decode_steps);
   return stats;
 }
@@ -472,6 +783,8 @@ void Engine::ReapSequences() {
   const auto now = std::chrono::system_clock::now();
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.state == State::kOpening && !stopping_) return;
+    // Its output has ended, but its rows are wanted.
+    if (sequence.held() && sequence.cancelled && sequence.failure.ok() && !stopping_) return;
     if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
       sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
     }
@@ -495,6 +808,8 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
+  LeaveLane(*sequence);
   sequence->early_refill.clear();
   // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
   // by the attach.
@@ -511,14 +826,19 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0;
-  uint64_t queued_prompt_tokens = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, lane_sequences = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
+    lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+    const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
+    if (takes_steps) working_set_bytes += sequence.working_set_bytes.value_or(0);
   });
+  metrics_.parked_sequences = scheduler_.num_parked();
+  metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
+  metrics_.lane_sequences = lane_sequences;
   metrics_.working_set_rows = rows;
   metrics_.queued_prompt_tokens = queued_prompt_tokens;
   metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
@@ -551,7 +871,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);
       return;
     case wire::FrameType::kWatermark:
-      OnWatermarks(frame);
+      OnWatermarks(*link, frame);
       return;
     default:
       break;
@@ -576,6 +896,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       } else {
         ++metrics_.stale_frames;
       }
+      return;
+    case wire::FrameType::kSeated:
+      OnSeated(*sequence, header);
       return;
     case wire::FrameType::kFenced: {
       if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
@@ -606,16 +929,21 @@ void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame
   metrics_.prefetched_rows += *rows;
 }
 
-void Engine::OnWatermarks(const ReceivedFrame& frame) {
+void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
   const size_t count =
       std::min<size_t>(frame.header().row_count, frame.payload().size() / sizeof(wire::WatermarkEntry));
   const auto* entries = reinterpret_cast<const wire::WatermarkEntry*>(frame.payload().data());
   for (size_t i = 0; i < count; ++i) {
+    link.set_fast_rows_bytes(entries[i].fast_rows_bytes);
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
       return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
     });
     if (sequence == nullptr) continue;
     sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    if (sequence->state == State::kDecoding) {
+      sequence->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
+    }
+    sequence->loaded_rows = entries[i].loaded_rows;
     HandOverIfStored(*sequence);
   }
 }
@@ -633,7 +961,8 @@ void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::
   }
   const size_t row_bytes = layout_.row_bytes();
   const size_t head_bytes = header.row_count * row_bytes;
-  const bool fits = header.layer_first < layout_.num_layers &&
+  const bool is_wanted = !sequence.arena->by_layer() || header.layer_first == sequence.arena->layer;
+  const bool fits = header.layer_first < layout_.num_layers && is_wanted &&
                     uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
                     payload.size() == layout_.num_kv_heads * head_bytes;
   if (!fits) {

@@ -1,14 +1,17 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
 #include "inference_rank/decode_step.h"
+#include "inference_rank/inject_controller.h"
 #include "inference_rank/link_table.h"
 #include "inference_rank/mailbox.h"
 #include "inference_rank/metrics.h"
@@ -20,8 +23,8 @@
 
 namespace winnow {
 
-// The loop of an inference rank, one thread: take in what has come, admit, run one prefill chunk, run one decode step
-// over everything that decodes, publish tokens. It is the loop to read first.
+// The loop of an inference rank, one thread: take in what has come, admit (and preempt where that makes room), compute
+// the planned prefill tokens, run one decode step over the planned rows, publish tokens. It is the loop to read first.
 //
 // Submit, Cancel and CancelAll may be called from any thread. Every submitted sequence ends in exactly one Finished or
 // Failed event on its sink, unless its sink cancelled it.
@@ -29,11 +32,18 @@ class Engine {
  public:
   struct Options {
     Scheduler::Limits limits;
-    uint32_t prefill_chunk_tokens = 512;
+    // Prefill tokens beside running decodes; 0: as many as a chunk.
+    uint32_t max_inject_tokens = 0;
+    // The time between a stream's tokens that injected prefill tokens must respect, found by InjectController, up to
+    // max_inject_tokens; 0: max_inject_tokens always.
+    std::chrono::microseconds tpot_target{0};
     DataPlaneWaits waits;
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
     std::vector<uint32_t> eos_token_ids;
+    // Called on the engine thread after a prompt that was prefilled layer by layer, with what its KV and residuals
+    // took.
+    std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
     // Where prompts in prefill lie when `forward` computes on a device; null: in host memory.
     PrefillRegion* prefill_region = nullptr;
     // Called once, on the engine thread, when the device has failed for good: every sequence has been failed as
@@ -57,7 +67,7 @@ class Engine {
   void Loop();
   bool RunOnEngine(std::function<void()> work);
   void OnFrame(Channel& channel, ReceivedFrame frame);
-  void OnWatermarks(const ReceivedFrame& frame);
+  void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
   void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
@@ -65,9 +75,21 @@ class Engine {
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
   void AdmitWaiting();
+  // Lets sequences that are to be forks go on as far as their sources are (engine_forks.cc).
+  void ServeForks();
+  void ServeFork(Sequence& fork);
+  void OpenAlone(Sequence& fork);
+  void TakeCurrentTokens(Sequence& fork, const Sequence& source);
+  void StartFork(Sequence& fork, Sequence& source);
+  void OnForked(Sequence& fork, const absl::StatusOr<v1::ForkSequenceResponse>& forked);
+  void LetGoOfSource(Sequence& fork);
+  bool HasFollowers(const Sequence& source);
+
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
                 const absl::StatusOr<v1::AttachSequenceResponse>& opened);
+  // Of a sequence that goes layer by layer: the rows of the layer under way that the prefix cache has.
+  void PullPrefix(Sequence& sequence);
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
   void HandOverIfStored(Sequence& sequence);
@@ -75,14 +97,39 @@ class Engine {
   void ForgetHandedOver(uint64_t sequence_id);
   void GiveBackArena(Sequence& sequence);
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
-  absl::StatusOr<PrefillArena> NewArena(uint32_t prompt_tokens);
+  absl::Status TakeArena(Sequence& sequence);
   size_t FreePrefillBytes() const;
-  bool RunPrefillChunk();
-  bool RunDecodeStep();
+  // Drops a decoding sequence's working set; Attach brings it back when it is admitted again.
+  void Preempt(Sequence& sequence);
+  // The prompts' next `tokens` tokens; returns how many were computed.
+  uint32_t RunPrefill(uint32_t tokens);
+  // One chunk of at most `most` tokens through all layers, at least one; returns its length.
+  uint32_t RunPrefillChunk(Sequence& sequence, uint32_t most);
+  // One chunk of at most `most` tokens through one layer; returns its length.
+  uint32_t RunLayerChunk(Sequence& sequence, uint64_t most);
+  void PlanPromptDraw(Sequence& sequence, bool followed);
+  // The last token of the prompt has gone through all layers.
+  void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
+  bool RunDecodeStep(std::span<Sequence* const> rows);
+  // The rows at the front of batch_, all of one link, that have seats of its lane.
+  void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
+  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
+  absl::Status AwaitLeaving(CacheLink& link);
+  void FailLane(CacheLink& link, const absl::Status& why);
+  // Sequences that have begun to decode ask for seats where their links have lanes.
+  void AskForSeats();
+  absl::Status AskForSeat(Sequence& sequence);
+  void OnSeated(Sequence& sequence, const wire::FrameHeader& header);
+  void LeaveLane(Sequence& sequence);
+  // One planned iteration; false when there was nothing to do.
+  bool RunIteration();
   // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
-  // The token of a row of the last Decode or Prefill.
-  void TakeToken(Sequence& sequence, int row, std::span<float> logits);
+  // `drawn`: by the forward pass; nullopt: chosen from the logits.
+  void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
+  void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
+  // What Decode or Prefill drew for that row.
+  std::optional<uint32_t> Drawn(int row) const;
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   // True once the device has failed; then everything fails over.
   bool DeviceFailed();
@@ -110,12 +157,19 @@ class Engine {
   Scheduler scheduler_;
   DecodeStep decode_step_;
   PrefillStep prefill_step_;
+  const uint32_t max_inject_tokens_;
+  std::optional<InjectController> inject_controller_;
+  std::optional<std::chrono::steady_clock::time_point> last_step_;  // the end of the last one, if decodes went on since
   uint64_t next_plan_ = 1;
   size_t prefill_bytes_ = 0;
   bool device_failed_ = false;
   std::vector<float> logits_copy_;
   std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
+  std::vector<Sequence*> lane_batch_;
+  std::vector<DecodeLane::Row> lane_rows_;
+  // Slots that a lane which has failed may still write to, until when.
+  std::deque<std::pair<std::chrono::steady_clock::time_point, WorkingSet>> quarantine_;
   struct Reopen {
     Sequence* sequence;
     std::chrono::steady_clock::time_point at;

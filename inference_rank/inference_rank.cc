@@ -56,12 +56,16 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                        .compute_dtype = options.compute_dtype,
                                        .kv_dtype = options.kv_dtype,
                                        .max_context_tokens = rank->options_.max_context_tokens,
+                                       .prefill_chunk_tokens = 0,
                                        .needs = {.layout = rank->layout_,
                                                  .selection = selection,
                                                  .max_context_tokens = rank->options_.max_context_tokens,
                                                  .max_running = options.max_running,
                                                  .slot_memory_bytes = options.slot_memory_bytes,
-                                                 .prefill_memory_bytes = options.prefill_memory_bytes}};
+                                                 .prefill_memory_bytes = options.prefill_memory_bytes,
+                                                 .prefill_mode = options.prefill_mode},
+                                       .offers_lanes = options.offers_lanes,
+                                       .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string()};
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
   Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
@@ -69,18 +73,34 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
   Engine::Options engine_options;
+  const SchedulingOptions& scheduling = options.scheduling;
+  if (scheduling.max_batch_tokens == 1) {
+    return absl::InvalidArgumentError("--max-batch-tokens=1 leaves no token for prompts: at least 2");
+  }
   engine_options.limits = {.max_running = options.max_running,
-                           .prefill_memory_bytes = backend.memory_plan().prefill_bytes};
-  engine_options.prefill_chunk_tokens = rank->options_.prefill_chunk_tokens;
+                           .prefill = {.mode = backend.memory_plan().prefill_mode,
+                                       .memory_bytes = backend.memory_plan().prefill_bytes,
+                                       .hidden_size = static_cast<uint32_t>(config.hidden_size)},
+                           .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
+                           .age_bound = scheduling.age_bound,
+                           .working_set_control = scheduling.working_set_control};
+  if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
+  engine_options.max_inject_tokens = scheduling.max_inject_tokens;
+  engine_options.tpot_target = scheduling.tpot_target;
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
+  engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;
   engine_options.prefill_region = backend.prefill_region();
   engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
     if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
   };
-  rank->engine_ = std::make_unique<Engine>(
-      std::move(engine_options), rank->layout_, backend.forward(), std::move(slots), std::move(transport),
-      LinkTable::Options{.identity = identity, .fingerprint = rank->fingerprint_}, *rank->metrics_);
+  LinkTable::Options link_options{.identity = identity, .fingerprint = rank->fingerprint_};
+  if (options.offers_lanes) link_options.new_lane = [&backend] { return backend.NewLane(); };
+  link_options.on_lane = [rank = rank.get()](const CacheLink& link, const absl::Status& lane) {
+    if (rank->options_.on_lane) rank->options_.on_lane(link.peer().rank(), lane);
+  };
+  rank->engine_ = std::make_unique<Engine>(std::move(engine_options), rank->layout_, backend.forward(),
+                                           std::move(slots), std::move(transport), link_options, *rank->metrics_);
   rank->service_ = std::make_unique<RankServiceImpl>(
       *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
                                    .max_context_tokens = rank->options_.max_context_tokens,
@@ -97,7 +117,13 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
   const uint32_t chunk = options_.prefill_chunk_tokens;
   if (options_.device.kind != DeviceChoice::Kind::kCpu) {
     options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
-    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, options_.device.ordinal);
+    BackendOptions on_gpu = options;
+    on_gpu.needs.prefill_mode = PrefillMode::kChunked;
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(on_gpu, options_.device.ordinal);
+    if (gpu.ok() && options_.prefill_mode == PrefillMode::kLayered) {
+      return absl::UnimplementedError(
+          "--prefill=layered works on CPUs alone: with --device=cuda prompts are prefilled chunk by chunk");
+    }
     if (gpu.ok()) {
       backend_ = *std::move(gpu);
       device_description_ = backend_->description();

@@ -1,6 +1,7 @@
 #pragma once
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +22,15 @@
 
 namespace winnow {
 
+// How iterations are filled and who waits; see Scheduler and InjectController.
+struct SchedulingOptions {
+  uint32_t max_batch_tokens = 0;             // 0 = no limit beside those of rows and of prefill chunks; at least 2
+  uint32_t max_inject_tokens = 0;            // 0 = as many as a prefill chunk
+  std::chrono::microseconds tpot_target{0};  // 0 = none
+  std::chrono::microseconds age_bound{30'000'000};  // 0 = none
+  bool working_set_control = true;
+};
+
 struct InferenceRankOptions {
   std::string model_dir;
   Dtype compute_dtype = Dtype::kBf16;  // of weights and matmul inputs: kBf16 or kF32
@@ -31,15 +41,23 @@ struct InferenceRankOptions {
   uint32_t max_context_tokens = 0;  // 0 = the model's
   uint32_t max_running = 64;
   uint32_t prefill_chunk_tokens = 0;  // 0 = 512 on a CPU, 2048 on a GPU
-  size_t slot_memory_bytes = 0;       // 0 = automatic, see memory_plan.h
-  size_t prefill_memory_bytes = 0;    // 0 = automatic
-  SelectionSpec selection;            // the server's default; requests may go up to its budget
+  PrefillMode prefill_mode = PrefillMode::kAuto;
+  // Called after a prompt that was prefilled layer by layer; see Engine::Options.
+  std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
+  SchedulingOptions scheduling;
+  size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
+  size_t prefill_memory_bytes = 0;  // 0 = automatic
+  SelectionSpec selection;          // the server's default; requests may go up to its budget
   // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
   std::string head_profile;
   DataPlaneWaits waits;
   // The GPU has failed for good, and every sequence has been failed over: the process has to end. Called once, on the
   // engine thread, with what a post-mortem needs.
   std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
+  // Decode steps may run between this rank's GPU and cache ranks', where those can reach each other.
+  bool offers_lanes = false;
+  // A link to that cache rank was made, and has a lane, or why not. On the engine thread.
+  std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
 };
 
 // Every part of an inference rank, wired: weights, forward pass, engine, services. The process (cmd/) gives it a

@@ -3,8 +3,24 @@
 #include <vector>
 
 #include "common/rpc/channel.h"
+#include "common/selection/selection_proto.h"
 
 namespace winnow {
+namespace {
+
+v1::LaneOffer OfferOf(const DecodeLane& lane) {
+  const DecodeLaneShape& shape = lane.shape();
+  v1::LaneOffer offer;
+  offer.set_address(lane.address());
+  *offer.mutable_selection() = ToProto(shape.spec);
+  offer.set_max_rows(shape.max_rows);
+  offer.set_hidden_size(shape.hidden_size);
+  offer.set_max_positions(shape.max_positions);
+  offer.set_synthetic_model(shape.synthetic_model);
+  return offer;
+}
+
+}  // namespace
 
 LinkTable::LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine,
                      std::function<void()> wake_engine)
@@ -26,6 +42,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& ca
 absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank) {
   auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address()), wake_engine_);
 
+  absl::Status lane_status;
   const absl::Status stopped = absl::UnavailableError("the inference rank is stopping");
   absl::Status status = stopped;
   std::string local_address;
@@ -35,6 +52,9 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     if (!status.ok()) return;
     local_address = (*channel)->LocalAddress();
     link->set_channel(*std::move(channel));
+    absl::StatusOr<std::unique_ptr<DecodeLane>> lane = NewLane(cache_rank);
+    lane_status = lane.status();
+    if (lane.ok()) link->set_lane(*std::move(lane));
   });
   if (!made) return stopped;
 
@@ -45,13 +65,16 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     *request.mutable_fingerprint() = options_.fingerprint;
     request.set_transport(std::string(transport_.capabilities().name));
     request.set_worker_address(local_address);
+    if (link->lane() != nullptr) *request.mutable_lane() = OfferOf(*link->lane());
     absl::StatusOr<std::string> answer = link->Exchange(request, options_.connect_timeout);
     status = answer.status();
     if (answer.ok()) peer_address = *std::move(answer);
   }
   run_on_engine_([&] {
     if (status.ok()) status = link->channel()->Connect(peer_address);
-    if (!status.ok()) link->set_channel(nullptr);
+    if (status.ok()) return FinishLane(*link, lane_status);
+    link->set_lane(nullptr);
+    link->set_channel(nullptr);
   });
   WINNOW_RETURN_IF_ERROR(status);
   std::lock_guard lock(mutex_);
@@ -59,6 +82,35 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
   if (entry != nullptr) dead_.push_back(std::move(entry));
   entry = link;
   return link;
+}
+
+absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identity& cache_rank) {
+  if (options_.new_lane == nullptr) return absl::FailedPreconditionError("frames alone were asked for");
+  {
+    std::lock_guard lock(mutex_);
+    if (lanes_distrusted_.contains(cache_rank.incarnation())) {
+      return absl::FailedPreconditionError("an earlier lane to this cache rank has failed");
+    }
+  }
+  return options_.new_lane();
+}
+
+void LinkTable::FinishLane(CacheLink& link, const absl::Status& offered) {
+  absl::Status status = offered;
+  if (status.ok()) {
+    const v1::LaneAnswer& answer = link.lane_answer();
+    status = answer.address().empty()
+                 ? absl::FailedPreconditionError(answer.refusal().empty() ? "the cache rank knows no lanes"
+                                                                          : answer.refusal())
+                 : link.lane()->Connect(answer.address());
+  }
+  if (!status.ok()) link.set_lane(nullptr);
+  if (options_.on_lane) options_.on_lane(link, status);
+}
+
+void LinkTable::DistrustLane(const CacheLink& link) {
+  std::lock_guard lock(mutex_);
+  lanes_distrusted_.insert(link.peer().incarnation());
 }
 
 CacheLink* LinkTable::Find(const Channel& channel) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "common/base/status.h"
@@ -21,6 +22,10 @@ class LinkTable {
     v1::Identity identity;
     v1::Fingerprint fingerprint;
     std::chrono::milliseconds connect_timeout{5000};
+    // Engine thread: this rank's end of a lane, to be offered with every link; null: none is offered.
+    std::function<absl::StatusOr<std::unique_ptr<DecodeLane>>()> new_lane = nullptr;
+    // Engine thread: a link was made, and whether it has a lane, or why not.
+    std::function<void(const CacheLink& link, const absl::Status& lane)> on_lane = nullptr;
   };
   // Runs a function on the engine thread and waits for it; false when the engine has stopped.
   using RunOnEngine = std::function<bool(std::function<void()>)>;
@@ -34,6 +39,8 @@ class LinkTable {
   // Engine thread: calls `visit` for each link that has died, then forgets it; it is destroyed once no sequence holds
   // it.
   void ReapDead(const std::function<void(CacheLink&)>& visit);
+  // Engine thread: links to this cache rank go without a lane from now on.
+  void DistrustLane(const CacheLink& link);
   uint64_t sent_bytes() const;
   uint64_t received_bytes() const;
   // Engine thread, at the end.
@@ -41,6 +48,9 @@ class LinkTable {
 
  private:
   absl::StatusOr<std::shared_ptr<CacheLink>> Connect(const v1::Identity& cache_rank);
+  // Engine thread.
+  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const v1::Identity& cache_rank);
+  void FinishLane(CacheLink& link, const absl::Status& offered);
 
   const Options options_;
   Transport& transport_;
@@ -52,6 +62,7 @@ class LinkTable {
   // Guarded by mutex_. Keyed by address and incarnation.
   std::map<std::pair<std::string, uint64_t>, std::shared_ptr<CacheLink>> links_;
   std::vector<std::shared_ptr<CacheLink>> dead_;
+  std::set<uint64_t> lanes_distrusted_;  // incarnations
   uint64_t retired_sent_bytes_ = 0;
   uint64_t retired_received_bytes_ = 0;
 };

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
-#include "inference_rank/prefill_arena.h"
 #include "inference_rank/working_set.h"
 
 namespace winnow {
@@ -34,7 +33,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
 
   const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
   const uint64_t pages_per_sequence = WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens);
-  const uint64_t longest_prefill = PrefillArena::BytesNeeded(needs.layout, needs.max_context_tokens);
+  plan.prefill_mode = needs.prefill_mode;
+  PrefillSizing sizing{
+      .mode = needs.prefill_mode,
+      .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max() : needs.prefill_memory_bytes,
+      .hidden_size = needs.hidden_size};
+  const uint64_t longest_prefill = sizing.BytesNeeded(needs.layout, needs.max_context_tokens);
   plan.prefill_bytes = needs.prefill_memory_bytes != 0
                            ? needs.prefill_memory_bytes
                            : std::max(longest_prefill, std::min(2 * longest_prefill, available_bytes / 5));

@@ -23,14 +23,22 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
+  std::atomic<uint64_t> lane_steps{0};      // of decode_steps, those that ran between two GPUs
+  std::atomic<uint64_t> lane_sequences{0};  // that have a seat
+  std::atomic<uint64_t> lanes_failed{0};
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
   std::atomic<uint64_t> waiting_sequences{0};
+  std::atomic<uint64_t> parked_sequences{0};        // that decode, but take no steps for want of fast memory
+  std::atomic<uint64_t> fast_working_set_bytes{0};  // of those that take steps, on their cache ranks
   std::atomic<uint64_t> working_set_rows{
       0};  // rows that running sequences can hold resident, over all layers and kv heads
   std::atomic<uint64_t> slot_pages_used{0};
   std::atomic<uint64_t> slot_pages_total{0};
   std::atomic<uint64_t> prefill_kv_bytes{0};
+  std::atomic<uint64_t> layered_prompts{0};              // prefilled layer by layer
+  std::atomic<uint64_t> layered_kv_peak_bytes{0};        // of the longest of these: one layer's KV
+  std::atomic<uint64_t> layered_residual_peak_bytes{0};  // and the residuals of its tokens
   std::atomic<uint64_t> selection_lookups{0};
   std::atomic<uint64_t> selection_hits{0};
   std::atomic<uint64_t> streamed_rows{0};      // that steps waited for
@@ -40,6 +48,12 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
   std::atomic<uint64_t> partial_wait_us{0};    // and for verdicts, after attention
   std::atomic<uint64_t> reattached_sequences{0};
+  std::atomic<uint64_t> preempted_sequences{0};
+  std::atomic<uint64_t> resumed_sequences{0};
+  std::atomic<uint64_t> forked_sequences{0};   // that began as forks of others
+  std::atomic<uint64_t> forked_tokens{0};      // positions that they have in common with these
+  std::atomic<uint64_t> injected_tokens{0};    // prompt tokens computed in iterations that decoded, too
+  std::atomic<uint64_t> max_inject_tokens{0};  // of the next iteration
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
   std::atomic<uint64_t> handed_over_sequences{0};

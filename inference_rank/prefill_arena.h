@@ -13,7 +13,8 @@
 namespace winnow {
 
 // The whole KV of one prompt while it is prefilled, [layer][kv_head][prompt position] rows; given back after hand-over
-// to the cache rank. Host memory, or a part of a device's, which the forward pass writes itself. Engine thread only.
+// to the cache rank. Host memory, or a part of a device's, which the forward pass writes itself. Where prefill goes
+// layer by layer: the KV of one layer after the other in one place, and the tokens' residuals. Engine thread only.
 class PrefillArena {
  public:
   static size_t BytesNeeded(const KvLayout& layout, uint32_t prompt_tokens) {
@@ -25,13 +26,33 @@ class PrefillArena {
     arena.layout_ = layout;
     arena.prompt_tokens_ = prompt_tokens;
     arena.bytes_ = BytesNeeded(layout, prompt_tokens);
-    void* memory = mmap(nullptr, arena.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-      return absl::ResourceExhaustedError(absl::StrCat("cannot map a prefill arena of ", arena.bytes_, " bytes"));
-    madvise(memory, arena.bytes_, MADV_HUGEPAGE);
-    arena.memory_ = static_cast<std::byte*>(memory);
+    WINNOW_RETURN_IF_ERROR(arena.Map());
     return arena;
   }
+  // For prefill layer by layer.
+  static absl::StatusOr<PrefillArena> CreateForLayers(const KvLayout& layout, uint32_t prompt_tokens,
+                                                      uint32_t hidden_size) {
+    PrefillArena arena;
+    arena.layout_ = layout;
+    arena.prompt_tokens_ = prompt_tokens;
+    arena.kv_bytes_ = BytesNeeded(layout, prompt_tokens) / layout.num_layers;
+    arena.hidden_size_ = hidden_size;
+    arena.bytes_ = arena.kv_bytes_ + sizeof(float) * hidden_size * prompt_tokens;
+    WINNOW_RETURN_IF_ERROR(arena.Map());
+    return arena;
+  }
+
+ private:
+  absl::Status Map() {
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+      return absl::ResourceExhaustedError(absl::StrCat("cannot map a prefill arena of ", bytes_, " bytes"));
+    madvise(memory, bytes_, MADV_HUGEPAGE);
+    memory_ = static_cast<std::byte*>(memory);
+    return absl::OkStatus();
+  }
+
+ public:
   // In device memory. RESOURCE_EXHAUSTED when no part of `region`, which must outlive the arena, is large enough.
   static absl::StatusOr<PrefillArena> CreateIn(PrefillRegion& region, const KvLayout& layout, uint32_t prompt_tokens) {
     PrefillArena arena;
@@ -49,6 +70,10 @@ class PrefillArena {
     std::swap(bytes_, other.bytes_);
     std::swap(prompt_tokens_, other.prompt_tokens_);
     std::swap(region_, other.region_);
+    std::swap(kv_bytes_, other.kv_bytes_);
+    std::swap(hidden_size_, other.hidden_size_);
+    std::swap(layer, other.layer);
+    std::swap(layer_position, other.layer_position);
     return *this;
   }
   ~PrefillArena() {
@@ -63,9 +88,22 @@ class PrefillArena {
   bool on_device() const { return region_ != nullptr; }
   size_t bytes() const { return bytes_; }
   uint32_t prompt_tokens() const { return prompt_tokens_; }
+  // By layer: of whichever layer is under way.
   std::byte* row(int layer, int kv_head, uint32_t position) const {
-    return memory_ + (layout_.list(layer, kv_head) * prompt_tokens_ + position) * layout_.row_bytes();
+    return memory_ + (layout_.list(by_layer() ? 0 : layer, kv_head) * prompt_tokens_ + position) * layout_.row_bytes();
   }
+
+  bool by_layer() const { return hidden_size_ > 0; }
+  // By layer: what of bytes() is KV, and the residuals [prompt_tokens, hidden size] from a position on.
+  size_t layer_kv_bytes() const { return kv_bytes_; }
+  float* hidden(uint32_t position) const {
+    return reinterpret_cast<float*>(memory_ + kv_bytes_) + static_cast<size_t>(position) * hidden_size_;
+  }
+  // By layer: how far it is. Positions below layer_position have gone through layers [0, layer], the others through
+  // those before.
+  int layer = 0;
+  uint32_t layer_position = 0;
+
   // Host memory only: copies what a chunk computed: kv_rows [count, num_kv_heads, 2 * head_dim] of positions from
   // `first` on.
   void Store(int layer, uint32_t first, uint32_t count, const std::byte* kv_rows) {
@@ -86,6 +124,8 @@ class PrefillArena {
   size_t bytes_ = 0;
   uint32_t prompt_tokens_ = 0;
   PrefillRegion* region_ = nullptr;
+  size_t kv_bytes_ = 0;
+  uint32_t hidden_size_ = 0;
 };
 
 }  // namespace winnow

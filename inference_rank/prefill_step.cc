@@ -4,9 +4,9 @@
 
 namespace winnow {
 
-void PrefillStep::Begin(Sequence& sequence, uint32_t count) {
+void PrefillStep::Begin(Sequence& sequence, uint32_t first, uint32_t count) {
   sequence_ = &sequence;
-  first_ = sequence.next_position;
+  first_ = first;
   count_ = count;
 }
 
@@ -38,11 +38,6 @@ PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const 
 PrefillKv::Rows PrefillStep::RowsOf(int layer) const {
   const PrefillArena& arena = *sequence_->arena;
   return {.kv = arena.row(layer, 0, 0), .head_stride = arena.prompt_tokens()};
-}
-
-void PrefillStep::Finish() {
-  sequence_->next_position += count_;
-  sequence_ = nullptr;
 }
 
 }  // namespace winnow

@@ -15,13 +15,11 @@ class PrefillStep final : public PrefillKv {
   PrefillStep(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
       : layout_(layout), sender_(transport, layout, waits) {}
 
-  // Starts a chunk of `count` tokens at sequence.next_position.
-  void Begin(Sequence& sequence, uint32_t count);
+  // Starts a chunk of `count` tokens from `first` on.
+  void Begin(Sequence& sequence, uint32_t first, uint32_t count);
   Rows Destination(int layer) override;
   int QueriesWanted(int num_tokens) const override;
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
-  // After the chunk: the sequence's position moves on.
-  void Finish();
 
  private:
   Rows RowsOf(int layer) const;

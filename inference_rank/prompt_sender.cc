@@ -74,21 +74,23 @@ absl::Status PromptSender::SendQueries(const Sequence& sequence, int layer, uint
   return sequence.link->channel()->Post(header, std::move(buffer));
 }
 
-void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& sequence) {
+void LoadPromptLayer(const KvLayout& layout, const PrefillArena& arena, int layer, Sequence& sequence) {
   const uint32_t prompt = sequence.prompt_tokens();
   WorkingSet& set = *sequence.working_set;
   const uint32_t sinks = std::min(sequence.spec.sink_tokens, prompt);
   const auto rows_in = arena.on_device() ? WorkingSet::RowsIn::kSlotMemory : WorkingSet::RowsIn::kHost;
   const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
-  for (int layer = 0; layer < layout.num_layers; ++layer) {
-    for (int head = 0; head < layout.num_kv_heads; ++head) {
-      const bool dense = set.AttendsEverything(layout.list(layer, head), prompt - 1);
-      const uint32_t tail = dense ? sinks : ring;
-      set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt, rows_in);
-      set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt, rows_in);
-    }
+  for (int head = 0; head < layout.num_kv_heads; ++head) {
+    const bool dense = set.AttendsEverything(layout.list(layer, head), prompt - 1);
+    const uint32_t tail = dense ? sinks : ring;
+    set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt, rows_in);
+    set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt, rows_in);
   }
-  set.FinishLoad(prompt);
+}
+
+void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& sequence) {
+  for (int layer = 0; layer < layout.num_layers; ++layer) LoadPromptLayer(layout, arena, layer, sequence);
+  sequence.working_set->FinishLoad(sequence.prompt_tokens());
 }
 
 }  // namespace winnow

@@ -44,5 +44,7 @@ class PromptSender {
 
 // Fills the sequence's working set, as it must be for the first position after the prompt, from the prompt's rows.
 void LoadPrompt(const KvLayout& layout, const PrefillArena& arena, Sequence& sequence);
+// The same of one layer, before FinishLoad.
+void LoadPromptLayer(const KvLayout& layout, const PrefillArena& arena, int layer, Sequence& sequence);
 
 }  // namespace winnow

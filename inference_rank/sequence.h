@@ -24,12 +24,15 @@ namespace winnow {
 //
 //   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
 //                       \-> kRefilling (re-attach) -/
+//   kAwaitingFork -> kOpening -> kWaiting, when it begins as a fork of another sequence: from then on as if preempted.
+//   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
 //          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
 //
 // With `hand_over` it leaves the middle row after its first token: kHandingOver until the cache rank has every row of
 // the prompt, then kHandedOver, without arena and working set, until another rank has attached or the router cancels.
 struct Sequence {
   enum class State {
+    kAwaitingFork,
     kWaiting,
     kOpening,
     kLoadingPrefix,
@@ -46,7 +49,7 @@ struct Sequence {
   std::shared_ptr<EventSink> sink;
   v1::Identity cache_rank;
   std::vector<uint32_t> prompt;
-  std::string tenant;  // who may share its prefix
+  std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
   bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
@@ -55,6 +58,27 @@ struct Sequence {
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
+  int32_t priority = 0;      // higher goes first
+  double tenant_weight = 1;  // > 0
+  // See DispatchRequest.Submit. The engine sets fork_of to 0 when the sequence is to be opened on its own after all.
+  uint64_t fork_of = 0;
+  bool fork_at_current_token = false;
+
+  // The scheduler's.
+  uint64_t arrival = 0;                                 // grows from sequence to sequence
+  std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
+  std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
+  std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  double share_tag = 0;                                 // what its tenant had been served when it was admitted
+  uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
+  bool admitted_past_age_bound = false;
+  // Of fast memory on its cache rank, which says so after each step; nullopt: it has not decoded.
+  std::optional<uint64_t> working_set_bytes;
+  // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
+  // one.
+  std::optional<std::chrono::steady_clock::time_point> parked_since;
+  std::chrono::steady_clock::time_point turn_since;  // the last time it became one of those that take steps
+  bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
 
   // Engine thread.
   State state = State::kWaiting;
@@ -68,10 +92,25 @@ struct Sequence {
   uint32_t attach_epoch = 0;
   std::optional<PrefillArena> arena;
   std::optional<WorkingSet> working_set;
+  enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
+  LaneState lane_state = LaneState::kNone;
+  int seat = -1;                            // kAsked and kSeated
   std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
+  uint64_t loaded_rows = 0;                 // from the cache rank's large tier, since it was opened
+
+  // Of a sequence that others fork: while it is held it neither decodes nor leaves.
+  uint32_t followers_due = 0;        // that are to come
+  std::vector<float> prompt_logits;  // from the end of its prompt until all followers have drawn their first token
+  std::chrono::steady_clock::time_point prompt_end;
+  uint32_t forks_under_way = 0;
+  bool held() const { return forks_under_way > 0 || !prompt_logits.empty(); }
+  // Of a sequence that begins as a fork.
+  bool holds_source = false;             // counts among its source's forks_under_way
+  bool forked = false;                   // and has not been admitted since
+  std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included
@@ -87,6 +126,7 @@ struct Sequence {
   uint64_t streamed_bytes = 0;
   uint64_t prefetched_rows = 0;
   uint32_t decode_steps = 0;
+  uint32_t preempted_count = 0;
 
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
   uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
@@ -96,13 +136,15 @@ struct Sequence {
   // What it has to compute of its prompt, if nothing of it is lost.
   uint32_t queued_prompt_tokens() const {
     if (state == State::kPrefilling || state == State::kLoadingPrefix) return prompt_tokens() - next_position;
-    return !attach && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
+    return !attach && !resumes && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
   }
   // To another rank it leaves nothing but what is on the cache rank, so it needs no slots; except where it may have to
   // decode a prompt's last position.
   bool needs_slots() const { return !hand_over || attach; }
   // A position leaves the recent window only below the watermark.
   bool ready_to_decode() const {
+    if (held()) return false;
+    if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;
   }

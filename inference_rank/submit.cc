@@ -16,6 +16,14 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->attach = submit.attach();
   sequence->hand_over = submit.hand_over();
   sequence->tenant = submit.tenant();
+  sequence->priority = submit.priority();
+  if (submit.fork_sequence_id() != 0 && !submit.attach()) {
+    sequence->fork_of = submit.fork_sequence_id();
+    sequence->fork_at_current_token = submit.fork_at_current_token();
+    sequence->state = Sequence::State::kAwaitingFork;
+  }
+  sequence->followers_due = submit.followers();
+  if (submit.has_tenant_weight()) sequence->tenant_weight = submit.tenant_weight();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();
   if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();
@@ -32,6 +40,9 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
             absl::StrCat("token id ", id, " is not in the vocabulary of ", limits.vocab_size));
       }
     }
+  }
+  if (!(sequence->tenant_weight > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("tenant_weight is ", sequence->tenant_weight));
   }
   if (submit.stopping().max_tokens() == 0) return absl::InvalidArgumentError("stopping.max_tokens is 0");
   const uint64_t positions = uint64_t{submit.stopping().max_tokens()} + sequence->prompt.size();

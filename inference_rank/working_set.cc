@@ -60,6 +60,16 @@ WorkingSet::~WorkingSet() {
   if (!pages_.empty()) slots_->Free(pages_);
 }
 
+std::vector<uint32_t> WorkingSet::PagesOfLists(uint32_t pages_per_list) const {
+  std::vector<uint32_t> pages;
+  for (size_t list = 0; list < num_lists(); ++list) {
+    const uint32_t first = first_page_[list];
+    const uint32_t end = list + 1 < num_lists() ? first_page_[list + 1] : num_pages();
+    for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[std::min(first + i, end - 1)]);
+  }
+  return pages;
+}
+
 void WorkingSet::WriteRow(int layer, int kv_head, uint32_t position, const void* row) {
   const size_t list = List(layer, kv_head);
   slots_->Write(RingSlot(list, position), row);

@@ -35,6 +35,7 @@ struct KernelTable {
   void (*index_keys)(const IndexKeysParams&);
   void (*key_score)(const KeyScoreParams&);
   void (*key_softmax)(const KeySoftmaxParams&);
+  void (*score_softmax)(const ScoreSoftmaxParams&);
   void (*softmax_sum)(const SoftmaxSumParams&);
   void (*top_k)(const TopKParams&);
   void (*gather_rows)(const GatherRowsParams&);

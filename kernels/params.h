@@ -269,6 +269,17 @@ struct KeySoftmaxParams {
   float* scratch = nullptr;     // [num_queries, SoftmaxRuns(num_keys)]
 };
 
+// Softmaxes of scores that are there already, in their place: the bits are those of KeySoftmaxParams.
+struct ScoreSoftmaxParams {
+  float* scores = nullptr;    // [num_queries, scores_stride]; receives the weights
+  int64_t scores_stride = 0;  // as KeyScoreParams has it
+  int num_queries = 0;
+  int num_keys = 0;
+  float* run_scales = nullptr;  // [num_queries, SoftmaxRuns(num_keys)]
+  float* lse = nullptr;         // [num_queries]
+  float* scratch = nullptr;     // [num_queries, SoftmaxRuns(num_keys)]
+};
+
 // importance[j] = sum over the queries of softmax_j, for j in [first, last). What is not a number becomes 0.
 struct SoftmaxSumParams {
   const float* weights = nullptr;  // [num_queries, weights_stride]

@@ -95,6 +95,24 @@ absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t g
   return route;
 }
 
+DispatchContext::GroupRole DispatchContext::JoinGroup(uint64_t group, uint32_t group_size, const Route& route,
+                                                      uint64_t sequence_id, uint64_t previous_id) {
+  if (group == 0) return {};
+  const ForkSource self{.sequence_id = sequence_id, .inference = KeyOf(route.inference), .cache = KeyOf(route.cache)};
+  std::lock_guard lock(mutex_);
+  const auto it = groups_.find(group);
+  if (it == groups_.end()) return {};
+  std::optional<ForkSource>& leader = it->second.leader;
+  if (!leader) {
+    leader = self;
+    return {.followers = group_size - 1};
+  }
+  const bool is_near = leader->inference == self.inference && leader->cache == self.cache;
+  if (is_near && leader->sequence_id != previous_id) return {.fork_of = leader->sequence_id};
+  leader = self;
+  return {};
+}
+
 uint64_t DispatchContext::NewSequenceId() {
   std::lock_guard lock(mutex_);
   uint64_t id = 0;

@@ -29,6 +29,15 @@ class DispatchContext {
   // Requests of a group follow the route of the one that was routed last. 0 is no group.
   absl::StatusOr<Route> ChooseRouteFor(RouteNeed need, uint64_t group);
 
+  // The first of a group that opens a sequence leads; the others fork its sequence, if they go to the same ranks.
+  struct GroupRole {
+    uint64_t fork_of = 0;    // the leader's sequence; 0: leads itself
+    uint32_t followers = 0;  // of a leader: others that are about to come
+  };
+  // Of a request that opens `sequence_id` on `route`; its sequence was `previous_id` before.
+  GroupRole JoinGroup(uint64_t group, uint32_t group_size, const Route& route, uint64_t sequence_id,
+                      uint64_t previous_id);
+
   uint64_t NewSequenceId();
   uint64_t NewAttemptId() { return next_attempt_id_.fetch_add(1); }
 
@@ -48,6 +57,7 @@ class DispatchContext {
   struct Group {
     uint32_t members = 0;
     std::optional<Route> route;
+    std::optional<ForkSource> leader;
   };
 
   std::atomic<uint64_t> next_attempt_id_{1};

@@ -32,7 +32,9 @@ DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, T
     : context_(std::move(context)),
       request_(std::move(request)),
       observer_(observer),
-      prefix_hashes_(PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids)) {}
+      prefix_hashes_(PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids)) {
+  if (request_.fork) journal_.Begin(request_.fork->token_ids);
+}
 
 void DispatchedRequest::Begin() {
   deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
@@ -76,6 +78,11 @@ void DispatchedRequest::StartAttempt() {
   RouteNeed need{.prompt_tokens = prompt_tokens};
   need.prefix_cache = context_->prefix_routes.Find(prefix_hashes_);
   bool attach = false;
+  if (request_.fork && !fork_tried_) {
+    need.prefer_inference = request_.fork->source.inference;
+    need.prefer_cache = request_.fork->source.cache;
+    if (!journal_.ids().empty()) need.work = Work::kDecode;
+  }
   if (route_) {
     need.avoid_inference = KeyOf(route_->inference);
     const RankKey cache = KeyOf(route_->cache);
@@ -95,26 +102,32 @@ void DispatchedRequest::StartAttempt() {
 
   attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
   hand_over_pending_ = false;
+  route_ = *route;
+  DispatchContext::GroupRole role;
   if (!attach) {
     ReleaseHolder();
-    sequence_id_ = context_->NewSequenceId();
+    role = RoleOf(std::exchange(sequence_id_, context_->NewSequenceId()));
     prompt_stored_ = false;
   }
   sequence_lost_ = false;
-  route_ = *route;
   context_->prefix_routes.Remember(prefix_hashes_, KeyOf(route_->cache));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
-  queued_prompt_tokens_ = need.work == Work::kPrefill ? prompt_tokens : 0;
+  queued_prompt_tokens_ = need.work == Work::kPrefill && role.fork_of == 0 ? prompt_tokens : 0;
   context_->clients->Assign(*route_, queued_prompt_tokens_);
+  {
+    std::lock_guard lock(place_mutex_);
+    place_ = {.sequence_id = sequence_id_, .inference = KeyOf(route_->inference), .cache = KeyOf(route_->cache)};
+  }
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
-  const absl::Status submitted = client_->Submit(
-      MakeSubmit(attach), [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
-        const auto self = weak.lock();
-        if (!self) return;
-        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
-      });
+  const absl::Status submitted =
+      client_->Submit(MakeSubmit(attach, role),
+                      [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
+                        const auto self = weak.lock();
+                        if (!self) return;
+                        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
+                      });
   if (!submitted.ok()) return OnAttemptLost(submitted, false);
   submitted_ = true;
   if (attempt_is_failover_) {
@@ -122,7 +135,21 @@ void DispatchedRequest::StartAttempt() {
   }
 }
 
-v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach) const {
+std::optional<ForkSource> DispatchedRequest::fork_source() const {
+  std::lock_guard lock(place_mutex_);
+  return place_;
+}
+
+DispatchContext::GroupRole DispatchedRequest::RoleOf(uint64_t previous_id) {
+  if (!request_.fork) {
+    return context_->JoinGroup(request_.group, request_.group_size, *route_, sequence_id_, previous_id);
+  }
+  const ForkSource& source = request_.fork->source;
+  const bool is_near = source.inference == KeyOf(route_->inference) && source.cache == KeyOf(route_->cache);
+  return {.fork_of = std::exchange(fork_tried_, true) || !is_near ? 0 : source.sequence_id};
+}
+
+v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const {
   v1::DispatchRequest::Submit submit;
   submit.set_request_id(attempt_id_);
   submit.set_sequence_id(sequence_id_);
@@ -131,12 +158,17 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach) const {
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
   submit.set_tenant(request_.tenant);
+  submit.set_tenant_weight(context_->options.weights.Of(request_.tenant));
+  submit.set_priority(request_.priority);
   *submit.mutable_sampling() = request_.sampling;
   *submit.mutable_stopping() = request_.stopping;
   *submit.mutable_selection() = ToProto(request_.selection);
   if (request_.top_logprobs) submit.set_top_logprobs(*request_.top_logprobs);
   submit.set_deadline_unix_nanos(UnixNanos(request_.deadline));
   submit.set_hand_over(route_->hand_over);
+  submit.set_fork_sequence_id(role.fork_of);
+  submit.set_fork_at_current_token(request_.fork.has_value());
+  submit.set_followers(role.followers);
   return submit;
 }
 

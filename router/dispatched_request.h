@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "router/dispatch_context.h"
@@ -28,13 +29,16 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   // Any thread.
   void PostMembershipChange();
   void PostFailure(absl::Status status);
+  std::optional<ForkSource> fork_source() const;
 
  private:
   enum class Phase { kNew, kAttempt, kWaiting, kEnded };
 
   void SetPhase(Phase phase);
   void StartAttempt();
-  v1::DispatchRequest::Submit MakeSubmit(bool attach) const;
+  // With the sequence that the new one forks, where there is one.
+  v1::DispatchRequest::Submit MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const;
+  DispatchContext::GroupRole RoleOf(uint64_t previous_id);
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
@@ -80,9 +84,13 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token
   uint32_t capacity_waits_ = 0;
   absl::Status wait_reason_;
+  bool fork_tried_ = false;  // of request_.fork
   TimerQueue::TimerId deadline_timer_ = 0;
   TimerQueue::TimerId rank_wait_timer_ = 0;
   TimerQueue::TimerId backoff_timer_ = 0;
+
+  mutable std::mutex place_mutex_;
+  std::optional<ForkSource> place_;  // guarded by place_mutex_
 };
 
 }  // namespace winnow

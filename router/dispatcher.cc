@@ -10,6 +10,7 @@ class DispatchedStream final : public TokenStream {
  public:
   explicit DispatchedStream(std::shared_ptr<DispatchedRequest> request) : request_(std::move(request)) {}
   ~DispatchedStream() override { request_->Abandon(); }
+  std::optional<ForkSource> fork_source() const override { return request_->fork_source(); }
 
  private:
   const std::shared_ptr<DispatchedRequest> request_;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "router/key_weights.h"
 #include "router/rank_clients.h"
 #include "router/registry.h"
 #include "router/timer_queue.h"
@@ -18,6 +19,7 @@ struct DispatcherOptions {
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
+  KeyWeights weights{};  // of tenants
   RankClient::Options client{};
   RankClients::ChannelFactory channels{};  // absent: NewChannel
 };

@@ -13,8 +13,28 @@ void GenerateCall::Begin(Generation* generation, GenerationInput input) {
   accepted.mutable_accepted()->set_request_id(input.request_id);
   accepted.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(input.prompt_token_ids.size()));
   accepted.mutable_accepted()->set_selection(SpecText(input.selection));
-  absl::StatusOr<std::unique_ptr<GenerationHandle>> handle = generation->Start(std::move(input), this);
+  Launch(std::move(accepted), generation->Start(std::move(input), this));
+}
 
+void GenerateCall::BeginFork(GenerateCall& source, const std::string& request_id, const ForkInput& input) {
+  const auto self = me_ = shared_from_this();
+  absl::StatusOr<GenerationFork> fork = source.Fork(input, this);
+  v1::GenerateResponse accepted;
+  accepted.mutable_accepted()->set_request_id(request_id);
+  if (!fork.ok()) return Launch(std::move(accepted), fork.status());
+  accepted.mutable_accepted()->set_prompt_tokens(fork->prompt_tokens);
+  accepted.mutable_accepted()->set_selection(SpecText(fork->selection));
+  accepted.mutable_accepted()->set_forked_tokens(fork->forked_tokens);
+  Launch(std::move(accepted), std::move(fork->handle));
+}
+
+absl::StatusOr<GenerationFork> GenerateCall::Fork(const ForkInput& input, GenerationObserver* observer) {
+  std::lock_guard lock(mutex_);
+  if (handle_ == nullptr) return absl::NotFoundError("source_request_id: the request is over");
+  return handle_->Fork(input, observer);
+}
+
+void GenerateCall::Launch(v1::GenerateResponse accepted, absl::StatusOr<std::unique_ptr<GenerationHandle>> handle) {
   std::unique_ptr<GenerationHandle> dropped;  // destroyed without the lock
   std::lock_guard lock(mutex_);
   held_ = false;

@@ -25,8 +25,10 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   GenerateCall(std::function<void(absl::StatusCode)> on_end, std::function<void()> on_gone)
       : on_end_(std::move(on_end)), on_gone_(std::move(on_gone)) {}
 
-  // Exactly one of the two, once.
+  // Exactly one of the three, once.
   void Begin(Generation* generation, GenerationInput input);
+  // Forks an output of the generation of `source`.
+  void BeginFork(GenerateCall& source, const std::string& request_id, const ForkInput& input);
   void Refuse(const absl::Status& status);
 
   // Ends the call with this status and cancels the generation. Any thread.
@@ -47,6 +49,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
     size_t bytes = 0;
   };
 
+  absl::StatusOr<GenerationFork> Fork(const ForkInput& input, GenerationObserver* observer);
+  void Launch(v1::GenerateResponse accepted, absl::StatusOr<std::unique_ptr<GenerationHandle>> handle);
   void Enqueue(v1::GenerateResponse message);  // mutex_ held
   void Advance();                              // mutex_ held: writes or finishes, if that is due
   void EndWith(const absl::Status& status);    // mutex_ held: drops what is queued

@@ -55,6 +55,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   input.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());
   input.ignore_eos = request.ignore_eos();
   input.top_logprobs = Optional(request.has_top_logprobs(), request.top_logprobs());
+  input.priority = request.priority();
   WINNOW_ASSIGN_OR_RETURN(input.selection, SelectionOf(request.selection(), model));
   WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),

@@ -19,13 +19,14 @@ struct GenerationInput {
   std::vector<uint32_t> prompt_token_ids;
   std::string tenant = {};  // whose cached prefixes it may share
   uint32_t n = 1;
-  v1::SamplingParams sampling;  // seed may be absent: one is drawn; sample_index is set per output
+  v1::SamplingParams sampling;  // seed may be absent: one is drawn; sample_index is the first output's
   uint32_t max_tokens = 0;      // already limited to what is left of the context
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
   std::optional<uint32_t> top_logprobs;
   SelectionSpec selection;
+  int32_t priority = 0;  // -100 to 100, higher goes first
   std::chrono::system_clock::time_point deadline;
 };
 
@@ -62,11 +63,33 @@ class GenerationObserver {
   virtual void OnFailed(const absl::Status& status) = 0;
 };
 
+// What a fork of one output changes.
+struct ForkInput {
+  uint32_t output_index = 0;
+  std::string tenant = {};               // must be the source's
+  std::optional<uint32_t> sample_index;  // absent: one that no output and no fork of the generation has had
+  std::optional<uint32_t> max_tokens;    // counted from the source's first token; at most the source's
+  std::chrono::system_clock::time_point deadline;
+};
+
+class GenerationHandle;
+struct GenerationFork {
+  std::unique_ptr<GenerationHandle> handle;
+  uint32_t prompt_tokens = 0;
+  uint32_t forked_tokens = 0;  // of the source, with which the output begins; they are not told again
+  SelectionSpec selection;
+};
+
 // A generation under way. Destroying it cancels what is left and returns once no callback is running (or from inside
 // one).
 class GenerationHandle {
  public:
   virtual ~GenerationHandle() = default;
+  // A new generation with one output, which goes on from where an output of this one is; independent of this one from
+  // then on. Any thread. NOT_FOUND when the output is over.
+  virtual absl::StatusOr<GenerationFork> Fork(const ForkInput& /*input*/, GenerationObserver* /*observer*/) {
+    return absl::UnimplementedError("this generation cannot be forked");
+  }
 };
 
 class Generation {

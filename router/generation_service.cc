@@ -46,6 +46,12 @@ struct GenerationService::Calls {
     ended_order.pop_front();
   }
 
+  std::shared_ptr<GenerateCall> Find(const std::string& id) {
+    std::lock_guard lock(mutex);
+    const auto it = active.find(id);
+    return it == active.end() ? nullptr : it->second.lock();
+  }
+
   absl::Status Abort(const std::string& id) {
     std::shared_ptr<GenerateCall> call;
     {
@@ -70,40 +76,66 @@ absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateReque
                                                          grpc::CallbackServerContext* context) const {
   WINNOW_ASSIGN_OR_RETURN(const ServedModel model, options_.model());
   WINNOW_ASSIGN_OR_RETURN(GenerationInput input, ParseGenerateRequest(request, model, *codec_));
-  const auto& metadata = context->client_metadata();
-  if (const auto credentials = metadata.find("authorization"); credentials != metadata.end()) {
-    input.tenant = TenantOf({credentials->second.data(), credentials->second.size()});
-  }
+  input.tenant = TenantOfCall(*context);
   if (input.request_id.empty()) input.request_id = NewRequestId();
-  const auto now = SystemClock::now();
-  const bool has_deadline = context->deadline() != SystemClock::time_point::max();
-  input.deadline =
-      has_deadline ? std::min(context->deadline(), now + options_.max_timeout) : now + options_.default_timeout;
+  input.deadline = DeadlineOf(*context);
   return input;
+}
+
+std::string GenerationService::TenantOfCall(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto credentials = metadata.find("authorization");
+  if (credentials == metadata.end()) return {};
+  return TenantOf({credentials->second.data(), credentials->second.size()});
+}
+
+SystemClock::time_point GenerationService::DeadlineOf(const grpc::CallbackServerContext& context) const {
+  const auto now = SystemClock::now();
+  const bool has_deadline = context.deadline() != SystemClock::time_point::max();
+  return has_deadline ? std::min(context.deadline(), now + options_.max_timeout) : now + options_.default_timeout;
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(grpc::CallbackServerContext* context,
                                                                             const v1::GenerateRequest* request) {
   absl::StatusOr<GenerationInput> input = Parse(*request, context);
+  if (!input.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(input.status()); });
+  const std::string id = input->request_id;
+  return NewCall(id, [&](GenerateCall& call) { call.Begin(generation_, *std::move(input)); });
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Fork(grpc::CallbackServerContext* context,
+                                                                        const v1::ForkRequest* request) {
+  const std::shared_ptr<GenerateCall> source = calls_->Find(request->source_request_id());
+  absl::Status status = CheckRequestId(request->request_id());
+  if (status.ok() && source == nullptr) {
+    status = absl::NotFoundError(
+        absl::StrCat("source_request_id: no request has the id \"", request->source_request_id(), "\""));
+  }
+  if (!status.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(status); });
+  ForkInput input;
+  input.output_index = request->output_index();
+  input.tenant = TenantOfCall(*context);
+  input.deadline = DeadlineOf(*context);
+  if (request->has_sample_index()) input.sample_index = request->sample_index();
+  if (request->has_max_tokens()) input.max_tokens = request->max_tokens();
+  const std::string id = request->request_id().empty() ? NewRequestId() : request->request_id();
+  return NewCall(id, [&](GenerateCall& call) { call.BeginFork(*source, id, input); });
+}
+
+GenerateCall* GenerationService::NewCall(const std::string& id, const Launch& launch) {
   const auto on_end = [this](absl::StatusCode code) {
     if (options_.on_end) options_.on_end(code);
   };
-  if (!input.ok()) {
-    const auto call = std::make_shared<GenerateCall>(on_end, [] {});
-    GenerateCall* raw = call.get();
-    raw->Refuse(input.status());
-    return raw;
-  }
-  const std::string id = input->request_id;
-  auto registered = std::make_shared<bool>(true);
+  auto registered = std::make_shared<bool>(!id.empty());
   const auto call = std::make_shared<GenerateCall>(on_end, [calls = calls_, id, registered] {
     if (*registered) calls->Remove(id);
   });
-  if (const absl::Status status = calls_->Add(id, call); !status.ok()) {
+  const absl::Status status = id.empty() ? absl::OkStatus() : calls_->Add(id, call);
+  if (status.ok()) {
+    launch(*call);
+  } else {
     *registered = false;
     call->Refuse(status);
-  } else {
-    call->Begin(generation_, *std::move(input));
   }
   return call.get();
 }

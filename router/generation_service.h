@@ -33,12 +33,19 @@ class GenerationService final : public v1::GenerationService::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Fork(grpc::CallbackServerContext* context,
+                                                       const v1::ForkRequest* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
                                   v1::AbortResponse* response) override;
 
  private:
   struct Calls;
 
+  using Launch = std::function<void(GenerateCall& call)>;
+  // A call that is known by `id` while it lives; `launch` begins it.
+  GenerateCall* NewCall(const std::string& id, const Launch& launch);
+  static std::string TenantOfCall(const grpc::CallbackServerContext& context);
+  std::chrono::system_clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<GenerationInput> Parse(const v1::GenerateRequest& request, grpc::CallbackServerContext* context) const;
 
   const Options options_;

@@ -22,6 +22,11 @@ absl::Status CheckTokenId(std::string_view field, uint32_t id, const ServedModel
 
 }  // namespace
 
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.size() <= RequestLimits::kRequestIdBytes) return absl::OkStatus();
+  return FieldError("request_id", absl::StrCat("is longer than ", RequestLimits::kRequestIdBytes, " bytes"));
+}
+
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model) {
   if (!name || *name == model.id) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("model: \"", *name, "\" does not exist; this server has \"", model.id, "\""));
@@ -71,13 +76,12 @@ absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size
 }
 
 absl::Status CheckGenerationInput(const GenerationInput& input, const ServedModel& model) {
-  if (input.request_id.size() > RequestLimits::kRequestIdBytes) {
-    return FieldError("request_id", absl::StrCat("is longer than ", RequestLimits::kRequestIdBytes, " bytes"));
-  }
+  WINNOW_RETURN_IF_ERROR(CheckRequestId(input.request_id));
   WINNOW_RETURN_IF_ERROR(LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), model).status());
   for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
   WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));
+  WINNOW_RETURN_IF_ERROR(CheckRange("priority", input.priority, -RequestLimits::kPriority, RequestLimits::kPriority));
   if (input.stop.size() > RequestLimits::kStopStrings) {
     return FieldError("stop",
                       absl::StrCat("has ", input.stop.size(), " strings, at most ", RequestLimits::kStopStrings));

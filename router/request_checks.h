@@ -22,8 +22,10 @@ struct RequestLimits {
   static constexpr size_t kStopTokenIds = 64;
   static constexpr size_t kLogitBiases = 4096;
   static constexpr size_t kRequestIdBytes = 128;
+  static constexpr int64_t kPriority = 100;  // and down to its negative
 };
 
+absl::Status CheckRequestId(const std::string& id);
 // An absent model is the one that is served.
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model);
 absl::Status CheckSampling(const v1::SamplingParams& sampling, const ServedModel& model);

@@ -36,7 +36,7 @@ std::string DirectoryName(const std::string& directory) {
 
 // In the order of construction; destroyed in reverse, users before what they use.
 struct Router::Parts {
-  Parts(RouterOptions o, ServedModel configured_model, TextGenerationOptions generation_options,
+  Parts(RouterOptions o, ServedModel configured_model, TextGenerationOptions generation_options, KeyWeights weights,
         std::unique_ptr<ModelText> t, MetricsRegistry* m)
       : options(std::move(o)),
         configured(std::move(configured_model)),
@@ -44,7 +44,8 @@ struct Router::Parts {
         metrics(m),
         request_metrics(*m),
         registry({.cluster = options.identity.cluster()}),
-        dispatcher({.identity = options.identity, .max_queue = options.max_queue}, &registry, &timers),
+        dispatcher({.identity = options.identity, .max_queue = options.max_queue, .weights = std::move(weights)},
+                   &registry, &timers),
         generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
         membership_service(&registry),
         generation_service({.default_timeout = options.request_timeout,
@@ -157,8 +158,12 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
     model.has_head_profile = true;
     generation.head_profile = std::make_shared<const HeadProfile>(std::move(profile));
   }
-  return std::unique_ptr<Router>(new Router(
-      std::make_unique<Parts>(std::move(options), std::move(model), std::move(generation), std::move(text), metrics)));
+  KeyWeights weights;
+  if (!options.key_weights.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(weights, KeyWeights::Load(options.key_weights));
+  }
+  return std::unique_ptr<Router>(new Router(std::make_unique<Parts>(
+      std::move(options), std::move(model), std::move(generation), std::move(weights), std::move(text), metrics)));
 }
 
 Router::Router(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

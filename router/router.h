@@ -19,6 +19,7 @@ struct RouterOptions {
   v1::Identity identity;     // of this process
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none
+  std::string key_weights;   // file of KeyWeights; empty: all are served alike
   HttpServerOptions http;
   uint32_t max_queue = 1024;  // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none

@@ -1,5 +1,7 @@
 #include "router/text_generation.h"
 
+#include <algorithm>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <utility>
@@ -15,34 +17,84 @@ namespace {
 // the strand's queue.
 class RunningGeneration : public std::enable_shared_from_this<RunningGeneration> {
  public:
-  RunningGeneration(GenerationObserver* observer, RequestMetrics* metrics, uint32_t prompt_tokens)
-      : observer_(observer), metrics_(metrics) {
-    usage_.prompt_tokens = prompt_tokens;
+  // What a generation and its forks use; all must outlive them.
+  struct Tools {
+    TokenGenerator* generator;
+    TimerQueue* timers;
+    RequestMetrics* metrics;  // may be null
+    std::function<OutputText()> new_text;
+  };
+
+  RunningGeneration(GenerationObserver* observer, Tools tools, TokenRequest request)
+      : observer_(observer), tools_(std::move(tools)), request_(std::move(request)) {
+    usage_.prompt_tokens = static_cast<uint32_t>(request_.prompt_token_ids.size());
   }
 
-  // On an error no callback has run.
-  absl::Status Start(TokenGenerator& generator, TimerQueue& timers, TokenRequest request, uint32_t n,
-                     const std::function<OutputText()>& new_text) {
+  // Outputs have the sample indices from `first_sample` on. On an error no callback has run.
+  absl::Status Start(uint32_t n, uint32_t first_sample) {
     const auto arrival = RequestTimer::Clock::now();
     outputs_.reserve(n);
-    for (uint32_t i = 0; i < n; ++i) outputs_.push_back(std::make_unique<Output>(this, i, new_text()));
+    for (uint32_t i = 0; i < n; ++i) {
+      outputs_.push_back(std::make_unique<Output>(this, i, tools_.new_text()));
+      if (request_.fork) outputs_.back()->Begin(request_.fork->token_ids);
+    }
     open_outputs_ = n;
+    next_sample_ = first_sample + n;
     for (const auto& output : outputs_) {
-      request.sampling.set_sample_index(output->index);
-      absl::StatusOr<std::unique_ptr<TokenStream>> stream = generator.Start(request, output.get());
+      TokenRequest request = request_;
+      request.sampling.set_sample_index(first_sample + output->index);
+      absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
       if (!stream.ok()) {
         Cancel();
         return stream.status();
       }
+      std::lock_guard lock(progress_mutex_);
       output->stream = *std::move(stream);
     }
-    if (metrics_) {
-      for (const auto& output : outputs_) output->timer.emplace(metrics_, arrival);
+    if (tools_.metrics) {
+      for (const auto& output : outputs_) output->timer.emplace(tools_.metrics, arrival);
     }
     if (strand_.Resume()) {
-      timers.After({}, [self = shared_from_this()] { self->strand_.Drain(); });
+      tools_.timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
     }
     return absl::OkStatus();
+  }
+
+  // Any thread; see GenerationHandle.
+  absl::StatusOr<std::pair<std::shared_ptr<RunningGeneration>, TokenRequest>> Fork(const ForkInput& input,
+                                                                                   GenerationObserver* observer) {
+    if (input.output_index >= outputs_.size()) {
+      return absl::NotFoundError(
+          absl::StrCat("output_index: ", input.output_index, ", but there are ", outputs_.size(), " outputs"));
+    }
+    if (input.tenant != request_.tenant)
+      return absl::NotFoundError("source_request_id: no such request of this tenant");
+    TokenRequest request = request_;
+    uint32_t sample = 0;
+    {
+      std::lock_guard lock(progress_mutex_);
+      const Output& output = *outputs_[input.output_index];
+      if (output.stream == nullptr) {
+        return absl::NotFoundError(absl::StrCat("output_index: output ", input.output_index, " is over"));
+      }
+      request.fork = TokenFork{.source = output.stream->fork_source().value_or(ForkSource()), .token_ids = output.ids};
+      const size_t known = output.ids.size();
+      const uint32_t most = request.stopping.max_tokens();
+      const uint32_t max_tokens = input.max_tokens.value_or(most);
+      if (max_tokens <= known || max_tokens > most) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("max_tokens: ", max_tokens, "; the source has ", known, " tokens and may have ", most));
+      }
+      request.stopping.set_max_tokens(max_tokens);
+      sample = input.sample_index.value_or(next_sample_);
+      next_sample_ = std::max(next_sample_, sample + 1);
+    }
+    request.deadline = input.deadline;
+    request.group = 0;
+    request.group_size = 1;
+    auto fork = std::make_shared<RunningGeneration>(observer, tools_, request);
+    WINNOW_RETURN_IF_ERROR(fork->Start(1, sample));
+    return std::make_pair(std::move(fork), std::move(request));
   }
 
   // No callback runs after it returns, except the one it is called from.
@@ -75,12 +127,23 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       owner->strand_.Post([self = owner->shared_from_this(), this, f = std::move(function)] { f(*self, *this); });
     }
 
+    // What its text would have shown of these has been shown elsewhere.
+    void Begin(const std::vector<uint32_t>& token_ids) {
+      ids = token_ids;
+      tokens = static_cast<uint32_t>(ids.size());
+      std::vector<v1::Token> begun(ids.size());
+      for (size_t i = 0; i < ids.size(); ++i) begun[i].set_id(ids[i]);
+      text.Push(begun);
+    }
+
     RunningGeneration* const owner;  // owns this
     const uint32_t index;
     OutputText text;
     std::optional<RequestTimer> timer;
     uint32_t tokens = 0;
     bool closed = false;
+    // Guarded by progress_mutex_.
+    std::vector<uint32_t> ids;  // so far
     std::unique_ptr<TokenStream> stream;
   };
 
@@ -93,6 +156,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     TextDelta delta{
         .output_index = output.index, .first_index = first_index, .tokens = {}, .text = std::move(piece.text)};
     delta.tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(piece.tokens));
+    {
+      std::lock_guard lock(progress_mutex_);
+      for (const v1::Token& token : delta.tokens) output.ids.push_back(token.id());
+    }
     if (piece.stop_match) CloseOutput(output, FinishedReason::kStop);
     observer_->OnDelta(delta);
     if (piece.stop_match) ReportEnd(output, v1::FINISH_REASON_STOP, std::move(piece.stop_match), {});
@@ -127,11 +194,14 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 
   void CloseOutput(Output& output, FinishedReason reason) {
     if (!std::exchange(output.closed, true) && output.timer) output.timer->OnEnd(reason);
-    output.stream.reset();
+    std::unique_ptr<TokenStream> stream;  // destroyed without the lock
+    std::lock_guard lock(progress_mutex_);
+    stream = std::move(output.stream);
   }
 
   GenerationObserver* const observer_;
-  RequestMetrics* const metrics_;
+  const Tools tools_;
+  const TokenRequest request_;  // of an output, but for its sample index
   Strand strand_{Strand::Start::kHeld};
 
   // Touched on the strand, by Start before it is released, and by Cancel after it is closed.
@@ -139,12 +209,24 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   std::vector<std::unique_ptr<Output>> outputs_;
   uint32_t open_outputs_ = 0;
   GenerationUsage usage_;
+
+  std::mutex progress_mutex_;  // what forks begin with
+  uint32_t next_sample_ = 0;   // guarded by progress_mutex_, after Start
 };
 
 class Handle final : public GenerationHandle {
  public:
   explicit Handle(std::shared_ptr<RunningGeneration> generation) : generation_(std::move(generation)) {}
   ~Handle() override { generation_->Cancel(); }
+
+  absl::StatusOr<GenerationFork> Fork(const ForkInput& input, GenerationObserver* observer) override {
+    WINNOW_ASSIGN_OR_RETURN(auto started, generation_->Fork(input, observer));
+    const TokenRequest& request = started.second;
+    return GenerationFork{.handle = std::make_unique<Handle>(std::move(started.first)),
+                          .prompt_tokens = static_cast<uint32_t>(request.prompt_token_ids.size()),
+                          .forked_tokens = static_cast<uint32_t>(request.fork->token_ids.size()),
+                          .selection = request.selection};
+  }
 
  private:
   const std::shared_ptr<RunningGeneration> generation_;
@@ -167,6 +249,7 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   std::set<uint32_t> silent(input.stop_token_ids.begin(), input.stop_token_ids.end());
   if (!input.ignore_eos) silent.insert(options_.eos_token_ids.begin(), options_.eos_token_ids.end());
 
+  const uint32_t first_sample = input.sampling.sample_index();
   TokenRequest request{.prompt_token_ids = std::move(input.prompt_token_ids),
                        .tenant = std::move(input.tenant),
                        .sampling = std::move(input.sampling),
@@ -174,7 +257,9 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .selection = std::move(input.selection),
                        .top_logprobs = input.top_logprobs,
                        .deadline = input.deadline,
-                       .group = input.n > 1 ? next_group_.fetch_add(1) : 0};
+                       .group = input.n > 1 ? next_group_.fetch_add(1) : 0,
+                       .group_size = input.n,
+                       .priority = input.priority};
   if (options_.head_profile != nullptr) {
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }
@@ -183,10 +268,13 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   request.stopping.set_ignore_eos(input.ignore_eos);
   request.stopping.mutable_stop_token_ids()->Assign(input.stop_token_ids.begin(), input.stop_token_ids.end());
 
-  auto generation = std::make_shared<RunningGeneration>(observer, options_.metrics, prompt_tokens);
-  const absl::Status status = generation->Start(*generator_, *timers_, std::move(request), input.n, [&] {
-    return OutputText(decoders_->NewDecoder(), input.stop, silent);
-  });
+  RunningGeneration::Tools tools{
+      .generator = generator_, .timers = timers_, .metrics = options_.metrics, .new_text = {}};
+  tools.new_text = [decoders = decoders_, stop = std::move(input.stop), silent = std::move(silent)] {
+    return OutputText(decoders->NewDecoder(), stop, silent);
+  };
+  auto generation = std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request));
+  const absl::Status status = generation->Start(input.n, first_sample);
   if (options_.metrics) {
     if (status.ok()) {
       options_.metrics->prompt_tokens.Increment(prompt_tokens);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -18,6 +19,8 @@ class TokenJournal {
     uint32_t mismatched = 0;        // of these, the ones whose id differs from the one delivered
   };
 
+  // Of a request that begins with tokens of another.
+  void Begin(std::vector<uint32_t> ids) { ids_ = std::move(ids); }
   // Takes the tokens of an attempt. DATA_LOSS when there is a gap between what is known and their first index.
   absl::StatusOr<Accepted> Accept(const v1::DispatchResponse::TokenDelta& delta);
 

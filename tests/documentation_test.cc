@@ -95,5 +95,18 @@ TEST(Documentation, OperationsDescribesEveryMetric) {
   }
 }
 
+TEST(Documentation, TheDashboardShowsMetricsThatThereAre) {
+  const std::string document = ReadSource("docs/operations.md"), dashboard = ReadSource("deploy/grafana/winnow.json");
+  const std::regex metric(R"re((winnow_[a-z0-9_]+))re"), part(R"re(_(bucket|sum|count)$)re");
+  std::set<std::string> shown;
+  for (std::sregex_iterator match(dashboard.begin(), dashboard.end(), metric), end; match != end; ++match) {
+    shown.insert(std::regex_replace((*match)[1].str(), part, ""));
+  }
+  EXPECT_GT(shown.size(), 20u);
+  for (const std::string& name : shown) {
+    EXPECT_TRUE(std::regex_search(document, std::regex("`" + name + "[`{]"))) << name;
+  }
+}
+
 }  // namespace
 }  // namespace winnow

@@ -105,10 +105,15 @@ void BenchOne(GpuContext& gpu, const BenchPool& pool, const BenchCase& bench, in
     if (set == 0) scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(p));
     p.scratch = scratch;
   }
-  const double us =
-      gpu.MedianUs(sets, std::max(4, std::min(64, static_cast<int>(4e9 / bytes))),
-                   [&](cuda::Stream stream, int set) { gpu.table.attention->decode_attention(stream, params[set]); });
-  gpu.report.Time("decode attention " + bench.name, us, bytes / gpu.read_bytes_per_us, bench.goal_us);
+  // Launches in a row write nothing that the next one reads.
+  for (const bool settled : {false, true}) {
+    for (DecodeAttentionParams& p : params) p.settled = settled;
+    const double us =
+        gpu.MedianUs(sets, std::max(4, std::min(64, static_cast<int>(4e9 / bytes))),
+                     [&](cuda::Stream stream, int set) { gpu.table.attention->decode_attention(stream, params[set]); });
+    gpu.report.Time("decode attention " + bench.name + (settled ? ", settled" : ""), us, bytes / gpu.read_bytes_per_us,
+                    bench.goal_us);
+  }
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ using cuda::AttentionList;
 using cuda::DecodeAttentionParams;
 
 constexpr Dtype kKvDtypes[] = {Dtype::kBf16, Dtype::kF8, Dtype::kI8, Dtype::kI4};
-constexpr int kHeadDims[] = {64, 96, 128, 256};
 constexpr uint32_t kPageSlots = kSlotPageTokens;
 
 float FromF8(uint8_t bits) {
@@ -241,11 +240,12 @@ bool SameBits(const float* a, const float* b, size_t count) {
 void CheckAgainstReference(GpuContext& gpu) {
   constexpr int kRows = 8, kKvHeads = 2;
   for (const Dtype dtype : kKvDtypes) {
-    for (const int head_dim : kHeadDims) {
+    for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256}, 2)) {
       const Pool pool = MakePool(gpu, head_dim, dtype, 64 * kPageSlots);
-      for (int group = 1; group <= 8; ++group) {
+      for (const int group : gpu.Cases<int>({1, 2, 3, 4, 5, 6, 7, 8})) {
         Lists lists;
-        for (const uint32_t selected : {0u, 1u, 15u, 48u, 64u, 333u, 1200u, 2048u}) {
+        for (const uint32_t largest : {0u, 1u, 15u, 48u, 64u, 333u, 1200u, 2048u}) {
+          const uint32_t selected = gpu.Size(largest, largest / 4);
           lists.Add(gpu.random, selected == 0 ? 0 : 4, selected, selected == 0 ? 0 : selected % 3 * 40, 64);
           lists.Add(gpu.random, 0, 0, gpu.random() % 200 + (selected == 2048 ? 4000 : 0), 64);
         }
@@ -266,19 +266,20 @@ void CheckAgainstReference(GpuContext& gpu) {
 
 // A row's bits do not depend on the batch it is in, on max_count, nor on how much a thread block takes.
 void CheckInvariance(GpuContext& gpu) {
-  constexpr int kRows = 64, kKvHeads = 2, kGroup = 5, kHeadDim = 128;
+  constexpr int kKvHeads = 2, kGroup = 5, kHeadDim = 128;
+  const int num_rows = gpu.Size(64, 3);
   for (const Dtype dtype : kKvDtypes) {
     const Pool pool = MakePool(gpu, kHeadDim, dtype, 64 * kPageSlots);
     Lists lists;
-    for (int i = 0; i < kRows * kKvHeads; ++i) {
+    for (int i = 0; i < num_rows * kKvHeads; ++i) {
       lists.Add(gpu.random, i % 5, gpu.random() % (i % 7 == 0 ? 9000 : 2100), gpu.random() % 300, 64);
     }
-    const std::vector<float> q = RandomQueries(gpu.random, size_t{kRows} * kKvHeads * kGroup * kHeadDim);
-    const DecodeAttentionParams params = Params(gpu, pool, lists, kRows, kKvHeads, kGroup, q);
+    const std::vector<float> q = RandomQueries(gpu.random, size_t(num_rows) * kKvHeads * kGroup * kHeadDim);
+    const DecodeAttentionParams params = Params(gpu, pool, lists, num_rows, kKvHeads, kGroup, q);
     const Answer all = Run(gpu, params);
     int wrong = 0;
     for (int level = 0; level <= 3; ++level) {
-      for (const uint32_t more : {0u, 1000u, 100000u}) {
+      for (const uint32_t more : gpu.Cases<uint32_t>({0, 1000, 100000})) {
         DecodeAttentionParams other = params;
         other.unit_level = level;
         other.max_count += more;
@@ -290,10 +291,10 @@ void CheckInvariance(GpuContext& gpu) {
     gpu.report.Check(std::string("bits with other units and max_count, ") + DtypeName(dtype), wrong, 0);
     wrong = 0;
     constexpr size_t kRowFloats = size_t{kKvHeads} * kGroup * kHeadDim;
-    for (const int batch : {1, 2, 3, 7, 16, 33, 63}) {
-      for (int first = 0; first < kRows; first += batch) {
+    for (const int batch : gpu.Cases<int>({1, 2, 3, 7, 16, 33, 63})) {
+      for (int first = 0; first < num_rows; first += batch) {
         DecodeAttentionParams part = params;
-        part.num_rows = std::min(batch, kRows - first);
+        part.num_rows = std::min(batch, num_rows - first);
         part.q += first * kRowFloats;
         part.lists += first * kKvHeads;
         const Answer answer = Run(gpu, part);
@@ -305,9 +306,66 @@ void CheckInvariance(GpuContext& gpu) {
   }
 }
 
+// The last row of each list is written by the kernel before, which still runs when settled rows are read: in a graph of
+// both, whose rows change between replays, and bit for bit as without the promise.
+void CheckSettled(GpuContext& gpu) {
+  constexpr int kRows = 16, kKvHeads = 2, kGroup = 5, kHeadDim = 128, kLists = kRows * kKvHeads;
+  constexpr size_t kRowElements = 2 * kHeadDim;
+  const uint32_t list_pages = gpu.Size(40, 3);
+  Pool pool = MakePool(gpu, kHeadDim, Dtype::kBf16, kLists * list_pages * kPageSlots);
+  Lists lists;
+  std::vector<uint32_t> last_slots;
+  for (uint32_t i = 0; i < kLists; ++i) {
+    AttentionList list = {};
+    list.first_page = lists.pages.size();
+    list.recent_count = 1 + gpu.random() % (list_pages * kPageSlots);
+    list.ring_tokens = list_pages * kPageSlots;
+    list.num_pages = list_pages;
+    for (uint32_t page = 0; page < list_pages; ++page) lists.pages.push_back(i * list_pages + page);
+    last_slots.push_back(i * list_pages * kPageSlots + list.recent_count - 1);
+    lists.lists.push_back(list);
+    lists.max_count = std::max(lists.max_count, list.count());
+  }
+  lists.selected.push_back(0);
+  const std::vector<float> q = RandomQueries(gpu.random, size_t{kRows} * kKvHeads * kGroup * kHeadDim);
+  DecodeAttentionParams params = Params(gpu, pool, lists, kRows, kKvHeads, kGroup, q);
+  float* const out = gpu.New<float>(q.size());
+  params.out = out;
+  params.unit_level = 0;  // that needs most
+  params.scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(params));
+  uint16_t* const last_rows = gpu.New<uint16_t>(kLists * kRowElements);
+  const cuda::ScatterRowsParams scatter = {.rows = last_rows,
+                                           .slots = gpu.Upload(last_slots),
+                                           .num_rows = kLists,
+                                           .row_bytes = kRowElements * sizeof(uint16_t),
+                                           .slot_pool = const_cast<void*>(pool.rows)};
+  int wrong = 0;
+  for (int level = -1; level <= 3; ++level) {
+    params.unit_level = level;
+    params.settled = true;
+    const auto graph = gpu.device.Capture(gpu.stream, [&](cuda::Stream stream) {
+      gpu.table.step->scatter_rows(stream, scatter);
+      gpu.table.attention->decode_attention(stream, params);
+    });
+    if (!graph.ok()) return gpu.report.Fail("capture", std::string(graph.status().message()));
+    params.settled = false;
+    for (int replay = 0; replay < 3; ++replay) {
+      const std::vector<uint16_t> rows = RandomBf16(gpu.random, kLists * kRowElements, 2);
+      gpu.device.CopyAsync(last_rows, rows.data(), rows.size() * sizeof(uint16_t), gpu.stream);
+      (*graph)->Launch(gpu.stream);
+      const std::vector<float> early = gpu.Download(out, q.size());
+      gpu.table.attention->decode_attention(gpu.stream, params);
+      wrong += !SameBits(early.data(), gpu.Download(out, q.size()).data(), q.size());
+    }
+  }
+  gpu.report.Check("bits with settled rows", wrong, 0);
+  gpu.FreeAll();
+}
+
 void Check(GpuContext& gpu) {
   CheckAgainstReference(gpu);
   CheckInvariance(gpu);
+  CheckSettled(gpu);
 }
 
 }  // namespace

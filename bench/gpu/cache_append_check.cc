@@ -113,7 +113,7 @@ void CheckSteps(GpuContext& gpu, const Case& c) {
 }  // namespace
 
 void CheckAppend(GpuContext& gpu) {
-  for (const int head_dim : {64, 96, 128, 256}) {
+  for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256})) {
     for (const int page_tokens : {8, 16, 32}) CheckSteps(gpu, {head_dim, page_tokens, 1});
     CheckSteps(gpu, {head_dim, 16, 5});
     CheckSteps(gpu, {head_dim, 16, 48});

@@ -47,7 +47,7 @@ void CheckPlans(GpuContext& gpu, const Case& c) {
   double wrong_outputs = 0, wrong_residency = 0;
   uint32_t plan = c.first_plan;
   std::vector<std::vector<uint32_t>> selections(num_lists);
-  for (int step = 0; step < 40; ++step) {
+  for (int step = 0; step < gpu.Size(40, 3); ++step) {
     // Most plans follow each other closely; some come long after.
     plan += step % 13 == 7 ? 100000 : 1 + RandomBelow(gpu, 3);
     std::vector<uint32_t> host_selected(entries, 0xdeadbeef), host_counts;

@@ -152,7 +152,7 @@ void CheckPush(GpuContext& gpu, const Case& c, bool pinned) {
 void CheckMoves(GpuContext& gpu) {
   std::vector<uint32_t> many;
   for (int i = 0; i < 600; ++i) many.push_back(i % 7 == 0 ? 0 : RandomBelow(gpu, 20));
-  for (const size_t row_bytes : {64, 128, 192, 256, 384, 512, 1024}) {
+  for (const size_t row_bytes : gpu.Cases<size_t>({64, 128, 192, 256, 384, 512, 1024})) {
     const Case ragged{row_bytes, {0, 7, 1500, 0, 31, 1, 0}, 1503, 0};
     CheckGather(gpu, ragged);
     CheckPush(gpu, ragged, false);

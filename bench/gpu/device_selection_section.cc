@@ -175,6 +175,10 @@ void CheckPresets(GpuContext& gpu) {
   CheckStepped(gpu, "winnow", Case(Preset("winnow", 512), gpu.random()));
   CheckStepped(gpu, "exact-token", Case(Preset("exact-token"), gpu.random()));
   CheckStepped(gpu, "quest", Case(Preset("quest"), gpu.random()));
+  CheckStepped(gpu, "sparseserve", Case(Preset("sparseserve"), gpu.random()));
+  CacheGpu::Options dram = Case(Preset("sparseserve"), gpu.random());
+  dram.rows = RowTier::kPinnedHost;
+  CheckStepped(gpu, "sparseserve, rows in DRAM", dram);
   SelectionSpec spec = Preset("depth");
   spec.lookahead = 2;
   spec.scorer = Scorer::kTwoStage;
@@ -211,7 +215,7 @@ void CheckVariants(GpuContext& gpu) {
 
 void Check(GpuContext& gpu) {
   CheckPresets(gpu);
-  CheckVariants(gpu);
+  if (!gpu.few_small) CheckVariants(gpu);
   CheckSelectGraphs(gpu);
   CheckBatchSelector(gpu);
 }

@@ -1,7 +1,9 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <span>
@@ -27,6 +29,8 @@ class GpuContext {
   GpuReport& report;
   const cuda::Stream stream;
   std::mt19937_64 random;
+  // Under a sanitizer, which takes some hundred times as long: few cases of small sizes.
+  bool few_small = false;
   double read_bytes_per_us = 4.55e6;  // measured by MeasureRates
   double copy_bytes_per_us = 4.3e6;   // bytes read plus bytes written
 
@@ -60,6 +64,18 @@ class GpuContext {
     const absl::Status status = device.Synchronize(stream);
     if (!status.ok()) report.Fail("download", std::string(status.message()));
     return values;
+  }
+  // All of the cases, or `few` of them, drawn, where few_small.
+  template <typename T>
+  std::vector<T> Cases(const std::vector<T>& all, size_t few = 1) {
+    if (!few_small) return all;
+    std::vector<T> drawn;
+    std::sample(all.begin(), all.end(), std::back_inserter(drawn), few, random);
+    return drawn;
+  }
+  template <typename T>
+  T Size(T size, T small) const {
+    return few_small ? small : size;
   }
   // Frees everything New and Upload gave.
   void FreeAll() { memory_.clear(); }

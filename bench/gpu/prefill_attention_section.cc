@@ -148,7 +148,7 @@ void CheckShape(GpuContext& gpu, Kernel kernel, const Shape& shape, float key_de
   gpu.report.Check("unwritten, " + shape.Name(), static_cast<double>(std::count_if(got.begin(), got.end(), is_nan)), 0);
 
   // The same rows in other chunks: bit by bit.
-  for (int round = 0; round < 3 && shape.num_queries > 1; ++round) {
+  for (int round = 0; round < gpu.Size(3, 1) && shape.num_queries > 1; ++round) {
     const int from = begin + static_cast<int>(gpu.random() % shape.num_queries);
     const int to = from + 1 + static_cast<int>(gpu.random() % (end - from));
     const std::vector<uint16_t> part = Attend(gpu, kernel, shape, sequence, from, to);
@@ -159,18 +159,21 @@ void CheckShape(GpuContext& gpu, Kernel kernel, const Shape& shape, float key_de
 }
 
 void CheckKernel(GpuContext& gpu, Kernel kernel) {
-  for (const int head_dim : {64, 96, 128, 256}) {
-    for (const int group : {1, 5, 8}) {
+  for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256}, 2)) {
+    for (const int group : gpu.Cases<int>({1, 5, 8})) {
       CheckShape(gpu, kernel,
                  {.head_dim = head_dim,
                   .num_query_heads = 2 * group,
                   .num_kv_heads = 2,
                   .first_position = 0,
-                  .num_queries = 700});
+                  .num_queries = gpu.Size(700, 260)});
     }
-    CheckShape(
-        gpu, kernel,
-        {.head_dim = head_dim, .num_query_heads = 6, .num_kv_heads = 2, .first_position = 1931, .num_queries = 333});
+    CheckShape(gpu, kernel,
+               {.head_dim = head_dim,
+                .num_query_heads = 6,
+                .num_kv_heads = 2,
+                .first_position = gpu.Size(1931, 331),
+                .num_queries = gpu.Size(333, 140)});
     CheckShape(gpu, kernel,
                {.head_dim = head_dim, .num_query_heads = 4, .num_kv_heads = 4, .first_position = 77, .num_queries = 1});
     CheckShape(gpu, kernel,
@@ -178,18 +181,19 @@ void CheckKernel(GpuContext& gpu, Kernel kernel) {
                 .num_query_heads = 6,
                 .num_kv_heads = 3,
                 .first_position = 200,
-                .num_queries = 900,
+                .num_queries = gpu.Size(900, 150),
                 .sinks = 4,
                 .windows = {0, 100, 256}});
     CheckShape(gpu, kernel,
                {.head_dim = head_dim,
                 .num_query_heads = 2,
                 .num_kv_heads = 2,
-                .first_position = 1000,
-                .num_queries = 200,
+                .first_position = gpu.Size(1000, 300),
+                .num_queries = gpu.Size(200, 100),
                 .sinks = 0,
                 .windows = {1, 129}});
   }
+  if (gpu.few_small) return;
   // Scores of a spread of 20: the running maximum jumps.
   CheckShape(gpu, kernel,
              {.head_dim = 128, .num_query_heads = 5, .num_kv_heads = 1, .first_position = 0, .num_queries = 3000}, 20);

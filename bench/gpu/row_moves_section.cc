@@ -54,8 +54,9 @@ void CheckRows(GpuContext& gpu, size_t row_bytes, uint32_t num_moves) {
 }
 
 void Check(GpuContext& gpu) {
-  for (const size_t row_bytes : {16u, 256u, 384u, 512u, 1024u}) {
-    for (const uint32_t num_moves : {0u, 1u, 7u, 2048u, 70000u}) CheckRows(gpu, row_bytes, num_moves);
+  for (const size_t row_bytes : gpu.Cases<size_t>({16, 256, 384, 512, 1024}, 2)) {
+    for (const uint32_t num_moves : {0u, 1u, 7u, gpu.Size(2048u, 100u), gpu.Size(70000u, 3000u)})
+      CheckRows(gpu, row_bytes, num_moves);
   }
 }
 

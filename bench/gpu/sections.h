@@ -9,6 +9,7 @@ GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
 GpuSection EngineSection();
 GpuSection MatmulSection();
+GpuSection PageUnitsSection();
 GpuSection PrefillAttentionSection();
 GpuSection RowMovesSection();
 GpuSection SelectionSection();

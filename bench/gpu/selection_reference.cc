@@ -39,6 +39,23 @@ UnitScores ScoreRows(const SelectionReference& r) {
   return all;
 }
 
+float RoundToBf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
+// From the box of a page's keys to that of their mean distance from its centre, in f32 as it is defined.
+void DrawIn(const SelectionReference& r, uint32_t first, std::vector<float>& hi, std::vector<float>& lo) {
+  for (int d = 0; d < r.head_dim; ++d) {
+    const float centre = hi[d] / 2 + lo[d] / 2;
+    float distance = 0;
+    for (uint32_t j = first; j < first + r.spec->page_tokens; ++j) distance += std::abs(r.keys[j][d] - centre);
+    const float radius = distance / static_cast<float>(r.spec->page_tokens);
+    hi[d] = RoundToBf16(centre + radius);
+    lo[d] = RoundToBf16(centre - radius);
+  }
+}
+
 UnitScores ScorePages(const SelectionReference& r) {
   const uint32_t page = r.spec->page_tokens, pages = r.position / page;
   UnitScores all{std::vector<std::vector<double>>(r.group, std::vector<double>(pages)), 0};
@@ -50,6 +67,7 @@ UnitScores ScorePages(const SelectionReference& r) {
         lo[d] = std::min(lo[d], r.keys[j][d]);
       }
     }
+    if (r.spec->scorer == Scorer::kPageCuboid) DrawIn(r, p * page, hi, lo);
     for (int g = 0; g < r.group; ++g) {
       const float* q = r.queries + g * r.head_dim;
       double sum = 0, magnitude = 0;
@@ -158,7 +176,7 @@ std::string SelectionReference::Check(const std::vector<uint32_t>& selected) con
   if (most == 0) return {};
 
   const Candidates candidates = FindCandidates(*this, first, last);
-  const bool by_pages = spec->scorer == Scorer::kPageMinmax;
+  const bool by_pages = spec->scorer == Scorer::kPageMinmax || spec->scorer == Scorer::kPageCuboid;
   const UnitScores units = by_pages ? ScorePages(*this) : ScoreRows(*this);
   const std::vector<double> importance =
       Importance(*this, units, [&](size_t j) { return by_pages || j < first || j >= last || candidates.possible[j]; });

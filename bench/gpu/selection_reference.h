@@ -9,7 +9,7 @@ namespace winnow {
 
 // A selection by its definition, in f64.
 struct SelectionReference {
-  const SelectionSpec* spec = nullptr;  // scorer token, page-minmax or two-stage
+  const SelectionSpec* spec = nullptr;  // scorer token, page-minmax, page-cuboid or two-stage
   uint32_t position = 0;
   uint32_t budget = 0;
   std::vector<std::vector<float>> keys = {};  // rows [0, position) as they are scored

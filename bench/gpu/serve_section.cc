@@ -21,6 +21,7 @@ ABSL_FLAG(std::string, serve_model, "",
           "model to time in the section serve, for example synthetic:qwen3-14b; empty: demo");
 ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
           "that are timed in the section serve");
+ABSL_FLAG(bool, serve_by_frames, true, "check what goes by frames in the section serve, too");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
 
 namespace winnow {
@@ -185,6 +186,51 @@ void CheckSelections(GpuContext& gpu) {
   gpu.report.Check(absl::StrCat("serve: answers of ", together.size(), " that change in a batch"), changed, 0);
 }
 
+// Decode steps from GPU to GPU, against the same selections by frames and a cache rank's CPU, alone and in a batch.
+void CheckLane(GpuContext& gpu, const std::string& selection) {
+  if (gpu.table.device_count() < 2) return gpu.report.Note("serve p2p", "not checked: there is one GPU alone");
+  const std::string name = absl::StrCat("serve p2p ", selection);
+  const std::vector<GoldenCase> cases = Cases(1400, 6500);
+  const std::vector<std::string> flags = {"--budget=256", "--max-running=8", "--selection=" + selection};
+  std::vector<Answer> expected;
+  {
+    const auto frames = Start(GpuName(), flags);
+    if (!frames.ok()) return gpu.report.Fail(name, std::string(frames.status().message()));
+    for (const GoldenCase& item : cases) {
+      Json request = e2e::GreedyRequest(item.prompt, kTokens);
+      request["logprobs"] = 2;
+      const Completion completion = e2e::Complete((*frames)->http(), request);
+      expected.push_back({completion.ids, completion.ok() ? MarginsOf(completion) : std::vector<double>()});
+    }
+  }
+  std::vector<std::string> with_lane = flags;
+  with_lane.push_back(absl::StrCat("--cache-device=cuda:", 1 - absl::GetFlag(FLAGS_device)));
+  const auto cluster = Start(GpuName(), with_lane);
+  if (!cluster.ok()) return gpu.report.Fail(name, std::string(cluster.status().message()));
+  std::vector<TokenIds> alone;
+  int wrong = 0, equal = 0, changed = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    alone.push_back(e2e::Complete((*cluster)->http(), e2e::GreedyRequest(cases[i].prompt, kTokens)).ids);
+    wrong += CountWrong(alone[i], expected[i].ids, expected[i].margins);
+    equal += alone[i] == expected[i].ids;
+  }
+  std::vector<std::future<Completion>> together;
+  for (const GoldenCase& item : cases) {
+    together.push_back(std::async(std::launch::async, [&] {
+      return e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, kTokens));
+    }));
+  }
+  for (size_t i = 0; i < cases.size(); ++i) changed += together[i].get().ids != alone[i];
+  gpu.report.Check(name + ": answers that leave those by frames where it is decided", wrong, 0);
+  gpu.report.Check(name + ": answers that change in a batch", changed, 0);
+  const e2e::Metrics metrics = (*cluster)->MetricsOf("inference-0");
+  gpu.report.Check(name + ": lanes that failed", metrics.Value("winnow_lanes_failed_total"), 0);
+  gpu.report.Check(name + ": steps that went by frames",
+                   metrics.Value("winnow_decode_steps_total") - metrics.Value("winnow_lane_steps_total"), 0);
+  gpu.report.Note(name, absl::StrCat(equal, " of ", cases.size(), " answers equal, ",
+                                     metrics.Value("winnow_lane_steps_total"), " steps from GPU to GPU"));
+}
+
 void Check(GpuContext& gpu) {
   const std::string winnow = FindWinnow();
   if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
@@ -193,8 +239,9 @@ void Check(GpuContext& gpu) {
     return;
   }
   setenv("WINNOW_BINARY", winnow.c_str(), 1);
-  CheckDense(gpu);
-  CheckSelections(gpu);
+  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu);
+  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
+  for (const char* selection : {"depth", "winnow", "exact-token", "async-token"}) CheckLane(gpu, selection);
 }
 
 // What clients see of `batch` requests that are sent together.

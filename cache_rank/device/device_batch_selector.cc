@@ -110,8 +110,11 @@ absl::Status DeviceBatchSelector::Allocate() {
 
 bool DeviceBatchSelector::Takes(const CachedSequence& sequence) {
   const SelectionSpec& spec = sequence.spec;
-  if (!CheckDeviceSpec(spec).ok() || spec.key_copy != KeyCopy::kInt8 || spec.budget_tokens > options_.max_budget ||
-      !spec.head_budgets.empty() || (spec.scorer != Scorer::kToken && spec.page_tokens != kPageTokens)) {
+  const bool is_indexed = spec.scorer == Scorer::kToken || spec.scorer == Scorer::kTwoStage ||
+                          (spec.scorer == Scorer::kPageMinmax && spec.policy == Policy::kTopK);
+  if (!is_indexed || !CheckDeviceSpec(spec).ok() || spec.key_copy != KeyCopy::kInt8 ||
+      spec.budget_tokens > options_.max_budget || !spec.head_budgets.empty() ||
+      (spec.scorer != Scorer::kToken && spec.page_tokens != kPageTokens)) {
     return false;
   }
   Mirror& mirror = mirrors_[sequence.id];

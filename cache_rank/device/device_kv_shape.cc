@@ -30,25 +30,37 @@ std::string InGib(size_t bytes) {
 
 }  // namespace
 
-absl::Status CheckDeviceSpec(const SelectionSpec& spec) {
+bool ScoresKeys(const SelectionSpec& spec) {
+  return spec.scorer == Scorer::kToken || spec.scorer == Scorer::kTwoStage || spec.policy == Policy::kMass;
+}
+
+absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
+  const bool whole_pages = spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
+  const bool in_place = rows == RowTier::kInPlace;
   const auto refuse = [](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat("a cache rank on a GPU cannot serve ", AbslSv(what)));
   };
   if (IsDense(spec)) return refuse("predictor dense");
   if (spec.predictor == Predictor::kFixed) return refuse("predictor fixed");
   if (spec.prefetch != Prefetch::kNone) return refuse("prefetch");
-  if (spec.scorer == Scorer::kPageCuboid) return refuse("scorer page-cuboid");
-  if (spec.scorer == Scorer::kHierarchical) return refuse("scorer hierarchical");
+  if (spec.scorer == Scorer::kHierarchical && spec.physical_page_tokens > 64) return refuse("such physical pages");
   if (spec.scorer != Scorer::kToken && spec.page_tokens > kBlockTokens) return refuse("pages of more than a block");
-  if (spec.scorer == Scorer::kPageMinmax && spec.policy == Policy::kMass) return refuse("policy mass of whole pages");
+  if (whole_pages && spec.policy == Policy::kMass) {
+    if (spec.key_copy != KeyCopy::kNone) return refuse("policy mass of whole pages by 8-bit keys");
+    if (rows == RowTier::kPinnedHost) return refuse("policy mass of whole pages with rows in DRAM");
+    if (spec.list_per == ListPer::kQueryHead) return refuse("policy mass of a list for each query head");
+  }
   if (spec.stop_rule == StopRule::kBound) return refuse("stop_rule bound");
   if (spec.key_copy == KeyCopy::kInt4) return refuse("key_copy int4");
-  if (spec.list_per == ListPer::kQueryHead) return refuse("list_per query-head");
-  if (spec.reuse_interval != 1) return refuse("reuse_interval above 1");
+  const bool units_in_place = whole_pages && in_place;
+  if (spec.list_per == ListPer::kQueryHead && !units_in_place) return refuse("list_per query-head");
+  if (spec.reuse_interval != 1 && !units_in_place) return refuse("reuse_interval above 1");
   if (spec.transfer == Transfer::kFull) return refuse("transfer full");
   if (WaitsForVerdict(spec)) return refuse("min_captured_mass and correction");
   const auto streams = [](uint32_t budget) { return budget == 0; };
-  if (std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), streams)) return refuse("streaming heads");
+  if (!units_in_place && std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), streams)) {
+    return refuse("streaming heads");
+  }
   return absl::OkStatus();
 }
 
@@ -63,8 +75,11 @@ DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout
                       .slots_beside = spec.sink_tokens + spec.recent_tokens + 4 * kBlockTokens,
                       .key_copy = spec.key_copy != KeyCopy::kNone,
                       .page_tokens = spec.scorer == Scorer::kToken ? 0 : spec.page_tokens,
+                      .cuboids = spec.scorer == Scorer::kPageCuboid,
+                      .scores_keys = ScoresKeys(spec),
                       .rows = rows};
-  for (size_t list = 0; list < layout.num_lists(); ++list) {
+  if (rows == RowTier::kInPlace) shape.slots_beside = 0;
+  for (size_t list = 0; list < layout.num_lists() && rows != RowTier::kInPlace; ++list) {
     shape.pool_slots = std::max(shape.pool_slots, PoolSlots(spec, list, max_positions, layout.group_size()));
   }
   if (PredictsFromPast(spec.predictor)) {
@@ -77,7 +92,9 @@ DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout
 DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
   const size_t lists = shape.max_sequences * shape.layout.num_lists();
   const size_t query_floats = static_cast<size_t>(shape.layout.num_query_heads) * shape.layout.head_dim;
-  return {.rows = shape.rows == RowTier::kElsewhere ? 0 : shape.num_blocks * BlockRowBytes(shape),
+  const bool holds_rows = shape.rows == RowTier::kDevice || shape.rows == RowTier::kPinnedHost;
+  return {.rows = holds_rows ? (shape.num_blocks - shape.dram_blocks) * BlockRowBytes(shape) : 0,
+          .dram_rows = shape.dram_blocks * BlockRowBytes(shape),
           .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
           .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t),

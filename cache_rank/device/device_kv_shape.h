@@ -13,7 +13,8 @@ namespace winnow {
 enum class RowTier : uint8_t {
   kDevice,
   kElsewhere,   // only the index is kept: nothing is pushed from here
-  kPinnedHost,  // pushes gather from DRAM over PCIe; keys are scored from their copy, which must be kept then
+  kPinnedHost,  // pushes gather from DRAM over PCIe; keys that are scored must have a copy then
+  kInPlace,     // in the slots of an inference rank on the same GPU, which attends to them there: nothing is pushed
 };
 
 // What a cache rank's GPU holds, fixed at start: nothing is allocated after.
@@ -26,9 +27,12 @@ struct DeviceKvShape {
   uint32_t slots_beside = 0;     // most slots that lie before the pool in the list's slot pages there
   bool key_copy = false;         // keys in fp8 (e4m3) with a scale each, which scorers read
   uint32_t page_tokens = 0;      // of pages whose bounds are kept; 0: none
+  bool cuboids = false;          // those are cuboid-means in place of minima and maxima
+  bool scores_keys = true;       // keys are read one by one, and not their pages' bounds alone
   uint32_t ring_queries = 0;     // past queries kept of each (sequence, layer)
   bool rotated_queries = false;  // those are kept after RoPE
   RowTier rows = RowTier::kDevice;
+  uint64_t dram_blocks = 0;  // kDevice: of num_blocks, the last to be taken, whose rows lie in the host's DRAM
 
   uint32_t blocks_per_list() const { return (max_positions + kBlockTokens - 1) / kBlockTokens; }
   // Slot pages of a list up to its pool's end.
@@ -39,15 +43,19 @@ struct DeviceKvShape {
   }
 };
 
-// FAILED_PRECONDITION names what of a specification is not built for GPUs.
-absl::Status CheckDeviceSpec(const SelectionSpec& spec);
+// FAILED_PRECONDITION names what of a specification is not built for GPUs with rows in that tier.
+absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows = RowTier::kDevice);
+
+// True for a scorer that reads keys one by one, or a policy that does.
+bool ScoresKeys(const SelectionSpec& spec);
 
 // The shape that serves a specification, for sequences of at most max_positions that hold total_tokens together.
 DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout, uint32_t max_sequences,
                                uint32_t max_positions, uint64_t total_tokens, RowTier rows = RowTier::kDevice);
 
 struct DeviceKvBytes {
-  size_t rows = 0;
+  size_t rows = 0;       // in the GPU's memory or, with RowTier::kPinnedHost, all of them in DRAM
+  size_t dram_rows = 0;  // of dram_blocks
   size_t key_copy = 0;   // with scales
   size_t bounds = 0;     // of pages
   size_t tables = 0;     // of blocks, and of the pools' slot pages

@@ -9,19 +9,27 @@
 namespace winnow {
 
 absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                     const DeviceKvShape& shape) {
+                                                                     const DeviceKvShape& shape, void* slots) {
   if (shape.layout.dtype != Dtype::kBf16) return absl::InvalidArgumentError("rows in a GPU's memory are bf16");
-  if (shape.rows != RowTier::kDevice && !shape.key_copy) {
-    return absl::InvalidArgumentError("with rows in DRAM keys are scored from their copy: key_copy must not be none");
+  const bool elsewhere = shape.rows == RowTier::kElsewhere || shape.rows == RowTier::kPinnedHost;
+  const bool may_read = !elsewhere && shape.dram_blocks == 0 && (shape.rows == RowTier::kDevice || slots != nullptr);
+  if (!may_read && shape.scores_keys && !shape.key_copy) {
+    return absl::InvalidArgumentError(
+        "with rows in DRAM, or of few bits, keys are scored from their copy: key_copy must not be none");
+  }
+  if (shape.cuboids && (shape.rows == RowTier::kElsewhere || (shape.rows == RowTier::kInPlace && slots == nullptr))) {
+    return absl::InvalidArgumentError("cuboid-means of pages are taken from rows, which are not here");
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));
   std::unique_ptr<DeviceKvStore> store(new DeviceKvStore(table, device, shape));
+  if (shape.rows == RowTier::kInPlace) store->arrays_.rows = slots;
   WINNOW_RETURN_IF_ERROR(store->Allocate());
   return store;
 }
 
 DeviceKvStore::DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvShape& shape)
     : table_(table), device_(device), shape_(shape), sequences_(shape.max_sequences), free_blocks_(shape.num_blocks) {
+  if (shape.rows == RowTier::kInPlace) free_blocks_.clear();  // they are the inference rank's to give
   std::iota(free_blocks_.rbegin(), free_blocks_.rend(), 0u);
 }
 
@@ -33,7 +41,7 @@ void DeviceKvStore::Carve(cuda::Arena& arena) {
   const KvLayout& layout = shape_.layout;
   const size_t lists = shape_.max_sequences * layout.num_lists();
   const size_t rows = shape_.num_blocks * kBlockTokens;
-  if (shape_.rows == RowTier::kDevice) arrays_.rows = arena.Take(rows * layout.row_bytes());
+  if (shape_.rows == RowTier::kDevice && shape_.dram_blocks == 0) arrays_.rows = arena.Take(rows * layout.row_bytes());
   if (shape_.key_copy) {
     arrays_.key_copy = arena.Take(rows * layout.head_dim * DtypeBytes(Dtype::kF8));
     arrays_.key_scales = arena.TakeArray<float>(rows);
@@ -59,10 +67,17 @@ absl::Status DeviceKvStore::Allocate() {
   WINNOW_ASSIGN_OR_RETURN(memory_, device_->Allocate(counting.used_bytes()));
   cuda::Arena arena(memory_->data());
   Carve(arena);
+  const DeviceKvBytes bytes = BytesOf(shape_);
   if (shape_.rows == RowTier::kPinnedHost) {
-    WINNOW_ASSIGN_OR_RETURN(pinned_rows_, device_->AllocatePinned(BytesOf(shape_).rows));
-    arrays_.rows = pinned_rows_->data();
+    // Mapped in large pages where the driver can, which takes a fraction of the time.
+    absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> rows = device_->AllocateTiered(0, bytes.rows);
+    if (absl::IsUnimplemented(rows.status())) rows = device_->AllocatePinned(bytes.rows);
+    WINNOW_ASSIGN_OR_RETURN(far_rows_, std::move(rows));
   }
+  if (shape_.dram_blocks > 0) {
+    WINNOW_ASSIGN_OR_RETURN(far_rows_, device_->AllocateTiered(bytes.rows, bytes.dram_rows));
+  }
+  if (far_rows_ != nullptr) arrays_.rows = far_rows_->data();
   std::vector<cuda::SelectionList> lists(shape_.max_sequences * shape_.layout.num_lists());
   for (size_t i = 0; i < lists.size(); ++i) lists[i].first_block = static_cast<uint32_t>(i * shape_.blocks_per_list());
   const cuda::Stream stream = device_->NewStream();
@@ -70,7 +85,7 @@ absl::Status DeviceKvStore::Allocate() {
   return device_->Synchronize(stream);
 }
 
-absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, cuda::Stream stream) {
+absl::StatusOr<uint32_t> DeviceKvStore::FindPlace(uint32_t max_positions) const {
   if (max_positions > shape_.max_positions) {
     return absl::OutOfRangeError(
         absl::StrCat("a sequence of ", max_positions, " positions; ", shape_.max_positions, " were planned for"));
@@ -79,26 +94,46 @@ absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, cuda::Strea
   if (place == sequences_.end()) {
     return absl::ResourceExhaustedError(absl::StrCat("all ", sequences_.size(), " sequences are taken"));
   }
-  const uint64_t wanted = shape_.BlocksOf(max_positions);
-  if (wanted > free_blocks()) {
-    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", max_positions, " positions takes ", wanted,
-                                                     " blocks, and ", free_blocks(), " are free"));
-  }
-  const auto sequence = static_cast<uint32_t>(place - sequences_.begin());
-  place->is_open = true;
-  place->max_positions = max_positions;
-  place->blocks.assign(free_blocks_.rbegin(), free_blocks_.rbegin() + static_cast<int64_t>(wanted));
-  free_blocks_.resize(free_blocks_.size() - wanted);
+  return static_cast<uint32_t>(place - sequences_.begin());
+}
 
-  const size_t num_lists = shape_.layout.num_lists(), per_list = wanted / num_lists;
+void DeviceKvStore::SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, cuda::Stream stream) {
+  const size_t num_lists = shape_.layout.num_lists(), per_list = blocks.size() / num_lists;
+  WINNOW_CHECK(per_list <= shape_.blocks_per_list());
   std::vector<uint32_t> tables(num_lists * shape_.blocks_per_list());
   for (size_t list = 0; list < num_lists; ++list) {
-    std::copy_n(place->blocks.begin() + static_cast<int64_t>(list * per_list), per_list,
+    std::copy_n(blocks.begin() + static_cast<int64_t>(list * per_list), per_list,
                 tables.begin() + static_cast<int64_t>(list * shape_.blocks_per_list()));
   }
   device_->CopyAsync(arrays_.block_tables + FirstBlock(sequence, 0), tables.data(), tables.size() * sizeof(uint32_t),
                      stream);
   ForgetResidency(sequence, stream);
+}
+
+absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, cuda::Stream stream) {
+  WINNOW_CHECK(shape_.rows != RowTier::kInPlace);
+  WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
+  const uint64_t wanted = shape_.BlocksOf(max_positions);
+  if (wanted > free_blocks()) {
+    return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", max_positions, " positions takes ", wanted,
+                                                     " blocks, and ", free_blocks(), " are free"));
+  }
+  Sequence& opened = sequences_[sequence];
+  opened.is_open = true;
+  opened.max_positions = max_positions;
+  opened.blocks.assign(free_blocks_.rbegin(), free_blocks_.rbegin() + static_cast<int64_t>(wanted));
+  free_blocks_.resize(free_blocks_.size() - wanted);
+  SetBlocks(sequence, opened.blocks, stream);
+  return sequence;
+}
+
+absl::StatusOr<uint32_t> DeviceKvStore::OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks,
+                                               cuda::Stream stream) {
+  WINNOW_CHECK(shape_.rows == RowTier::kInPlace && blocks.size() == shape_.BlocksOf(max_positions));
+  WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
+  sequences_[sequence].is_open = true;
+  sequences_[sequence].max_positions = max_positions;
+  SetBlocks(sequence, blocks, stream);
   return sequence;
 }
 
@@ -132,7 +167,7 @@ absl::Status DeviceKvStore::AppendRange(uint32_t sequence, int layer, uint32_t f
   append.rows_per_list = static_cast<int>(count);
   append.positions = SetRangeWords(sequence, 0, positions, stream);
   append.lists = arrays_.range_lists + list_index(sequence, shape_.layout.list(layer, 0));
-  table_->cache->append(stream, append);
+  Append(stream, append);
   return absl::OkStatus();
 }
 
@@ -212,9 +247,25 @@ cuda::AppendParams DeviceKvStore::append_params() const {
                             .row_pool = arrays_.rows,
                             .key_copy = arrays_.key_copy,
                             .key_scales = arrays_.key_scales,
-                            .bounds = arrays_.bounds};
+                            .bounds = shape_.cuboids ? nullptr : arrays_.bounds};
   if (shape_.page_tokens != 0) params.page_tokens = static_cast<int>(shape_.page_tokens);
   return params;
+}
+
+void DeviceKvStore::Append(cuda::Stream stream, const cuda::AppendParams& append) const {
+  if (append.row_pool != nullptr || append.key_copy != nullptr || append.bounds != nullptr) {
+    table_->cache->append(stream, append);
+  }
+  if (!shape_.cuboids) return;
+  table_->page_units->index_cuboids(stream, {.lists = append.lists,
+                                             .num_lists = append.num_lists,
+                                             .positions = append.positions,
+                                             .rows_per_list = append.rows_per_list,
+                                             .blocks = append.blocks,
+                                             .row_pool = arrays_.rows,
+                                             .head_dim = append.head_dim,
+                                             .page_tokens = static_cast<int>(shape_.page_tokens),
+                                             .cuboids = arrays_.bounds});
 }
 
 cuda::QueryRings DeviceKvStore::query_rings(int layer) const {

@@ -19,12 +19,17 @@ namespace winnow {
 class DeviceKvStore {
  public:
   // RESOURCE_EXHAUSTED says what takes how much. `table` and `device` outlive the store.
+  // RowTier::kInPlace: rows are blocks of the slot pool `slots`, whose dtype is bf16, or null where nothing may read
+  // them.
   static absl::StatusOr<std::unique_ptr<DeviceKvStore>> Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                               const DeviceKvShape& shape);
+                                                               const DeviceKvShape& shape, void* slots = nullptr);
 
   // A new, empty sequence, < max_sequences, that nobody holds rows of. RESOURCE_EXHAUSTED, and nothing changes, when
   // it has no place; OUT_OF_RANGE beyond the shape's max_positions.
   absl::StatusOr<uint32_t> Open(uint32_t max_positions, cuda::Stream stream);
+  // The same for RowTier::kInPlace, whose blocks are the inference rank's: [num_lists][blocks of max_positions] numbers
+  // in the slot pool, which nobody else holds.
+  absl::StatusOr<uint32_t> OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks, cuda::Stream stream);
   // Gives its blocks back. Nothing that was enqueued may touch the sequence any longer.
   void Release(uint32_t sequence);
 
@@ -51,6 +56,10 @@ class DeviceKvStore {
   cuda::KeyStore keys() const;  // the copy where there is one
   cuda::PageStore pages() const;
   cuda::AppendParams append_params() const;  // what to append is the caller's to add
+  // Stores the rows of a launch and indexes them.
+  void Append(cuda::Stream stream, const cuda::AppendParams& append) const;
+  // True where nothing of a row is kept here but the row itself, and that is not either.
+  bool keeps_nothing() const { return shape_.rows == RowTier::kInPlace && !shape_.key_copy && shape_.page_tokens == 0; }
   cuda::QueryRings query_rings(int layer) const;
   const uint32_t* first_query_positions() const { return arrays_.first_query_positions; }  // [max_sequences]
   const void* row_pool() const { return arrays_.rows; }
@@ -64,7 +73,7 @@ class DeviceKvStore {
     void* rows = nullptr;                       // null: elsewhere; [num_blocks][32][2 * head_dim] bf16
     void* key_copy = nullptr;                   // [num_blocks][32][head_dim] fp8
     float* key_scales = nullptr;                // [num_blocks][32]
-    void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16
+    void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16; or cuboids
     uint32_t* block_tables = nullptr;           // [max_sequences][num_lists][blocks_per_list]
     uint32_t* position_of = nullptr;            // [max_sequences][num_lists][pool_slots]
     uint32_t* last_plan = nullptr;              // [max_sequences][num_lists][pool_slots]
@@ -82,6 +91,8 @@ class DeviceKvStore {
   };
 
   DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvShape& shape);
+  absl::StatusOr<uint32_t> FindPlace(uint32_t max_positions) const;
+  void SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, cuda::Stream stream);
   absl::Status Allocate();
   void Carve(cuda::Arena& arena);
   size_t list_index(uint32_t sequence, size_t list) const { return sequence * shape_.layout.num_lists() + list; }
@@ -92,7 +103,7 @@ class DeviceKvStore {
   cuda::Device* const device_;
   const DeviceKvShape shape_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> pinned_rows_;  // RowTier::kPinnedHost
+  std::unique_ptr<cuda::DeviceMemory> far_rows_;  // RowTier::kPinnedHost, or with dram_blocks
   Arrays arrays_;
   std::vector<Sequence> sequences_;
   std::vector<uint32_t> free_blocks_;  // the next one last

@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<DevicePlan>> DevicePlan::Create(const cuda::CudaT
   if (max_rows < 1 || max_rows > 64) {
     return absl::InvalidArgumentError(absl::StrCat("a plan has 1 to 64 rows, not ", max_rows));
   }
-  WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec));
+  WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec, store->shape().rows));
   std::unique_ptr<DevicePlan> plan(new DevicePlan(table, device, store, spec, max_rows));
   cuda::Arena counting(nullptr);
   plan->Carve(counting);
@@ -32,6 +32,7 @@ DevicePlan::DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const
       max_rows_(max_rows),
       next_positions_(max_rows, cuda::kNoPosition),
       sequences_(max_rows),
+      prompt_tokens_(max_rows),
       lists_(num_lists()),
       residency_(num_lists()),
       targets_(num_lists()) {
@@ -46,16 +47,19 @@ void DevicePlan::Carve(cuda::Arena& arena) {
   arrays_.positions = arena.TakeArray<uint32_t>(max_rows_);
   arrays_.list_positions = arena.TakeArray<uint32_t>(row_heads);
   arrays_.sequences = arena.TakeArray<uint32_t>(max_rows_);
+  arrays_.prompt_tokens = arena.TakeArray<uint32_t>(max_rows_);
   arrays_.lists = arena.TakeArray<cuda::SelectionList>(num_lists());
   arrays_.residency = arena.TakeArray<cuda::ResidencyList>(num_lists());
   arrays_.targets = arena.TakeArray<cuda::PushTarget>(num_lists());
 }
 
-void DevicePlan::Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools) {
+void DevicePlan::Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens) {
   WINNOW_CHECK(row >= 0 && row < max_rows_ && store_->is_open(sequence));
-  WINNOW_CHECK(pools.pool_bases.size() == layout().num_lists());
+  const bool in_place = store_->shape().rows == RowTier::kInPlace;
+  WINNOW_CHECK(pools.pool_bases.size() == (in_place ? 0 : layout().num_lists()));
   next_positions_[row] = position;
   sequences_[row] = sequence;
+  prompt_tokens_[row] = prompt_tokens;
   const int heads = layout().num_kv_heads;
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     for (int head = 0; head < heads; ++head) {
@@ -67,7 +71,12 @@ void DevicePlan::Seat(int row, uint32_t sequence, uint32_t position, const PeerP
                        .last = spec_.sink_tokens,
                        .budget = HeadBudget(spec_, list),
                        .query = static_cast<uint32_t>(row * heads + head)};
+      if (in_place) continue;
       residency_[entry] = store_->Residency(sequence, list);
+      if (!pools.pool_slots.empty()) {
+        WINNOW_CHECK(pools.pool_slots[list] <= residency_[entry].pool_slots);
+        residency_[entry].pool_slots = pools.pool_slots[list];
+      }
       targets_[entry] = {.slot_pool = pools.slot_pool,
                          .pages = store_->PeerPages(sequence, list),
                          .pool_base = pools.pool_bases[list]};
@@ -97,6 +106,7 @@ void DevicePlan::Upload(cuda::Stream stream) {
   device_->CopyAsync(arrays_.plan, &opened, sizeof(opened), stream);
   copy(arrays_.next_positions, next_positions_);
   copy(arrays_.sequences, sequences_);
+  copy(arrays_.prompt_tokens, prompt_tokens_);
   copy(arrays_.lists, lists_);
   copy(arrays_.residency, residency_);
   copy(arrays_.targets, targets_);
@@ -113,6 +123,20 @@ void DevicePlan::EnqueueBegin(cuda::Stream stream, int num_rows) const {
                                        .num_layers = layout().num_layers,
                                        .num_kv_heads = layout().num_kv_heads,
                                        .recent_tokens = spec_.recent_tokens});
+  if (!holds_lists()) return;
+  table_->page_units->hold_lists(stream, {.lists = arrays_.lists,
+                                          .num_layers = layout().num_layers,
+                                          .max_rows = max_rows_,
+                                          .num_rows = num_rows,
+                                          .num_kv_heads = layout().num_kv_heads,
+                                          .reuse_interval = spec_.reuse_interval,
+                                          .positions = arrays_.positions,
+                                          .prompt_tokens = arrays_.prompt_tokens});
+}
+
+bool DevicePlan::holds_lists() const {
+  const auto streams = [](uint32_t budget) { return budget == 0; };
+  return spec_.reuse_interval > 1 || std::any_of(spec_.head_budgets.begin(), spec_.head_budgets.end(), streams);
 }
 
 void DevicePlan::Advance() {

@@ -19,8 +19,9 @@ class DevicePlan {
  public:
   // Where the inference rank keeps the rows of a sequence.
   struct PeerPools {
-    void* slot_pool = nullptr;             // mapped
-    std::span<const uint32_t> pool_bases;  // [num_lists] local index of pool index 0
+    void* slot_pool = nullptr;                  // mapped
+    std::span<const uint32_t> pool_bases;       // [num_lists] local index of pool index 0; empty: rows are read in place
+    std::span<const uint32_t> pool_slots = {};  // [num_lists] at most the store's; empty: as many as those
   };
 
   // `store` outlives the plan. max_rows <= 64.
@@ -30,7 +31,8 @@ class DevicePlan {
 
   // The next plan decodes `position` of the sequence in this row. Its rows below that are in the store, its slot pages
   // are set.
-  void Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools);
+  // `prompt_tokens`: where the anchors of kept selections begin.
+  void Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens = 0);
   void Leave(int row);
   // The next plan's number is `plan` (both ranks begin an attachment with the same one).
   void SetNextPlan(uint32_t plan);
@@ -48,12 +50,15 @@ class DevicePlan {
   uint32_t next_plan() const { return next_plan_; }
   uint32_t max_budget() const { return max_budget_; }
   const SelectionSpec& spec() const { return spec_; }
+  // True where some lists select nothing at some plans: of streaming heads, and between anchors.
+  bool holds_lists() const;
 
   // Device memory. Lists of a layer: [max_rows][num_kv_heads].
   const uint32_t* plan() const { return arrays_.plan; }
   const uint32_t* positions() const { return arrays_.positions; }            // [max_rows]
   const uint32_t* list_positions() const { return arrays_.list_positions; }  // [max_rows][num_kv_heads]
   const uint32_t* sequences() const { return arrays_.sequences; }            // [max_rows]
+  const uint32_t* prompt_tokens() const { return arrays_.prompt_tokens; }    // [max_rows]
   const cuda::SelectionList* lists(int layer) const { return arrays_.lists + FirstList(layer); }
   const cuda::ResidencyList* residency(int layer) const { return arrays_.residency + FirstList(layer); }
   const cuda::PushTarget* targets(int layer) const { return arrays_.targets + FirstList(layer); }
@@ -65,6 +70,7 @@ class DevicePlan {
     uint32_t* positions = nullptr;
     uint32_t* list_positions = nullptr;
     uint32_t* sequences = nullptr;
+    uint32_t* prompt_tokens = nullptr;
     cuda::SelectionList* lists = nullptr;      // [num_layers][max_rows][num_kv_heads]
     cuda::ResidencyList* residency = nullptr;  // the same
     cuda::PushTarget* targets = nullptr;       // the same
@@ -88,7 +94,7 @@ class DevicePlan {
 
   // What Upload copies.
   uint32_t next_plan_ = 1;
-  std::vector<uint32_t> next_positions_, sequences_;
+  std::vector<uint32_t> next_positions_, sequences_, prompt_tokens_;
   std::vector<cuda::SelectionList> lists_;
   std::vector<cuda::ResidencyList> residency_;
   std::vector<cuda::PushTarget> targets_;

@@ -1,6 +1,7 @@
 #include "cache_rank/device/device_selection.h"
 
 #include "cache_rank/device/select_params.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 
 namespace winnow {
@@ -20,12 +21,11 @@ cuda::BlendWeights BlendWeightsOf(TemporalVariant variant) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(const cuda::CudaTable* table,
-                                                                         cuda::Device* device,
-                                                                         const DeviceKvStore* store,
-                                                                         const DevicePlan* plan, const Model& model,
-                                                                         const cuda::ExchangeShape& exchange) {
+absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
+    const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store, const DevicePlan* plan,
+    const Model& model, const cuda::ExchangeShape& exchange, const cuda::InferenceInbox* in_place) {
   const SelectionSpec& spec = plan->spec();
+  WINNOW_CHECK((in_place != nullptr) == (store->shape().rows == RowTier::kInPlace));
   if (spec.predictor == Predictor::kDepth && model.queries == nullptr) {
     return absl::InvalidArgumentError("predictor depth on a cache rank's GPU needs the model's query projections");
   }
@@ -34,10 +34,11 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(const c
                                                    " tokens, the specification wants ", spec.page_tokens));
   }
   if (exchange.max_budget != plan->max_budget() || exchange.max_rows != plan->max_rows() ||
+      exchange.lists_per_kv_head != ListsPerKvHead(spec, store->shape().layout.group_size()) ||
       !(exchange.layout == store->shape().layout)) {
     return absl::InvalidArgumentError("the inboxes are of another shape than the plan");
   }
-  std::unique_ptr<DeviceSelection> selection(new DeviceSelection(table, store, plan, model, exchange));
+  std::unique_ptr<DeviceSelection> selection(new DeviceSelection(table, store, plan, model, exchange, in_place));
   cuda::Arena counting(nullptr);
   selection->Carve(counting);
   WINNOW_ASSIGN_OR_RETURN(selection->memory_, device->Allocate(counting.used_bytes()));
@@ -53,8 +54,20 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(const c
 }
 
 DeviceSelection::DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
-                                 const Model& model, const cuda::ExchangeShape& exchange)
-    : table_(table), store_(store), plan_(plan), model_(model), exchange_(exchange) {}
+                                 const Model& model, const cuda::ExchangeShape& exchange,
+                                 const cuda::InferenceInbox* in_place)
+    : table_(table),
+      store_(store),
+      plan_(plan),
+      model_(model),
+      exchange_(exchange),
+      in_place_(in_place == nullptr ? cuda::InferenceInbox{} : *in_place) {}
+
+bool DeviceSelection::selects_units() const {
+  if (spec().scorer == Scorer::kToken || spec().scorer == Scorer::kTwoStage) return false;
+  return spec().scorer == Scorer::kHierarchical || spec().policy == Policy::kMass || exchange_.lists_per_kv_head > 1 ||
+         plan_->holds_lists();
+}
 
 void DeviceSelection::Carve(cuda::Arena& arena) {
   const size_t rows = plan_->max_rows(), lists = rows * layout().num_kv_heads;
@@ -69,10 +82,17 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
   }
   const cuda::SelectParams greatest =
       SelectParams({.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions}, 0);
-  arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(greatest));
-  arrays_.selected = arena.TakeArray<uint32_t>(entries);
+  if (selects_units()) {
+    arrays_.page_scores = arena.TakeArray<float>(lists * layout().group_size() * page_stride());
+    const PlanBucket bucket{.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions};
+    arrays_.unit_scratch = arena.Take(table_->page_units->unit_scratch_bytes(UnitParams(bucket, 0)));
+  } else {
+    arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(greatest));
+  }
+  if (!in_place()) arrays_.selected = arena.TakeArray<uint32_t>(entries);
   for (Delta& delta : arrays_.deltas) {
     delta.counts = arena.TakeArray<uint32_t>(lists);
+    if (in_place()) continue;
     delta.pool_indices = arena.TakeArray<uint32_t>(entries);
     delta.missing = arena.TakeArray<uint32_t>(entries);
     delta.missing_indices = arena.TakeArray<uint32_t>(entries);
@@ -140,44 +160,81 @@ void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& 
 }
 
 cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int layer) const {
-  cuda::SelectParams params{.lists = plan_->lists(layer),
-                            .num_lists = NumLists(bucket),
-                            .blocks = store_->blocks(),
-                            .keys = store_->keys(),
-                            .pages = store_->pages(),
-                            .head_dim = layout().head_dim,
-                            .group = layout().group_size(),
-                            .queries = arrays_.queries,
-                            .scale = model_.attention_scale,
-                            .max_keys = bucket.max_keys,
-                            .max_budget = plan_->max_budget(),
-                            .selected = arrays_.selected,
-                            .counts = delta(layer).counts,
-                            .scratch = arrays_.select_scratch};
+  cuda::SelectParams params{
+      .lists = plan_->lists(layer),
+      .num_lists = NumLists(bucket),
+      .blocks = store_->blocks(),
+      .keys = store_->keys(),
+      .pages = store_->pages(),
+      .head_dim = layout().head_dim,
+      .group = layout().group_size(),
+      .queries = arrays_.queries,
+      .scale = model_.attention_scale,
+      .max_keys = bucket.max_keys,
+      .max_budget = plan_->max_budget(),
+      .selected = in_place() ? in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget : arrays_.selected,
+      .counts = delta(layer).counts,
+      .scratch = arrays_.select_scratch};
   DescribeSelection(spec(), params);
   return params;
 }
 
+cuda::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, int layer) const {
+  const bool hierarchical = spec().scorer == Scorer::kHierarchical;
+  cuda::UnitSelectParams params{.list = SelectParams(bucket, layer),
+                                .lists_per_group = exchange_.lists_per_kv_head,
+                                .unit_tokens = hierarchical ? spec().physical_page_tokens : spec().page_tokens,
+                                .reuse_interval = spec().reuse_interval,
+                                .positions = plan_->positions(),
+                                .prompt_tokens = plan_->prompt_tokens(),
+                                .num_kv_heads = layout().num_kv_heads,
+                                .scratch = arrays_.unit_scratch};
+  params.selected = params.list.selected;
+  params.counts = params.list.counts;
+  if (in_place()) {
+    params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
+    params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
+  }
+  return params;
+}
+
 void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer) {
-  const bool whole_pages = spec().scorer == Scorer::kPageMinmax;
+  const bool whole_pages = spec().scorer == Scorer::kPageMinmax || spec().scorer == Scorer::kPageCuboid;
   const cuda::SelectionKernels& kernels = *table_->selection;
-  (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
-  table_->cache->diff(stream, {.residency = plan_->residency(layer),
-                               .selected = arrays_.selected,
-                               .counts = delta(layer).counts,
-                               .num_lists = NumLists(bucket),
-                               .max_budget = plan_->max_budget(),
-                               .max_pool_slots = store_->shape().pool_slots,
-                               .max_positions = store_->shape().max_positions,
-                               .plan_ptr = plan_->plan(),
-                               .pool_indices = delta(layer).pool_indices,
-                               .missing = delta(layer).missing,
-                               .missing_indices = delta(layer).missing_indices,
-                               .missing_counts = delta(layer).missing_counts});
+  if (selects_units()) {
+    const cuda::UnitSelectParams params = UnitParams(bucket, layer);
+    kernels.score_pages(stream, params.list, arrays_.page_scores, page_stride());
+    table_->page_units->select_units(stream, params, arrays_.page_scores, page_stride());
+  } else {
+    (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
+  }
+  if (in_place()) return;
+  table_->cache->diff(stream,
+                      {.residency = plan_->residency(layer),
+                       .selected = in_place() ? in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget
+                                              : arrays_.selected,
+                       .counts = delta(layer).counts,
+                       .num_lists = NumLists(bucket),
+                       .max_budget = plan_->max_budget(),
+                       .max_pool_slots = store_->shape().pool_slots,
+                       .max_positions = store_->shape().max_positions,
+                       .plan_ptr = plan_->plan(),
+                       .pool_indices = delta(layer).pool_indices,
+                       .missing = delta(layer).missing,
+                       .missing_indices = delta(layer).missing_indices,
+                       .missing_counts = delta(layer).missing_counts});
 }
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                   const cuda::InferenceInbox& peer) {
+  if (in_place()) {
+    if (selects_units()) return;  // which has told them already
+    table_->page_units->tell_counts(stream, {.counts = delta(layer).counts,
+                                             .num_lists = NumLists(bucket),
+                                             .to = &in_place_.lists[FirstSelection(layer)].selected_count,
+                                             .stride = sizeof(cuda::AttentionList) / sizeof(uint32_t)});
+    return;
+  }
   const size_t first_list = static_cast<size_t>(layer) * exchange_.lists_per_layer();
   table_->cache->push(stream, {.lists = plan_->lists(layer),
                                .blocks = store_->blocks(),
@@ -207,7 +264,8 @@ void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucke
   append.num_lists = NumLists(bucket);
   append.positions = plan_->list_positions();
   append.lists = plan_->lists(layer);
-  table_->cache->append(stream, append);
+  if (in_place()) append.row_pool = nullptr;  // the step itself has stored them
+  store_->Append(stream, append);
   if (store_->shape().ring_queries == 0) return;
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
   table_->predict->store_queries(stream, {.queries = inbox.queries + layer * stride,

@@ -33,11 +33,13 @@ class DeviceSelection {
     const DeviceWeights* queries = nullptr;  // for predictor depth: q projections and norms; outlives the selection
   };
 
-  // All arguments outlive the selection. `exchange` is what the attachment's inboxes were made with.
+  // All arguments outlive the selection. `exchange` is what the attachment's inboxes were made with. With rows in place
+  // selections are written to `in_place`, the inbox on the same GPU, as positions.
   static absl::StatusOr<std::unique_ptr<DeviceSelection>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                                  const DeviceKvStore* store, const DevicePlan* plan,
                                                                  const Model& model,
-                                                                 const cuda::ExchangeShape& exchange);
+                                                                 const cuda::ExchangeShape& exchange,
+                                                                 const cuda::InferenceInbox* in_place = nullptr);
 
   // The queries to select with in `layer`, by the specification's predictor. One of:
   void EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
@@ -57,8 +59,11 @@ class DeviceSelection {
   void EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
 
   // Device memory, of the layer that was selected for last.
-  float* queries() const { return arrays_.queries; }             // [max_rows, num_query_heads, head_dim] rotated
-  const uint32_t* selected() const { return arrays_.selected; }  // [max_rows, num_kv_heads, max_budget] ascending
+  float* queries() const { return arrays_.queries; }  // [max_rows, num_query_heads, head_dim] rotated
+  const uint32_t* selected() const {
+    return arrays_.selected;
+  }  // [max_rows, num_kv_heads, max_budget] ascending; null
+     // with rows in place
   // Of a layer, until another one of the same parity is selected for: [max_rows, num_kv_heads].
   const uint32_t* counts(int layer) const { return delta(layer).counts; }
   const uint32_t* missing_counts(int layer) const { return delta(layer).missing_counts; }
@@ -80,6 +85,8 @@ class DeviceSelection {
     void* normed = nullptr;      // [max_rows, hidden_size] bf16
     void* matmul_scratch = nullptr;
     void* select_scratch = nullptr;
+    float* page_scores = nullptr;  // [max_rows * num_kv_heads, group, page_stride()]
+    void* unit_scratch = nullptr;
     uint32_t* selected = nullptr;
     Delta deltas[2];  // of even and odd layers
     uint64_t* pushed_rows = nullptr;
@@ -88,10 +95,16 @@ class DeviceSelection {
   };
 
   DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan, const Model& model,
-                  const cuda::ExchangeShape& exchange);
+                  const cuda::ExchangeShape& exchange, const cuda::InferenceInbox* in_place);
   void Carve(cuda::Arena& arena);
   const Delta& delta(int layer) const { return arrays_.deltas[layer % 2]; }
   cuda::SelectParams SelectParams(const PlanBucket& bucket, int layer) const;
+  cuda::UnitSelectParams UnitParams(const PlanBucket& bucket, int layer) const;
+  // Pages are chosen by PageUnitKernels, which know more ways than SelectionKernels::select_pages.
+  bool selects_units() const;
+  int64_t page_stride() const { return (store_->shape().max_positions / spec().page_tokens + 31) / 32 * 32; }
+  bool in_place() const { return in_place_.lists != nullptr; }
+  size_t FirstSelection(int layer) const { return static_cast<size_t>(layer) * exchange_.selections_per_layer(); }
   void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
               const float* norm_weight);
 
@@ -104,6 +117,7 @@ class DeviceSelection {
   const DevicePlan* const plan_;
   const Model model_;
   const cuda::ExchangeShape exchange_;
+  const cuda::InferenceInbox in_place_;
   cuda::RopeParams rope_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
   Arrays arrays_;

@@ -61,7 +61,7 @@ absl::Status SelectGraph::Launch(cuda::Stream stream) {
   if (graph == graphs_.end()) {
     WINNOW_ASSIGN_OR_RETURN(
         std::unique_ptr<cuda::Graph> captured,
-        device_->Capture(stream, [&](cuda::Stream capturing) { EnqueueOverlapped(capturing, bucket); }));
+        device_->Capture(stream, [this, bucket](cuda::Stream capturing) { EnqueueOverlapped(capturing, bucket); }));
     graphs_.emplace_back(bucket, std::move(captured));
     graph = std::prev(graphs_.end());
   }

@@ -10,16 +10,9 @@
 namespace winnow {
 namespace {
 
-// Scores of a query lie one cache line further into a page than the one before's, so that rows of a power of two do not
-// compete for the same lines of the first-level cache.
-int64_t StrideOf(uint32_t num_keys) {
-  constexpr int64_t kLine = 64 / sizeof(float);
-  return (static_cast<int64_t>(num_keys) + kBlockTokens - 1) / kBlockTokens * kBlockTokens + kLine;
-}
-
 KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_queries, float scale,
                            ScratchBuffer<float>& buffer) {
-  const int64_t stride = StrideOf(keys.num_keys);
+  const int64_t stride = ScoresStride(keys.num_keys);
   return {.tiles = keys.tiles,
           .num_keys = static_cast<int>(keys.num_keys),
           .head_dim = keys.head_dim,
@@ -33,6 +26,13 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
 }
 
 }  // namespace
+
+// Scores of a query lie one cache line further into a page than the one before's, so that rows of a power of two do not
+// compete for the same lines of the first-level cache.
+int64_t ScoresStride(uint32_t num_keys) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  return (static_cast<int64_t>(num_keys) + kBlockTokens - 1) / kBlockTokens * kBlockTokens + kLine;
+}
 
 double Softmaxes::Share(int i, uint32_t first, uint32_t count) const {
   const float* row = weights + i * stride;

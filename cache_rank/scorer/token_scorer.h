@@ -16,6 +16,9 @@ struct Scores {
   const float* row(int query) const { return data + query * stride; }
 };
 
+// Floats from one query's scores to the next one's.
+int64_t ScoresStride(uint32_t num_keys);
+
 // One pass over the keys for all queries [num_queries, head_dim], rotated, not scaled. The scores lie in `buffer`. The
 // bits of a score depend on its query and key alone.
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,

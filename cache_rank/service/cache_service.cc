@@ -26,7 +26,8 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
       .prompt_tokens = request->prompt_tokens(),
       .sampling = request->sampling(),
       .prompt_token_ids = {request->prompt_token_ids().begin(), request->prompt_token_ids().end()},
-      .prefix_salt = request->prefix_salt()};
+      .prefix_salt = request->prefix_salt(),
+      .pulls_prefix = request->pulls_prefix()};
   const absl::StatusOr<DataPlane::Opened> opened =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), options = std::move(options)](DataPlane& data_plane) {
@@ -37,6 +38,14 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
     response->set_cached_tokens(opened->cached_tokens);
   }
   return ToGrpc(opened.status());
+}
+
+grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1::PushPrefixRequest* request,
+                                          v1::PushPrefixResponse*) {
+  return ToGrpc(rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                            [link = LinkId(request->channel_id()), id = request->sequence_id(),
+                             epoch = request->attach_epoch(), layer = request->layer(), end = request->end_position()](
+                                DataPlane& data_plane) { return data_plane.PushPrefix(link, id, epoch, layer, end); }));
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
@@ -57,14 +66,17 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
 
 grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const v1::ForkSequenceRequest* request,
                                             v1::ForkSequenceResponse* response) {
-  const absl::StatusOr<uint32_t> epoch =
+  const absl::StatusOr<DataPlane::Forked> forked =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), source = request->source_sequence_id(),
                    id = request->sequence_id(), max_positions = request->max_positions()](DataPlane& data_plane) {
                     return data_plane.ForkSequence(link, source, id, max_positions);
                   });
-  if (epoch.ok()) response->set_attach_epoch(*epoch);
-  return ToGrpc(epoch.status());
+  if (forked.ok()) {
+    response->set_attach_epoch(forked->attach_epoch);
+    response->set_position(forked->position);
+  }
+  return ToGrpc(forked.status());
 }
 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,

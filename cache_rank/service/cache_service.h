@@ -14,6 +14,8 @@ class CacheServiceImpl final : public v1::CacheService::Service {
                             v1::OpenSequenceResponse* response) override;
   grpc::Status AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
                               v1::AttachSequenceResponse* response) override;
+  grpc::Status PushPrefix(grpc::ServerContext* context, const v1::PushPrefixRequest* request,
+                          v1::PushPrefixResponse* response) override;
   grpc::Status ForkSequence(grpc::ServerContext* context, const v1::ForkSequenceRequest* request,
                             v1::ForkSequenceResponse* response) override;
   grpc::Status ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,

@@ -1,14 +1,27 @@
 #include "cache_rank/service/transport_service.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "cache_rank/cache_rank.h"
 #include "common/rpc/grpc_status.h"
+#include "common/selection/selection_proto.h"
 
 namespace winnow {
 namespace {
+
+absl::StatusOr<LaneOffer> ParseLane(const v1::LaneOffer& offer) {
+  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, FromProto(offer.selection()));
+  return LaneOffer{.address = offer.address(),
+                   .spec = std::move(spec),
+                   .max_rows = static_cast<int>(std::min<uint32_t>(offer.max_rows(), 1 << 16)),
+                   .hidden_size = static_cast<int>(std::min<uint32_t>(offer.hidden_size(), 1 << 24)),
+                   .max_positions = offer.max_positions(),
+                   .synthetic_model = offer.synthetic_model()};
+}
 
 // Reacts to one stream. gRPC deletes nothing while operations are under way: the object holds itself alive until
 // OnDone, and commands to the data plane hold it too, so an answer that comes late finds it.
@@ -27,8 +40,14 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
     if (opened_) return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "Exchange takes one message"));
     opened_ = true;
     auto self = shared_from_this();
+    std::optional<LaneOffer> lane;
+    if (request_.has_lane()) {
+      absl::StatusOr<LaneOffer> offer = ParseLane(request_.lane());
+      if (!offer.ok()) return End(ToGrpc(offer.status()));
+      lane = *std::move(offer);
+    }
     rank_->Exchange(
-        request_.identity(), request_.fingerprint(), request_.transport(), request_.worker_address(),
+        request_.identity(), request_.fingerprint(), request_.transport(), request_.worker_address(), std::move(lane),
         [self](absl::StatusOr<CacheRank::ExchangeAnswer> answer) { self->OnExchanged(std::move(answer)); },
         [self](const absl::Status& reason) { self->End(ToGrpc(reason)); });
   }
@@ -53,6 +72,14 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
         *response_.mutable_identity() = rank_->options().identity;
         response_.set_worker_address(answer->worker_address);
         response_.set_channel_id(answer->channel_id);
+        if (request_.has_lane()) {
+          v1::LaneAnswer& lane = *response_.mutable_lane();
+          if (answer->lane_address.ok()) {
+            lane.set_address(*answer->lane_address);
+          } else {
+            lane.set_refusal(std::string(answer->lane_address.status().message()));
+          }
+        }
         StartWrite(&response_);
         return;
       }

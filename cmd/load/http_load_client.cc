@@ -36,7 +36,7 @@ class HttpLoadClient final : public LoadClient {
                  {"stream", true},
                  {"stream_options", {{"include_usage", true}}}};
     if (!options_.model.empty()) body["model"] = options_.model;
-    if (!options_.selection.empty()) body["winnow"] = {{"specification", options_.selection}};
+    if (!options_.selection.empty()) body["winnow"] = {{"selection", options_.selection}};
     // Events are only stamped while they come: parsing them would delay the next.
     std::vector<std::pair<double, std::string>> events;
     events.reserve(request.output_tokens + 4);

@@ -51,6 +51,16 @@ absl::StatusOr<SendBuffer> FramedChannel::AllocateSpare(size_t bytes) {
   return TakeBlock(bytes);
 }
 
+absl::StatusOr<SendBuffer> FramedChannel::AllocateBulk(size_t bytes) {
+  WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
+  UpdateWindow(/*starved=*/false);
+  if (!window_->ReserveBulk(bytes)) {
+    UpdateWindow(/*starved=*/true);
+    if (!window_->ReserveBulk(bytes)) return absl::ResourceExhaustedError("the window for bulk is used up");
+  }
+  return TakeBlock(bytes);
+}
+
 absl::StatusOr<SendBuffer> FramedChannel::Allocate(size_t bytes) {
   WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
   UpdateWindow(/*starved=*/false);

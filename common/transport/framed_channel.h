@@ -24,6 +24,7 @@ class FramedChannel : public Channel {
   uint32_t id() const override { return id_; }
   absl::StatusOr<SendBuffer> Allocate(size_t bytes) override;
   absl::StatusOr<SendBuffer> AllocateSpare(size_t bytes) override;
+  absl::StatusOr<SendBuffer> AllocateBulk(size_t bytes) override;
   absl::Status Post(const wire::FrameHeader& header, SendBuffer buffer) override;
   absl::Status failed() const override { return failed_; }
   void Close() override;

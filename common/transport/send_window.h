@@ -19,7 +19,7 @@ class SendWindow {
     const uint64_t under_way = reserved_bytes_ + sent_bytes_ - consumed_bytes_;
     const uint64_t frames = reserved_frames_ + sent_frames_ - consumed_frames_;
     const bool fits = frames == 0 || (under_way + bytes <= window_bytes_ && frames < kMaxFrames);
-    starved_ = !fits;
+    starved_ |= !fits;
     if (!fits) return false;
     reserved_bytes_ += bytes;
     ++reserved_frames_;
@@ -33,6 +33,12 @@ class SendWindow {
     reserved_bytes_ += bytes;
     ++reserved_frames_;
     return true;
+  }
+  // The same for frames that must arrive: a refusal is waited for, and one passes when nothing else is under way.
+  bool ReserveBulk(size_t bytes) {
+    const bool fits = reserved_frames_ + sent_frames_ == consumed_frames_ ? Reserve(bytes) : ReserveSpare(bytes);
+    starved_ |= !fits;
+    return fits;
   }
   void Unreserve(size_t bytes) {
     reserved_bytes_ -= bytes;

@@ -131,9 +131,15 @@ class Channel {
   // The same for what may be dropped: only while at most half of the window would be under way with it, so that frames
   // that somebody waits for find room. A refusal leaves no trace.
   virtual absl::StatusOr<SendBuffer> AllocateSpare(size_t bytes) = 0;
+  // The same for much that must arrive but may come late: a refusal is waited for, as one of Allocate is.
+  virtual absl::StatusOr<SendBuffer> AllocateBulk(size_t bytes) = 0;
   // Sends a frame. The caller fills type, phase, flags, plan, sequence_id, attach_epoch, apply_position, layer_first,
   // prediction_layer and row_count; everything else is filled in here.
   virtual absl::Status Post(const wire::FrameHeader& header, SendBuffer buffer) = 0;
+
+  // True while frames that were posted need this side's Progress to leave: before that it must not wait for what the
+  // peer makes of them.
+  virtual bool sending() const { return false; }
 
   virtual absl::Status failed() const = 0;  // OK while the channel works
   virtual void Close() = 0;

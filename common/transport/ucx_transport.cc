@@ -143,6 +143,8 @@ class UcxChannel final : public FramedChannel {
     SendCredit(*consumption_);
   }
 
+  bool sending() const override { return worker_ != nullptr && worker_->sending(); }
+
   // Null after Close or failure.
   UcxWorker* worker() const { return worker_.get(); }
 

@@ -18,7 +18,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -29,6 +29,8 @@ enum class FrameType : uint8_t {
   kAppendRange =
       3,  // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position on
   kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
+  kSeat = 5,  // asks for seat `row_count` of the lane for a sequence that decodes apply_position next: its slot pages,
+              // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
   // cache rank -> inference rank
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
@@ -36,6 +38,7 @@ enum class FrameType : uint8_t {
   kWatermark = 17,   // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
   kRefill = 18,      // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
   kRefillDone = 19,  // all Refill frames of the sequence have been sent; apply_position = restart position
+  kSeated = 21,      // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
   kPartial = 20,     // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
                      // its state, repeated
   // both ways
@@ -82,6 +85,14 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
 
+// FrameHeader::flags of kStepPlan: the plan runs on the lane, between the two GPUs (kernels/cuda/exchange.h). Rows, and
+// what is selected for them, travel without frames; PlanRow::flags is the row's seat.
+inline constexpr uint32_t kPlanOnLane = 1;
+// Of a wait on either side, a backstop: the other host may have much to do before it begins its part. The end of its
+// process ends all waits at once.
+inline constexpr uint32_t kLaneTimeoutUs = 5'000'000;
+inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
+
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row
 
 struct PlanRow {
@@ -91,7 +102,7 @@ struct PlanRow {
   uint32_t token_id;          // the row's input token: the journal
   uint32_t pool_slots;        // over all lists: both sides must have worked out the same
   uint32_t grant_generation;  // of those pool slots
-  uint32_t flags;
+  uint32_t flags;             // on a lane: the seat
 };
 static_assert(sizeof(PlanRow) == 32);
 
@@ -149,8 +160,15 @@ struct WatermarkEntry {
   uint64_t sequence_id;
   uint32_t attach_epoch;
   uint32_t watermark;  // rows below are on the cache rank in every layer
+  // For the scheduler. Rows of the blocks that the sequence's last selections read on the cache rank, over all lists;
+  // and rows that were read from the large tier for it since it was opened.
+  uint64_t working_set_rows;
+  uint64_t loaded_rows;
+  // Bytes of rows that the cache rank's fast tier can hold of this channel's sequences; kOneTier without tiers.
+  uint64_t fast_rows_bytes;
 };
-static_assert(sizeof(WatermarkEntry) == 16);
+static_assert(sizeof(WatermarkEntry) == 40);
+inline constexpr uint64_t kOneTier = UINT64_MAX;
 
 // Capacity of the ring of an inference rank: the recent window at its longest, one block that is on its way out,
 // rounded up to whole slot pages. At position p, once its row is written, the ring holds positions (p - RingTokens, p].

@@ -20,6 +20,8 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kLayer:
     case wire::FrameType::kAppendRange:
     case wire::FrameType::kPromptQueries:
+    case wire::FrameType::kSeat:
+    case wire::FrameType::kSeated:
     case wire::FrameType::kDelta:
     case wire::FrameType::kPartial:
     case wire::FrameType::kWatermark:

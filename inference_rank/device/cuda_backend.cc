@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "inference_rank/device/cuda_decode_lane.h"
 #include "inference_rank/device/cuda_forward.h"
 #include "kernels/cuda/plugin.h"
 #include "weights/device_weights.h"
@@ -49,6 +50,12 @@ class CudaBackend final : public Backend {
                               forward_->row_mover());
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
+  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane() override {
+    WINNOW_RETURN_IF_ERROR(lane_shape_.status());
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane,
+                            CudaDecodeLane::Create(*device_, *forward_, *slots_, *lane_shape_));
+    return lane;
+  }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
   std::string numerics() const override { return numerics_; }
   std::string description() const override {
@@ -73,15 +80,36 @@ class CudaBackend final : public Backend {
     forward_options_ = {.max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
                         .max_list_rows = options.max_context_tokens + kBlockTokens,
                         .row_bytes = options.needs.layout.row_bytes()};
+    PlanLane(options);
     MemoryNeeds needs = options.needs;
     needs.weights_bytes = DeviceWeightBytes(*table_, config, weight_options);
     needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, forward_options_);
+    if (lane_shape_.ok()) needs.activation_bytes += CudaDecodeLane::DeviceBytes(*lane_shape_, config);
     needs.memory_name = absl::StrCat("the memory of GPU ", device_->ordinal());
     needs.is_exclusive = true;
     const uint64_t free = device_->info().free_bytes;
     WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(needs, free > kReservedBytes ? free - kReservedBytes : 0));
     forward_options_.num_slots = memory_plan_.slot_pages * kSlotPageTokens;
     return absl::OkStatus();
+  }
+
+  void PlanLane(const BackendOptions& options) {
+    if (!options.offers_lanes) return;
+    if (table_->device_count() < 2) {
+      lane_shape_ = absl::FailedPreconditionError("there is one GPU alone");
+      return;
+    }
+    const int seats = static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows));
+    lane_shape_ = CudaDecodeLane::Complete({.spec = options.needs.selection,
+                                            .max_rows = seats,
+                                            .hidden_size = 0,
+                                            .max_positions = options.max_context_tokens,
+                                            .pages_per_list = 0,
+                                            .synthetic_model = options.synthetic_model},
+                                           *options.config);
+    if (lane_shape_.ok()) {
+      forward_options_.lane_list_rows = CudaDecodeLane::MaxListRows(*lane_shape_, *options.config);
+    }
   }
 
   absl::Status Load(const BackendOptions& options, const DeviceWeightOptions& weight_options) {
@@ -105,6 +133,7 @@ class CudaBackend final : public Backend {
   MemoryPlan memory_plan_;
   std::string numerics_;
   CudaForward::Options forward_options_;
+  absl::StatusOr<DecodeLaneShape> lane_shape_ = absl::FailedPreconditionError("frames alone were asked for");
   std::unique_ptr<DeviceWeights> weights_;
   std::unique_ptr<cuda::DeviceMemory> slots_, prefill_memory_;
   std::optional<PrefillRegion> prefill_region_;

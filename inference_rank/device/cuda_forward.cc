@@ -14,7 +14,9 @@ namespace {
 
 DeviceLayerOptions LayerOptions(const CudaForward::Options& options) {
   // Attention over slots is launched here, with scratch of its own.
-  return {.max_decode_rows = kMaxDecodeRows, .max_prefill_rows = options.max_prefill_tokens, .max_list_rows = 1};
+  return {.max_decode_rows = kMaxDecodeRows,
+          .max_prefill_rows = options.max_prefill_tokens,
+          .max_list_rows = options.lane_list_rows};
 }
 
 // Slots of a layer's lists that are uploaded at once: those of 64 sequences with budgets of 4096, or of one row with
@@ -105,6 +107,7 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   forward->CarvePinned(forward->pinned_->data());
   WINNOW_ASSIGN_OR_RETURN(forward->mover_, DeviceRowMover::Create(table, device, forward->stream_, slots,
                                                                   options.num_slots, {.row_bytes = options.row_bytes}));
+  forward->flushed_ = device.NewEvent();
   const size_t max_lists = static_cast<size_t>(kMaxDecodeRows) * forward->config_.num_query_heads;
   for (DecodeStage& stage : forward->decode_stages_) {
     stage.projected = device.NewEvent();
@@ -135,6 +138,12 @@ absl::Status CudaForward::WarmUp() {
   PlanDraws({&draw, 1});
   Decode({&token, 1}, {&position, 1}, decode);
   return status_;
+}
+
+void CudaForward::FlushMoves(cuda::Stream stream) {
+  mover_->Flush();
+  flushed_->Record(stream_);
+  flushed_->Hold(stream);
 }
 
 bool CudaForward::Take(const absl::Status& status) {

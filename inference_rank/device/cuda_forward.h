@@ -24,6 +24,7 @@ class CudaForward final : public Forward {
     uint32_t max_list_rows = 0;  // of the longest slot list of a decode row
     uint32_t num_slots = 0;
     size_t row_bytes = 0;
+    uint32_t lane_list_rows = 1;  // of the longest list of a decode graph that shares the activations
   };
 
   // Device memory beside weights and KV.
@@ -46,6 +47,14 @@ class CudaForward final : public Forward {
   absl::Status status() const override { return status_; }
 
   RowMover& row_mover() { return *mover_; }
+
+  // For decode graphs beside it, while it does nothing.
+  DeviceLayers& layers() { return *layers_; }
+  float* host_logits() { return logits_; }  // pinned, [kMaxDecodeRows, vocab_size]
+  // Rows that have been written are in their slots before what is enqueued on `stream` from now on.
+  void FlushMoves(cuda::Stream stream);
+  // The device has failed there.
+  void NoteFailure(const absl::Status& status) { Take(status); }
   size_t pinned_bytes() const { return pinned_->bytes() + mover_->pinned_bytes(); }
   // What was done last, for a post-mortem: "decode of 3 rows, waiting for the rows of layer 5; attention of layer 4 and
   // what came before it had been launched".
@@ -107,6 +116,7 @@ class CudaForward final : public Forward {
   const float scale_;
   std::unique_ptr<DeviceLayers> layers_;
   std::unique_ptr<DeviceRowMover> mover_;
+  std::unique_ptr<cuda::Event> flushed_;
   cuda::Stream stream_ = nullptr;
   void* slots_ = nullptr;
   std::unique_ptr<cuda::DeviceMemory> memory_, pinned_;

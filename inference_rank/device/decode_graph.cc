@@ -52,6 +52,7 @@ size_t DecodeGraph::Carve(void* region) {
   state_.plan = arena.TakeArray<uint32_t>(1);
   state_.next_positions = arena.TakeArray<uint32_t>(rows);
   state_.positions = arena.TakeArray<uint32_t>(rows);
+  state_.prompt_tokens = arena.TakeArray<uint32_t>(rows);
   state_.token_ids = arena.TakeArray<uint32_t>(rows);
   state_.logprobs = arena.TakeArray<float>(rows);
   state_.sample_rows = arena.TakeArray<cuda::SampleRow>(rows);
@@ -71,7 +72,7 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
                                                                  DecodeSlots& slots,
                                                                  const DecodeGraphOptions& options) {
   std::unique_ptr<DecodeGraph> graph(new DecodeGraph(device, layers, slots, options));
-  if (graph->is_sparse() && graph->converts_rows()) {
+  if (graph->is_sparse() && graph->converts_rows() && !slots.shape().holds_everything()) {
     return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
   }
   WINNOW_ASSIGN_OR_RETURN(graph->memory_, device.Allocate(graph->Carve(nullptr)));
@@ -85,19 +86,28 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
 
 absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows) {
   WINNOW_CHECK(rows.size() <= static_cast<size_t>(max_rows()));
-  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition);
+  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition), prompts(max_rows());
   std::vector<cuda::SampleRow> samples(max_rows());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].has_value()) continue;
     tokens[i] = rows[i]->token_id;
     positions[i] = rows[i]->position;
+    prompts[i] = rows[i]->prompt_tokens;
     samples[i] = rows[i]->sampling;
     --samples[i].token_index;  // the step's beginning adds one
   }
   device_.CopyAsync(state_.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.next_positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.prompt_tokens, prompts.data(), prompts.size() * sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.sample_rows, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
   return device_.Synchronize(stream_);
+}
+
+void DecodeGraph::EnqueueRows(const uint32_t* token_ids, const uint32_t* positions, const cuda::SampleRow* draws) {
+  const size_t words = max_rows() * sizeof(uint32_t);
+  device_.CopyAsync(state_.token_ids, token_ids, words, stream_);
+  device_.CopyAsync(state_.next_positions, positions, words, stream_);
+  device_.CopyAsync(state_.sample_rows, draws, max_rows() * sizeof(cuda::SampleRow), stream_);
 }
 
 void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
@@ -110,6 +120,7 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .token_log = state_.token_log,
                                    .log_steps = options_.token_log_steps,
                                    .lists = slots_.inbox().lists,
+                                   .lists_per_kv_head = shape.lists_per_kv_head,
                                    .pages = slots_.pages(),
                                    .num_rows = num_rows,
                                    .max_rows = max_rows(),
@@ -117,6 +128,8 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .num_kv_heads = config_.num_kv_heads,
                                    .window = shape.is_dense() ? cuda::RecentWindow::kGrowing : options_.window,
                                    .recent_tokens = shape.recent_tokens,
+                                   .reuse_interval = shape.reuse_interval,
+                                   .prompt_tokens = state_.prompt_tokens,
                                    .slot_pool = slots_.slot_pool(),
                                    .row_bytes = shape.layout.row_bytes(),
                                    .kv_destinations = state_.kv_destinations,
@@ -137,7 +150,6 @@ void DecodeGraph::AllReduce(cuda::Stream stream, int layer, int which, int num_r
   const TensorParallelGroup& group = options_.group;
   const size_t stride = static_cast<size_t>(max_rows()) * config_.hidden_size;
   const size_t sum = (2 * static_cast<size_t>(layer) + which) * group.num_ranks;
-  auto* const words = static_cast<uint32_t*>(words_->data());
   cuda::AllReduceParams params = {.rank = group.rank,
                                   .num_ranks = group.num_ranks,
                                   .partial = layers_.partial(),
@@ -145,8 +157,8 @@ void DecodeGraph::AllReduce(cuda::Stream stream, int layer, int which, int num_r
                                   .elements = static_cast<size_t>(num_rows) * config_.hidden_size,
                                   .mailbox_stride = stride,
                                   .value = state_.plan,
-                                  .abort = words + kAbortWord,
-                                  .error = words + kErrorWord,
+                                  .abort = abort_word(),
+                                  .error = error_word(),
                                   .timeout_us = options_.wait_timeout_us};
   for (int r = 0; r < group.num_ranks; ++r) {
     params.mailboxes[r] = group.boxes[r].mailboxes + sum * stride;
@@ -162,7 +174,6 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
   if (part.out_features == config_.vocab_size) return;
   const int first = layers_.weights().lm_head_first();
   const int64_t stride = config_.vocab_size * sizeof(float);
-  auto* const words = static_cast<uint32_t*>(words_->data());
   for (int r = 0; r < group.num_ranks; ++r) {
     if (r == group.rank) continue;
     table_.step->publish(stream, {.from = layers_.logits() + first,
@@ -179,8 +190,8 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
     if (r == group.rank) continue;
     table_.cache->wait(stream, {.flag = group.boxes[group.rank].logit_flags + r,
                                 .value = state_.plan,
-                                .abort = words + kAbortWord,
-                                .error = words + kErrorWord,
+                                .abort = abort_word(),
+                                .error = error_word(),
                                 .timeout_us = options_.wait_timeout_us});
   }
 }
@@ -194,14 +205,16 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
   } else {
     outputs.kv_destinations = state_.kv_destinations + first_list;
   }
+  const void* bf16_rows = state_.bf16_rows;
   if (is_sparse()) {
     outputs.kv_mirror = static_cast<std::byte*>(options_.inbox.rows) + first_list * row_bytes;
+    bf16_rows = outputs.kv_mirror;
     outputs.q_pre_rope = options_.inbox.queries + first_row * config_.q_features();
   }
   layers_.Rope(stream, kDecode, layer, num_rows, outputs);
   if (!converts_rows()) return;
   const int lists = num_rows * config_.num_kv_heads;
-  table_.attention->quantize_rows(stream, state_.bf16_rows, lists, config_.head_dim, slots_.shape().layout.dtype,
+  table_.attention->quantize_rows(stream, bf16_rows, lists, config_.head_dim, slots_.shape().layout.dtype,
                                   state_.kv_rows, state_.row_scales);
   table_.step->scatter_rows(stream, {.rows = state_.kv_rows,
                                      .scales = state_.row_scales,
@@ -218,25 +231,26 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
     options_.cache->AwaitDelta(stream, layer);
     return;
   }
-  auto* words = static_cast<uint32_t*>(words_->data());
   table_.step->swap(stream, {.raise = {.flag = options_.inbox.rows_flags + layer, .value = state_.plan},
                              .wait = {.flag = slots_.inbox().delta_flags + layer,
                                       .value = state_.plan,
-                                      .abort = words + kAbortWord,
-                                      .error = words + kErrorWord,
+                                      .abort = abort_word(),
+                                      .error = error_word(),
                                       .timeout_us = options_.wait_timeout_us}});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows) {
+void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled) {
   const DecodeSlotShape& shape = slots_.shape();
   layers_.Attend(stream, num_rows,
                  {.slot_pool = slots_.slot_pool(),
                   .dtype = shape.layout.dtype,
                   .scales = slots_.scales(),
-                  .lists = slots_.inbox().lists + slots_.list(layer, 0, 0),
+                  .lists = slots_.inbox().lists + slots_.selection(layer, 0, 0),
+                  .lists_per_kv_head = shape.lists_per_kv_head,
                   .pages = slots_.pages(),
                   .selected = slots_.inbox().pool_indices,
-                  .max_count = shape.max_list_rows()});
+                  .max_count = shape.max_list_rows(),
+                  .settled = settled});
 }
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
@@ -254,7 +268,9 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
   if (exchanges) ExchangeRows(stream, layer);
-  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows);
+  // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
+  const bool settled = !exchanges && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows);
@@ -282,7 +298,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
 }
 
 absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts) {
-  return device_.Capture(stream_, [&](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
+  return device_.Capture(stream_, [this, bucket, parts](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
 }
 
 absl::Status DecodeGraph::Prepare(int num_rows) {
@@ -328,8 +344,7 @@ absl::StatusOr<std::vector<float>> DecodeGraph::LastLogits(int num_rows) {
 }
 
 absl::Status DecodeGraph::WaitError() {
-  const auto* words = static_cast<uint32_t*>(words_->data());
-  switch (std::atomic_ref(const_cast<uint32_t&>(words[kErrorWord])).load()) {
+  switch (std::atomic_ref(*error_word()).load()) {
     case 0:
       return absl::OkStatus();
     case cuda::kWaitAborted:
@@ -340,7 +355,18 @@ absl::Status DecodeGraph::WaitError() {
   }
 }
 
+const uint32_t* DecodeGraph::abort_word() const {
+  if (options_.abort_word != nullptr) return options_.abort_word;
+  return static_cast<const uint32_t*>(words_->data()) + kAbortWord;
+}
+
+uint32_t* DecodeGraph::error_word() const {
+  if (options_.error_word != nullptr) return options_.error_word;
+  return static_cast<uint32_t*>(words_->data()) + kErrorWord;
+}
+
 void DecodeGraph::Abort() {
+  WINNOW_CHECK(options_.abort_word == nullptr);
   std::atomic_ref(static_cast<uint32_t*>(words_->data())[kAbortWord]).store(1);
 }
 

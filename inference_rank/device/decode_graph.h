@@ -47,6 +47,7 @@ class DecodeParts {
   static DecodeParts None() { return DecodeParts(0); }
   static DecodeParts All() { return DecodeParts((1u << kNumDecodeParts) - 1); }
   static DecodeParts Only(DecodePart part) { return DecodeParts(1u << static_cast<int>(part)); }
+  DecodeParts With(DecodePart part) const { return DecodeParts(bits_ | Only(part).bits_); }
   DecodeParts Without(DecodePart part) const { return DecodeParts(bits_ & ~Only(part).bits_); }
   bool Has(DecodePart part) const { return (bits_ & Only(part).bits_) != 0; }
 
@@ -82,6 +83,9 @@ struct DecodeGraphOptions {
   TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
+  // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
+  const uint32_t* abort_word = nullptr;
+  uint32_t* error_word = nullptr;
 };
 
 // What a row of the batch computes next; rows without one compute nothing.
@@ -89,6 +93,7 @@ struct DecodeRow {
   uint32_t token_id = 0;
   uint32_t position = 0;  // of token_id
   cuda::SampleRow sampling = {};
+  uint32_t prompt_tokens = 0;  // of the sequence: anchors of kept selections begin there
 };
 
 // The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
@@ -104,6 +109,9 @@ class DecodeGraph {
 
   // The rows of the coming steps, at most the slots' max_rows. Between steps only; waits for the device.
   absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
+  // The same for all max_rows rows of the next step, from pinned memory that stays as it is until the step has ended:
+  // enqueued on stream(). Tokens, positions (cuda::kNoPosition: none) and draws, whose token_index is one less.
+  void EnqueueRows(const uint32_t* token_ids, const uint32_t* positions, const cuda::SampleRow* draws);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
   // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
@@ -119,11 +127,13 @@ class DecodeGraph {
   absl::StatusOr<std::vector<float>> LastLogits(int num_rows);
   // OK while no wait has timed out or been aborted.
   absl::Status WaitError();
-  // Ends every wait of steps that are under way, and of all later ones. Any thread.
+  // Ends every wait of steps that are under way, and of all later ones. Any thread. With words of its own; otherwise
+  // their owner does it.
   void Abort();
 
   cuda::Stream stream() const { return stream_; }
-  const uint32_t* plan() const { return state_.plan; }  // device word: number of the step, from 1
+  const uint32_t* plan() const { return state_.plan; }              // device word: number of the step, from 1
+  const uint32_t* next_tokens() const { return state_.token_ids; }  // device memory, [max_rows]
 
  private:
   static size_t BucketIndex(int num_rows);
@@ -132,6 +142,7 @@ class DecodeGraph {
     uint32_t* plan = nullptr;
     uint32_t* next_positions = nullptr;      // [max_rows]
     uint32_t* positions = nullptr;           // [max_rows]
+    uint32_t* prompt_tokens = nullptr;       // [max_rows]
     uint32_t* token_ids = nullptr;           // [max_rows]
     float* logprobs = nullptr;               // [max_rows]
     cuda::SampleRow* sample_rows = nullptr;  // [max_rows]
@@ -153,11 +164,13 @@ class DecodeGraph {
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);
-  void Attend(cuda::Stream stream, int layer, int num_rows);
+  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
   int max_rows() const { return slots_.shape().max_rows; }
+  const uint32_t* abort_word() const;
+  uint32_t* error_word() const;
 
   cuda::Device& device_;
   DeviceLayers& layers_;
@@ -169,7 +182,7 @@ class DecodeGraph {
   const cuda::Stream side_stream_;  // publishes the residual beside the layer
   const std::unique_ptr<cuda::Event> fork_, published_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
+  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error; unused with those of a link
   State state_;
   std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
 };

@@ -46,12 +46,13 @@ absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const cuda::C
   return layers;
 }
 
-cuda::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t max_count) const {
+cuda::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t max_count,
+                                                          int lists_per_kv_head) const {
   const ModelConfig& config = config_;
   return {.q = q_,
           .num_rows = num_rows,
           .num_query_heads = config.num_query_heads,
-          .num_kv_heads = config.num_kv_heads,
+          .num_kv_heads = config.num_kv_heads * lists_per_kv_head,
           .head_dim = config.head_dim,
           .scale = scale_,
           .kv_dtype = options_.kv_dtype,
@@ -84,8 +85,10 @@ size_t DeviceLayers::Carve(void* region) {
   // Scratch may depend on the number of rows in any way.
   size_t attention_bytes = 0;
   for (int n = 1; n <= options_.max_decode_rows; ++n) {
-    const auto params = AttentionParams(n, options_.max_list_rows);
-    attention_bytes = std::max(attention_bytes, table_.attention->decode_attention_scratch_bytes(params));
+    for (const int lists : {1, options_.lists_per_kv_head}) {
+      const auto params = AttentionParams(n, options_.max_list_rows, lists);
+      attention_bytes = std::max(attention_bytes, table_.attention->decode_attention_scratch_bytes(params));
+    }
   }
   attention_scratch_ = arena.Take(attention_bytes);
   sample_scratch_ = arena.Take(table_.elementwise->sample_scratch_bytes(options_.max_decode_rows, config.vocab_size));
@@ -186,12 +189,14 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
 
 void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
   WINNOW_CHECK(kv.max_count <= options_.max_list_rows && kv.dtype == options_.kv_dtype);
-  cuda::DecodeAttentionParams params = AttentionParams(num_rows, kv.max_count);
+  WINNOW_CHECK(kv.lists_per_kv_head == 1 || kv.lists_per_kv_head == options_.lists_per_kv_head);
+  cuda::DecodeAttentionParams params = AttentionParams(num_rows, kv.max_count, kv.lists_per_kv_head);
   params.slot_pool = kv.slot_pool;
   params.kv_scales = kv.scales;
   params.lists = kv.lists;
   params.pages = kv.pages;
   params.selected = kv.selected;
+  params.settled = kv.settled;
   table_.attention->decode_attention(stream, params);
 }
 

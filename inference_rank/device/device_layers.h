@@ -29,10 +29,12 @@ struct DecodeKvView {
   const void* slot_pool = nullptr;
   Dtype dtype = Dtype::kBf16;
   const void* scales = nullptr;                // [num_slots][2] f32, not for kBf16
-  const cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads] of the layer
+  const cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads, lists_per_kv_head] of the layer
+  int lists_per_kv_head = 1;                   // 1, or one for each query head
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
   uint32_t max_count = 0;  // at most DeviceLayerOptions::max_list_rows
+  bool settled = false;    // as DecodeAttentionParams::settled
 };
 
 // Where attention of a chunk finds K and V by position.
@@ -49,6 +51,7 @@ struct DeviceLayerOptions {
   int max_prefill_rows = 0;         // of a chunk; 0: decode only
   uint32_t max_list_rows = 131072;  // longest attention list of a decode row
   Dtype kv_dtype = Dtype::kBf16;
+  int lists_per_kv_head = 1;  // that decode rows may have, beside one
 };
 
 // Enqueues the parts of a forward pass on a stream, for up to 64 decode rows or a chunk of a prompt. Pure launches,
@@ -99,7 +102,7 @@ class DeviceLayers {
   DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
                const DeviceLayerOptions& options);
   size_t Carve(void* region);
-  cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count) const;
+  cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count, int lists_per_kv_head) const;
   struct MatmulOutput {
     void* y;
     int64_t stride;

@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(cuda::Devic
   return prefill;
 }
 
-void DevicePrefill::Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32_t first_position, int num_tokens) {
+void DevicePrefill::Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32_t first_position, int num_tokens,
+                          const std::function<void(int layer)>& on_rows) {
   constexpr DevicePhase kPrefill = DevicePhase::kPrefill;
   WINNOW_CHECK(first_position + num_tokens <= max_tokens_);
   const int num_layers = layers_.config().num_layers;
@@ -54,6 +55,7 @@ void DevicePrefill::Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32
                                                .kv_destinations = kv_destinations_});
     layers_.ProjectQkv(stream, kPrefill, layer, num_tokens);
     layers_.Rope(stream, kPrefill, layer, num_tokens, {.positions = positions_, .kv_destinations = kv_destinations_});
+    if (on_rows) on_rows(layer);
     if (layer + 1 == num_layers) return;  // nothing reads what the last layer would give
     layers_.AttendChunk(stream, num_tokens,
                         {.rows = rows(layer), .head_stride = head_stride(), .first_position = first_position});
@@ -74,7 +76,7 @@ absl::Status DevicePrefill::Run(cuda::Stream stream, std::span<const uint32_t> t
 void DevicePrefill::FillSlots(cuda::Stream stream, const DecodeSlots& slots, int row, uint32_t num_tokens,
                               uint32_t recent_begin) {
   const DecodeSlotShape& shape = slots.shape();
-  WINNOW_CHECK(shape.layout.dtype == Dtype::kBf16 && recent_begin <= num_tokens);
+  WINNOW_CHECK(shape.layout.dtype == Dtype::kBf16 && recent_begin <= num_tokens && shape.lists_per_kv_head == 1);
   layers_.table().step->fill_slots(
       stream, {.rows = rows_->data(),
                .list_stride = head_stride(),

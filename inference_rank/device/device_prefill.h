@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -19,8 +20,10 @@ class DevicePrefill {
                                                                uint32_t max_tokens);
 
   // Enqueues one chunk: positions first_position .. + num_tokens - 1 of tokens in device memory. Rows before
-  // first_position must be those of earlier chunks. At most the layers' max_prefill_rows.
-  void Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32_t first_position, int num_tokens);
+  // first_position must be those of earlier chunks. At most the layers' max_prefill_rows. `on_rows` is called layer by
+  // layer, where what has been enqueued completes the chunk's rows of that layer.
+  void Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32_t first_position, int num_tokens,
+             const std::function<void(int layer)>& on_rows = nullptr);
   // Copies tokens to the device and computes them all in chunks of that size. Waits for the device.
   absl::Status Run(cuda::Stream stream, std::span<const uint32_t> token_ids, int chunk_tokens);
 

@@ -124,6 +124,17 @@ class Forward {
   virtual std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                                    PrefillKv& kv) = 0;
 
+  // Layer by layer, with the same bits as Prefill, where this is true.
+  virtual bool PrefillsByLayer() const { return false; }
+  // The residuals of tokens before the first layer: `hidden` [num_tokens, hidden_size], host memory.
+  virtual void EmbedPrompt(std::span<const uint32_t> /*token_ids*/, float* /*hidden*/) {}
+  // Positions [first_position, first_position + num_tokens) of a prompt through one layer, after the ones before them:
+  // `hidden` is what enters the layer and becomes what leaves it; of the last layer only that of the `last` token.
+  virtual void PrefillLayer(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                            float* /*hidden*/, PrefillKv& /*kv*/) {}
+  // Logits of the prompt's last token, whose residual has left the last layer.
+  virtual std::span<float> PromptLogits(const float* /*hidden*/) { return {}; }
+
   // True when it can choose tokens itself, which spares moving logits to the host and sorting them there.
   virtual bool DrawsTokens() const { return false; }
   // For the next Decode or Prefill: rows with an entry get their token from drawn_token(), and no logits. The caller's

@@ -36,19 +36,19 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
                                   static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads, config.head_dim));
 }
 
-void Transformer::Embed(std::span<const uint32_t> token_ids) {
+void Transformer::Embed(std::span<const uint32_t> token_ids, float* x) {
   const EmbeddingTable table = weights_.embedding();
   kernels_.embed({.table = table.data,
                   .dtype = table.dtype,
                   .hidden_size = config_.hidden_size,
                   .token_ids = token_ids.data(),
                   .num_rows = static_cast<int>(token_ids.size()),
-                  .out = x_.data()});
+                  .out = x});
 }
 
-void Transformer::ProjectQkv(Matmul matmul, const LayerWeights& layer, int num_rows,
+void Transformer::ProjectQkv(Matmul matmul, const LayerWeights& layer, const float* x, int num_rows,
                              std::span<const uint32_t> positions) {
-  matmul(executor_, {.x = x_.data(),
+  matmul(executor_, {.x = x,
                      .x_stride = config_.hidden_size,
                      .num_rows = num_rows,
                      .transform = InputTransform::kRmsNorm,
@@ -161,10 +161,10 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
   WINNOW_CHECK(num_rows >= 1 && num_rows <= kMaxDecodeRows && positions.size() == token_ids.size());
   const int lookahead = kv.Lookahead();
   const bool waits_for_partials = kv.WaitsForPartials();
-  Embed(token_ids);
+  Embed(token_ids, x_.data());
   for (int l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& layer = weights_.layer(l);
-    ProjectQkv(kernels_.decode_matmul, layer, num_rows, positions);
+    ProjectQkv(kernels_.decode_matmul, layer, x_.data(), num_rows, positions);
     const bool predicts = lookahead > 0 && l + lookahead < config_.num_layers;
     if (predicts) PredictQueries(l + lookahead, num_rows);
     kv.Publish({.layer = l,
@@ -205,32 +205,36 @@ std::span<float> Transformer::Prefill(std::span<const uint32_t> token_ids, uint3
                                       PrefillKv& kv) {
   const int num_tokens = static_cast<int>(token_ids.size());
   WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
+  Embed(token_ids, x_.data());
+  for (int l = 0; l < config_.num_layers; ++l) PrefillLayer(l, first_position, num_tokens, last, x_.data(), kv);
+  return last ? Logits(x_.data(), 1) : std::span<float>();
+}
+
+void Transformer::PrefillLayer(int l, uint32_t first_position, int num_tokens, bool last, float* hidden,
+                               PrefillKv& kv) {
+  WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
   for (int i = 0; i < num_tokens; ++i) positions_[i] = first_position + i;
   // The prompt's last token alone decides the first token of the answer: it gets the more precise matmul.
   WINNOW_CHECK(!last || num_tokens == 1);
   const Matmul matmul = last ? kernels_.decode_matmul : kernels_.prefill_matmul;
-  Embed(token_ids);
-  for (int l = 0; l < config_.num_layers; ++l) {
-    const LayerWeights& layer = weights_.layer(l);
-    ProjectQkv(matmul, layer, num_tokens, {positions_.data(), static_cast<size_t>(num_tokens)});
-    const PrefillKv::Rows rows = kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
+  const LayerWeights& layer = weights_.layer(l);
+  ProjectQkv(matmul, layer, hidden, num_tokens, {positions_.data(), static_cast<size_t>(num_tokens)});
+  const PrefillKv::Rows rows = kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
 
-    // Nothing reads the last layer's output but the logits of the last token.
-    if (l + 1 == config_.num_layers && !last) return {};
-    kernels_.prefill_attention(executor_, {.q = q_.data(),
-                                           .num_queries = num_tokens,
-                                           .first_position = first_position,
-                                           .num_query_heads = config_.num_query_heads,
-                                           .num_kv_heads = config_.num_kv_heads,
-                                           .head_dim = config_.head_dim,
-                                           .scale = scale_,
-                                           .kv = rows.kv,
-                                           .kv_head_stride = rows.head_stride,
-                                           .kv_dtype = kv_dtype_,
-                                           .out = attention_.data()});
-    OutputAndMlp(matmul, layer, x_.data(), attention_.data(), num_tokens);
-  }
-  return Logits(x_.data(), 1);
+  // Nothing reads the last layer's output but the logits of the last token.
+  if (l + 1 == config_.num_layers && !last) return;
+  kernels_.prefill_attention(executor_, {.q = q_.data(),
+                                         .num_queries = num_tokens,
+                                         .first_position = first_position,
+                                         .num_query_heads = config_.num_query_heads,
+                                         .num_kv_heads = config_.num_kv_heads,
+                                         .head_dim = config_.head_dim,
+                                         .scale = scale_,
+                                         .kv = rows.kv,
+                                         .kv_head_stride = rows.head_stride,
+                                         .kv_dtype = kv_dtype_,
+                                         .out = attention_.data()});
+  OutputAndMlp(matmul, layer, hidden, attention_.data(), num_tokens);
 }
 
 }  // namespace winnow

@@ -30,6 +30,20 @@ float NormaliseRuns(float* run_scales, const float* run_sums, int num_runs) {
   return max + std::log(total);
 }
 
+void RunScoreSoftmax(const ScoreSoftmaxParams& params, ExpRunFn exp_run) {
+  const int num_runs = static_cast<int>(SoftmaxRuns(params.num_keys));
+  for (int i = 0; i < params.num_queries; ++i) {
+    float* scales = params.run_scales + static_cast<int64_t>(i) * num_runs;
+    float* sums = params.scratch + static_cast<int64_t>(i) * num_runs;
+    for (int r = 0; r < num_runs; ++r) {
+      const int first = r * kSoftmaxRun;
+      exp_run(params.scores + i * params.scores_stride + first, std::min(kSoftmaxRun, params.num_keys - first),
+              &scales[r], &sums[r]);
+    }
+    params.lse[i] = NormaliseRuns(scales, sums, num_runs);
+  }
+}
+
 void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeyScoreParams&), ExpRunFn exp_run) {
   const KeyScoreParams& all = params.score;
   const int num_runs = static_cast<int>(SoftmaxRuns(all.num_keys));

@@ -12,6 +12,8 @@ float NormaliseRuns(float* run_scales, const float* run_sums, int num_runs);
 // max -inf, sum 0.
 using ExpRunFn = void (*)(float* values, int n, float* max, float* sum);
 
+void RunScoreSoftmax(const ScoreSoftmaxParams& params, ExpRunFn exp_run);
+
 // For instruction sets that do not fuse the two.
 void RunKeySoftmax(const KeySoftmaxParams& params, void (*key_score)(const KeyScoreParams&), ExpRunFn exp_run);
 

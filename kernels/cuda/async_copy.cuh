@@ -17,12 +17,29 @@ __device__ inline void CopyAsync8(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
 
+// A box of a tensor map of two dimensions (tensor_map.h). From compute capability 9.0 on.
+__device__ inline void CopyBox(uint32_t to, const void* map, uint32_t column, uint32_t row, uint32_t barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+#endif
+}
+
 // mbarrier: a phase ends when `count` arrivals and all announced bytes have come.
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
+}
+// Announces bytes of CopyBox; who does so arrives later.
+__device__ inline void ExpectBytes(uint32_t barrier, uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
 }
 // Arrives when the copies by CopyAsync of this thread so far have ended.
 __device__ inline void ArriveWithCopies(uint32_t barrier) {

@@ -46,12 +46,17 @@ struct DecodeAttentionParams {
   const AttentionList* lists = nullptr;  // [num_rows, num_kv_heads]
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
+  // Nothing of `lists`, `pages`, `selected` and the rows that they name was written by the kernel before this one in
+  // the stream, but for the last row of each list: they may be read while it still runs.
+  bool settled = false;
   uint32_t max_count = 0;          // greatest count of any list this launch may meet: fixes the grid, never the result
   void* out = nullptr;             // [num_rows, num_query_heads, head_dim] out_dtype
   Dtype out_dtype = Dtype::kBf16;  // kBf16 or kF32
   float* lse = nullptr;            // [num_rows, num_query_heads] natural log, -inf of an empty list; may be null
   void* scratch = nullptr;         // decode_attention_scratch_bytes; zeroed once when it is allocated
-  int unit_level = -1;             // how much of a list one thread block takes, 0..3; -1: chosen. Never the result
+  // How much of a list one thread block takes, 0 (least) to 2 (all), or 3: least, in clusters. -1: chosen. Never the
+  // result.
+  int unit_level = -1;
 };
 
 struct AttentionKernels {

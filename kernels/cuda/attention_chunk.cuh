@@ -57,7 +57,7 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
     float m[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      ScoreTile<kHeadDim, kDtype>(queries, rows_at + (first + t * kTileRows) * Shape::kRowStride, s[t]);
+      ScoreTile<kHeadDim, kDtype>(queries, rows_at, first + t * kTileRows, s[t]);
 #pragma unroll
       for (int key = 0; key < 2; ++key) {
         const uint32_t row = first + t * kTileRows + Quad() + 8 * key;
@@ -139,8 +139,8 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
         factor[1] *= exchange.value_scale[w];
       }
       float c[Shape::kWarpTiles][4] = {};
-      WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at + w * Shape::kWarpRows * Shape::kRowStride, FirstTile(),
-                                                       exchange.weights[w], c);
+      WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at, w * Shape::kWarpRows, FirstTile(), exchange.weights[w],
+                                                       c);
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
 #pragma unroll

@@ -6,10 +6,10 @@
 #include "kernels/cuda/attention_units.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 
-// Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through shared
-// memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V halves
-// with these warps side by side along head_dim, so that no sums have to be exchanged. Bound by memory: while a chunk is
-// worked on, the next ones are on their way, those of the next unit too.
+// Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through
+// shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
+// halves with these warps side by side along head_dim, so that no sums have to be exchanged. Bound by memory: while a
+// chunk is worked on, the next ones are on their way, those of the next unit too.
 namespace winnow::cuda {
 
 // The warps that work on the rows.
@@ -87,31 +87,57 @@ class DecodeBlock {
   Work work_;
 };
 
-// Brings the rows of one unit.
+// The warps that bring the rows.
 template <int kHeadDim, Dtype kDtype>
-__device__ inline void SendUnit(const DecodeLaunch& launch, RowStream<kHeadDim, kDtype>& stream, uint32_t list_index,
-                                uint32_t unit) {
-  const AttentionList list = launch.params.lists[list_index];
-  const ListCut cut(list.count(), ChunkRows(kDtype));
-  const uint32_t unit_chunks = SplitsOfUnit(launch.level) * cut.split_chunks;
-  const uint32_t begin = unit * unit_chunks, end = min(cut.chunks, begin + unit_chunks);
-  if (begin >= end) return;
-  const DecodeAttentionParams& params = launch.params;
-  const ListRows rows(params, list);
-  rows.TouchPages();
-  // The working warps read the queries when they come to this unit.
-  const int group = params.num_query_heads / params.num_kv_heads;
-  const uint32_t at = threadIdx.x % (kStreamWarps * 32) * 32;
-  if (at < group * kHeadDim) PrefetchToL2(params.q + static_cast<size_t>(list_index) * group * kHeadDim + at);
-  stream.Send(rows, begin, end);
-}
+class DecodeStream {
+ public:
+  __device__ DecodeStream(const DecodeLaunch& launch, typename DecodeShape<kHeadDim, kDtype>::Shared& shared)
+      : launch_(launch), stream_(launch.params, &launch.slots, shared, launch.num_stages) {}
+
+  // Brings the rows of one unit. The first chunks of settled lists are read while the kernel before still runs;
+  // `on_inputs` is called once, when it has ended.
+  template <typename OnInputs>
+  __device__ void Send(uint32_t list_index, uint32_t unit, const OnInputs& on_inputs) {
+    const DecodeAttentionParams& params = launch_.params;
+    if (!params.settled) Await(on_inputs);
+    const AttentionList list = params.lists[list_index];
+    const ListCut cut(list.count(), ChunkRows(kDtype));
+    const uint32_t unit_chunks = SplitsOfUnit(launch_.level) * cut.split_chunks;
+    const uint32_t begin = unit * unit_chunks, end = min(cut.chunks, begin + unit_chunks);
+    if (begin < end) {
+      const ListRows rows(params, list);
+      rows.TouchPages();
+      // The working warps read the queries when they come to this unit.
+      const int group = params.num_query_heads / params.num_kv_heads;
+      const int at = threadIdx.x % (kStreamWarps * 32) * 32;
+      if (at < group * kHeadDim) PrefetchToL2(params.q + static_cast<size_t>(list_index) * group * kHeadDim + at);
+      stream_.Send(rows, begin, end, [&](uint32_t chunk) {
+        if (chunk == begin + launch_.num_stages || chunk + 1 == cut.chunks) Await(on_inputs);
+      });
+    }
+    Await(on_inputs);
+  }
+
+ private:
+  template <typename OnInputs>
+  __device__ void Await(const OnInputs& on_inputs) {
+    if (has_inputs_) return;
+    has_inputs_ = true;
+    WaitForInputs();
+    on_inputs();
+  }
+
+  const DecodeLaunch& launch_;
+  RowStream<kHeadDim, kDtype> stream_;
+  bool has_inputs_ = false;
+};
 
 // Grid: blocks of a cluster along x and lists along y; or so many blocks that all run at once, for all units in turn.
 template <int kHeadDim, Dtype kDtype, bool kClustered>
 __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>::kBlocks)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
   typename Shape::Shared& shared = *reinterpret_cast<typename Shape::Shared*>(shared_bytes);
   if constexpr (kClustered) ArriveInCluster();
   if (threadIdx.x == 0) {
@@ -126,13 +152,15 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 0) PrefetchToL2(launch.params.lists + first / launch.max_units);
   if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
-  WaitForInputs();
-  LetDependentsStart();
   const bool streams = threadIdx.x / 32 >= kWorkWarps;
+  if (!streams) {
+    WaitForInputs();
+    LetDependentsStart();
+  }
   if constexpr (kClustered) {
     if (streams) {
-      RowStream<kHeadDim, kDtype> stream(launch.params, shared, launch.num_stages);
-      SendUnit<kHeadDim, kDtype>(launch, stream, blockIdx.y, blockIdx.x);
+      DecodeStream<kHeadDim, kDtype> stream(launch, shared);
+      stream.Send(blockIdx.y, blockIdx.x, [] {});
       __syncwarp();
       WaitForCluster();
       ArriveInCluster();
@@ -145,9 +173,9 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
     UnitTurns turns(shared.units, launch.unit_counters, launch.num_lists * launch.max_units,
                     threadIdx.x / 32 == kWorkWarps);
     if (streams) {
-      RowStream<kHeadDim, kDtype> stream(launch.params, shared, launch.num_stages);
+      DecodeStream<kHeadDim, kDtype> stream(launch, shared);
       for (; turns.HasUnit(); turns.Next()) {
-        SendUnit<kHeadDim, kDtype>(launch, stream, turns.unit() / launch.max_units, turns.unit() % launch.max_units);
+        stream.Send(turns.unit() / launch.max_units, turns.unit() % launch.max_units, [&] { turns.Start(); });
       }
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "kernels/cuda/attention_decode.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace winnow::cuda {
 
@@ -18,6 +19,13 @@ template <int kHeadDim, Dtype kDtype, bool kClustered>
 void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
   launch.num_stages = Shape::Stages(kClustered, DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  if constexpr (Shape::kBoxes) {
+    constexpr int64_t kAnySlots = int64_t{1} << 31;
+    if (ComputeMajor() >= 9) {
+      launch.slots =
+          TensorMapOf(launch.params.slot_pool, 1, Shape::kRowBytes, kAnySlots, Shape::kRowBytes, Shape::kStreamRows);
+    }
+  }
   const int shared_bytes = Shape::FixedBytes(kClustered) + launch.num_stages * Shape::kStageBytes;
   const auto kernel = DecodeAttentionKernel<kHeadDim, kDtype, kClustered>;
   if constexpr (kClustered) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);

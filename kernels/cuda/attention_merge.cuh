@@ -1,4 +1,5 @@
 #pragma once
+#include <cuda.h>
 #include <cuda_bf16.h>
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 namespace winnow::cuda {
 
 struct DecodeLaunch {
+  CUtensorMap slots;  // the pool's rows in bytes, for RowStream
   DecodeAttentionParams params;
   int level;       // UnitLevel
   bool clustered;  // the blocks of a list, max_units of them, are a cluster

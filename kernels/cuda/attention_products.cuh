@@ -63,26 +63,27 @@ struct QueryFragments {
   float factor[2];
 };
 
-// q . k of 16 rows at `tile` for 8 heads, as a product's accumulators.
+// q . k of the 16 rows from `first` on, of those at `rows`, for 8 heads, as a product's accumulators.
 template <int kHeadDim, Dtype kDtype>
-__device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint32_t tile, float (&c)[4]) {
+__device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint32_t rows, uint32_t first,
+                                 float (&c)[4]) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
   const int lane = threadIdx.x % 32;
   float even[4] = {}, odd[4] = {};  // two chains
-  const uint32_t address = tile + (lane % 16) * Shape::kRowStride + (lane / 16) * 16;
+  const uint32_t row = first + lane % 16;
   if constexpr (kDtype == Dtype::kBf16) {
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; ++step) {
       uint32_t a[4];
-      LoadTiles(a, address + 32 * step);
+      LoadTiles(a, rows + Shape::PieceAt(row, 2 * step + lane / 16));
       Fragment::Multiply(step % 2 == 0 ? even : odd, a, q.b[step][0], q.b[step][1]);
     }
   } else if constexpr (kDtype == Dtype::kI4) {
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; step += 2) {
       uint32_t words[2];
-      LoadTiles(words, tile + (lane % 16) * Shape::kRowStride + 8 * step);
+      LoadTiles(words, rows + Shape::PieceAt(row, step / 2));
       uint32_t a[4];
       Fragment::WidenNibbles(words[0], a[0], a[2]);
       Fragment::WidenNibbles(words[1], a[1], a[3]);
@@ -95,7 +96,7 @@ __device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint
 #pragma unroll
     for (int step = 0; step < kHeadDim / 16; step += 2) {
       uint32_t words[4];
-      LoadTiles(words, address + 16 * step);
+      LoadTiles(words, rows + Shape::PieceAt(row, step + lane / 16));
       uint32_t a[4];
       Fragment::WidenBytes(words[0], a[0], a[2]);
       Fragment::WidenBytes(words[1], a[1], a[3]);
@@ -110,36 +111,37 @@ __device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint
 }
 
 // Products of the weights of one warp's rows of the chunk with their V halves: adds those of head_dim tile `tile` and
-// on to c. The rows begin at `rows`, their weights at `weights`.
+// on to c. These rows are those from `first` on at `rows`, their weights begin at `weights`.
 template <int kHeadDim, Dtype kDtype, int kTiles>
-__device__ inline void WeighValues(uint32_t rows, int tile, const uint2 (*weights)[32], float (&c)[kTiles][4]) {
+__device__ inline void WeighValues(uint32_t rows, uint32_t first, int tile, const uint2 (*weights)[32],
+                                   float (&c)[kTiles][4]) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
   const int lane = threadIdx.x % 32;
+  constexpr int kFirstPiece = Shape::kHalfBytes / 16;
   uint2 w[Shape::kWarpRowTiles];
 #pragma unroll
   for (int t = 0; t < Shape::kWarpRowTiles; ++t) w[t] = weights[t][lane];
   if constexpr (kDtype == Dtype::kBf16) {
-    const uint32_t at = rows + (lane % 8 + lane / 16 * 8) * Shape::kRowStride + Shape::kHalfBytes + lane / 8 % 2 * 16;
+    const uint32_t row = first + lane % 8 + lane / 16 * 8, piece = kFirstPiece + 2 * tile + lane / 8 % 2;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
 #pragma unroll
       for (int t = 0; t < Shape::kWarpRowTiles; ++t) {
         uint32_t a[4];
-        LoadTilesTransposed(a, at + t * kTileRows * Shape::kRowStride + 32 * (tile + i));
+        LoadTilesTransposed(a, rows + Shape::PieceAt(row + t * kTileRows, piece + 2 * i));
         Fragment::Multiply(c[i], a, w[t].x, w[t].y);
       }
     }
   } else {
     static_assert(Shape::kWarpRowTiles == 2);
     constexpr int kPieceTiles = kDtype == Dtype::kI4 ? 2 : 1;  // of head_dim, in 16 bytes
-    const uint32_t at = rows + lane * Shape::kRowStride + Shape::kHalfBytes;
 #pragma unroll
     for (int i = 0; i < kTiles; i += kPieceTiles) {
       if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
       uint32_t words[4];
-      LoadTilesTransposed(words, at + (tile + i) / kPieceTiles * 16);
+      LoadTilesTransposed(words, rows + Shape::PieceAt(first + lane, kFirstPiece + (tile + i) / kPieceTiles));
 #pragma unroll
       for (int j = 0; j < kPieceTiles && i + j < kTiles; ++j) {
 #pragma unroll

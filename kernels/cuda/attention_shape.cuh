@@ -23,13 +23,23 @@ struct DecodeShape {
   static constexpr int kHalfBytes = kDtype == Dtype::kI4 ? kHeadDim / 2 : kHeadDim * (kDtype == Dtype::kBf16 ? 2 : 1);
   static constexpr int kRowBytes = 2 * kHalfBytes;
   static constexpr int kRowPieces = kRowBytes / 16;
-  static constexpr int kRowStride = kRowBytes + 16;  // an odd number of pieces: 8 rows' pieces lie in different banks
   static constexpr int kChunkRows = ChunkRows(kDtype);
+  // Rows of a chunk lie in columns of 128 bytes, in each of which 16-byte pieces are permuted within 8 rows: the copy
+  // engine's 128-byte swizzle, where the same pieces of 8 rows lie in different banks.
+  static constexpr int kColumnBytes = kChunkRows * 128;
+  static constexpr int kColumns = (kRowBytes + 127) / 128;
+  __device__ static uint32_t PieceAt(uint32_t row, uint32_t piece) {
+    return piece / 8 * kColumnBytes + row * 128 + (piece ^ row) % 8 * 16;
+  }
+  // Whether rows that follow each other may come in boxes of whole columns.
+  static constexpr bool kBoxes = kRowBytes % 128 == 0;
   static constexpr int kWarpRows = kChunkRows / kWorkWarps;
   static constexpr int kWarpRowTiles = kWarpRows / kTileRows;
-  static constexpr int kRowsBytes = kChunkRows * kRowStride;
+  static constexpr int kStreamRows = kChunkRows / kStreamWarps;
+  static constexpr int kRowsBytes = kColumns * kColumnBytes;
   static constexpr int kScaleBytes = kScaled ? kChunkRows * 8 : 0;
   static constexpr int kStageBytes = kRowsBytes + kScaleBytes;
+  static_assert(kStageBytes % 1024 == 0);  // where the pattern repeats
   static constexpr int kValueTiles = kHeadDim / 16;
   static constexpr int kWarpTiles = (kValueTiles + kWorkWarps - 1) / kWorkWarps;
   static_assert(kRowPieces % 2 == 0);
@@ -49,7 +59,7 @@ struct DecodeShape {
   };
   // Shared memory begins so; behind it lie the stages, then the inbox where there are clusters.
   static constexpr int kMaxStages = 6;
-  struct alignas(128) Shared {
+  struct alignas(1024) Shared {
     Exchange exchange[2];
     uint64_t full[kMaxStages];   // the chunk has come
     uint64_t empty[kMaxStages];  // its room is free again

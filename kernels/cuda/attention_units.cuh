@@ -25,9 +25,9 @@ class UnitTurns {
  public:
   // `draws`: this warp, one of the block, draws for all. counters: [units drawn, blocks that are done].
   __device__ UnitTurns(UnitBoard& board, uint32_t* counters, uint32_t total, bool draws)
-      : board_(board), counters_(counters), total_(total), draws_(draws && threadIdx.x % 32 == 0), unit_(blockIdx.x) {
-    Draw();
-  }
+      : board_(board), counters_(counters), total_(total), draws_(draws && threadIdx.x % 32 == 0), unit_(blockIdx.x) {}
+  // To be called once before Next, and behind WaitForInputs: the kernel before uses the counters, too.
+  __device__ void Start() { Draw(); }
   __device__ bool HasUnit() const { return unit_ < total_; }
   __device__ uint32_t unit() const { return unit_; }
 

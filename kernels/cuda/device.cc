@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/open_device.h"
 #include "kernels/cuda/row_moves.cuh"
+#include "kernels/cuda/tiered_memory.h"
 
 namespace winnow::cuda {
 namespace {
@@ -105,6 +106,11 @@ class CudaDevice final : public Device {
         ToStatus(cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
     if (!status.ok()) return Explain(status, bytes);
     return std::make_unique<Memory>(ordinal_, Memory::Kind::kPinned, data, bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) override {
+    Bind();
+    return AllocateTieredMemory(ordinal_, device_bytes, host_bytes);
   }
 
   Stream NewStream(bool high_priority) override {

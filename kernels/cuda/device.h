@@ -63,15 +63,21 @@ class Device {
 
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) = 0;  // of the host, mapped
-  virtual Stream NewStream(bool high_priority = false) = 0;                                // owned by the device
-  virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;     // any direction
+  // One range of addresses for kernels: device_bytes of this device's memory, then pinned DRAM. UNIMPLEMENTED where the
+  // driver cannot.
+  virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) {
+    static_cast<void>(device_bytes), static_cast<void>(host_bytes);
+    return absl::UnimplementedError("no range of addresses over two kinds of memory");
+  }
+  virtual Stream NewStream(bool high_priority = false) = 0;                             // owned by the device
+  virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;  // any direction
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
   virtual absl::Status SynchronizeAll() = 0;  // of this device
   virtual std::unique_ptr<Event> NewEvent() = 0;
   virtual absl::Status CheckLaunches() = 0;  // the error of the launches since the last call
 
-  // Captures what `enqueue` launches on the stream.
+  // Captures what `enqueue` launches on the stream. A device without graphs keeps it, and calls it at every launch.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream stream, const std::function<void(Stream)>& enqueue) = 0;
   // Time of `enqueue` on the device, in microseconds, between two events.
   virtual absl::StatusOr<double> TimeUs(Stream stream, const std::function<void(Stream)>& enqueue) = 0;

@@ -20,7 +20,7 @@ std::pair<CacheInbox, size_t> CarveCache(const ExchangeShape& shape, void* regio
 }
 
 std::pair<InferenceInbox, size_t> CarveInference(const ExchangeShape& shape, void* region) {
-  const size_t layers = shape.layout.num_layers, lists = layers * shape.lists_per_layer();
+  const size_t layers = shape.layout.num_layers, lists = layers * shape.selections_per_layer();
   InferenceInbox inbox;
   Arena arena(region);
   inbox.lists = arena.TakeArray<AttentionList>(lists);

@@ -23,7 +23,9 @@ struct ExchangeShape {
   int max_rows = 0;  // sequences in a plan
   int hidden_size = 0;
   uint32_t max_budget = 0;
+  int lists_per_kv_head = 1;  // selections: one, or one for each query head
   size_t lists_per_layer() const { return static_cast<size_t>(max_rows) * layout.num_kv_heads; }
+  size_t selections_per_layer() const { return lists_per_layer() * lists_per_kv_head; }
 };
 
 // In the cache rank's memory. [layer] strides are those of the arrays' own shapes.
@@ -37,9 +39,10 @@ struct CacheInbox {
 
 // In the inference rank's memory.
 struct InferenceInbox {
-  void* slot_pool = nullptr;       // the rank's slots: pushes land here
-  AttentionList* lists = nullptr;  // [num_layers][max_rows][num_kv_heads]: selected_count is written by the cache rank
-  uint32_t* pool_indices = nullptr;  // [num_layers][max_rows][num_kv_heads][max_budget]
+  void* slot_pool = nullptr;  // the rank's slots: pushes land here
+  // [num_layers][max_rows][num_kv_heads][lists_per_kv_head]: selected_count is written by the cache rank
+  AttentionList* lists = nullptr;
+  uint32_t* pool_indices = nullptr;  // [the same][max_budget]
   uint32_t* delta_flags = nullptr;   // [num_layers]
 };
 

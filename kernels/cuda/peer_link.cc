@@ -65,6 +65,26 @@ absl::StatusOr<PeerAddress> Decode(std::string_view bytes) {
   return address;
 }
 
+std::string NameOf(const AddressHead& peer) {
+  return absl::StrCat("process ", peer.pid, " on GPU ", peer.pci_bus_id);
+}
+
+absl::Status CheckPeer(const AddressHead& self, const AddressHead& peer, const PeerLinkOptions& options) {
+  const bool same_namespace = self.pid_namespace == peer.pid_namespace;
+  const auto refuse = [&](std::string_view why) {
+    return absl::FailedPreconditionError(absl::StrCat("no p2p link to ", NameOf(peer), ": ", AbslSv(why)));
+  };
+  if (std::strcmp(self.boot_id, peer.boot_id) != 0) return refuse("it runs on another host");
+  if (same_namespace && self.pid == peer.pid) return refuse("it is this process");
+  if (!same_namespace && options.liveness_socket < 0) {
+    return refuse("it lives in another PID namespace, and there is no socket whose end would tell that it died");
+  }
+  if (!options.allow_same_gpu && std::strcmp(self.pci_bus_id, peer.pci_bus_id) == 0) {
+    return refuse("both use the same GPU, where waits for each other cannot run side by side");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerLink>> PeerLink::Create(Device& device,
@@ -87,23 +107,19 @@ absl::StatusOr<std::unique_ptr<PeerLink>> PeerLink::Create(Device& device,
 PeerLink::PeerLink(Device& device, std::unique_ptr<DeviceMemory> words, std::string local_address)
     : device_(device), words_(std::move(words)), local_address_(std::move(local_address)) {}
 
+absl::Status PeerLink::CheckReachable(const Device& device, std::string_view peer_address,
+                                      const PeerLinkOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(const PeerAddress peer, Decode(peer_address));
+  return CheckPeer(DescribeSelf(device), peer.head, options);
+}
+
 absl::Status PeerLink::Connect(std::string_view peer_address, const PeerLinkOptions& options) {
   WINNOW_CHECK(peer_name_.empty());
   WINNOW_ASSIGN_OR_RETURN(const PeerAddress peer, Decode(peer_address));
   const AddressHead self = DescribeSelf(device_);
-  const std::string name = absl::StrCat("process ", peer.head.pid, " on GPU ", peer.head.pci_bus_id);
-  const auto refuse = [&](std::string_view why) {
-    return absl::FailedPreconditionError(absl::StrCat("no p2p link to ", name, ": ", AbslSv(why)));
-  };
-  if (std::strcmp(self.boot_id, peer.head.boot_id) != 0) return refuse("it runs on another host");
+  WINNOW_RETURN_IF_ERROR(CheckPeer(self, peer.head, options));
+  const std::string name = NameOf(peer.head);
   const bool same_namespace = self.pid_namespace == peer.head.pid_namespace;
-  if (same_namespace && self.pid == peer.head.pid) return refuse("it is this process");
-  if (!same_namespace && options.liveness_socket < 0) {
-    return refuse("it lives in another PID namespace, and there is no socket whose end would tell that it died");
-  }
-  if (!options.allow_same_gpu && std::strcmp(self.pci_bus_id, peer.head.pci_bus_id) == 0) {
-    return refuse("both use the same GPU, where waits for each other cannot run side by side");
-  }
   for (const AddressRegion& region : peer.regions) {
     absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = device_.Import(region.handle, region.bytes);
     if (memory.ok()) {

@@ -33,6 +33,10 @@ class PeerLink {
   PeerLink(const PeerLink&) = delete;
   PeerLink& operator=(const PeerLink&) = delete;
 
+  // Whether a link to a peer with this address is out of the question, as Connect would say, without mapping anything.
+  static absl::Status CheckReachable(const Device& device, std::string_view peer_address,
+                                     const PeerLinkOptions& options = {});
+
   const std::string& LocalAddress() const { return local_address_; }
 
   // Once. FAILED_PRECONDITION where the two GPUs cannot reach each other's memory (another host, no peer access, one

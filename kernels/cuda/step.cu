@@ -46,16 +46,27 @@ __global__ void AdvanceLists(const BeginStepParams p) {
   const int head = item % p.num_kv_heads, row = item / p.num_kv_heads % p.num_rows;
   const int layer = item / p.num_kv_heads / p.num_rows;
   const int64_t index = (static_cast<int64_t>(layer) * p.max_rows + row) * p.num_kv_heads + head;
-  AttentionList& list = p.lists[index];
+  AttentionList* lists = p.lists + index * p.lists_per_kv_head;
+  AttentionList& list = lists[0];
   const uint32_t position = p.positions[row];
   if (position == kNoPosition) {
-    list.sinks = list.selected_count = list.recent_count = 0;
+    for (int i = 0; i < p.lists_per_kv_head; ++i) {
+      lists[i].sinks = lists[i].selected_count = lists[i].recent_count = 0;
+    }
     if (p.kv_destinations != nullptr) p.kv_destinations[index] = nullptr;
     if (p.kv_slots != nullptr) p.kv_slots[index] = kNone;
     return;
   }
-  if (p.window == RecentWindow::kSliding) list.recent_begin = RecentStart(position, p.recent_tokens, list.sinks);
-  list.recent_count = position + 1 - list.recent_begin;
+  uint32_t anchor = position;
+  if (p.reuse_interval > 1 && position > p.prompt_tokens[row]) {
+    anchor = max(position - position % p.reuse_interval, p.prompt_tokens[row]);
+  }
+  for (int i = 0; i < p.lists_per_kv_head; ++i) {
+    if (p.window == RecentWindow::kSliding) {
+      lists[i].recent_begin = RecentStart(anchor, p.recent_tokens, lists[i].sinks);
+    }
+    lists[i].recent_count = position + 1 - lists[i].recent_begin;
+  }
   const uint32_t slot = SlotOf(list, p.pages, list.ring_base + position % list.ring_tokens);
   if (p.kv_destinations != nullptr) {
     p.kv_destinations[index] = static_cast<char*>(p.slot_pool) + slot * static_cast<int64_t>(p.row_bytes);

@@ -32,7 +32,9 @@ struct BeginStepParams {
   uint32_t* token_log = nullptr;        // may be null
   uint32_t log_steps = 1;
 
-  AttentionList* lists = nullptr;  // [num_layers, max_rows, num_kv_heads]: recent_begin, recent_count are written
+  // [num_layers, max_rows, num_kv_heads, lists_per_kv_head]: recent_begin, recent_count are written
+  AttentionList* lists = nullptr;
+  int lists_per_kv_head = 1;
   const uint32_t* pages = nullptr;
   int num_rows = 0;  // of the max_rows, the first ones
   int max_rows = 0;
@@ -40,6 +42,10 @@ struct BeginStepParams {
   int num_kv_heads = 0;
   RecentWindow window = RecentWindow::kSliding;
   uint32_t recent_tokens = 0;  // kSliding; the lists' ring_tokens hold recent_tokens + kBlockTokens - 1
+  // kSliding: positions that share the window of the first of them (AnchorPosition in attended_set.h), which grows in
+  // between; prompt_tokens [num_rows], not read with an interval of 1.
+  uint32_t reuse_interval = 1;
+  const uint32_t* prompt_tokens = nullptr;
   void* slot_pool = nullptr;
   size_t row_bytes = 0;
   void** kv_destinations = nullptr;  // [num_layers, max_rows, num_kv_heads] slots of the new rows; may be null

@@ -11,6 +11,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .cache = &kCacheKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,
+                                  .page_units = &kPageUnitKernels,
                                   .predict = &kPredictKernels,
                                   .prefill = &kPrefillAttentionKernels,
                                   .probe = &kProbeKernels,

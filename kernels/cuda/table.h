@@ -11,6 +11,7 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/nccl_pair.h"
+#include "kernels/cuda/page_units.h"
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/probe.h"
@@ -33,6 +34,7 @@ struct CudaTable {
   const CacheKernels* cache = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;
+  const PageUnitKernels* page_units = nullptr;
   const PredictKernels* predict = nullptr;
   const PrefillAttentionKernels* prefill = nullptr;
   const ProbeKernels* probe = nullptr;

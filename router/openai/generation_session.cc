@@ -60,6 +60,7 @@ void GenerationSession::Start(Generation* generation) {
     input.ignore_eos = fields.ignore_eos;
     input.top_logprobs = request_.top_logprobs;
     input.selection = fields.selection;
+    input.priority = fields.priority;
     input.deadline = deadline_;
     observers_.push_back(std::make_unique<PromptObserver>(this, i));
     absl::StatusOr<std::unique_ptr<GenerationHandle>> handle =

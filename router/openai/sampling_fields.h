@@ -27,6 +27,7 @@ struct CommonFields {
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
   SelectionSpec selection;
+  int32_t priority = 0;
 
   bool stream = false;
   bool include_usage = false;

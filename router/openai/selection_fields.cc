@@ -2,6 +2,7 @@
 
 #include "common/selection/spec_json.h"
 #include "router/openai/api_error.h"
+#include "router/request_checks.h"
 #include "router/selection_rules.h"
 
 namespace winnow {
@@ -14,11 +15,11 @@ bool IsGiven(const Json& object, const char* key) {
 
 absl::Status RefuseUnknownKeys(const Json& object) {
   for (const auto& [key, value] : object.items()) {
-    if (key == "selection" || key == "budget" || key == "min_captured_mass") continue;
+    if (key == "selection" || key == "budget" || key == "min_captured_mass" || key == "priority") continue;
     const std::string path = absl::StrCat("winnow.", key.substr(0, 64));
-    return InvalidField(path,
-                        absl::StrCat("\"", path, "\" is not known; there are: selection, budget, min_captured_mass."),
-                        "unknown_parameter");
+    return InvalidField(
+        path, absl::StrCat("\"", path, "\" is not known; there are: selection, budget, min_captured_mass, priority."),
+        "unknown_parameter");
   }
   return absl::OkStatus();
 }
@@ -75,6 +76,23 @@ absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const Serve
   absl::StatusOr<SelectionSpec> spec = ResolveSelection(*changes, model);
   if (!spec.ok()) return Explain(spec.status(), object);
   return spec;
+}
+
+absl::StatusOr<int32_t> ParsePriority(const Json& body) {
+  const auto it = body.find("winnow");
+  if (it == body.end() || it->is_null() || !IsGiven(*it, "priority")) return 0;
+  const Json& value = (*it)["priority"];
+  if (!value.is_number_integer()) {
+    return InvalidField("winnow.priority", "\"winnow.priority\" must be an integer.", "invalid_type");
+  }
+  const int64_t priority = value.is_number_unsigned() && value.get<uint64_t>() > RequestLimits::kPriority
+                               ? RequestLimits::kPriority + 1
+                               : value.get<int64_t>();
+  if (priority < -RequestLimits::kPriority || priority > RequestLimits::kPriority) {
+    return InvalidField("winnow.priority", absl::StrCat("\"winnow.priority\" must be from ", -RequestLimits::kPriority,
+                                                        " to ", RequestLimits::kPriority, "."));
+  }
+  return static_cast<int32_t>(priority);
 }
 
 }  // namespace winnow

@@ -10,9 +10,13 @@ namespace winnow {
 //   "selection"          a preset's name, a text specification or an object of fields
 //   "budget"             wins over a budget in "selection"
 //   "min_captured_mass"  likewise
+//   "priority"           read by ParsePriority
 //
 // The server's default where it is silent. Unknown keys are errors; errors name the key as "winnow.budget" or
 // "winnow.selection.window".
 absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const ServedModel& model);
+
+// "priority" of the same object, which ParseSelectionFields has accepted: -100 to 100, 0 where it is silent.
+absl::StatusOr<int32_t> ParsePriority(const Json& body);
 
 }  // namespace winnow

@@ -32,6 +32,7 @@ void UsageTotals::Add(const v1::SelectionStats& stats) {
   streamed_rows_ += stats.streamed_rows();
   streamed_bytes_ += stats.streamed_bytes();
   reattach_count_ += stats.reattach_count();
+  preempted_count_ += stats.preempted_count();
   not_identical_ = not_identical_ || stats.not_identical();
   if (stats.context_tokens() >= context_tokens_) {
     context_tokens_ = stats.context_tokens();
@@ -67,6 +68,7 @@ void UsageTotals::Write(JsonWriter* json) const {
   json->Key("context_tokens").Int(context_tokens_);
   json->Key("resident_rows").Int(resident_rows_);
   json->Key("reattach_count").Int(reattach_count_);
+  json->Key("preempted_count").Int(preempted_count_);
   json->Key("not_identical").Bool(not_identical_);
   json->EndObject().EndObject();
 }

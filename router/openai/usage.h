@@ -20,8 +20,8 @@ class UsageTotals {
   uint32_t completion_tokens() const { return completion_tokens_; }
 
   // The "usage" object. In its "winnow" part: captured_mass_mean is the mean of the outputs' means, weighted by their
-  // decode steps; captured_mass_p5 their lowest; hit_ratio all hits over all lookups; streamed_* and reattach_count are
-  // sums, and so are corrections and correction_rows; captured_mass_before_* are those of corrected
+  // decode steps; captured_mass_p5 their lowest; hit_ratio all hits over all lookups; streamed_*, reattach_count and
+  // preempted_count are sums, and so are corrections and correction_rows; captured_mass_before_* are those of corrected
   // outputs; context_tokens and resident_rows are those of the output with the longest context. What was not measured
   // is null.
   void Write(JsonWriter* json) const;
@@ -53,6 +53,7 @@ class UsageTotals {
   uint32_t context_tokens_ = 0;
   uint32_t resident_rows_ = 0;
   uint64_t reattach_count_ = 0;
+  uint64_t preempted_count_ = 0;
   bool not_identical_ = false;
 };
 

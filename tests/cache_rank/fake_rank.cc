@@ -287,7 +287,7 @@ FakeSequence* FakeRank::Attach(const FakeSequence& old, uint32_t max_restart) {
 FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   auto owned = std::make_unique<FakeSequence>(source);
   owned->id = id;
-  owned->attach_epoch = cluster_->data_plane->ForkSequence(link_, source.id, id, source.max_positions).value();
+  owned->attach_epoch = cluster_->data_plane->ForkSequence(link_, source.id, id, source.max_positions).value().attach_epoch;
   for (FakeSequence::List& list : owned->lists) list.pool.clear();
   owned->attach_position = owned->next_position;
   owned->selections.clear();
@@ -458,6 +458,8 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
         wire::WatermarkEntry entry;
         std::memcpy(&entry, frame.payload().data() + i * sizeof entry, sizeof entry);
         watermarks[entry.sequence_id] = entry.watermark;
+        working_set_rows[entry.sequence_id] = entry.working_set_rows;
+        fast_rows_bytes = entry.fast_rows_bytes;
       }
       return;
     case wire::FrameType::kFenced:

@@ -100,6 +100,8 @@ class FakeRank {
   std::vector<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, current epoch)
   std::vector<std::pair<uint64_t, uint32_t>> failed;  // (sequence, layer) of kTransferFailed
   std::map<uint64_t, uint32_t> watermarks;
+  std::map<uint64_t, uint64_t> working_set_rows;  // as reported last
+  uint64_t fast_rows_bytes = 0;                   // likewise
   std::vector<std::string> errors;
   uint64_t delta_frames = 0;
   size_t largest_delta = 0;

@@ -27,7 +27,7 @@ TEST(BenchEngineOptions, ListsAreReadInOrder) {
   const absl::StatusOr<BenchEnginePlan> plan = ReadBenchEngineOptions(options);
   ASSERT_THAT(plan, IsOkStatus());
   EXPECT_THAT(plan->batches, ElementsAre(1, 8, 24));
-  EXPECT_THAT(plan->modes, ElementsAre(DecodeMode::kDense, DecodeMode::kDisaggregated));
+  EXPECT_THAT(plan->placements, ElementsAre(Placement::kDense, Placement::kDisaggregated));
   EXPECT_THAT(plan->devices, ElementsAre(2, 0));
   EXPECT_THAT(plan->prefill_tokens, ElementsAre(8192u, 32768u));
   EXPECT_EQ(plan->spec.budget_tokens, 2048u);
@@ -55,19 +55,26 @@ INSTANTIATE_TEST_SUITE_P(All, BenchEngineMistakes,
                                          Mistake{&BenchEngineOptions::batch, "1,65", "from 1 to 64"},
                                          Mistake{&BenchEngineOptions::batch, "", "is empty"},
                                          Mistake{&BenchEngineOptions::mode, "sparse",
-                                                 "dense, fixed, colocated, disaggregated"},
+                                                 "dense, fixed, colocated, colocated-dram, disaggregated"},
                                          Mistake{&BenchEngineOptions::mode, "disaggregated", "takes 2 GPUs"},
+                                         Mistake{&BenchEngineOptions::tensor_parallel, "3", "1, 2 or 4"},
+                                         Mistake{&BenchEngineOptions::tensor_parallel, "2", "takes 2 GPUs"},
+                                         Mistake{&BenchEngineOptions::kv, "f32", "bf16"},
+                                         Mistake{&BenchEngineOptions::selections, "quests", "quest"},
                                          Mistake{&BenchEngineOptions::context, "lots", "no number of tokens"},
                                          Mistake{&BenchEngineOptions::context, "2k", "all of a context of 2048"}),
                          [](const auto& info) { return "Mistake" + std::to_string(info.index); });
 
-TEST(BenchEngineOptions, CacheRanksSendBf16) {
+TEST(BenchEngineOptions, SelectionsAreSeparatedBySemicolons) {
   BenchEngineOptions options;
-  options.kv = Dtype::kF8;
-  options.mode = "fixed";
-  EXPECT_THAT(ReadBenchEngineOptions(options), IsOkStatus());
-  options.mode = "colocated";
-  EXPECT_THAT(std::string(ReadBenchEngineOptions(options).status().message()), HasSubstr("bf16"));
+  options.selections = "quest; winnow,scorer=two-stage";
+  options.batch = "8,max";
+  const absl::StatusOr<BenchEnginePlan> plan = ReadBenchEngineOptions(options);
+  ASSERT_THAT(plan, IsOkStatus());
+  EXPECT_THAT(plan->selections, ElementsAre("quest", "winnow,scorer=two-stage"));
+  EXPECT_THAT(plan->batches, ElementsAre(8, BenchEnginePlan::kGreatestBatch));
+  options.selections = "all";
+  EXPECT_EQ(ReadBenchEngineOptions(options)->selections.size(), 8u);
 }
 
 }  // namespace

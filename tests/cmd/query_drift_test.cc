@@ -51,12 +51,18 @@ TEST(QueryBias, DiffersFromHeadToHeadAndBySeed) {
 }
 
 TEST(MeanOverlap, CountsWhatBothHoldListByList) {
-  // Lists of 3, the first 2 used. List 0: {1, 2} and {2, 7}; list 1: {4, 5} and {5, 4}. The 9s are not looked at, and
-  // 4 of list 1 does not count for list 0.
-  const std::vector<uint32_t> before = {1, 2, 9, 4, 5, 9}, now = {2, 7, 9, 5, 4, 9};
-  EXPECT_DOUBLE_EQ(MeanOverlap(before, now, 3, 2, 10), 0.75);
-  EXPECT_DOUBLE_EQ(MeanOverlap(before, before, 3, 2, 10), 1);
-  EXPECT_DOUBLE_EQ(MeanOverlap({1, 2}, {3, 4}, 2, 2, 10), 0);
+  // Lists of at most 3. List 0: {1, 2} and {2, 7}; list 1: {4, 5} and {5, 4}. The 9s are not looked at, and 4 of list 1
+  // does not count for list 0.
+  const SelectedLists before{3, {1, 2, 9, 4, 5, 9}, {2, 2}}, now{3, {2, 7, 9, 5, 4, 9}, {2, 2}};
+  EXPECT_DOUBLE_EQ(MeanOverlap(before, now, 10), 0.75);
+  EXPECT_DOUBLE_EQ(MeanOverlap(before, before, 10), 1);
+  EXPECT_DOUBLE_EQ(MeanOverlap({2, {1, 2}, {2}}, {2, {3, 4}, {2}}, 10), 0);
+}
+
+TEST(MeanOverlap, ListsMayHaveAnyNumberOfEntries) {
+  const SelectedLists before{3, {1, 9, 9, 4, 5, 6}, {1, 3}}, now{3, {9, 9, 9, 4, 5, 9}, {0, 2}};
+  EXPECT_DOUBLE_EQ(MeanOverlap(before, now, 10), 1);
+  EXPECT_DOUBLE_EQ(MeanOverlap(now, before, 10), 0.5);
 }
 
 }  // namespace

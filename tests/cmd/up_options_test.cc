@@ -84,11 +84,26 @@ TEST_F(UpOptionsTest, PrefillAndDecodeCanHaveRanksOfTheirOwn) {
 }
 
 TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
-  ASSERT_TRUE(LoadOptions(Fields::Of(options_),
-                          std::vector<std::string>{"--selection=exact-token", "--budget=512", "--sinks=8",
-                                                   "--recent=32", "--transport=inproc", "--compute=f32",
-                                                   "--kv-dtype=f32", "--max-context=4096", "--max-running=3",
-                                                   "--max-queue=5", "--threads=2", "--cache-memory=1GiB"})
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--selection=exact-token",
+                                                                         "--budget=512",
+                                                                         "--sinks=8",
+                                                                         "--recent=32",
+                                                                         "--transport=inproc",
+                                                                         "--compute=f32",
+                                                                         "--kv-dtype=f32",
+                                                                         "--max-context=4096",
+                                                                         "--max-running=3",
+                                                                         "--max-batch-tokens=100",
+                                                                         "--max-inject-tokens=32",
+                                                                         "--tpot-target=50ms",
+                                                                         "--age-bound=5s",
+                                                                         "--working-set-control=off",
+                                                                         "--prefill=layered",
+                                                                         "--prefill-chunk=96",
+                                                                         "--prefill-memory=2MiB",
+                                                                         "--max-queue=5",
+                                                                         "--threads=2",
+                                                                         "--cache-memory=1GiB"})
                   .ok());
   const HostPort router{"127.0.0.1", 7777};
   const InferenceProcessOptions inference = options_.InferenceRank(0, router);
@@ -98,6 +113,14 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   EXPECT_EQ(inference.kv_dtype, Dtype::kF32);
   EXPECT_EQ(inference.max_context, 4096u);
   EXPECT_EQ(inference.max_running, 3u);
+  EXPECT_EQ(inference.prefill.mode, PrefillMode::kLayered);
+  EXPECT_EQ(inference.prefill.chunk, 96u);
+  EXPECT_EQ(inference.prefill.memory_bytes, 2 << 20);
+  EXPECT_EQ(inference.scheduling.max_batch_tokens, 100u);
+  EXPECT_EQ(inference.scheduling.max_inject_tokens, 32u);
+  EXPECT_EQ(inference.scheduling.tpot_target, std::chrono::milliseconds(50));
+  EXPECT_FALSE(inference.scheduling.working_set_control);
+  EXPECT_EQ(inference.scheduling.age_bound, std::chrono::seconds(5));
   EXPECT_EQ(inference.threads, 2);
   EXPECT_EQ(inference.cache.memory_bytes, 1 << 30);
   EXPECT_EQ(options_.Router().max_queue, 5u);

@@ -110,8 +110,8 @@ void TwoRanks::OnFrame(const ReceivedFrame& frame) {
   if (!status.ok()) malformed.push_back(status);
 }
 
-Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
-                            uint32_t decodes) {
+Sequence* TwoRanks::Open(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                         uint32_t decodes) {
   auto owned = std::make_unique<Sequence>();
   Sequence& sequence = *owned;
   sequence.sequence_id = id;
@@ -131,16 +131,50 @@ Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spe
                               .attach_epoch;
   sequence.working_set.emplace(
       WorkingSet::Create(slots_, layout_, spec, sequence.max_positions, prompt_tokens).value());
+  return (sequences_[id] = std::move(owned)).get();
+}
+
+Sequence* TwoRanks::Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                            uint32_t decodes) {
+  Sequence& sequence = *Open(id, seed, spec, prompt_tokens, decodes);
   sequence.arena.emplace(PrefillArena::Create(layout_, prompt_tokens).value());
   for (const uint32_t count : {prompt_tokens - 1, 1u}) {
+    if (count == 0) continue;
     const uint32_t first = sequence.next_position;
-    prefill_step_.Begin(sequence, count);
-    transformer_.Prefill({sequence.prompt.data() + first, count}, first, count == 1, prefill_step_);
-    prefill_step_.Finish();
+    prefill_step_.Begin(sequence, first, count);
+    const std::span<float> logits =
+        transformer_.Prefill({sequence.prompt.data() + first, count}, first, first + 1 == prompt_tokens, prefill_step_);
+    prompt_logits_.assign(logits.begin(), logits.end());
+    sequence.next_position += count;
   }
   LoadPrompt(layout_, *sequence.arena, sequence);
   sequence.arena.reset();
-  return (sequences_[id] = std::move(owned)).get();
+  return &sequence;
+}
+
+Sequence* TwoRanks::PrefillByLayer(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                                   uint32_t decodes, uint32_t chunk) {
+  Sequence& sequence = *Open(id, seed, spec, prompt_tokens, decodes);
+  sequence.arena.emplace(
+      PrefillArena::CreateForLayers(layout_, prompt_tokens, static_cast<uint32_t>(config_.hidden_size)).value());
+  PrefillArena& arena = *sequence.arena;
+  transformer_.EmbedPrompt(sequence.prompt, arena.hidden(0));
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    for (uint32_t first = 0; first < prompt_tokens;) {
+      const bool last = first + 1 == prompt_tokens;
+      const uint32_t count = last ? 1 : std::min(chunk, prompt_tokens - 1 - first);
+      prefill_step_.Begin(sequence, first, count);
+      transformer_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+      first += count;
+    }
+    LoadPromptLayer(layout_, arena, layer, sequence);
+  }
+  const std::span<float> logits = transformer_.PromptLogits(arena.hidden(prompt_tokens - 1));
+  prompt_logits_.assign(logits.begin(), logits.end());
+  sequence.working_set->FinishLoad(prompt_tokens);
+  sequence.next_position = prompt_tokens;
+  sequence.arena.reset();
+  return &sequence;
 }
 
 std::vector<std::vector<float>> TwoRanks::Decode(const std::vector<Sequence*>& sequences, DecodeKv* kv) {

@@ -22,6 +22,11 @@ class TwoRanks {
 
   // A sequence whose prompt was prefilled; its tokens are functions of `seed` and position.
   Sequence* Prefill(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens, uint32_t decodes);
+  // The same layer by layer, in chunks of `chunk` tokens.
+  Sequence* PrefillByLayer(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens,
+                           uint32_t decodes, uint32_t chunk);
+  // Of the last prompt.
+  const std::vector<float>& prompt_logits() const { return prompt_logits_; }
   // One decode step; returns each row's logits. `kv` stands between transformer and decode step where it is given.
   std::vector<std::vector<float>> Decode(const std::vector<Sequence*>& sequences, DecodeKv* kv = nullptr);
 
@@ -41,6 +46,7 @@ class TwoRanks {
  private:
   class PumpedTransport;
   void OnFrame(const ReceivedFrame& frame);
+  Sequence* Open(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens, uint32_t decodes);
   ServedShape MakeShape() const;
 
   const TempDir directory_;
@@ -62,6 +68,7 @@ class TwoRanks {
   PrefillStep prefill_step_;
   std::map<uint64_t, std::unique_ptr<Sequence>> sequences_;
   uint64_t next_plan_ = 1;
+  std::vector<float> prompt_logits_;
 };
 
 }  // namespace winnow::test

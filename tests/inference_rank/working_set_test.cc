@@ -156,6 +156,29 @@ TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled)
   EXPECT_EQ(std::vector<uint32_t>(attended.begin(), attended.begin() + 4 + pooled), Range(0, 4 + pooled));
 }
 
+// What a cache rank's GPU is told of a working set: where its slots lie, list by list.
+TEST_F(WorkingSetTest, NamesTheSlotPagesOfItsLists) {
+  SlotPool slots = Pool(200);
+  SelectionSpec spec;
+  spec.budget_tokens = 100;
+  spec.head_budgets.assign(layout_.num_lists(), 100);
+  spec.head_budgets[1] = 300;
+  const WorkingSet set = *WorkingSet::Create(slots, layout_, spec, 2000, 10);
+  const uint32_t ring = set.ring_tokens(), per_list = (spec.sink_tokens + ring + set.pool_slots(0, 1) + 63) / 64;
+  const std::vector<uint32_t> pages = set.PagesOfLists(per_list);
+  ASSERT_EQ(pages.size(), per_list * layout_.num_lists());
+  for (uint32_t list = 0; list < layout_.num_lists(); ++list) {
+    const int layer = static_cast<int>(list) / kHeads, head = static_cast<int>(list) % kHeads;
+    for (const uint32_t position : {0u, 59u, 60u, ring - 1, ring + 7}) {
+      const uint32_t local = spec.sink_tokens + position % ring;
+      const uint32_t slot =
+          pages[list * per_list + local / kSlotPageTokens] * kSlotPageTokens + local % kSlotPageTokens;
+      EXPECT_EQ(set.PlaceOfRow(layer, head, position), slots.row(slot)) << list << ", " << position;
+    }
+  }
+  EXPECT_EQ(std::set<uint32_t>(pages.begin(), pages.end()).size(), set.num_pages());
+}
+
 TEST_F(WorkingSetTest, RefusesIndicesOutsideTheGrantAndRowsOutsideTheRing) {
   const SelectionSpec spec{.budget_tokens = 8, .pool_factor = 1};
   SlotPool slots = Pool(100);

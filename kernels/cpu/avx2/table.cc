@@ -23,6 +23,9 @@ void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) 
 void AttendBlocks(const AttendBlocksParams& params) {
   RunAttendBlocks(params, avx2::DecodeAttentionTile);
 }
+void ScoreSoftmax(const ScoreSoftmaxParams& params) {
+  RunScoreSoftmax(params, portable::ExpRun);
+}
 void KeySoftmax(const KeySoftmaxParams& params) {
   RunKeySoftmax(params, avx2::KeyScore, portable::ExpRun);
 }
@@ -43,6 +46,7 @@ const KernelTable kAvx2Table = {
     .index_keys = IndexKeys,
     .key_score = avx2::KeyScore,
     .key_softmax = KeySoftmax,
+    .score_softmax = ScoreSoftmax,
     .softmax_sum = portable::SoftmaxSum,
     .top_k = portable::TopK,
     .gather_rows = GatherRows,

@@ -13,6 +13,7 @@ void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
 void KeyScore(const KeyScoreParams& params);
 void KeySoftmax(const KeySoftmaxParams& params);
+void ScoreSoftmax(const ScoreSoftmaxParams& params);
 void SoftmaxSum(const SoftmaxSumParams& params);
 void TopK(const TopKParams& params);
 

@@ -151,6 +151,12 @@ void KeySoftmax(const KeySoftmaxParams& params) {
   WINNOW_CHECK(false);
 }
 
+void ScoreSoftmax(const ScoreSoftmaxParams& params) {
+  RunScoreSoftmax(params, [](float* values, int n, float* max, float* sum) {
+    ExpRun(values, n, max, sum, /*later=*/nullptr, /*lines=*/0);
+  });
+}
+
 void SoftmaxSum(const SoftmaxSumParams& p) {
   const int num_runs = static_cast<int>(SoftmaxRuns(p.num_keys));
   for (int first = p.first; first < p.last;) {

@@ -26,15 +26,15 @@ inline float MaxOf(const float* x, int n) {
 }
 
 // values[j] = exp(values[j] - max) for j in [0, n), with their largest and their sum. What is not a number counts as
-// -inf. Without a finite value: zeros, max -inf, sum 0. Prefetches `lines` of later groups on the way.
-inline void ExpRun(float* values, int n, float* max, float* sum, LaterGroups& later, int lines) {
+// -inf. Without a finite value: zeros, max -inf, sum 0. Prefetches `lines` of later groups on the way, if there are any.
+inline void ExpRun(float* values, int n, float* max, float* sum, LaterGroups* later, int lines) {
   *max = MaxOf(values, n);
   const bool empty = *max == kNoScore;
   const __m512 offset = _mm512_set1_ps(*max);
   __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
   int taken = 0;
   for (int j = 0; j < n; j += 2 * kKeyGroup) {
-    for (; taken * kSoftmaxRun < j * lines; ++taken) later.TakeLine();
+    for (; taken * kSoftmaxRun < j * lines; ++taken) later->TakeLine();
     for (int v = 0; v < 2; ++v) {
       const __mmask16 mask = empty ? 0 : FirstLanes(n - j - 16 * v);
       float* at = values + j + 16 * v;
@@ -71,7 +71,7 @@ void SoftmaxTiles(const KeySoftmaxParams& params) {
         for (int i = 0; i < pass.num_queries; ++i) {
           ExpRun(pass.scores + i * all.scores_stride + r * kSoftmaxRun,
                  std::min(kSoftmaxRun, all.num_keys - r * kSoftmaxRun), &maxima[i * num_runs + r],
-                 &sums[i * num_runs + r], later, lines_per_query);
+                 &sums[i * num_runs + r], &later, lines_per_query);
         }
       }
     }

@@ -38,6 +38,7 @@ const KernelTable kAvx512Table = {
     .index_keys = IndexKeys,
     .key_score = avx512::KeyScore,
     .key_softmax = avx512::KeySoftmax,
+    .score_softmax = avx512::ScoreSoftmax,
     .softmax_sum = avx512::SoftmaxSum,
     .top_k = avx512::TopK,
     .gather_rows = GatherRows,

@@ -44,6 +44,7 @@ const KernelTable kAvx512Bf16Table = {
     .index_keys = IndexKeys,
     .key_score = avx512bf16::KeyScore,
     .key_softmax = avx512bf16::KeySoftmax,
+    .score_softmax = avx512::ScoreSoftmax,
     .softmax_sum = avx512::SoftmaxSum,
     .top_k = avx512::TopK,
     .gather_rows = GatherRows,

@@ -22,6 +22,9 @@ void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) 
 void AttendBlocks(const AttendBlocksParams& params) {
   RunAttendBlocks(params, portable::DecodeAttentionTile);
 }
+void ScoreSoftmax(const ScoreSoftmaxParams& params) {
+  RunScoreSoftmax(params, portable::ExpRun);
+}
 void KeySoftmax(const KeySoftmaxParams& params) {
   RunKeySoftmax(params, portable::KeyScore, portable::ExpRun);
 }
@@ -42,6 +45,7 @@ const KernelTable kPortableTable = {
     .index_keys = IndexKeys,
     .key_score = portable::KeyScore,
     .key_softmax = KeySoftmax,
+    .score_softmax = ScoreSoftmax,
     .softmax_sum = portable::SoftmaxSum,
     .top_k = portable::TopK,
     .gather_rows = GatherRows,

@@ -66,14 +66,28 @@ TEST(DeviceKvShape, RowsInDramTakeNoDeviceMemory) {
 }
 
 TEST(DeviceKvShape, RefusesWhatGpusDoNotServe) {
-  for (const std::string_view built : {"winnow", "depth", "async-token", "exact-token", "quest", "hisparse"}) {
+  for (const std::string_view built :
+       {"winnow", "depth", "async-token", "exact-token", "quest", "hisparse", "sparseserve", "psa"}) {
     EXPECT_THAT(CheckDeviceSpec(FindPreset(built).value()), IsOkStatus()) << built;
   }
-  for (const std::string_view other : {"lserve", "psa", "sparseserve", "fixed", "dense"}) {
+  for (const std::string_view other : {"lserve", "fixed", "dense"}) {
     EXPECT_THAT(CheckDeviceSpec(FindPreset(other).value()),
                 FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("on a GPU cannot serve")))
         << other;
   }
+}
+
+TEST(DeviceKvShape, ListsOfQueryHeadsAndKeptSelectionsTakeRowsInPlace) {
+  EXPECT_THAT(CheckDeviceSpec(FindPreset("lserve").value(), RowTier::kInPlace), IsOkStatus());
+  EXPECT_THAT(CheckDeviceSpec(FindPreset("psa").value(), RowTier::kPinnedHost),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("with rows in DRAM")));
+}
+
+TEST(DeviceKvShape, RowsInPlaceTakeNoMemoryOfTheirOwn) {
+  const DeviceKvShape shape = ShapeOf("quest", RowTier::kInPlace);
+  EXPECT_EQ(shape.pool_slots, 0u);
+  EXPECT_EQ(BytesOf(shape).rows, 0u);
+  EXPECT_EQ(BytesOf(shape).residency, 0u);
 }
 
 }  // namespace

@@ -52,6 +52,33 @@ TEST_F(DeviceKvStoreTest, ListsShareNoBlock) {
   EXPECT_EQ(store_->free_blocks(), shape_.num_blocks - all.size());
 }
 
+TEST_F(DeviceKvStoreTest, RowsInPlaceTakeTheirBlocksFromTheInferenceRank) {
+  DeviceKvShape shape = DeviceKvShapeFor(Spec(), kLayout, 2, 100, 200, RowTier::kInPlace);
+  shape.num_blocks = 1000;
+  std::vector<std::byte> slots(64);
+  const auto store = DeviceKvStore::Create(&table_, device_.get(), shape, slots.data()).value();
+  EXPECT_EQ(store->row_pool(), slots.data());
+  std::vector<uint32_t> blocks(4 * kLayout.num_lists());
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint32_t>(999 - 7 * i);
+  const uint32_t sequence = store->OpenAt(100, blocks, nullptr).value();
+  for (size_t list = 0; list < kLayout.num_lists(); ++list) {
+    const uint32_t* table = store->blocks() + store->FirstBlock(sequence, list);
+    EXPECT_TRUE(std::equal(table, table + 4, blocks.begin() + static_cast<int64_t>(4 * list))) << list;
+  }
+  store->Release(sequence);
+  EXPECT_THAT(store->OpenAt(100, blocks, nullptr), IsOkStatus());
+}
+
+TEST_F(DeviceKvStoreTest, KeysThatNothingMayReadNeedACopy) {
+  SelectionSpec spec = Spec();
+  spec.key_copy = KeyCopy::kNone;
+  DeviceKvShape shape = DeviceKvShapeFor(spec, kLayout, 2, 100, 200, RowTier::kInPlace);
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape),
+              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("key_copy")));
+  shape.scores_keys = false;  // pages alone
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape), IsOkStatus());
+}
+
 TEST_F(DeviceKvStoreTest, ReleasedBlocksAreGivenAgain) {
   const uint32_t a = store_->Open(1000, nullptr).value();
   EXPECT_THAT(store_->Open(1000, nullptr), FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr("are free")));

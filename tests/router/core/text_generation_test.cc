@@ -226,6 +226,50 @@ TEST_F(TextGenerationTest, SamplesShareSeedAndGroupAndDifferInIndex) {
   EXPECT_EQ(generator_.requests[5].group, 0u);
 }
 
+TEST_F(TextGenerationTest, AForkBeginsWithTheTokensSoFarAndTellsWhatIsNew) {
+  GenerationInput input = Input(2);
+  input.tenant = "somebody";
+  auto handle = Start(input);
+  EXPECT_EQ(generator_.requests[0].group_size, 2u);
+  generator_.Tokens(1, 0, {0, 1, 2});
+  Recorder fork;
+  fork.ids[0] = {0, 1, 2};  // what it does not tell again
+  ForkInput of_output;
+  of_output.output_index = 1;
+  EXPECT_TRUE(absl::IsNotFound(handle->Fork(of_output, &fork).status())) << "of another tenant";
+  of_output.tenant = "somebody";
+  of_output.max_tokens = 3;
+  EXPECT_TRUE(absl::IsInvalidArgument(handle->Fork(of_output, &fork).status())) << "no token is left";
+  of_output.max_tokens = 5;
+  absl::StatusOr<GenerationFork> forked = handle->Fork(of_output, &fork);
+  ASSERT_TRUE(forked.ok()) << forked.status();
+  EXPECT_EQ(forked->forked_tokens, 3u);
+  EXPECT_EQ(forked->prompt_tokens, 3u);
+  const TokenRequest& request = generator_.requests[2];
+  EXPECT_EQ(request.fork->token_ids, (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(request.sampling.sample_index(), 2u) << "the first one that is free";
+  EXPECT_EQ(request.sampling.seed(), generator_.requests[0].sampling.seed());
+  EXPECT_EQ(request.stopping.max_tokens(), 5u);
+  EXPECT_EQ(request.group, 0u);
+
+  handle.reset();  // independent of its source
+  generator_.Tokens(2, 3, {3, 4});
+  generator_.Finish(2);
+  EXPECT_EQ(fork.ids[0], (std::vector<uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(fork.text[0], "de");
+  EXPECT_EQ(fork.usage.completion_tokens, 2u);
+}
+
+TEST_F(TextGenerationTest, WhatHasEndedCannotBeForked) {
+  auto handle = Start(Input(2));
+  generator_.Finish(0);
+  Recorder fork;
+  EXPECT_TRUE(absl::IsNotFound(handle->Fork(ForkInput(), &fork).status()));
+  ForkInput of_output;
+  of_output.output_index = 2;
+  EXPECT_TRUE(absl::IsNotFound(handle->Fork(of_output, &fork).status()));
+}
+
 TEST_F(TextGenerationTest, OneFailureEndsTheGeneration) {
   auto handle = Start(Input(2));
   generator_.Tokens(1, 0, {0});

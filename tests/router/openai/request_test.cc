@@ -52,6 +52,7 @@ TEST(CompletionRequest, HasOpenAisDefaults) {
   EXPECT_FALSE(request.top_logprobs.has_value());
   EXPECT_EQ(request.fields.sampling.ByteSizeLong(), 0u) << "nothing is set that was not asked for";
   EXPECT_EQ(request.fields.selection, SelectionSpec());
+  EXPECT_EQ(request.fields.priority, 0);
 }
 
 TEST(CompletionRequest, ReadsEveryField) {
@@ -60,8 +61,9 @@ TEST(CompletionRequest, ReadsEveryField) {
       "stop": ["\n", "end"], "n": 3, "best_of": 3, "logprobs": 5, "stream": true, "stream_options": {"include_usage": true, "other": 1},
       "ignore_eos": true, "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "logit_bias": {"5": -100, "299": 1.5},
       "stop_token_ids": [1, 2], "echo": false, "user": "u", "metadata": {"a": 1}, "unheard_of": [1], "return_token_ids": true,
-      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0.95})"));
+      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0.95, "priority": -100})"));
   const CommonFields& fields = request.fields;
+  EXPECT_EQ(fields.priority, -100);
   EXPECT_THAT(request.prompts[0].token_ids, ElementsAre('h', 'i'));
   EXPECT_EQ(request.prompts[0].max_tokens, 7u);
   EXPECT_TRUE(fields.sampling.has_temperature());
@@ -219,6 +221,11 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("winnow": {"selection": {"predictor": "exact", "budget": 5000}})", "winnow.selection.budget"},
       {R"("winnow": {"selection": ["winnow"]})", "winnow.selection"},
       {R"("winnow": {"min_captured_mass": 1.1})", "winnow.min_captured_mass"},
+      {R"("winnow": {"priority": 101})", "winnow.priority"},
+      {R"("winnow": {"priority": -101})", "winnow.priority"},
+      {R"("winnow": {"priority": 18446744073709551615})", "winnow.priority"},
+      {R"("winnow": {"priority": 0.5})", "winnow.priority"},
+      {R"("winnow": {"priority": "high"})", "winnow.priority"},
   };
   for (const auto& c : cases) {
     const absl::Status status = ParseCompletion(With(c.fields)).status();

@@ -44,7 +44,7 @@ constexpr char kUsage[] =
     R"("winnow":{"selection":"winnow,budget=512","captured_mass_mean":null,"captured_mass_p5":null,)"
     R"("captured_mass_before_mean":null,"captured_mass_before_p5":null,"captured_mass_is_bound":false,)"
     R"("corrections":{"missed_top_k":0,"widened":0},"correction_rows":0,"hit_ratio":null,"streamed_rows":0,"streamed_bytes":0,)"
-    R"("context_tokens":0,"resident_rows":0,"reattach_count":0,"not_identical":false}}})";
+    R"("context_tokens":0,"resident_rows":0,"reattach_count":0,"preempted_count":0,"not_identical":false}}})";
 
 TEST(CompletionFormat, WholeResponse) {
   const auto format = MakeCompletionFormat(Identity("cmpl-1"), &kCodec);
@@ -159,6 +159,7 @@ TEST(UsageTotals, AggregatesOutputs) {
   first.set_streamed_bytes(2560);
   first.set_context_tokens(14);
   first.set_resident_rows(8);
+  first.set_preempted_count(1);
   v1::SelectionStats second;
   second.set_captured_mass_mean(1.0f);
   second.set_captured_mass_p5(0.75f);
@@ -168,6 +169,7 @@ TEST(UsageTotals, AggregatesOutputs) {
   second.set_context_tokens(12);
   second.set_resident_rows(99);
   second.set_reattach_count(2);
+  second.set_preempted_count(4);
   second.set_not_identical(true);
   second.set_captured_mass_before_mean(0.75f);
   second.set_captured_mass_before_p5(0.5f);
@@ -185,7 +187,7 @@ TEST(UsageTotals, AggregatesOutputs) {
       R"("selection":"","captured_mass_mean":0.625,"captured_mass_p5":0.25,)"
       R"("captured_mass_before_mean":0.75,"captured_mass_before_p5":0.5,"captured_mass_is_bound":true,)"
       R"("corrections":{"missed_top_k":3,"widened":2},"correction_rows":700,"hit_ratio":0.75,"streamed_rows":5,"streamed_bytes":2560,)"
-      R"("context_tokens":14,"resident_rows":8,"reattach_count":2,"not_identical":true}})");
+      R"("context_tokens":14,"resident_rows":8,"reattach_count":2,"preempted_count":5,"not_identical":true}})");
 }
 
 }  // namespace

@@ -1,33 +1,57 @@
 #include "tests/support/host_gpu/host_device.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <new>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 
 namespace winnow::test {
 namespace {
 
 constexpr size_t kTotalBytes = size_t{8} << 30;
-constexpr auto kAlignment = std::align_val_t(256);
 
+// Memory that other processes can map: what a handle names is a file of this process.
 class HostMemory final : public cuda::DeviceMemory {
  public:
-  explicit HostMemory(size_t bytes) : data_(::operator new(bytes, kAlignment)), bytes_(bytes) {
-    std::memset(data_, 0xff, bytes);  // NaN: nobody may count on zeros
+  explicit HostMemory(size_t bytes) : HostMemory(memfd_create("host gpu", MFD_CLOEXEC), bytes) {
+    WINNOW_CHECK(file_ >= 0 && ftruncate(file_, static_cast<off_t>(bytes)) == 0);
+    Map();
+    // NaN: nobody may count on zeros. What is larger is mostly never touched.
+    std::memset(data_, 0xff, std::min(bytes, size_t{64} << 20));
   }
-  ~HostMemory() override { ::operator delete(data_, kAlignment); }
+  HostMemory(int file, size_t bytes) : file_(file), bytes_(bytes) {}
+  ~HostMemory() override {
+    if (data_ != nullptr) munmap(data_, MappedBytes());
+    close(file_);
+  }
+  void Map() {
+    data_ = mmap(nullptr, MappedBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    WINNOW_CHECK(data_ != MAP_FAILED);
+  }
   void* data() const override { return data_; }
   size_t bytes() const override { return bytes_; }
+  int file() const { return file_; }
 
  private:
-  void* const data_;
+  size_t MappedBytes() const { return std::max<size_t>(bytes_, 1); }
+
+  const int file_;
   const size_t bytes_;
+  void* data_ = nullptr;
 };
+
+struct SharedFile {
+  pid_t process;
+  int file;
+};
+static_assert(sizeof(SharedFile) <= sizeof(cuda::IpcHandle));
 
 class HostGraph final : public cuda::Graph {
  public:
@@ -45,7 +69,7 @@ class HostDevice final : public cuda::Device {
     info_.compute_major = 9;
     info_.num_multiprocessors = 1;
     info_.total_bytes = info_.free_bytes = kTotalBytes;
-    info_.pci_bus_id = "none";
+    info_.pci_bus_id = absl::StrCat("none:", ordinal);
     if (const char* path = std::getenv("WINNOW_HOST_GPU_FAULT"); path != nullptr) fault_file_ = path;
   }
 
@@ -84,11 +108,20 @@ class HostDevice final : public cuda::Device {
     return 1.0;
   }
   absl::Status EnablePeerAccess(int) override { return absl::OkStatus(); }
-  absl::StatusOr<cuda::IpcHandle> Export(const cuda::DeviceMemory&) override {
-    return absl::FailedPreconditionError("memory of this process cannot be shared");
+  absl::StatusOr<cuda::IpcHandle> Export(const cuda::DeviceMemory& memory) override {
+    const SharedFile shared{getpid(), static_cast<const HostMemory&>(memory).file()};
+    cuda::IpcHandle handle{};
+    std::memcpy(handle.bytes, &shared, sizeof shared);
+    return handle;
   }
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Import(const cuda::IpcHandle&, size_t) override {
-    return absl::FailedPreconditionError("memory of this process cannot be shared");
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Import(const cuda::IpcHandle& handle, size_t bytes) override {
+    SharedFile shared;
+    std::memcpy(&shared, handle.bytes, sizeof shared);
+    const int file = open(absl::StrCat("/proc/", shared.process, "/fd/", shared.file).c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) return absl::FailedPreconditionError("memory of that process cannot be mapped");
+    auto memory = std::make_unique<HostMemory>(file, bytes);
+    memory->Map();
+    return memory;
   }
 
  private:

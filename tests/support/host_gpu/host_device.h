@@ -9,6 +9,6 @@ namespace winnow::test {
 // A GPU made of this process's memory: what is enqueued has run when the call returns, and launchers are functions of
 // the CPU. The device fails for good once the file that $WINNOW_HOST_GPU_FAULT names holds this process's id.
 absl::StatusOr<std::unique_ptr<cuda::Device>> OpenHostDevice(int ordinal);
-inline constexpr int kHostDevices = 2;
+inline constexpr int kHostDevices = 3;
 
 }  // namespace winnow::test

@@ -12,6 +12,7 @@
 #include "inference_rank/philox.h"
 #include "kernels/kernel_table.h"
 #include "tests/support/host_gpu/host_device.h"
+#include "tests/support/host_gpu/host_exchange.h"
 
 namespace winnow::test {
 namespace {
@@ -249,10 +250,11 @@ void DecodeAttention(Stream, const cuda::DecodeAttentionParams& p) {
       const uint32_t page = p.pages[list.first_page + local / kSlotPageTokens];
       lists[l].push_back(page * kSlotPageTokens + local % kSlotPageTokens);
     }
-    WINNOW_CHECK(list.count() >= 1 && list.count() <= p.max_count);
+    WINNOW_CHECK(list.count() <= p.max_count);
+    if (list.count() == 0) lists[l].push_back(0);  // of a row without a sequence: gives zeros
     slots.push_back(lists[l].data());
-    counts.push_back(list.count());
-    total += list.count();
+    counts.push_back(static_cast<uint32_t>(lists[l].size()));
+    total += lists[l].size();
   }
   const size_t heads = static_cast<size_t>(p.num_rows) * p.num_query_heads;
   const size_t group = p.num_query_heads / p.num_kv_heads;
@@ -271,6 +273,9 @@ void DecodeAttention(Stream, const cuda::DecodeAttentionParams& p) {
                                   .out = out.data(),
                                   .lse = lse.data(),
                                   .scratch = scratch.data()});
+  for (size_t l = 0; l < num_lists; ++l) {
+    if (p.lists[l].count() == 0) std::fill_n(out.begin() + l * group * p.head_dim, group * p.head_dim, 0.0f);
+  }
   Store(out, p.out_dtype, p.out);
   if (p.lse != nullptr) std::copy(lse.begin(), lse.end(), p.lse);
 }
@@ -312,6 +317,9 @@ void MoveRows(Stream, const cuda::MoveRowsParams& p) {
 // Members that are not named stay null.
 struct HostKernels {
   cuda::AttentionKernels attention{};
+  cuda::CacheKernels cache = HostCacheKernels();
+  cuda::PredictKernels predict = HostPredictKernels();
+  cuda::SelectionKernels selection = HostSelectionKernels();
   cuda::ElementwiseKernels elementwise{};
   cuda::MatmulKernels matmul{};
   cuda::PrefillAttentionKernels prefill{};
@@ -338,8 +346,12 @@ struct HostKernels {
     prefill.prefill_attention = PrefillAttention;
     rows.move_rows = MoveRows;
     step.begin_chunk = BeginChunk;
+    AddHostStepKernels(step);
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
+    table.cache = &cache;
+    table.predict = &predict;
+    table.selection = &selection;
     table.elementwise = &elementwise;
     table.matmul = &matmul;
     table.prefill = &prefill;

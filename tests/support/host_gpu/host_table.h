@@ -4,7 +4,8 @@
 namespace winnow::test {
 
 // A CUDA backend for machines without a GPU: its devices are host memory, its launchers the CPU backend's kernels with
-// the roundings of the GPU's interfaces in between. It has what an inference rank's forward pass needs, and bf16 only.
+// the roundings of the GPU's interfaces in between. It has what an inference rank's forward pass and the
+// two sides of a lane need, and bf16 only.
 const cuda::CudaTable& HostGpuTable();
 
 }  // namespace winnow::test

@@ -1,0 +1,253 @@
+// Throughput of whole clusters under one limit of fast memory: what is gained by keeping less of each context in it.
+//
+// Every system serves the same closed loop of clients, whose prompts are distinct, fill their context and have been
+// served before, so that they come from the prefix cache. `winnow up` runs on this machine's CPUs, with the cache rank
+// inside the inference process; the load is that of `winnow bench serve`. The limit holds for slots, index and copies
+// of rows; the place of the one or two prompts in prefill is the same in all systems and not counted.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cmd/load/load_run.h"
+#include "cmd/load/report.h"
+#include "common/base/kv_layout.h"
+#include "common/model/model_config.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/cluster.h"
+
+namespace winnow {
+namespace {
+
+struct Options {
+  std::string model;
+  uint32_t contexts = 4;  // full ones that the fast memory holds
+  uint32_t prompt_tokens = 8192;
+  uint32_t output_tokens = 512;
+  uint32_t clients = 32;
+  uint32_t rounds = 2;  // requests of each client
+  uint32_t budget = 512;
+  std::string flags;  // of `winnow up`, for every system, separated by spaces
+  std::string only;   // names of systems, separated by commas; empty: all
+  std::string json;
+};
+
+struct System {
+  std::string name;
+  std::string what;
+  std::vector<std::string> flags;
+};
+
+struct Result {
+  System system;
+  LoadSummary load;
+  double running = 0;            // mean over decode steps: tokens per step
+  double loaded_per_step = 0;    // rows read from the large tier
+  double streamed_per_step = 0;  // rows that came to slots
+  double resident = 0;           // share of selected rows that were there
+  double index_bytes = 0, copied_bytes = 0;
+};
+
+class Bench {
+ public:
+  Bench(const Options& options, const KvLayout& layout) : options_(options), layout_(layout) {}
+
+  size_t fast_bytes() const { return options_.contexts * context_tokens() * layout_.token_bytes(); }
+  std::vector<System> Systems() const;
+  absl::StatusOr<Result> Run(const System& system) const;
+
+ private:
+  size_t context_tokens() const { return options_.prompt_tokens + options_.output_tokens; }
+  // Slots of sequences with pools of `pool` rows: sinks and ring with them, in whole pages.
+  size_t SlotBytes(size_t sequences, size_t pool) const {
+    constexpr size_t kSinks = 4, kRing = 128;
+    const size_t rows = (kSinks + kRing + pool + kSlotPageTokens - 1) / kSlotPageTokens * kSlotPageTokens;
+    return sequences * rows * layout_.token_bytes();
+  }
+  std::vector<PlannedRequest> Requests(uint32_t rounds, uint32_t output_tokens) const;
+
+  const Options& options_;
+  const KvLayout layout_;
+};
+
+std::vector<System> Bench::Systems() const {
+  const auto bytes = [](size_t n) { return absl::StrCat(n / 1024, "KiB"); };
+  const std::string budget = absl::StrCat("--budget=", options_.budget);
+  const std::string all = absl::StrCat("--max-running=", options_.clients);
+  const std::string contexts = absl::StrCat("--max-running=", options_.contexts);
+  const size_t slots = SlotBytes(options_.clients, options_.budget);
+  const size_t rest = fast_bytes() > slots ? fast_bytes() - slots : 0;
+  return {
+      {"dense",
+       "every row attended; KV of running sequences in slots",
+       {"--selection=dense", "--slot-memory=" + bytes(SlotBytes(options_.contexts, context_tokens())), all}},
+      {"quest",
+       "pages of 16 selected with their bounds; all KV of running sequences counts as fast memory",
+       {"--selection=quest", budget, contexts}},
+      {"offload",
+       "SparseServe's selection, rows in two tiers, everybody runs",
+       {"--selection=sparseserve,key_copy=int8", budget, "--pool-factor=1", all, "--working-set-control=false",
+        "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
+      {"winnow",
+       "predicted one layer ahead, 8-bit bounds of pages of 16, rows in two tiers",
+       {"--selection=winnow,policy=top-k,scorer=page-minmax,page_tokens=16", budget, "--pool-factor=1", all,
+        "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
+  };
+}
+
+std::vector<PlannedRequest> Bench::Requests(uint32_t rounds, uint32_t output_tokens) const {
+  std::vector<PlannedRequest> requests;
+  for (uint32_t i = 0; i < rounds * options_.clients; ++i) {
+    requests.push_back({.prompt = {{.content = 1 + i % options_.clients, .tokens = options_.prompt_tokens}},
+                        .output_tokens = output_tokens});
+  }
+  return requests;
+}
+
+absl::StatusOr<Result> Bench::Run(const System& system) const {
+  e2e::Cluster::Options cluster_options;
+  cluster_options.model = options_.model;
+  cluster_options.flags = {"--transport=inproc", "--log-level=warning",
+                           absl::StrCat("--max-context=", context_tokens()), "--age-bound=0s"};
+  cluster_options.flags.insert(cluster_options.flags.end(), system.flags.begin(), system.flags.end());
+  for (const absl::string_view flag : absl::StrSplit(options_.flags, ' ', absl::SkipEmpty())) {
+    cluster_options.flags.emplace_back(flag);
+  }
+  WINNOW_ASSIGN_OR_RETURN(const auto cluster, e2e::Cluster::Start(cluster_options));
+  LoadClientOptions client_options;
+  client_options.address = cluster->http_address();
+  const std::unique_ptr<LoadClient> client = NewHttpLoadClient(client_options);
+  const LoadRunOptions run{.concurrency = options_.clients, .first_token_id = 100, .num_token_ids = 3000};
+  RunLoad(Requests(1, 1), {.concurrency = 2, .first_token_id = 100, .num_token_ids = 3000}, *client);
+
+  const auto metrics = [&] { return cluster->MetricsOf("inference-0"); };
+  const e2e::Metrics before = metrics();
+  const std::vector<RequestTimes> times = RunLoad(Requests(options_.rounds, options_.output_tokens), run, *client);
+  const e2e::Metrics after = metrics();
+  const auto grown = [&](const char* name, const e2e::Metrics::Labels& labels) {
+    const double value = after.Value(name, labels) - before.Value(name, labels);
+    return value == value ? value : 0;  // there is none
+  };
+  const e2e::Metrics::Labels inference = {{"role", "inference-rank"}}, cache = {{"role", "cache-rank"}};
+  const double steps = std::max(1.0, grown("winnow_decode_steps_total", inference));
+  Result result{.system = system, .load = Summarize(times, {})};
+  for (const RequestTimes& request : times) {
+    if (!request.error.empty()) return absl::UnavailableError(request.error);
+  }
+  result.running = static_cast<double>(result.load.output_tokens) / steps;
+  result.loaded_per_step = grown("winnow_tier_loaded_rows_total", cache) / steps;
+  result.streamed_per_step = grown("winnow_kv_stream_rows_total", cache) / steps;
+  result.resident =
+      grown("winnow_selection_hits_total", cache) / std::max(1.0, grown("winnow_selection_lookups_total", cache));
+  const auto used = [&](const char* kind) {
+    const double value = after.Value("winnow_tier_used_bytes", {{"tier", "fast"}, {"kind", kind}});
+    return value == value ? value : 0;
+  };
+  result.index_bytes = used("index");
+  result.copied_bytes = used("rows");
+  return result;
+}
+
+nlohmann::ordered_json ToJson(const Options& options, size_t fast_bytes, const std::vector<Result>& results) {
+  nlohmann::ordered_json json = {{"fast_bytes", fast_bytes},
+                                 {"prompt_tokens", options.prompt_tokens},
+                                 {"output_tokens", options.output_tokens},
+                                 {"clients", options.clients},
+                                 {"rounds", options.rounds},
+                                 {"budget", options.budget}};
+  for (const Result& result : results) {
+    nlohmann::ordered_json system = SummaryJson(result.load, {});
+    system["name"] = result.system.name;
+    system["flags"] = absl::StrJoin(result.system.flags, " ");
+    system["tokens_per_step"] = result.running;
+    system["loaded_rows_per_step"] = result.loaded_per_step;
+    system["streamed_rows_per_step"] = result.streamed_per_step;
+    system["resident_share"] = result.resident;
+    json["systems"].push_back(std::move(system));
+  }
+  return json;
+}
+
+absl::Status Main(const Options& options) {
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
+  const Bench bench(options, {.num_layers = config.num_layers,
+                              .num_query_heads = config.num_query_heads,
+                              .num_kv_heads = config.num_kv_heads,
+                              .head_dim = config.head_dim});
+  std::printf(
+      "%u clients, %u prompt tokens from the prefix cache, %u answered, %u requests each; fast memory %.1f MiB\n",
+      options.clients, options.prompt_tokens, options.output_tokens, options.rounds,
+      static_cast<double>(bench.fast_bytes()) / 1048576);
+  std::printf("%-9s %9s %9s %8s %8s %9s %9s %9s %9s %9s\n", "system", "tokens/s", "x dense", "running", "TPOT ms",
+              "TTFT s", "cached", "resident", "streamed", "loaded");
+  std::vector<Result> results;
+  const std::vector<std::string> only = absl::StrSplit(options.only, ',', absl::SkipEmpty());
+  for (const System& system : bench.Systems()) {
+    if (!only.empty() && std::find(only.begin(), only.end(), system.name) == only.end()) continue;
+    WINNOW_ASSIGN_OR_RETURN(Result result, bench.Run(system));
+    const LoadSummary& load = result.load;
+    const double dense = results.empty() ? 0 : results.front().load.output_tokens_per_s;
+    std::printf("%-9s %9.0f %9.2f %8.1f %8.1f %9.2f %9.3f %9.3f %9.0f %9.0f\n", system.name.c_str(),
+                load.output_tokens_per_s, dense > 0 ? load.output_tokens_per_s / dense : 1.0, result.running,
+                load.tpot_s.mean * 1e3, load.ttft_s.mean,
+                static_cast<double>(load.cached_tokens) / static_cast<double>(load.prompt_tokens), result.resident,
+                result.streamed_per_step, result.loaded_per_step);
+    std::fflush(stdout);
+    results.push_back(std::move(result));
+  }
+  std::printf(
+      "running: tokens per decode step; resident: share of selected rows; streamed, loaded: KV rows per step\n");
+  if (options.json.empty()) return absl::OkStatus();
+  std::ofstream file(options.json);
+  file << ToJson(options, bench.fast_bytes(), results).dump(1) << "\n";
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError("cannot write " + options.json);
+}
+
+}  // namespace
+}  // namespace winnow
+
+int main(int argc, char** argv) {
+  winnow::Options options;
+  const auto usage = [] {
+    std::fprintf(stderr,
+                 "usage: serving_memory MODEL_DIR [--contexts N] [--prompt N] [--output N] [--clients N] [--rounds N] "
+                 "[--budget N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
+    return 2;
+  };
+  if (argc < 2) return usage();
+  options.model = argv[1];
+  for (int i = 2; i < argc; i += 2) {
+    if (i + 1 == argc) return usage();
+    const std::string name = argv[i], value = argv[i + 1];
+    const auto number = [&](uint32_t* out) { *out = static_cast<uint32_t>(std::max(1, std::atoi(value.c_str()))); };
+    if (name == "--contexts") {
+      number(&options.contexts);
+    } else if (name == "--prompt") {
+      number(&options.prompt_tokens);
+    } else if (name == "--output") {
+      number(&options.output_tokens);
+    } else if (name == "--clients") {
+      number(&options.clients);
+    } else if (name == "--rounds") {
+      number(&options.rounds);
+    } else if (name == "--budget") {
+      number(&options.budget);
+    } else if (name == "--flags") {
+      options.flags = value;
+    } else if (name == "--only") {
+      options.only = value;
+    } else if (name == "--json") {
+      options.json = value;
+    } else {
+      return usage();
+    }
+  }
+  const absl::Status status = winnow::Main(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}

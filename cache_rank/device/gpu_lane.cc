@@ -1,0 +1,254 @@
+#include "cache_rank/device/gpu_lane.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/transport/wire.h"
+
+namespace winnow {
+namespace {
+
+uint32_t GreatestBudget(const SelectionSpec& spec, const KvLayout& layout) {
+  uint32_t greatest = 0;
+  for (size_t list = 0; list < layout.num_lists(); ++list) greatest = std::max(greatest, HeadBudget(spec, list));
+  return greatest;
+}
+
+}  // namespace
+
+GpuLane::GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* store, const LaneOffer& offer)
+    : table_(table),
+      device_(device),
+      store_(store),
+      exchange_{.layout = store->kv().shape().layout,
+                .max_rows = offer.max_rows,
+                .hidden_size = offer.hidden_size,
+                .max_budget = GreatestBudget(offer.spec, store->kv().shape().layout)},
+      pool_base_(offer.spec.sink_tokens + wire::RingTokens(offer.spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
+      stream_(device->NewStream(true)),
+      seats_(offer.max_rows) {}
+
+absl::StatusOr<std::unique_ptr<GpuLane>> GpuLane::Create(const cuda::CudaTable* table, cuda::Device* device,
+                                                         LaneStore* store, const DeviceSelection::Model& model,
+                                                         const LaneOffer& offer) {
+  std::unique_ptr<GpuLane> lane(new GpuLane(table, device, store, offer));
+  WINNOW_RETURN_IF_ERROR(lane->Allocate());
+  WINNOW_RETURN_IF_ERROR(lane->Connect(model, offer));
+  return lane;
+}
+
+absl::Status GpuLane::Allocate() {
+  const size_t entries = exchange_.max_rows * layout().num_lists(), kv_bytes = entries * layout().row_bytes();
+  WINNOW_ASSIGN_OR_RETURN(inbox_memory_, device_->Allocate(CacheInboxBytes(exchange_)));
+  inbox_ = CacheInboxAt(exchange_, inbox_memory_->data());
+  device_->FillAsync(inbox_memory_->data(), 0, inbox_memory_->bytes(), stream_);
+  const auto carve_device = [&](void* region) {
+    cuda::Arena arena(region);
+    device_lists_ = arena.TakeArray<cuda::SelectionList>(entries);
+    device_positions_ = arena.TakeArray<uint32_t>(entries);
+    device_counts_ = arena.TakeArray<uint32_t>(entries);
+    device_kv_ = arena.Take<std::byte>(kv_bytes);
+    return arena.used_bytes();
+  };
+  const auto carve_pinned = [&](void* region) {
+    cuda::Arena arena(region);
+    for (Harvest& harvest : harvests_) {
+      harvest.lists = arena.TakeArray<cuda::SelectionList>(entries);
+      harvest.positions = arena.TakeArray<uint32_t>(entries);
+      harvest.counts = arena.TakeArray<uint32_t>(entries);
+      harvest.kv = arena.Take<std::byte>(kv_bytes);
+      harvest.ended = arena.TakeArray<uint32_t>(1);
+    }
+    return arena.used_bytes();
+  };
+  WINNOW_ASSIGN_OR_RETURN(gather_memory_, device_->Allocate(carve_device(nullptr)));
+  carve_device(gather_memory_->data());
+  WINNOW_ASSIGN_OR_RETURN(pinned_, device_->AllocatePinned(carve_pinned(nullptr)));
+  carve_pinned(pinned_->data());
+  if (const size_t ring = store_->kv().shape().ring_queries; ring > 0) {
+    const size_t bytes = layout().num_layers * ring * layout().num_query_heads * layout().head_dim * sizeof(float);
+    WINNOW_ASSIGN_OR_RETURN(host_queries_, device_->AllocatePinned(bytes));
+    WINNOW_ASSIGN_OR_RETURN(device_queries_, device_->Allocate(bytes));
+    queries_loaded_ = device_->NewEvent();
+  }
+  for (Harvest& harvest : harvests_) {
+    std::fill_n(harvest.counts, entries, 1u);
+    *harvest.ended = 0;
+    harvest.event = device_->NewEvent();
+  }
+  return device_->Synchronize(stream_);
+}
+
+absl::Status GpuLane::Connect(const DeviceSelection::Model& model, const LaneOffer& offer) {
+  const cuda::DeviceMemory* exposed[] = {inbox_memory_.get()};
+  WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(*device_, exposed));
+  WINNOW_RETURN_IF_ERROR(link_->Connect(offer.address));
+  if (link_->num_regions() != 2 || link_->region_bytes(1) < InferenceInboxBytes(exchange_)) {
+    return absl::FailedPreconditionError("the offered lane is of another shape");
+  }
+  const cuda::InferenceInbox peer = InferenceInboxAt(exchange_, link_->region(1), link_->region(0));
+  WINNOW_ASSIGN_OR_RETURN(plan_,
+                          DevicePlan::Create(table_, device_, &store_->kv(), store_->spec(), exchange_.max_rows));
+  plan_->Upload(stream_);
+  WINNOW_ASSIGN_OR_RETURN(selection_,
+                          DeviceSelection::Create(table_, device_, &store_->kv(), plan_.get(), model, exchange_));
+  SelectGraph::Options options;
+  options.timeout_us = wire::kLaneTimeoutUs;
+  options.abort_word = link_->abort_word();
+  options.error_word = link_->error_word();
+  WINNOW_ASSIGN_OR_RETURN(graph_, SelectGraph::Create(table_, device_, &store_->kv(), plan_.get(), selection_.get(),
+                                                      inbox_, peer, options));
+  return device_->Synchronize(stream_);
+}
+
+GpuLane::~GpuLane() {
+  if (link_ != nullptr) link_->Abort(absl::CancelledError("the lane was closed"));
+  (void)device_->Synchronize(stream_);
+}
+
+absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) {
+  if (seat < 0 || seat >= exchange_.max_rows) return absl::InvalidArgumentError(absl::StrCat("seat ", seat));
+  if (!(sequence.spec == store_->spec())) return absl::FailedPreconditionError("the sequence selects in another way");
+  const uint32_t position = sequence.kv.watermark();
+  // Sinks are attended whether they are there or not.
+  if (position < sequence.spec.sink_tokens) return absl::FailedPreconditionError("the sequence is too short");
+  const size_t per_list = pages.size() / layout().num_lists();
+  if (pages.size() % layout().num_lists() != 0) return absl::InvalidArgumentError("slot pages of other lists");
+  for (const uint32_t pool_slots : sequence.pool_slots) {
+    if ((pool_base_ + pool_slots + kSlotPageTokens - 1) / kSlotPageTokens > per_list) {
+      return absl::InvalidArgumentError("slot pages do not reach the pools' ends");
+    }
+  }
+  const uint64_t slots = link_->region_bytes(0) / layout().row_bytes();
+  for (const uint32_t page : pages) {
+    if ((uint64_t{page} + 1) * kSlotPageTokens > slots) return absl::InvalidArgumentError("a slot page out of range");
+  }
+  WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<LaneMirror> mirror, store_->Complete(sequence, stream_));
+  WINNOW_RETURN_IF_ERROR(LoadPastQueries(sequence, mirror->place()));
+  WINNOW_RETURN_IF_ERROR(store_->kv().SetPeerPages(mirror->place(), pages, stream_));
+  store_->kv().ForgetResidency(mirror->place(), stream_);
+  SeatEntry& entry = seats_[seat];
+  if (entry.is_planned) plan_->Leave(seat);
+  entry = {.sequence_id = sequence.id,
+           .mirror = std::move(mirror),
+           .pool_slots = sequence.pool_slots,
+           .next_position = position,
+           .is_planned = false};
+  return absl::OkStatus();
+}
+
+// Those of host memory end where the sequence last decoded by frames: then it has to be attached again, which goes back
+// to there.
+absl::Status GpuLane::LoadPastQueries(const CachedSequence& sequence, uint32_t place) {
+  const uint32_t ring = store_->kv().shape().ring_queries, end = sequence.kv.watermark();
+  if (ring == 0) return absl::OkStatus();
+  const size_t floats = static_cast<size_t>(layout().num_query_heads) * layout().head_dim;
+  for (const LayerSelection& layer : sequence.layers) {
+    if (layer.queries.end() != end) return absl::FailedPreconditionError("the newest queries are not here");
+  }
+  WINNOW_RETURN_IF_ERROR(queries_loaded_->Wait());
+  auto* const host = static_cast<float*>(host_queries_->data());
+  for (int layer = 0; layer < layout().num_layers; ++layer) {
+    const QueryRing& queries = sequence.layers[layer].queries;
+    const uint32_t count = std::min(ring, end - queries.first());
+    for (uint32_t i = 0; i < count; ++i) {
+      std::copy_n(queries.pre(end - count + i), floats, host + (static_cast<size_t>(layer) * ring + i) * floats);
+    }
+  }
+  device_->CopyAsync(device_queries_->data(), host, host_queries_->bytes(), stream_);
+  for (int layer = 0; layer < layout().num_layers; ++layer) {
+    const uint32_t count = std::min(ring, end - sequence.layers[layer].queries.first());
+    WINNOW_RETURN_IF_ERROR(store_->kv().LoadPastQueries(
+        place, layer, end, count,
+        static_cast<const float*>(device_queries_->data()) + static_cast<size_t>(layer) * ring * floats,
+        selection_->rope(), stream_));
+  }
+  queries_loaded_->Record(stream_);
+  return absl::OkStatus();
+}
+
+bool GpuLane::Sits(const Row& row) const {
+  if (row.seat < 0 || row.seat >= exchange_.max_rows) return false;
+  const SeatEntry& entry = seats_[row.seat];
+  return entry.sequence_id == row.sequence_id && entry.next_position == row.position;
+}
+
+void GpuLane::PlanSeats(std::span<const Row> rows) {
+  std::vector<bool> decodes(seats_.size());
+  for (const Row& row : rows) decodes[row.seat] = true;
+  bool changed = false;
+  const std::vector<uint32_t> pool_bases(layout().num_lists(), pool_base_);
+  for (size_t seat = 0; seat < seats_.size(); ++seat) {
+    SeatEntry& entry = seats_[seat];
+    if (entry.is_planned == decodes[seat]) continue;
+    changed = true;
+    entry.is_planned = decodes[seat];
+    if (!decodes[seat]) {
+      plan_->Leave(static_cast<int>(seat));
+      continue;
+    }
+    plan_->Seat(static_cast<int>(seat), entry.mirror->place(), entry.next_position,
+                {.slot_pool = link_->region(0), .pool_bases = pool_bases, .pool_slots = entry.pool_slots});
+  }
+  if (changed) plan_->Upload(stream_);
+}
+
+absl::Status GpuLane::Launch(std::span<const Row> rows) {
+  WINNOW_CHECK(launched_ - taken_ < harvests_.size());
+  WINNOW_RETURN_IF_ERROR(status());
+  PlanSeats(rows);
+  WINNOW_RETURN_IF_ERROR(graph_->Launch(stream_));
+  EnqueueHarvest(rows);
+  for (const Row& row : rows) ++seats_[row.seat].next_position;
+  return device_->CheckLaunches();
+}
+
+void GpuLane::EnqueueHarvest(std::span<const Row> rows) {
+  Harvest& harvest = harvests_[++launched_ % harvests_.size()];
+  harvest.rows.assign(rows.begin(), rows.end());
+  harvest.mirrors.clear();
+  const size_t lists = layout().num_lists(), entries = rows.size() * lists;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SeatEntry& entry = seats_[rows[i].seat];
+    harvest.mirrors.push_back(entry.mirror);
+    for (size_t list = 0; list < lists; ++list) {
+      harvest.lists[i * lists + list] = {.first_block = store_->kv().FirstBlock(entry.mirror->place(), list),
+                                         .num_keys = 0,
+                                         .first = 0,
+                                         .last = 0,
+                                         .budget = 0,
+                                         .query = 0};
+      harvest.positions[i * lists + list] = rows[i].position;
+    }
+  }
+  if (entries > 0) {
+    device_->CopyAsync(device_lists_, harvest.lists, entries * sizeof(cuda::SelectionList), stream_);
+    device_->CopyAsync(device_positions_, harvest.positions, entries * sizeof(uint32_t), stream_);
+    device_->CopyAsync(device_counts_, harvest.counts, entries * sizeof(uint32_t), stream_);
+    table_->cache->gather(stream_, store_->kv().row_pool(), layout().row_bytes(), device_lists_, store_->kv().blocks(),
+                          device_positions_, device_counts_, static_cast<int>(entries), 1, device_kv_);
+    device_->CopyAsync(harvest.kv, device_kv_, entries * layout().row_bytes(), stream_);
+  }
+  device_->CopyAsync(harvest.ended, plan_->plan(), sizeof(uint32_t), stream_);
+  harvest.event->Record(stream_);
+}
+
+void GpuLane::TakeRows(bool wait, const TakeRow& take) {
+  while (has_plans()) {
+    Harvest& harvest = harvests_[(taken_ + 1) % harvests_.size()];
+    if (wait && !harvest.event->Wait().ok()) return;
+    if (std::atomic_ref<uint32_t>(*harvest.ended).load(std::memory_order_acquire) != taken_ + 1) return;
+    ++taken_;
+    const bool good = graph_->error() == 0;
+    const size_t row_bytes = layout().num_lists() * layout().row_bytes();
+    for (size_t i = 0; good && i < harvest.rows.size(); ++i) {
+      harvest.mirrors[i]->TakePosition(harvest.rows[i].position);
+      take(harvest.rows[i], harvest.kv + i * row_bytes);
+    }
+    harvest.mirrors.clear();
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,91 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache_rank/device/device_plan.h"
+#include "cache_rank/device/device_selection.h"
+#include "cache_rank/device/lane_store.h"
+#include "cache_rank/device/select_graph.h"
+#include "cache_rank/device_lane.h"
+#include "kernels/cuda/exchange.h"
+#include "kernels/cuda/peer_link.h"
+
+namespace winnow {
+
+// A lane to another GPU of this host. Behind each plan its rows are gathered from where the GPU has put them and copied
+// to pinned memory, a word last that says so.
+class GpuLane final : public DeviceLane {
+ public:
+  // All arguments outlive the lane. FAILED_PRECONDITION where the GPUs cannot reach each other.
+  static absl::StatusOr<std::unique_ptr<GpuLane>> Create(const cuda::CudaTable* table, cuda::Device* device,
+                                                         LaneStore* store, const DeviceSelection::Model& model,
+                                                         const LaneOffer& offer);
+  ~GpuLane() override;
+
+  const std::string& address() const override { return link_->LocalAddress(); }
+  absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) override;
+  bool Sits(const Row& row) const override;
+  absl::Status Launch(std::span<const Row> rows) override;
+  void TakeRows(bool wait, const TakeRow& take) override;
+  bool has_plans() const override { return taken_ != launched_; }
+  void Abort(const absl::Status& why) override { link_->Abort(why); }
+  absl::Status status() const override { return link_->status(); }
+
+ private:
+  struct SeatEntry {
+    uint64_t sequence_id = 0;  // 0: nobody's
+    std::shared_ptr<LaneMirror> mirror;
+    std::vector<uint32_t> pool_slots;  // [num_lists]
+    uint32_t next_position = 0;
+    bool is_planned = false;  // as the device has it
+  };
+  // A plan whose rows come back.
+  struct Harvest {
+    std::vector<Row> rows;
+    std::vector<std::shared_ptr<LaneMirror>> mirrors;  // of them
+    // Pinned, [max_rows * num_lists].
+    cuda::SelectionList* lists = nullptr;
+    uint32_t* positions = nullptr;
+    uint32_t* counts = nullptr;
+    std::byte* kv = nullptr;
+    uint32_t* ended = nullptr;  // number of the plan
+    std::unique_ptr<cuda::Event> event;
+  };
+
+  GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* store, const LaneOffer& offer);
+  absl::Status Allocate();
+  absl::Status Connect(const DeviceSelection::Model& model, const LaneOffer& offer);
+  absl::Status LoadPastQueries(const CachedSequence& sequence, uint32_t place);
+  void PlanSeats(std::span<const Row> rows);
+  void EnqueueHarvest(std::span<const Row> rows);
+  const KvLayout& layout() const { return exchange_.layout; }
+
+  const cuda::CudaTable* const table_;
+  cuda::Device* const device_;
+  LaneStore* const store_;
+  cuda::ExchangeShape exchange_;
+  const uint32_t pool_base_;
+  const cuda::Stream stream_;
+  std::unique_ptr<cuda::DeviceMemory> inbox_memory_, gather_memory_, pinned_;
+  // Past queries of a sequence that gets a seat, [num_layers][ring_queries][num_query_heads][head_dim]; null where none
+  // are looked back on.
+  std::unique_ptr<cuda::DeviceMemory> host_queries_, device_queries_;
+  std::unique_ptr<cuda::Event> queries_loaded_;
+  cuda::CacheInbox inbox_;
+  cuda::SelectionList* device_lists_ = nullptr;
+  uint32_t* device_positions_ = nullptr;
+  uint32_t* device_counts_ = nullptr;
+  std::byte* device_kv_ = nullptr;
+  std::unique_ptr<cuda::PeerLink> link_;
+  std::unique_ptr<DevicePlan> plan_;
+  std::unique_ptr<DeviceSelection> selection_;
+  std::unique_ptr<SelectGraph> graph_;
+  std::vector<SeatEntry> seats_;
+  std::array<Harvest, 2> harvests_;    // of plan n in n % 2
+  uint32_t launched_ = 0, taken_ = 0;  // plans
+};
+
+}  // namespace winnow

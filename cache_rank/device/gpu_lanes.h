@@ -1,0 +1,47 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/device/lane_store.h"
+#include "cache_rank/device_lane.h"
+#include "kernels/cuda/table.h"
+#include "weights/device_weights.h"
+
+namespace winnow {
+
+// Lanes of a cache rank that selects on a GPU. The first offer decides what all of them select like; its memory is
+// taken then.
+class GpuLanes final : public DeviceLanes {
+ public:
+  struct Options {
+    std::string model;             // folder or synthetic model, for predictor depth; empty: there is none
+    Dtype compute = Dtype::kBf16;  // of its query projections
+    size_t memory_bytes = 0;       // of the GPU; 0: nine tenths of what is free at the first offer
+  };
+
+  // Loads the query projections. `table` outlives it.
+  static absl::StatusOr<std::unique_ptr<GpuLanes>> Create(const cuda::CudaTable* table, int ordinal,
+                                                          const Options& options);
+
+  absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) override;
+  void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+              const std::byte* rows) override;
+  bool Advance(const CachedSequence& sequence) override { return store_ == nullptr || store_->Advance(sequence); }
+  void Truncate(uint64_t sequence_id, uint32_t position) override;
+  void Forget(uint64_t sequence_id) override;
+  void Retain(const std::function<bool(uint64_t)>& stays) override;
+
+ private:
+  GpuLanes(const cuda::CudaTable* table, const Options& options) : table_(table), options_(options) {}
+  absl::Status LoadProjections();
+  absl::Status MakeStore(const LaneOffer& offer, const ServedShape& shape);
+
+  const cuda::CudaTable* const table_;
+  const Options options_;
+  std::unique_ptr<cuda::Device> device_;
+  std::unique_ptr<DeviceWeights> projections_;  // null without a model
+  std::unique_ptr<LaneStore> store_;            // from the first offer on
+};
+
+}  // namespace winnow

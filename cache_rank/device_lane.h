@@ -1,0 +1,79 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/cached_sequence.h"
+#include "cache_rank/served_shape.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+// What an inference rank's GPU offers when a link is made.
+struct LaneOffer {
+  std::string address;  // of a cuda::PeerLink that exposes its slots, then its inbox
+  SelectionSpec spec;   // of all sequences of the lane
+  int max_rows = 0;     // seats
+  int hidden_size = 0;
+  uint32_t max_positions = 0;   // of a sequence
+  std::string synthetic_model;  // whose random weights it has; empty: those that the fingerprint names
+};
+
+// Decode steps of one link that run between two GPUs (kernels/cuda/exchange.h): rows and queries are stored into this
+// rank's memory, selections and their rows into the other's, and neither host looks at them. A sequence takes a seat
+// until another sequence gets it; plans say which seats decode. Its rows in host memory stay the truth: those of a plan
+// come back after it, so that whatever ends the lane, the sequence goes on by frames. Data-plane thread.
+class DeviceLane {
+ public:
+  struct Row {
+    uint64_t sequence_id = 0;
+    uint32_t position = 0;
+    int seat = 0;
+  };
+  // K and V of a row's position: [num_layers][num_kv_heads][2 * head_dim].
+  using TakeRow = std::function<void(const Row& row, const std::byte* kv)>;
+
+  virtual ~DeviceLane() = default;  // aborts what is under way and waits for its end
+  virtual const std::string& address() const = 0;
+
+  // Seats a sequence, once DeviceLanes::Advance has nothing left to do, whose watermark is decoded next and whose pools
+  // are empty: `pages` [num_lists][pages_per_list] are its slot pages there. An error refuses the seat and changes
+  // nothing else.
+  virtual absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) = 0;
+  // True when the sequence has this seat and decodes `position` next.
+  virtual bool Sits(const Row& row) const = 0;
+  // Enqueues the next plan for rows that sit. Fewer than two plans may wait for TakeRows.
+  virtual absl::Status Launch(std::span<const Row> rows) = 0;
+  // Hands over the rows of plans that have ended well, oldest first. `wait`: until all have ended, which is bounded.
+  virtual void TakeRows(bool wait, const TakeRow& take) = 0;
+  virtual bool has_plans() const = 0;  // that TakeRows has not seen
+  // Ends what is under way early.
+  virtual void Abort(const absl::Status& why) = 0;
+  // Not OK once a wait has run out, or the peer has ended: the link is over.
+  virtual absl::Status status() const = 0;
+};
+
+// The lanes of a cache rank, and what their GPU holds: a mirror of the sequences that may take a seat.
+class DeviceLanes {
+ public:
+  virtual ~DeviceLanes() = default;
+  // FAILED_PRECONDITION says why there can be none: then the link goes by frames.
+  virtual absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) = 0;
+
+  // Rows that were just appended, [num_kv_heads][count][2 * head_dim].
+  virtual void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+                      const std::byte* rows) = 0;
+  // Mirrors a part of the rows that were missed, for one turn of the loop. True when nothing is left to do.
+  virtual bool Advance(const CachedSequence& sequence) = 0;
+  // The sequence's rows at and above are gone.
+  virtual void Truncate(uint64_t sequence_id, uint32_t position) = 0;
+  // The sequence of this id has nothing in common with a later one.
+  virtual void Forget(uint64_t sequence_id) = 0;
+  // Forgets the sequences that do not stay.
+  virtual void Retain(const std::function<bool(uint64_t sequence_id)>& stays) = 0;
+};
+
+}  // namespace winnow

@@ -1,0 +1,32 @@
+#include "cache_rank/working_set_meter.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+
+void WorkingSetMeter::Record(std::span<const uint32_t> rows, uint32_t min_rows) {
+  const uint32_t now = ++selections_;
+  uint32_t& read_now = newest_[now % kWindow];
+  read_now = 0;  // of a selection that has left the window
+  if (rows.empty()) return;
+  const size_t blocks = rows.back() / kBlockTokens + 1;
+  if (last_read_.size() < blocks) last_read_.resize(std::max(blocks, 2 * last_read_.size()), 0);
+  for (size_t first = 0, end = 0; first < rows.size(); first = end) {
+    const uint32_t block = rows[first] / kBlockTokens;
+    while (end < rows.size() && rows[end] / kBlockTokens == block) ++end;
+    if (end - first < min_rows) continue;
+    uint32_t& last = last_read_[block];
+    if (last != 0 && now - last < kWindow) --newest_[last % kWindow];
+    last = now;
+    ++read_now;
+  }
+}
+
+uint32_t WorkingSetMeter::blocks() const {
+  return std::accumulate(newest_.begin(), newest_.end(), 0u);
+}
+
+}  // namespace winnow

@@ -1,0 +1,182 @@
+#include "inference_rank/device/cuda_decode_lane.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/selection/attended_set.h"
+#include "common/transport/wire.h"
+#include "kernels/cuda/arena.h"
+#include "kernels/cuda/predict.h"
+
+namespace winnow {
+namespace {
+
+DecodeSlotShape SlotShape(const DecodeLaneShape& lane, const ModelConfig& config) {
+  const SelectionSpec& spec = lane.spec;
+  DecodeSlotShape shape{.layout = config.kv_layout(Dtype::kBf16),
+                        .max_rows = lane.max_rows,
+                        .hidden_size = config.hidden_size,
+                        .sinks = spec.sink_tokens,
+                        .recent_tokens = spec.recent_tokens,
+                        .ring_tokens = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens),
+                        .as_working_set = true};
+  for (size_t list = 0; list < shape.layout.num_lists(); ++list) {
+    shape.pool_slots = std::max(shape.pool_slots, PoolSlots(spec, list, lane.max_positions, shape.layout.group_size()));
+    shape.max_budget = std::max(shape.max_budget, HeadBudget(spec, list));
+  }
+  return shape;
+}
+
+// Layers whose residual the cache rank wants: to project queries from, or to know that the step has begun.
+int HiddenLayers(const SelectionSpec& spec, int num_layers) {
+  switch (spec.predictor) {
+    case Predictor::kDepth:
+      return num_layers - static_cast<int>(spec.lookahead);
+    case Predictor::kExact:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<DecodeLaneShape> CudaDecodeLane::Complete(DecodeLaneShape shape, const ModelConfig& config) {
+  if (IsDense(shape.spec) || shape.spec.predictor == Predictor::kFixed) {
+    return absl::FailedPreconditionError("a lane serves the predictors exact, depth, last and temporal");
+  }
+  const DecodeSlotShape slots = SlotShape(shape, config);
+  if (slots.pool_slots < slots.max_budget) {
+    return absl::FailedPreconditionError("the budget covers the whole context");
+  }
+  shape.hidden_size = config.hidden_size;
+  shape.pages_per_list = slots.pages_per_list();
+  return shape;
+}
+
+size_t CudaDecodeLane::DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config) {
+  // Beside inbox and tables: the graph's state, which is small.
+  return DecodeSlots::BytesOver(SlotShape(shape, config)) + (size_t{16} << 20);
+}
+
+uint32_t CudaDecodeLane::MaxListRows(const DecodeLaneShape& shape, const ModelConfig& config) {
+  return SlotShape(shape, config).max_list_rows();
+}
+
+CudaDecodeLane::CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape)
+    : device_(device),
+      forward_(forward),
+      shape_(shape),
+      exchange_(SlotShape(shape, forward.layers().config()).exchange()),
+      seats_(shape.max_rows) {}
+
+absl::StatusOr<std::unique_ptr<CudaDecodeLane>> CudaDecodeLane::Create(cuda::Device& device, CudaForward& forward,
+                                                                       const cuda::DeviceMemory& slot_memory,
+                                                                       const DecodeLaneShape& shape) {
+  std::unique_ptr<CudaDecodeLane> lane(new CudaDecodeLane(device, forward, shape));
+  WINNOW_RETURN_IF_ERROR(lane->Allocate(slot_memory));
+  return lane;
+}
+
+absl::Status CudaDecodeLane::Allocate(const cuda::DeviceMemory& slot_memory) {
+  WINNOW_ASSIGN_OR_RETURN(
+      slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_, forward_.layers().config()), slot_memory.data()));
+  const auto carve = [&](void* region) {
+    cuda::Arena arena(region);
+    host_.token_ids = arena.TakeArray<uint32_t>(shape_.max_rows);
+    host_.positions = arena.TakeArray<uint32_t>(shape_.max_rows);
+    host_.draws = arena.TakeArray<cuda::SampleRow>(shape_.max_rows);
+    host_.tokens_out = arena.TakeArray<uint32_t>(shape_.max_rows);
+    return arena.used_bytes();
+  };
+  WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
+  carve(pinned_->data());
+  const cuda::DeviceMemory* exposed[] = {&slot_memory, &slots_->inbox_memory()};
+  WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(device_, exposed));
+  return absl::OkStatus();
+}
+
+CudaDecodeLane::~CudaDecodeLane() {
+  if (link_ != nullptr) link_->Abort(absl::CancelledError("the lane was closed"));
+  if (graph_ != nullptr) (void)device_.Synchronize(graph_->stream());
+}
+
+absl::Status CudaDecodeLane::Connect(std::string_view peer_address) {
+  WINNOW_RETURN_IF_ERROR(link_->Connect(peer_address));
+  if (link_->num_regions() != 1 || link_->region_bytes(0) < CacheInboxBytes(exchange_)) {
+    return absl::FailedPreconditionError("the cache rank's lane is of another shape");
+  }
+  DecodeGraphOptions options;
+  options.mode = DecodeMode::kDisaggregated;
+  options.inbox = CacheInboxAt(exchange_, link_->region(0));
+  options.hidden_layers = HiddenLayers(shape_.spec, exchange_.layout.num_layers);
+  options.token_log_steps = 1;
+  options.wait_timeout_us = wire::kLaneTimeoutUs;
+  options.abort_word = link_->abort_word();
+  options.error_word = link_->error_word();
+  WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
+  return absl::OkStatus();
+}
+
+void CudaDecodeLane::Seat(int seat, std::span<const uint32_t> pages) {
+  seats_[seat] = {.pages = {pages.begin(), pages.end()}, .was_decoded = false};
+}
+
+void CudaDecodeLane::FillRows(std::span<const Row> rows) {
+  std::fill_n(host_.token_ids, shape_.max_rows, 0u);
+  std::fill_n(host_.positions, shape_.max_rows, cuda::kNoPosition);
+  std::fill_n(host_.draws, shape_.max_rows, cuda::SampleRow{});
+  seats_of_rows_.clear();
+  for (const Row& row : rows) {
+    seats_of_rows_.push_back(row.seat);
+    host_.token_ids[row.seat] = row.token_id;
+    host_.positions[row.seat] = row.position;
+    const TokenDraw draw = row.draw.value_or(TokenDraw());
+    host_.draws[row.seat] = {.temperature = draw.temperature,
+                             .top_p = draw.top_p,
+                             .top_k = draw.top_k,
+                             .min_p = draw.min_p,
+                             .sample_index = draw.sample_index,
+                             .token_index = draw.token_index - 1,  // the step's beginning adds one
+                             .seed = draw.seed};
+  }
+  for (size_t seat = 0; seat < seats_.size(); ++seat) {
+    SeatState& state = seats_[seat];
+    const bool decodes = host_.positions[seat] != cuda::kNoPosition;
+    if (decodes && !state.was_decoded) slots_->SetRow(static_cast<int>(seat), state.pages, graph_->stream());
+    state.was_decoded = decodes;
+  }
+}
+
+absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
+  WINNOW_CHECK(graph_ != nullptr && !rows.empty());
+  WINNOW_RETURN_IF_ERROR(link_->status());
+  const cuda::Stream stream = graph_->stream();
+  forward_.FlushMoves(stream);
+  FillRows(rows);
+  graph_->EnqueueRows(host_.token_ids, host_.positions, host_.draws);
+  const int num_rows = *std::max_element(seats_of_rows_.begin(), seats_of_rows_.end()) + 1;
+  absl::Status status = graph_->Step(num_rows);
+  device_.CopyAsync(host_.tokens_out, graph_->next_tokens(), num_rows * sizeof(uint32_t), stream);
+  const size_t vocab = forward_.layers().config().vocab_size;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].draw.has_value()) continue;
+    device_.CopyAsync(forward_.host_logits() + i * vocab, forward_.layers().logits() + rows[i].seat * vocab,
+                      vocab * sizeof(float), stream);
+  }
+  if (const absl::Status done = device_.Synchronize(stream); status.ok()) status = done;
+  if (!status.ok()) {
+    forward_.NoteFailure(status);
+    return status;
+  }
+  WINNOW_RETURN_IF_ERROR(link_->status());
+  return graph_->WaitError();
+}
+
+std::span<float> CudaDecodeLane::logits(size_t row) {
+  const size_t vocab = forward_.layers().config().vocab_size;
+  return {forward_.host_logits() + row * vocab, vocab};
+}
+
+}  // namespace winnow

@@ -1,0 +1,69 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "inference_rank/device/cuda_forward.h"
+#include "inference_rank/device/decode_graph.h"
+#include "inference_rank/device/decode_slots.h"
+#include "inference_rank/model/decode_lane.h"
+#include "kernels/cuda/peer_link.h"
+
+namespace winnow {
+
+// A lane to another GPU of this host: the whole step is a graph (DecodeGraph), over the slots of the rank's working
+// sets. Shares activations with the forward pass, which does nothing meanwhile.
+class CudaDecodeLane final : public DecodeLane {
+ public:
+  // `shape` without hidden_size and pages_per_list, which follow from the rest. FAILED_PRECONDITION for selections that
+  // no lane serves.
+  static absl::StatusOr<DecodeLaneShape> Complete(DecodeLaneShape shape, const ModelConfig& config);
+  // Device memory of one lane, and the longest list of its rows, for a complete shape.
+  static size_t DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config);
+  static uint32_t MaxListRows(const DecodeLaneShape& shape, const ModelConfig& config);
+
+  // `slot_memory` holds the slots of all working sets. All arguments outlive the lane.
+  static absl::StatusOr<std::unique_ptr<CudaDecodeLane>> Create(cuda::Device& device, CudaForward& forward,
+                                                                const cuda::DeviceMemory& slot_memory,
+                                                                const DecodeLaneShape& shape);
+  ~CudaDecodeLane() override;
+
+  const DecodeLaneShape& shape() const override { return shape_; }
+  const std::string& address() const override { return link_->LocalAddress(); }
+  absl::Status Connect(std::string_view peer_address) override;
+  void Seat(int seat, std::span<const uint32_t> pages) override;
+  absl::Status Decode(std::span<const Row> rows) override;
+  uint32_t drawn_token(size_t row) const override { return host_.tokens_out[seats_of_rows_[row]]; }
+  std::span<float> logits(size_t row) override;
+
+ private:
+  struct SeatState {
+    std::vector<uint32_t> pages;
+    bool was_decoded = false;  // by the last step: the device has its lists
+  };
+  // Pinned, [max_rows].
+  struct Host {
+    uint32_t* token_ids = nullptr;
+    uint32_t* positions = nullptr;
+    cuda::SampleRow* draws = nullptr;
+    uint32_t* tokens_out = nullptr;
+  };
+
+  CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape);
+  absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
+  void FillRows(std::span<const Row> rows);
+
+  cuda::Device& device_;
+  CudaForward& forward_;
+  const DecodeLaneShape shape_;
+  const cuda::ExchangeShape exchange_;
+  std::unique_ptr<DecodeSlots> slots_;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  std::unique_ptr<cuda::PeerLink> link_;
+  std::unique_ptr<DecodeGraph> graph_;  // from Connect on
+  Host host_;
+  std::vector<SeatState> seats_;
+  std::vector<int> seats_of_rows_;  // of the last step
+};
+
+}  // namespace winnow

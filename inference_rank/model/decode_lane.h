@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/model/token_draw.h"
+
+namespace winnow {
+
+// What a lane is made for: all of its sequences alike.
+struct DecodeLaneShape {
+  SelectionSpec spec;
+  int max_rows = 0;  // seats
+  int hidden_size = 0;
+  uint32_t max_positions = 0;   // of a sequence
+  uint32_t pages_per_list = 0;  // slot pages of a list, up to its pool's end
+  std::string synthetic_model;  // whose random weights these are; empty: of a checkpoint
+};
+
+// The inference rank's end of decode steps that run between its GPU and a cache rank's (kernels/cuda/exchange.h): both
+// are told of a step by their hosts, and meet at flags in each other's memory. A sequence has a seat of the lane, whose
+// working set the cache rank's GPU writes to. Engine thread.
+class DecodeLane {
+ public:
+  struct Row {
+    int seat = 0;
+    uint32_t token_id = 0;
+    uint32_t position = 0;
+    std::optional<TokenDraw> draw;  // nullopt: the logits are wanted
+  };
+
+  virtual ~DecodeLane() = default;
+  virtual const DecodeLaneShape& shape() const = 0;
+  // Of the memory that it exposes, for the cache rank.
+  virtual const std::string& address() const = 0;
+  // Maps what the cache rank exposes. FAILED_PRECONDITION where the GPUs cannot reach each other.
+  virtual absl::Status Connect(std::string_view peer_address) = 0;
+
+  // A sequence takes the seat: `pages` [num_lists][pages_per_list] of its working set.
+  virtual void Seat(int seat, std::span<const uint32_t> pages) = 0;
+  // One step of these rows, begun once the cache rank has been told of it. Returns when the tokens are there. After an
+  // error the lane is over: every wait is bounded, so it comes within about a second.
+  virtual absl::Status Decode(std::span<const Row> rows) = 0;
+  // Of the rows of the last step: the token that was drawn, or the logits, overwritten by the next pass.
+  virtual uint32_t drawn_token(size_t row) const = 0;
+  virtual std::span<float> logits(size_t row) = 0;
+};
+
+}  // namespace winnow

@@ -1,0 +1,427 @@
+#include "tests/support/host_gpu/host_exchange.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/kv_layout.h"
+#include "common/selection/selection_spec.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow::test {
+namespace {
+
+using cuda::Stream;
+
+float FromBf16(uint16_t value) {
+  const uint32_t bits = static_cast<uint32_t>(value) << 16;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+// e4m3 without infinities: 448 is the greatest.
+float FromF8(uint8_t value) {
+  const int exponent = value >> 3 & 15, mantissa = value & 7;
+  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return static_cast<float>(value >> 7 != 0 ? -size : size);
+}
+uint8_t ToF8(float value) {
+  static const std::array<float, 127> sizes = [] {
+    std::array<float, 127> all;
+    for (uint8_t code = 0; code < all.size(); ++code) all[code] = FromF8(code);
+    return all;
+  }();
+  const float size = std::abs(value);
+  auto above = std::lower_bound(sizes.begin(), sizes.end() - 1, size);
+  if (above != sizes.begin() && size - *(above - 1) < *above - size) --above;
+  return static_cast<uint8_t>((above - sizes.begin()) | (value < 0 ? 128 : 0));
+}
+
+std::atomic_ref<uint32_t> Word(const uint32_t* word) {
+  return std::atomic_ref(*const_cast<uint32_t*>(word));
+}
+
+void Raise(Stream, const cuda::RaiseParams& p) {
+  Word(p.flag).store(*p.value, std::memory_order_release);
+}
+
+void Wait(Stream, const cuda::WaitParams& p) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(4 * uint64_t{p.timeout_us});
+  while (static_cast<int32_t>(Word(p.flag).load(std::memory_order_acquire) - *p.value) < 0) {
+    if (p.error != nullptr && Word(p.error).load() != 0) return;
+    const bool aborted = p.abort != nullptr && Word(p.abort).load() != 0;
+    if (aborted || std::chrono::steady_clock::now() > end) {
+      if (p.error != nullptr) Word(p.error).store(aborted ? cuda::kWaitAborted : cuda::kWaitTimedOut);
+      return;
+    }
+    sched_yield();
+  }
+}
+
+void Append(Stream, const cuda::AppendParams& p) {
+  WINNOW_CHECK(p.bounds == nullptr);
+  const size_t dim = p.head_dim, row_elements = 2 * dim;
+  for (int list = 0; list < p.num_lists; ++list) {
+    if (p.positions[list] == cuda::kNoPosition) continue;
+    for (int i = 0; i < p.rows_per_list; ++i) {
+      const uint32_t position = p.positions[list] + i;
+      const size_t row = size_t{p.blocks[p.lists[list].first_block + position / kBlockTokens]} * kBlockTokens +
+                         position % kBlockTokens;
+      const auto* from =
+          static_cast<const uint16_t*>(p.rows) + (static_cast<size_t>(list) * p.rows_per_list + i) * row_elements;
+      if (p.row_pool != nullptr) {
+        std::memcpy(static_cast<uint16_t*>(p.row_pool) + row * row_elements, from, row_elements * sizeof(uint16_t));
+      }
+      if (p.key_copy == nullptr) continue;
+      float most = 0;
+      for (size_t d = 0; d < dim; ++d) most = std::max(most, std::abs(FromBf16(from[d])));
+      p.key_scales[row] = most > 0 ? most / 448 : 1;
+      for (size_t d = 0; d < dim; ++d) {
+        static_cast<uint8_t*>(p.key_copy)[row * dim + d] = ToF8(FromBf16(from[d]) / p.key_scales[row]);
+      }
+    }
+  }
+}
+
+std::vector<float> KeyAt(const cuda::SelectParams& p, const cuda::SelectionList& list, uint32_t position) {
+  const size_t block = p.blocks[list.first_block + position / kBlockTokens], in_block = position % kBlockTokens;
+  const auto* key =
+      static_cast<const std::byte*>(p.keys.keys) + block * p.keys.block_stride + in_block * p.keys.key_stride;
+  std::vector<float> out(p.head_dim);
+  for (int d = 0; d < p.head_dim; ++d) {
+    out[d] = p.keys.dtype == Dtype::kBf16
+                 ? FromBf16(reinterpret_cast<const uint16_t*>(key)[d])
+                 : FromF8(reinterpret_cast<const uint8_t*>(key)[d]) * p.keys.scales[block * kBlockTokens + in_block];
+  }
+  return out;
+}
+
+void SelectList(const cuda::SelectParams& p, const cuda::SelectionList& list, uint32_t* selected, uint32_t* count) {
+  *count = 0;
+  if (list.last <= list.first || list.budget == 0) return;
+  const uint32_t selectable = list.last - list.first;
+  std::vector<uint32_t> order(selectable);
+  std::iota(order.begin(), order.end(), list.first);
+  if (!(p.takes_all_that_fit && selectable <= list.budget)) {
+    WINNOW_CHECK(p.candidate_pages == 0 && p.aggregation == cuda::Aggregation::kSoftmaxSum);
+    std::vector<double> mass(list.num_keys);
+    std::vector<double> scores(list.num_keys);
+    for (int g = 0; g < p.group; ++g) {
+      const float* query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
+      for (uint32_t k = 0; k < list.num_keys; ++k) {
+        const std::vector<float> key = KeyAt(p, list, k);
+        scores[k] = p.scale * std::inner_product(key.begin(), key.end(), query, 0.0);
+      }
+      const double most = *std::max_element(scores.begin(), scores.end());
+      double sum = 0;
+      for (double& score : scores) sum += score = std::exp(score - most);
+      for (uint32_t k = 0; k < list.num_keys; ++k) mass[k] += scores[k] / sum / p.group;
+    }
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return mass[a] > mass[b]; });
+    order.resize(std::min<size_t>(order.size(), list.budget));
+    if (p.min_mass > 0) {
+      double held = std::accumulate(mass.begin(), mass.end(), 0.0);
+      for (uint32_t k = list.first; k < list.last; ++k) held -= mass[k];
+      size_t taken = 0;
+      while (taken < order.size() && held < p.min_mass) held += mass[order[taken++]];
+      order.resize(taken);
+    }
+    std::sort(order.begin(), order.end());
+  }
+  std::copy(order.begin(), order.end(), selected);
+  *count = static_cast<uint32_t>(order.size());
+}
+
+void Select(Stream, const cuda::SelectParams& p) {
+  for (int list = 0; list < p.num_lists; ++list) {
+    SelectList(p, p.lists[list], p.selected + static_cast<size_t>(list) * p.max_budget, p.counts + list);
+  }
+}
+
+void DiffList(const cuda::DiffParams& p, size_t i, uint32_t plan) {
+  const cuda::ResidencyList& list = p.residency[i];
+  const uint32_t count = std::min(p.counts[i], list.pool_slots);
+  const uint32_t* selected = p.selected + i * p.max_budget;
+  std::vector<uint32_t> missing, targets, victims;
+  std::vector<bool> is_wanted(list.pool_slots);
+  for (uint32_t entry = 0; entry < count; ++entry) {
+    const auto* slot = std::find(list.position_of, list.position_of + list.pool_slots, selected[entry]);
+    const auto index = static_cast<uint32_t>(slot - list.position_of);
+    if (index == list.pool_slots) {
+      missing.push_back(entry);
+    } else {
+      is_wanted[index] = true;
+      p.pool_indices[i * p.max_budget + entry] = index;
+      list.last_plan[index] = plan;
+    }
+  }
+  for (uint32_t slot = 0; slot < list.pool_slots; ++slot) {
+    if (list.position_of[slot] == ~0u && targets.size() < missing.size()) targets.push_back(slot);
+    if (list.position_of[slot] != ~0u && !is_wanted[slot]) victims.push_back(slot);
+  }
+  std::stable_sort(victims.begin(), victims.end(),
+                   [&](uint32_t a, uint32_t b) { return plan - list.last_plan[a] > plan - list.last_plan[b]; });
+  victims.resize(missing.size() - targets.size());
+  std::sort(victims.begin(), victims.end());
+  targets.insert(targets.end(), victims.begin(), victims.end());
+  for (size_t m = 0; m < missing.size(); ++m) {
+    const uint32_t slot = targets[m], position = selected[missing[m]];
+    list.position_of[slot] = position;
+    list.last_plan[slot] = plan;
+    p.pool_indices[i * p.max_budget + missing[m]] = slot;
+    p.missing[i * p.max_budget + m] = position;
+    p.missing_indices[i * p.max_budget + m] = slot;
+  }
+  p.missing_counts[i] = static_cast<uint32_t>(missing.size());
+}
+
+void Diff(Stream, const cuda::DiffParams& p) {
+  const uint32_t plan = p.plan_ptr != nullptr ? *p.plan_ptr : p.plan;
+  for (int list = 0; list < p.num_lists; ++list) DiffList(p, list, plan);
+}
+
+void Push(Stream, const cuda::PushParams& p) {
+  for (size_t list = 0; list < static_cast<size_t>(p.num_lists); ++list) {
+    for (uint32_t m = 0; m < p.missing_counts[list]; ++m) {
+      const uint32_t position = p.missing[list * p.max_budget + m];
+      const uint32_t local = p.targets[list].pool_base + p.missing_indices[list * p.max_budget + m];
+      const size_t slot =
+          size_t{p.targets[list].pages[local / kSlotPageTokens]} * kSlotPageTokens + local % kSlotPageTokens;
+      const size_t row = size_t{p.blocks[p.lists[list].first_block + position / kBlockTokens]} * kBlockTokens +
+                         position % kBlockTokens;
+      std::memcpy(static_cast<std::byte*>(p.targets[list].slot_pool) + slot * p.row_bytes,
+                  static_cast<const std::byte*>(p.row_pool) + row * p.row_bytes, p.row_bytes);
+    }
+    if (p.pushed_rows != nullptr) *p.pushed_rows += p.missing_counts[list];
+    if (p.peer_pool_indices == nullptr) continue;
+    std::copy_n(p.pool_indices + list * p.max_budget, p.counts[list], p.peer_pool_indices + list * p.max_budget);
+    p.peer_counts[list * p.peer_count_stride] = p.counts[list];
+  }
+  if (p.raise.flag != nullptr) Raise(nullptr, p.raise);
+}
+
+void Gather(Stream, const void* row_pool, size_t row_bytes, const cuda::SelectionList* lists, const uint32_t* blocks,
+            const uint32_t* positions, const uint32_t* counts, int num_lists, uint32_t max_count, void* out) {
+  for (size_t list = 0; list < static_cast<size_t>(num_lists); ++list) {
+    for (uint32_t i = 0; i < counts[list]; ++i) {
+      const uint32_t position = positions[list * max_count + i];
+      const size_t row =
+          size_t{blocks[lists[list].first_block + position / kBlockTokens]} * kBlockTokens + position % kBlockTokens;
+      std::memcpy(static_cast<std::byte*>(out) + (list * max_count + i) * row_bytes,
+                  static_cast<const std::byte*>(row_pool) + row * row_bytes, row_bytes);
+    }
+  }
+}
+
+void RotateQueries(Stream, const cuda::RotateQueriesParams& p) {
+  const KernelTable& cpu = **CpuKernels();
+  const size_t features = static_cast<size_t>(p.num_heads) * p.head_dim;
+  std::vector<float> query(features);
+  for (int row = 0; row < p.num_rows; ++row) {
+    if (p.positions[row] == cuda::kNoPosition) continue;
+    for (size_t i = 0; i < features; ++i)
+      query[i] = p.queries[row * features + i] + (p.bias == nullptr ? 0 : p.bias[i]);
+    for (int head = 0; head < p.num_heads && p.norm_weight != nullptr; ++head) {
+      float* values = query.data() + static_cast<size_t>(head) * p.head_dim;
+      const double squares = std::inner_product(values, values + p.head_dim, values, 0.0);
+      const double factor = 1 / std::sqrt(squares / p.head_dim + p.norm_epsilon);
+      for (int d = 0; d < p.head_dim; ++d) values[d] = static_cast<float>(values[d] * factor) * p.norm_weight[d];
+    }
+    cpu.rotate({.q_pre_rope = query.data(),
+                .num_rows = 1,
+                .num_heads = p.num_heads,
+                .head_dim = p.head_dim,
+                .positions = p.positions + row,
+                .rope_inv_freq = p.rope.inv_freq,
+                .rope_attention_factor = p.rope.attention_factor,
+                .q = p.out + row * features});
+  }
+}
+
+void Rotate(const cuda::RopeParams& rope, uint32_t position, int head_dim, const float* query, float* out) {
+  (**CpuKernels())
+      .rotate({.q_pre_rope = query,
+               .num_rows = 1,
+               .num_heads = 1,
+               .head_dim = head_dim,
+               .positions = &position,
+               .rope_inv_freq = rope.inv_freq,
+               .rope_attention_factor = rope.attention_factor,
+               .q = out});
+}
+
+void StoreQueries(Stream, const cuda::StoreQueriesParams& p) {
+  for (int item = 0; item < p.num_rows * p.num_heads; ++item) {
+    const int row = item / p.num_heads;
+    const uint32_t position = p.positions[row];
+    if (position == cuda::kNoPosition) continue;
+    const float* query = p.queries + static_cast<size_t>(item) * p.head_dim;
+    float* out = p.rings.queries + p.sequences[row] * p.rings.sequence_stride +
+                 (static_cast<size_t>(position % p.rings.capacity) * p.num_heads + item % p.num_heads) * p.head_dim;
+    if (p.rings.rotated) {
+      Rotate(p.rope, position, p.head_dim, query, out);
+    } else {
+      std::copy_n(query, p.head_dim, out);
+    }
+  }
+}
+
+// Gauss-Jordan elimination of (X X^T + lambda I) v = X y, which is positive definite.
+std::vector<double> Blend(const std::vector<const float*>& past, int head_dim, cuda::BlendWeights weights) {
+  const size_t w = past.size() - 1;
+  std::vector<std::vector<double>> rows(w, std::vector<double>(w + 1));
+  double trace = 0;
+  for (size_t i = 0; i < w; ++i) {
+    for (size_t j = 0; j <= w; ++j) rows[i][j] = std::inner_product(past[i], past[i] + head_dim, past[j], 0.0);
+    trace += rows[i][i];
+  }
+  for (size_t i = 0; i < w; ++i) rows[i][i] += 1e-3 * trace / static_cast<double>(w);
+  for (size_t k = 0; k < w; ++k) {
+    for (size_t i = 0; i < w; ++i) {
+      if (i == k) continue;
+      const double factor = rows[i][k] / rows[k][k];
+      for (size_t j = k; j <= w; ++j) rows[i][j] -= factor * rows[k][j];
+    }
+  }
+  std::vector<double> v(w);
+  for (size_t i = 0; i < w; ++i) v[i] = rows[i][w] / rows[i][i];
+  WINNOW_CHECK(weights == cuda::BlendWeights::kSoftmax);
+  const double most = *std::max_element(v.begin(), v.end());
+  double sum = 0;
+  for (double& value : v) sum += value = std::exp(value - most);
+  for (double& value : v) value /= sum;
+  return v;
+}
+
+void PredictQueries(Stream, const cuda::PredictQueriesParams& p) {
+  for (int item = 0; item < p.num_rows * p.num_heads; ++item) {
+    const int row = item / p.num_heads;
+    const uint32_t position = p.positions[row], sequence = p.sequences[row];
+    if (position == cuda::kNoPosition) continue;
+    const uint32_t held = std::min(position - p.first_positions[sequence], p.rings.capacity);
+    const uint32_t count = std::min(p.window + 1, held);
+    std::vector<const float*> past;
+    for (uint32_t at = position - count; at < position; ++at) {
+      past.push_back(p.rings.queries + sequence * p.rings.sequence_stride +
+                     (static_cast<size_t>(at % p.rings.capacity) * p.num_heads + item % p.num_heads) * p.head_dim);
+    }
+    std::vector<float> prediction(past.back(), past.back() + p.head_dim);
+    if (count > 1) {
+      const std::vector<double> v = Blend(past, p.head_dim, p.weights);
+      for (int d = 0; d < p.head_dim; ++d) {
+        double sum = 0;
+        for (size_t i = 0; i < v.size(); ++i) sum += v[i] * past[i + 1][d];
+        prediction[d] = static_cast<float>(sum);
+      }
+    }
+    float* out = p.out + static_cast<size_t>(item) * p.head_dim;
+    if (p.rings.rotated) {
+      std::copy(prediction.begin(), prediction.end(), out);
+    } else {
+      Rotate(p.rope, position, p.head_dim, prediction.data(), out);
+    }
+  }
+}
+
+void BeginPlan(Stream, const cuda::BeginPlanParams& p) {
+  ++*p.plan;
+  for (int row = 0; row < p.num_rows; ++row) {
+    const uint32_t position = p.positions[row] = p.next_positions[row];
+    if (position != cuda::kNoPosition) ++p.next_positions[row];
+    for (int head = 0; head < p.num_kv_heads; ++head) {
+      p.list_positions[row * p.num_kv_heads + head] = position;
+      for (int layer = 0; layer < p.num_layers; ++layer) {
+        cuda::SelectionList& list = p.lists[(static_cast<size_t>(layer) * p.max_rows + row) * p.num_kv_heads + head];
+        const bool sits = position != cuda::kNoPosition;
+        list.num_keys = sits ? position : 0;
+        list.last = sits ? RecentStart(position, p.recent_tokens, list.first, kBlockTokens) : list.first;
+      }
+    }
+  }
+}
+
+void BeginStep(Stream, const cuda::BeginStepParams& p) {
+  ++*p.plan;
+  for (int row = 0; row < p.num_rows; ++row) {
+    const uint32_t position = p.positions[row] = p.next_positions[row];
+    const bool sits = position != cuda::kNoPosition;
+    if (sits) ++p.next_positions[row];
+    if (sits && p.sample_rows != nullptr) ++p.sample_rows[row].token_index;
+    for (int i = 0; i < p.num_layers * p.num_kv_heads; ++i) {
+      const size_t index =
+          (static_cast<size_t>(i / p.num_kv_heads) * p.max_rows + row) * p.num_kv_heads + i % p.num_kv_heads;
+      cuda::AttentionList& list = p.lists[index];
+      if (!sits) list.sinks = list.selected_count = list.recent_count = 0;
+      if (!sits && p.kv_destinations != nullptr) p.kv_destinations[index] = nullptr;
+      if (!sits) continue;
+      if (p.window == cuda::RecentWindow::kSliding) {
+        list.recent_begin = RecentStart(position, p.recent_tokens, list.sinks, kBlockTokens);
+      }
+      list.recent_count = position + 1 - list.recent_begin;
+      const uint32_t local = list.ring_base + position % list.ring_tokens;
+      const size_t slot =
+          size_t{p.pages[list.first_page + local / kSlotPageTokens]} * kSlotPageTokens + local % kSlotPageTokens;
+      if (p.kv_destinations == nullptr) continue;
+      p.kv_destinations[index] = static_cast<std::byte*>(p.slot_pool) + slot * p.row_bytes;
+    }
+  }
+}
+
+void Publish(Stream, const cuda::PublishParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    std::memcpy(static_cast<std::byte*>(p.to) + row * p.to_stride,
+                static_cast<const std::byte*>(p.from) + row * p.from_stride, p.row_bytes);
+  }
+  Raise(nullptr, {.flag = p.flag, .value = p.value});
+}
+
+void Swap(Stream stream, const cuda::SwapParams& p) {
+  Raise(stream, p.raise);
+  Wait(stream, p.wait);
+}
+
+}  // namespace
+
+cuda::CacheKernels HostCacheKernels() {
+  cuda::CacheKernels kernels{};
+  kernels.append = Append;
+  kernels.diff = Diff;
+  kernels.push = Push;
+  kernels.raise = Raise;
+  kernels.wait = Wait;
+  kernels.gather = Gather;
+  return kernels;
+}
+
+cuda::PredictKernels HostPredictKernels() {
+  cuda::PredictKernels kernels{};
+  kernels.rotate_queries = RotateQueries;
+  kernels.begin_plan = BeginPlan;
+  kernels.store_queries = StoreQueries;
+  kernels.predict_queries = PredictQueries;
+  return kernels;
+}
+
+cuda::SelectionKernels HostSelectionKernels() {
+  cuda::SelectionKernels kernels{};
+  kernels.select_scratch_bytes = [](const cuda::SelectParams&) { return size_t{256}; };
+  kernels.select = Select;
+  return kernels;
+}
+
+void AddHostStepKernels(cuda::StepKernels& kernels) {
+  kernels.begin_step = BeginStep;
+  kernels.publish = Publish;
+  kernels.swap = Swap;
+}
+
+}  // namespace winnow::test
