@@ -61,11 +61,15 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
   const size_t element = s.dtype == Dtype::kF8 ? 1 : 2;
   const size_t key_stride = (s.rows ? 2 : 1) * dim * element;
   std::vector<uint8_t> stored(num_blocks * kBlock * key_stride, 0xff);  // NaNs where nothing is to be read
+  std::vector<float> common(dim);
+  for (float& value : common) value = normal(gpu.random);
   for (size_t k = 0; k < num_blocks * kBlock; ++k) {
-    const float key_scale = s.dtype == Dtype::kF8 ? std::exp2(normal(gpu.random) * 0.5f) / 64 : 1;
+    const float key_scale = s.dtype != Dtype::kF8 ? 1
+                            : s.one_key           ? 1 / 64.0f
+                                                  : std::exp2(normal(gpu.random) * 0.5f) / 64;
     if (s.dtype == Dtype::kF8) scales.push_back(key_scale);
     for (size_t d = 0; d < dim; ++d) {
-      const float value = normal(gpu.random);
+      const float value = s.one_key ? common[d] : normal(gpu.random);
       if (s.dtype == Dtype::kF8) {
         const uint8_t bits = F8Bits(value * 64);
         stored[k * key_stride + d] = bits;

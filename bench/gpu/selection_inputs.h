@@ -13,7 +13,8 @@ struct SelectionShape {
   int group = 5;
   Dtype dtype = Dtype::kBf16;
   int page_tokens = 16;
-  bool rows = false;  // keys lie in rows of keys and values
+  bool rows = false;     // keys lie in rows of keys and values
+  bool one_key = false;  // all keys are the same
 };
 
 class SelectionInputs {

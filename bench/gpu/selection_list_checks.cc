@@ -311,6 +311,28 @@ void CheckSelectPages(GpuContext& gpu, int page_tokens, Aggregation aggregation,
   gpu.FreeAll();
 }
 
+// Equally important rows, all of them: the first ones are taken.
+void CheckTies(GpuContext& gpu, Dtype dtype, uint32_t candidate_pages, bool with_mass) {
+  const uint32_t budget = 700;
+  const SelectionInputs inputs(gpu, {.dtype = dtype, .one_key = true}, {3000, 0, 3, 69, 100, 8000, 20000}, budget);
+  SelectParams params = inputs.Params();
+  params.candidate_pages = candidate_pages;
+  const Selected selected = RunSelect(gpu, params, false, with_mass);
+  int wrong = 0;
+  for (size_t l = 0; l < inputs.lists.size(); ++l) {
+    const SelectionList& list = inputs.lists[l];
+    std::vector<uint32_t> expected(budget, kPoison);
+    const uint32_t count = std::min(list.budget, list.last - list.first);
+    std::iota(expected.begin(), expected.begin() + count, list.first);
+    const bool same = std::equal(expected.begin(), expected.end(), selected.rows.begin() + int64_t{budget} * l);
+    if (selected.counts[l] != count || !same) ++wrong;
+  }
+  gpu.report.Check(absl::StrCat("one importance, ", DtypeName(dtype), candidate_pages > 0 ? ", two-stage" : "",
+                                with_mass ? "" : ", in one launch"),
+                   wrong, 0);
+  gpu.FreeAll();
+}
+
 // The same bits alone and among others, whatever the launch may meet beside it.
 void CheckIndependence(GpuContext& gpu) {
   struct Case {
@@ -368,7 +390,13 @@ void CheckSelectedLists(GpuContext& gpu) {
   CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 0, 0.2f);
   CheckSelectPages(gpu, 8, kSoftmaxSum, 100);
   CheckSelectPages(gpu, 32, kMax, 250);
-  if (!gpu.few_small) CheckIndependence(gpu);
+  if (gpu.few_small) return;
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
+    CheckTies(gpu, dtype, 0, true);
+    CheckTies(gpu, dtype, 50, true);
+    CheckTies(gpu, dtype, 50, false);
+  }
+  CheckIndependence(gpu);
 }
 
 }  // namespace winnow

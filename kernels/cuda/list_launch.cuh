@@ -25,7 +25,6 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
   shape.block_columns = (columns + cluster_blocks * kListGroup - 1) / (cluster_blocks * kListGroup) * kListGroup;
   shape.score_stride = shape.block_columns + 4;  // queries that are stored together lie at different banks
   shape.pages = params.max_keys / params.pages.page_tokens + 1;
-  shape.granules = columns / kGranule + 1;
   const uint32_t score_bytes = params.group * shape.score_stride * static_cast<uint32_t>(sizeof(float));
   shape.pages_in_shared = shape.pages * sizeof(uint32_t) <= score_bytes;
   uint32_t at = 0;
@@ -34,13 +33,16 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
     at += static_cast<uint32_t>((bytes + 127) / 128 * 128);
     return begin;
   };
+  const uint32_t list_columns = cluster_blocks * shape.block_columns;
+  const size_t words = std::max(list_columns / 32, (params.max_keys / kGranule + 32) / 32);  // of bitmaps
   take(sizeof(ListControl));
-  shape.operand = take(kMaxGroup * (4 * params.head_dim + 128));
-  shape.tables = take(kListWarps * sizeof(StreamTables));
-  shape.bins = take(kBins * sizeof(uint32_t));
-  shape.parts = take(cluster_blocks * shape.block_columns / kListGroup * kMaxGroup * sizeof(SoftmaxPart));
-  shape.granule_list = take(shape.granules * sizeof(uint32_t));
-  shape.ring = take(std::max<size_t>(kListWarps * kRingBytes, cluster_blocks * shape.block_columns * sizeof(uint32_t)));
+  shape.page_operand = take(kMaxGroup * (4 * params.head_dim + 128));
+  shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
+  shape.tables = take(std::max(kListWarps * sizeof(StreamTables), (kBins + words) * sizeof(uint32_t)));
+  shape.parts = take(list_columns / kListGroup * kMaxGroup * sizeof(SoftmaxPart));
+  shape.tile_parts = take(shape.block_columns / kTileUnits * params.group * sizeof(SoftmaxPart));
+  shape.granules = take((columns / kGranule + 1) * sizeof(uint32_t));
+  shape.ring = take(std::max<size_t>(kListWarps * kRingBytes, (list_columns + kBins) * sizeof(uint32_t)));
   shape.scores = take(score_bytes);
   shape.bytes = at;
   return shape;

@@ -1,12 +1,11 @@
 #pragma once
-#include <cfloat>
 #include <cstdint>
 
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
-#include "kernels/cuda/score_list.cuh"
+#include "kernels/cuda/list_cut.cuh"
+#include "kernels/cuda/list_sinks.cuh"
 #include "kernels/cuda/select_memory.cuh"
-#include "kernels/cuda/unit_stream.cuh"
 
 // Two-stage selection of a list by one cluster in one launch: bounds of its pages, the pages that stay, the scores of
 // their keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit there.
@@ -15,16 +14,17 @@ namespace winnow::cuda {
 
 inline constexpr int kListThreads = 512;
 inline constexpr int kListWarps = kListThreads / 32;
-inline constexpr uint32_t kListGroup = 128;  // columns whose softmax is summed in one order
-
+inline constexpr uint32_t kListGroup = 128;  // columns whose softmax is summed in one order, tile by tile
 // Sizes of a launch, and where the parts of a block's shared memory lie.
 struct ListShape {
   uint32_t cluster_blocks;
   uint32_t block_columns;  // whose scores a block holds: a multiple of kListGroup
   uint32_t score_stride;   // floats of a query
-  uint32_t pages, granules;
+  uint32_t pages;
   bool pages_in_shared;
-  uint32_t operand, tables, bins, parts, granule_list, ring, scores, bytes;  // offsets
+  // Offsets. Bins lie where the streams have their tables, importances where they have their rings, and bounds of pages
+  // where the scores of keys will be.
+  uint32_t page_operand, key_operand, tables, parts, tile_parts, granules, ring, scores, bytes;
 };
 
 struct ListLaunch {
@@ -35,52 +35,61 @@ struct ListLaunch {
 
 struct ListControl {
   SelectControl select;
-  float factors[kMaxGroup];
+  float page_factors[kMaxGroup], key_factors[kMaxGroup];
+  uint32_t least_page, greatest_page;  // keys
+  alignas(8) uint64_t arrived;         // the leader's barrier: importances and bins of the other blocks have come
 };
 
-// The greatest bound of a page, to every block of the cluster.
-struct PageSink {
-  uint32_t* keys;
-  bool is_shared;
-  int group;
-  uint32_t blocks, end, scored_end;
+// A block's shared memory.
+struct ListMemory {
+  ListControl& control;
+  TopKMemory top_k;         // control and bins alone
+  uint32_t* before;         // a word for each of a bitmap
+  SoftmaxPart* parts;       // [groups of the list, 8]
+  SoftmaxPart* tile_parts;  // [tiles of the block, group]
+  uint32_t* granules;
+  float* scores;
+  uint32_t* keys;  // of all columns the leader's, of their own those of the others
+  uint32_t* own_bins;
 
-  __device__ __forceinline__ void Add(uint32_t page, const float (&scores)[2]) const {
-    const int lane = threadIdx.x % 32, query = lane % 4 * 2;
-    float most = query < group ? scores[0] : -INFINITY;
-    if (query + 1 < group) most = fmaxf(most, scores[1]);
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    if (page >= end) return;
-    const uint32_t key = OrderedKey(page >= scored_end ? FLT_MAX : most);
-    if (!is_shared) {
-      if (lane % 4 == 0) keys[page] = key;
-      return;
-    }
-    for (uint32_t rank = lane % 4; rank < blocks; rank += 4) *OfRank(keys + page, rank) = key;
+  __device__ ListMemory(uint8_t* base, const ListShape& shape)
+      : control(*reinterpret_cast<ListControl*>(base)),
+        top_k{},
+        before(reinterpret_cast<uint32_t*>(base + shape.tables) + kBins),
+        parts(reinterpret_cast<SoftmaxPart*>(base + shape.parts)),
+        tile_parts(reinterpret_cast<SoftmaxPart*>(base + shape.tile_parts)),
+        granules(reinterpret_cast<uint32_t*>(base + shape.granules)),
+        scores(reinterpret_cast<float*>(base + shape.scores)),
+        keys(reinterpret_cast<uint32_t*>(base + shape.ring)),
+        own_bins(keys + shape.cluster_blocks * shape.block_columns) {
+    top_k.control = &control.select.top_k;
+    top_k.bins = reinterpret_cast<uint32_t*>(base + shape.tables);
   }
 };
 
-struct KeySink {
-  float* scores;  // of the block's columns
-  uint32_t stride, begin, end;
-  int group;
-
-  __device__ __forceinline__ void Add(uint32_t column, const float (&values)[2]) const {
-    const int query = threadIdx.x % 4 * 2;
-    if (column >= end) return;
-    float* at = scores + query * stride + (column - begin);
-    if (query < group) at[0] = values[0];
-    if (query + 1 < group) at[stride] = values[1];
-  }
-};
-
-// The granules that are scored: those of the pages at or above the cut, the sinks', and all from the last page boundary
-// below the recent window on. Returns their number.
-__device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, uint32_t page_rows,
-                                                 const uint32_t* page_keys, uint64_t cut, uint32_t* wanted,
-                                                 uint32_t* sums, uint32_t* granules) {
+// The granules that are scored: those of the pages of the greatest bounds that hold candidate_pages * page_tokens rows,
+// the sinks', and all from the last page boundary below the recent window on. Returns their number. All threads of a
+// block; ends with a barrier.
+__device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, const SelectParams& params,
+                                                 const uint32_t* page_keys, const ListMemory& memory) {
+  const uint32_t page_rows = params.pages.page_tokens;
   const uint32_t first_page = list.first / page_rows, last_page = (list.last + page_rows - 1) / page_rows;
+  const CutRule rule{.rows = params.candidate_pages * page_rows,
+                     .mass = 0,
+                     .by_mass = false,
+                     .unit_rows = page_rows,
+                     .first_row = list.first,
+                     .last_row = list.last};
+  uint32_t* const bins = memory.top_k.bins;
+  const uint32_t least = memory.control.least_page;
+  const KeyBins page_bins = {least, BinShift(least, max(memory.control.greatest_page, least) + 1)};
+  for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kListThreads) {
+    atomicAdd(&bins[page_bins.Of(page_keys[page])], rule.RowsOf(page));
+  }
+  __syncthreads();
+  const uint64_t cut = CutOfCounted(ColumnsInOrder{page_keys + first_page, first_page}, last_page - first_page,
+                                    page_bins, rule, memory.top_k);
+  uint32_t* const wanted = bins;
   const uint32_t last_granule = (list.num_keys + kGranule - 1) / kGranule, words = (last_granule + 31) / 32;
   for (uint32_t word = threadIdx.x; word < words; word += kListThreads) wanted[word] = 0;
   __syncthreads();
@@ -95,38 +104,39 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, uint
     want(g);
   }
   __syncthreads();
-  return VisitMarked(wanted, last_granule, sums, [&](uint32_t granule, uint32_t place) { granules[place] = granule; });
+  const uint32_t count = VisitInOrder(wanted, last_granule, memory.before, memory.control.select.top_k.warp_rows,
+                                      [&](uint32_t granule, uint32_t place) { memory.granules[place] = granule; });
+  __syncthreads();
+  return count;
 }
 
-// Turns the scores of a group of columns into exponentials relative to their greatest, by one warp, and tells all
-// blocks the softmaxes. Columns at and above `summed` do not count.
-__device__ __forceinline__ void ExponentiateGroup(float* scores, uint32_t stride, uint32_t column, uint32_t summed,
-                                                  int group, SoftmaxPart* parts, uint32_t blocks) {
-  const int lane = threadIdx.x % 32;
-  const uint32_t own = column + 4 * lane;
-#pragma unroll 2
-  for (int q = 0; q < group; ++q) {
-    float4& four = *reinterpret_cast<float4*>(scores + q * stride + 4 * lane);
-    float x[4] = {four.x, four.y, four.z, four.w};
+// Joins the softmaxes of a block's tiles to those of its groups, from the group first_group on, for all blocks.
+__device__ __forceinline__ void JoinTiles(const ListMemory& memory, uint32_t columns, uint32_t first_group, int group,
+                                          uint32_t blocks) {
+  constexpr uint32_t kTiles = kListGroup / kTileUnits;
+  const uint32_t tiles = (columns + kTileUnits - 1) / kTileUnits, query = threadIdx.x % kMaxGroup;
+  if (query >= group) return;
+  for (uint32_t g = threadIdx.x / kMaxGroup; g * kTiles < tiles; g += kListThreads / kMaxGroup) {
+    SoftmaxPart of_tile[kTiles], joined = {-INFINITY, 0};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = own + i < summed ? x[i] * kLog2E : -INFINITY;
-    float most = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    for (uint32_t t = 0; t < kTiles; ++t) {
+      of_tile[t] = {-INFINITY, 0};
+      if (g * kTiles + t < tiles) of_tile[t] = memory.tile_parts[(g * kTiles + t) * group + query];
+      joined.largest = fmaxf(joined.largest, of_tile[t].largest);
+    }
+    const float reference = joined.largest == -INFINITY ? 0 : joined.largest;
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-    const float reference = most == -INFINITY ? 0 : most;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = Exp2(x[i] - reference);
-    float sum = (x[0] + x[1]) + (x[2] + x[3]);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    four = {x[0], x[1], x[2], x[3]};
-    if (lane < blocks) *OfRank(parts + q, lane) = {most, sum};
+    for (uint32_t t = 0; t < kTiles; ++t) joined.sum += of_tile[t].sum * Exp2(of_tile[t].largest - reference);
+    for (uint32_t rank = 0; rank < blocks; ++rank) {
+      *OfRank(memory.parts + (first_group + g) * kMaxGroup + query, rank) = joined;
+    }
   }
 }
 
-// Keys of the importances of four columns, from exponentials or scores.
-__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, int group,
-                                                Aggregation aggregation, const float (&factors)[kMaxGroup]) {
+// Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys.
+__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* lse, int group,
+                                                Aggregation aggregation) {
+  const bool is_softmax = aggregation == Aggregation::kSoftmaxSum;
   float value[4] = {};
 #pragma unroll
   for (int q = 0; q < kMaxGroup; ++q) {
@@ -135,8 +145,8 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
     const float x[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (aggregation == Aggregation::kSoftmaxSum) {
-        value[i] += x[i] * factors[q];
+      if (is_softmax) {
+        value[i] += Exp2(fmaf(x[i], kLog2E, -lse[q]));
       } else if (q == 0) {
         value[i] = x[i];
       } else if (aggregation == Aggregation::kMax) {
@@ -148,7 +158,7 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (aggregation == Aggregation::kSoftmaxSum) value[i] = value[i] >= 0 && value[i] < INFINITY ? value[i] : 0;
+    if (is_softmax) value[i] = value[i] >= 0 && value[i] < INFINITY ? value[i] : 0;
     if (aggregation == Aggregation::kMean) value[i] = __fdiv_rn(value[i], static_cast<float>(group));
     if (value[i] != value[i]) value[i] = -FLT_MAX;
   }
@@ -160,77 +170,74 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   extern __shared__ __align__(128) uint8_t dynamic[];
   const SelectParams& params = launch.params;
   const ListShape& shape = launch.shape;
-  ListControl& control = *reinterpret_cast<ListControl*>(dynamic);
-  TopKMemory memory = {};
-  memory.control = &control.select.top_k;
-  memory.bins = reinterpret_cast<uint32_t*>(dynamic + shape.bins);
-  uint8_t* const operand = dynamic + shape.operand;
+  const ListMemory memory(dynamic, shape);
+  ListControl& control = memory.control;
+  uint32_t* const bins = memory.top_k.bins;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint8_t* const ring = dynamic + shape.ring + warp * kRingBytes;
   StreamTables& tables = reinterpret_cast<StreamTables*>(dynamic + shape.tables)[warp];
-  float* const scores = reinterpret_cast<float*>(dynamic + shape.scores);
-  SoftmaxPart* const parts = reinterpret_cast<SoftmaxPart*>(dynamic + shape.parts);
-  uint32_t* const granule_list = reinterpret_cast<uint32_t*>(dynamic + shape.granule_list);
   const uint32_t rank = ClusterRank(), blocks = ClusterBlocks(), index = blockIdx.x / blocks;
+  if (threadIdx.x == 0) {
+    control.least_page = ~0u;
+    control.greatest_page = 0;
+    InitClusterBarrier(&control.arrived);
+  }
   ClusterArrive();  // nothing is written to another block's memory before it runs
   WaitForInputs();
   LetDependentsStart();
   const SelectionList list = params.lists[index];
-  const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * kDim;
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
   const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
+  if (selectable == 0 || list.budget == 0) {
+    if (threadIdx.x == 0 && rank == 0) params.counts[index] = 0;
+    return;
+  }
+  const auto load_queries = [&] {
+    const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * kDim;
+    LoadQueries<UnitFormat::kBf16, 2 * kDim, true>(queries, params.group, params.scale, dynamic + shape.page_operand,
+                                                   control.page_factors);
+    LoadQueries<kFormat, kDim, false>(queries, params.group, params.scale, dynamic + shape.key_operand,
+                                      control.key_factors, kMaxGroup);
+    __syncthreads();
+    ClusterWait();
+  };
 
   const uint32_t* granules = nullptr;
   uint32_t scored_end = list.num_keys, summed = list.num_keys, last = list.last;
   if (narrows) {
-    uint32_t* const page_keys = shape.pages_in_shared ? reinterpret_cast<uint32_t*>(scores)
+    uint32_t* const page_keys = shape.pages_in_shared ? reinterpret_cast<uint32_t*>(memory.scores)
                                                       : launch.page_keys + static_cast<int64_t>(shape.pages) * index;
-    const uint32_t num_pages = list.num_keys / page_rows;
+    const uint32_t num_pages = list.num_keys / page_rows, block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
     const UnitTable table{static_cast<const uint8_t*>(params.pages.bounds),
                           nullptr,
                           params.blocks + list.first_block,
-                          int64_t{4 * kDim} << (page_rows == 8    ? 2
-                                                : page_rows == 16 ? 1
-                                                                  : 0),
+                          int64_t{4 * kDim} << block_shift,
                           4 * kDim,
-                          page_rows == 8    ? 2u
-                          : page_rows == 16 ? 1u
-                                            : 0u};
+                          block_shift};
     UnitStream<UnitFormat::kBf16, 2 * kDim> stream(table, rank * kListWarps + warp, blocks * kListWarps, num_pages,
                                                    ring, tables);
     stream.Begin();
-    LoadQueries<UnitFormat::kBf16, 2 * kDim, true>(queries, params.group, params.scale, operand, control.factors);
+    load_queries();
+    PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, num_pages, list.last / page_rows};
+    stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
+    sink.End(&control.least_page, &control.greatest_page);
     __syncthreads();
-    ClusterWait();
-    const PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, num_pages, list.last / page_rows};
-    stream.Finish(operand, control.factors, sink);
+    for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = 0;
+    const uint32_t last_page = (list.last + page_rows - 1) / page_rows;
+    // The page that the recent window begins in may be incomplete, and not scored.
+    if (last_page > num_pages && threadIdx.x == 0) page_keys[last_page - 1] = OrderedKey(FLT_MAX);
     ClusterSync();
-    const uint32_t first_page = list.first / page_rows, last_page = (list.last + page_rows - 1) / page_rows;
-    // The page that the recent window begins in may be incomplete.
-    if (last_page > num_pages) {
-      if (threadIdx.x == 0) page_keys[last_page - 1] = OrderedKey(FLT_MAX);
-      __syncthreads();
-    }
-    const CutRule rule{.rows = params.candidate_pages * page_rows,
-                       .mass = 0,
-                       .by_mass = false,
-                       .unit_rows = page_rows,
-                       .first_row = list.first,
-                       .last_row = list.last};
-    const uint64_t cut = CutOf(ColumnsInOrder{page_keys + first_page, first_page}, last_page - first_page, rule,
-                               Importance<ImportanceKind::kValues>{}, memory);
-    __syncthreads();  // the bins have been read
-    const uint32_t count =
-        ListGranules(list, page_rows, page_keys, cut, memory.bins, control.select.top_k.warp_rows, granule_list);
-    const uint32_t tail = list.num_keys % kGranule;
-    granules = granule_list;
+    const uint32_t count = ListGranules(list, params, page_keys, memory), tail = list.num_keys % kGranule;
+    granules = memory.granules;
     summed = (count - (tail != 0)) * kGranule;
     scored_end = summed + tail;
     last = scored_end - (list.num_keys - list.last);
   }
 
+  if (scored_end > blocks * shape.block_columns) __trap();  // more rows are kept than max_kept
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
-  const uint32_t begin = min(part * rank, scored_end), end = min(begin + part, scored_end);
+  const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end));
+  const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
   {
     const UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                           params.keys.scales,
@@ -241,60 +248,76 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
                           granules};
     UnitStream<kFormat, kDim> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
-    LoadQueries<kFormat, kDim, false>(queries, params.group, params.scale, operand, control.factors);
-    __syncthreads();
-    if (!narrows) ClusterWait();
-    const KeySink sink{scores, shape.score_stride, begin, end, params.group};
-    stream.Finish(operand, control.factors, sink);
+    if (!narrows) load_queries();
+    const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
+                       params.group};
+    stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
   }
   __syncthreads();
-  const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
-  const uint32_t num_groups = (end - begin + kListGroup - 1) / kListGroup, first_group = begin / kListGroup;
-  if (is_softmax) {
-    for (uint32_t g = warp; g < num_groups; g += kListWarps) {
-      ExponentiateGroup(scores + g * kListGroup, shape.score_stride, begin + g * kListGroup, summed, params.group,
-                        parts + (first_group + g) * kMaxGroup, blocks);
-    }
-  }
+  if (is_softmax) JoinTiles(memory, end - begin, begin / kListGroup, params.group, blocks);
+  uint32_t* const own_bins = memory.own_bins;
+  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = own_bins[bin] = 0;
+  FenceSharedForCluster();
   ClusterSync();
-  if (is_softmax) SumSoftmaxes(parts, (scored_end + kListGroup - 1) / kListGroup, control.select);
-  // The rings have done: the leader's holds the importances.
-  uint32_t* const keys = reinterpret_cast<uint32_t*>(dynamic + shape.ring);
-  uint32_t* const leaders = OfRank(keys, 0);
-  for (uint32_t g = warp; g < num_groups; g += kListWarps) {
-    float factors[kMaxGroup] = {};
-    if (is_softmax) {
-      const SoftmaxPart* of_group = parts + (first_group + g) * kMaxGroup;
+  if (is_softmax) SumSoftmaxes(memory.parts, (scored_end + kListGroup - 1) / kListGroup, control.select);
+  // The rings have done: keys lie there now. Importances of some 2^-29 and more are told apart by bins.
+  const KeyBins importance_bins = KeyBins::OfOctaves(-29, 6);
+  const uint32_t first = list.first;
+  for (uint32_t base = begin + warp * kListGroup; base < end; base += kListWarps * kListGroup) {
+    const uint32_t column = base + 4 * lane;
+    const uint4 four = ImportanceKeys(memory.scores + (column - begin), shape.score_stride, control.select.lse,
+                                      params.group, params.aggregation);
+    *reinterpret_cast<uint4*>(memory.keys + column) = four;
+    const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int q = 0; q < kMaxGroup; ++q) factors[q] = Exp2(of_group[q].largest - control.select.lse[q]);
+    for (int i = 0; i < 4; ++i) {
+      if (column + i >= first && column + i < last) atomicAdd(&own_bins[importance_bins.Of(keys[i])], 1u);
     }
-    const uint4 four = ImportanceKeys(scores + g * kListGroup + 4 * lane, shape.score_stride, params.group,
-                                      params.aggregation, factors);
-    *reinterpret_cast<uint4*>(leaders + begin + g * kListGroup + 4 * lane) = four;
   }
-  if (rank != 0) return ClusterArrive();
-  ClusterSync();
+  if (rank != 0) {
+    if (begin < end) {
+      FenceSharedForCluster();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        uint64_t* const arrived = OfRank(&control.arrived, 0);
+        CopyInCluster(OfRank(memory.keys + begin, 0), memory.keys + begin, (end - begin + 3) / 4 * 16, arrived);
+        AddInCluster(OfRank(bins, 0), own_bins, kBins * sizeof(uint32_t), arrived);
+      }
+    }
+    // What is copied stays until the leader has it.
+    ClusterArrive();
+    return ClusterWait();
+  }
+  __syncthreads();
+  if (end < scored_end) {
+    if (threadIdx.x == 0) {
+      const uint32_t senders = (scored_end - 1) / part;
+      ExpectInCluster(&control.arrived, (scored_end - end + 3) / 4 * 16 + senders * kBins * sizeof(uint32_t));
+    }
+    WaitInCluster(&control.arrived);
+  }
+  ClusterArrive();
+  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] += own_bins[bin];
+  __syncthreads();
 
-  const uint32_t first = list.first, count = last > first ? last - first : 0;
+  const uint32_t count = last - first;
   uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
-  if (count == 0 || list.budget == 0) {
-    if (threadIdx.x == 0) params.counts[index] = 0;
-    return;
-  }
   const CutRule rule{.rows = list.budget, .mass = 0, .by_mass = false, .unit_rows = 1, .first_row = 0, .last_row = 0};
   const uint64_t cut =
-      CutOf(ColumnsInOrder{keys + first, first}, count, rule, Importance<ImportanceKind::kValues>{}, memory);
-  __syncthreads();  // the bins have been read
-  uint32_t* const chosen = memory.bins;
+      CutOfCounted(ColumnsInOrder{memory.keys + first, first}, count, importance_bins, rule, memory.top_k);
+  uint32_t* const chosen = bins;
+#pragma unroll 4
   for (uint32_t base = warp * 32; base < last; base += kListThreads) {
     const uint32_t column = base + lane;
-    const uint32_t bits = __ballot_sync(~0u, column >= first && column < last && RankOf(keys[column], column) >= cut);
+    const bool is_chosen = column >= first && column < last && RankOf(memory.keys[column], column) >= cut;
+    const uint32_t bits = __ballot_sync(~0u, is_chosen);
     if (lane == 0) chosen[base / 32] = bits;
   }
   __syncthreads();
-  const uint32_t rows = VisitMarked(chosen, last, control.select.top_k.warp_rows, [&](uint32_t column, uint32_t place) {
-    selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
-  });
+  const uint32_t rows =
+      VisitInOrder(chosen, last, memory.before, control.select.top_k.warp_rows, [&](uint32_t column, uint32_t place) {
+        selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
+      });
   if (threadIdx.x == 0) params.counts[index] = rows;
 }
 

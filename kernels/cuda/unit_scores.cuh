@@ -57,22 +57,26 @@ __device__ __forceinline__ float Exp2(float x) {
 }
 
 // Rounds queries [group, dim] to bf16 or, scaled by a power of two that `factors` [8] takes back, to f16.
-// kPages: of [dim / 2] elements the positive parts, then the negative ones. A warp to a query; ends without a barrier.
+// kPages: of [dim / 2] elements the positive parts, then the negative ones. A warp to a query, those from first_warp
+// on; ends without a barrier.
 template <UnitFormat kFormat, int kDim, bool kPages>
-__device__ void LoadQueries(const float* queries, int group, float scale, uint8_t* operand, float* factors) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp >= kMaxGroup) return;
+__device__ void LoadQueries(const float* queries, int group, float scale, uint8_t* operand, float* factors,
+                            int first_warp = 0) {
+  const int warp = static_cast<int>(threadIdx.x / 32) - first_warp, lane = threadIdx.x % 32;
+  if (warp < 0 || warp >= kMaxGroup) return;
   constexpr int kQueryDim = kPages ? kDim / 2 : kDim;
   const float* query = queries + static_cast<int64_t>(warp) * kQueryDim;
   float unit = 1;
   if (kFormat == UnitFormat::kF8 && warp < group) {
     float largest = 0;
+#pragma unroll
     for (int d = lane; d < kDim; d += 32) largest = fmaxf(largest, fabsf(query[d]));
     for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
     const uint32_t exponent = __float_as_uint(largest) & 0x7f800000u;
     // The power of two at or below the largest magnitude; inverses of the extreme ones are not normal numbers.
     if (exponent >= 1u << 23 && exponent <= 252u << 23) unit = __uint_as_float(exponent);
   }
+#pragma unroll 8
   for (int d = lane; d < kDim; d += 32) {
     float value = warp < group ? query[d % kQueryDim] : 0;
     if constexpr (kPages) value = (d < kQueryDim ? value < 0 : value > 0) ? 0 : value;

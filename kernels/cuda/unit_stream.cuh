@@ -67,9 +67,10 @@ class UnitStream {
   // Has the first stages under way.
   __device__ __forceinline__ void Begin() {
     if (num_tiles_ == 0) return;
-    pending_ = LookUp(0);
-    Publish(0);
+    const Place first = LookUp(0);
     pending_ = LookUp(1);
+    after_ = LookUp(2);
+    Publish(0, first);
     __syncwarp();
 #pragma unroll
     for (int ahead = 0; ahead < kRingStages - 1; ++ahead) {
@@ -78,7 +79,8 @@ class UnitStream {
     }
   }
 
-  // sink.Add(column, scores) for a lane's column and its two queries, 2 * (lane % 4) and the next; whole warps.
+  // sink.Add(column, scores[2][2]) for a lane's two columns, this one and column + 8, and its two queries, 2 * (lane %
+  // 4) and the next; whole warps.
   template <typename Sink>
   __device__ __forceinline__ void Finish(const uint8_t* operand, const float* factors, Sink& sink) {
     if (num_tiles_ == 0) return;
@@ -107,15 +109,16 @@ class UnitStream {
         Produce(tile + (slab + kAhead) / Slabs::kCount, (slab + kAhead) % Slabs::kCount);
         Multiply(&query[slab * Slabs::kChunks], sums);
       }
+      // Of the lane's unit among the first eight, and among the last eight.
+      float scores[2][2] = {{sums[0] * factor[0], sums[1] * factor[1]}, {sums[2] * factor[0], sums[3] * factor[1]}};
+      if constexpr (kFormat == UnitFormat::kF8) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float scores[2] = {sums[2 * half] * factor[0], sums[2 * half + 1] * factor[1]};
-        if constexpr (kFormat == UnitFormat::kF8) {
+        for (int half = 0; half < 2; ++half) {
           const float scale = tables_.scales[tile % (kRingStages + 1)][half * 8 + lane_ / 4];
-          scores[0] *= scale, scores[1] *= scale;
+          scores[half][0] *= scale, scores[half][1] *= scale;
         }
-        sink.Add(first_ + tile * step_ + half * 8 + lane_ / 4, scores);
       }
+      sink.Add(first_ + tile * step_ + lane_ / 4, scores);
     }
   }
 
@@ -129,17 +132,18 @@ class UnitStream {
     const uint32_t unit = table_.Unit(min(first_ + tile * step_ + lane_ % 16, end_ - 1));
     return {table_.blocks[unit >> table_.block_shift], unit & ((1u << table_.block_shift) - 1)};
   }
-  __device__ __forceinline__ void Publish(int batch) {
-    tables_.offsets[batch % 2][lane_] = pending_.block * table_.block_stride + pending_.in_block * table_.unit_stride;
-    if constexpr (kFormat == UnitFormat::kF8) tables_.slots[batch % 2][lane_] = pending_.block << 5 | pending_.in_block;
+  __device__ __forceinline__ void Publish(int batch, const Place& place) {
+    tables_.offsets[batch % 2][lane_] = place.block * table_.block_stride + place.in_block * table_.unit_stride;
+    if constexpr (kFormat == UnitFormat::kF8) tables_.slots[batch % 2][lane_] = place.block << 5 | place.in_block;
   }
 
   // Copies of one stage, or none behind the last tile.
   __device__ __forceinline__ void Produce(int tile, int slab) {
     if (tile < num_tiles_) {
       if (slab == 0 && tile % 2 == 0) {
-        Publish(tile / 2 + 1);
-        pending_ = LookUp(tile / 2 + 2);
+        Publish(tile / 2 + 1, pending_);
+        pending_ = after_;
+        after_ = LookUp(tile / 2 + 3);
       }
       const int batch = tile / 2 % 2, of_tile = tile % 2 * 16;
       const uint32_t stage = SharedAddress(ring_ + produced_ * kStageBytes);
@@ -212,7 +216,7 @@ class UnitStream {
   const uint32_t first_, step_, end_;
   const int lane_;
   const int num_tiles_;
-  Place pending_ = {};
+  Place pending_ = {}, after_ = {};
   int produced_ = 0, consumed_ = 0;
 };
 

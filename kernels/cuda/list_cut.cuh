@@ -1,0 +1,128 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/top_k_cut.cuh"
+
+// The cut of columns whose keys one block holds, by bins that are known before the keys are counted. Where the cut lies
+// outside of their range, the range is measured (CutOf).
+
+namespace winnow::cuda {
+
+// kBins bins of 2^shift keys from `low` on; the lowest and the highest also hold what is beyond them.
+struct KeyBins {
+  uint32_t low;
+  int shift;
+
+  // From 2^exponent on, 2^octave_bits bins to an octave of positive floats.
+  static constexpr __device__ KeyBins OfOctaves(int exponent, int octave_bits) {
+    return {0x80000000u | static_cast<uint32_t>(127 + exponent) << 23, 23 - octave_bits};
+  }
+  __device__ __forceinline__ uint32_t Of(uint32_t key) const { return min((max(key, low) - low) >> shift, kBins - 1); }
+};
+
+// The bin from the top in which `rows` rows are reached, to control.bin and control.rows_above; ~0 where there are not
+// so many. All threads, behind a barrier; ends with one.
+__device__ __forceinline__ void FindTopBin(const TopKMemory& memory, uint32_t rows) {
+  TopKControl& control = *memory.control;
+  if (threadIdx.x == 0) control.bin = ~0u;
+  const uint32_t four = kBins / 4 - 1 - threadIdx.x;
+  uint4 own = {};
+  if (threadIdx.x < kBins / 4) own = reinterpret_cast<const uint4*>(memory.bins)[four];
+  const uint32_t of_bin[4] = {own.w, own.z, own.y, own.x};
+  uint32_t above = SumBefore(of_bin[0] + of_bin[1] + of_bin[2] + of_bin[3], control.warp_rows).before;
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) {
+    if (above < rows && above + of_bin[i] >= rows) {
+      control.bin = four * 4 + 3 - i;
+      control.rows_above = above;
+    }
+    above += of_bin[i];
+  }
+  __syncthreads();
+}
+
+// The least rank chosen, 0 where all are: of `count` columns that were counted in memory.bins, in rows of `rule`. All
+// threads of a block, behind a barrier; ends with one. Chooses by rows alone.
+template <typename Candidates>
+__device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, uint32_t count, KeyBins bins,
+                                                 const CutRule& rule, const TopKMemory& memory) {
+  constexpr uint32_t kFew = 64;  // columns that share a bin and are compared with one another
+  TopKControl& control = *memory.control;
+  if (threadIdx.x == 0) control.num_contested = 0;
+  FindTopBin(memory, rule.rows);
+  if (control.bin == ~0u) return 0;
+  uint32_t bin = control.bin, wanted = rule.rows - control.rows_above;
+  bool is_counted = bin != 0 && bin != kBins - 1;
+  if (is_counted && bins.shift > 0 && memory.bins[bin] > kFew * rule.unit_rows) {
+    // The bin's own keys, in bins.
+    const KeyBins inner = {bins.low + (bin << bins.shift), max(0, bins.shift - kBinBits)};
+    __syncthreads();
+    ClearBins(memory, false);
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+      const uint32_t key = candidates.Key(i);
+      if (bins.Of(key) == bin) atomicAdd(&memory.bins[inner.Of(key)], rule.RowsOf(candidates.Column(i)));
+    }
+    __syncthreads();
+    FindTopBin(memory, wanted);
+    bin = control.bin;
+    wanted -= control.rows_above;
+    bins = inner;
+  }
+  if (is_counted) {
+    const uint32_t low = bins.low + (bin << bins.shift), keys = 1u << bins.shift;
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+      const uint32_t key = candidates.Key(i);
+      if (key - low >= keys) continue;
+      const uint32_t place = atomicAdd(&control.num_contested, 1u);
+      if (place < kContested) control.contested[place] = RankOf(key, candidates.Column(i));
+    }
+  }
+  __syncthreads();
+  const uint32_t contested = control.num_contested;
+  if (!is_counted || contested > kContested) {
+    __syncthreads();
+    const uint64_t cut = CutOf(candidates, count, rule, Importance<ImportanceKind::kValues>{}, memory);
+    __syncthreads();
+    return cut;
+  }
+  if (threadIdx.x < contested) {
+    const uint64_t rank = control.contested[threadIdx.x];
+    uint32_t rows_above = 0;
+#pragma unroll 4
+    for (uint32_t i = 0; i < contested; ++i) {
+      const uint64_t other = control.contested[i];
+      if (other > rank) rows_above += rule.RowsOf(ColumnOf(other));
+    }
+    if (rows_above < wanted && rows_above + rule.RowsOf(ColumnOf(rank)) >= wanted) control.cut = rank;
+  }
+  __syncthreads();
+  return control.cut;
+}
+
+// Calls visit(column, number of marked columns before it) for the marked columns of [0, last), neighbours at once.
+// `before` has a word for each of the bitmap's. Returns the number of all. All threads of a block, behind a barrier.
+template <typename Visit>
+__device__ __forceinline__ uint32_t VisitInOrder(const uint32_t* bitmap, uint32_t last, uint32_t* before,
+                                                 uint32_t* sums, Visit visit) {
+  const uint32_t words = (last + 31) / 32, per_thread = (words + blockDim.x - 1) / blockDim.x;
+  const uint32_t begin = min(threadIdx.x * per_thread, words), end = min(begin + per_thread, words);
+  uint32_t count = 0;
+  for (uint32_t word = begin; word < end; ++word) count += __popc(bitmap[word]);
+  const SumsOfThreads all = SumBefore(count, sums);
+  count = all.before;
+  for (uint32_t word = begin; word < end; ++word) {
+    before[word] = count;
+    count += __popc(bitmap[word]);
+  }
+  __syncthreads();
+  const uint32_t bit = 1u << threadIdx.x % 32;
+#pragma unroll 4
+  for (uint32_t word = threadIdx.x / 32; word < words; word += blockDim.x / 32) {
+    const uint32_t bits = bitmap[word];
+    if ((bits & bit) != 0) visit(word * 32 + threadIdx.x % 32, before[word] + __popc(bits & (bit - 1)));
+  }
+  return all.all;
+}
+
+}  // namespace winnow::cuda
