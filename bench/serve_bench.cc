@@ -2,7 +2,7 @@
 // what it could be at best.
 //
 //   serve_bench [MODEL_DIR] [--quick] [--patience S] [--selections "SPEC; SPEC"]
-//               [decode] [selection] [hidden] [context] [prefill] [parallel]
+//               [decode] [selection] [hidden] [context] [prefill] [beside] [parallel]
 //
 // MODEL_DIR: else WINNOW_BENCH_MODEL, else the demo model. Without section names all sections run. --quick: fewer
 // repeats and no context length that takes minutes. --patience: seconds to wait, in each section, for other processes
@@ -28,9 +28,10 @@ struct Section {
   absl::Status (*run)(ServeBench&);
 };
 
-constexpr Section kSections[] = {{"decode", DecodeSection},   {"selection", SelectionSection},
-                                 {"hidden", HiddenSection},   {"context", ContextSection},
-                                 {"prefill", PrefillSection}, {"parallel", ParallelSection}};
+constexpr Section kSections[] = {{"decode", DecodeSection},    {"selection", SelectionSection},
+                                 {"hidden", HiddenSection},    {"context", ContextSection},
+                                 {"prefill", PrefillSection},  {"beside", BesideSection},
+                                 {"parallel", ParallelSection}};
 
 void PrintMachine(EngineAlone& engine, const std::string& model) {
   std::printf("%s, %u cores; model %s: a step reads %.1f MB of weights and %zu bytes per attended token\nread:",
@@ -73,7 +74,7 @@ int Run(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: %s [MODEL_DIR] [--quick] [--patience S] [--selections \"SPEC; SPEC\"] [decode] [selection] "
-                   "[hidden] [context] [prefill] [parallel]\n",
+                   "[hidden] [context] [prefill] [beside] [parallel]\n",
                    argv[0]);
       return 2;
     }

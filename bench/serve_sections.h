@@ -32,7 +32,8 @@ class ServeBench {
   void AwaitQuiet(const std::vector<pid_t>& ours);
 
   // A cluster with that preset and budget (0: none named), ready and warmed up with one request.
-  absl::StatusOr<std::unique_ptr<e2e::Cluster>> Start(const std::string& selection, uint32_t budget);
+  absl::StatusOr<std::unique_ptr<e2e::Cluster>> Start(const std::string& selection, uint32_t budget,
+                                                      const std::vector<std::string>& further_flags = {});
 
   struct Served {
     DecodeRate rate;
@@ -78,6 +79,7 @@ absl::Status SelectionSection(ServeBench& bench);  // what choosing the rows cos
 absl::Status HiddenSection(ServeBench& bench);     // what of it is not hidden behind compute, on a core per rank
 absl::Status ContextSection(ServeBench& bench);    // step time against context length
 absl::Status PrefillSection(ServeBench& bench);    // prompt tokens/s to the first token
+absl::Status BesideSection(ServeBench& bench);     // time between tokens beside a long prompt
 absl::Status ParallelSection(ServeBench& bench);   // eight sequences of 4k
 
 }  // namespace winnow

@@ -15,11 +15,13 @@ constexpr double kQuiet = 0.06;  // of one core
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<e2e::Cluster>> ServeBench::Start(const std::string& selection, uint32_t budget) {
+absl::StatusOr<std::unique_ptr<e2e::Cluster>> ServeBench::Start(const std::string& selection, uint32_t budget,
+                                                                const std::vector<std::string>& further_flags) {
   e2e::Cluster::Options options;
   options.model = model_dir_;
   options.flags = {"--selection=" + selection, "--max-running=8", "--log-level=warning"};
   if (budget > 0) options.flags.push_back(absl::StrCat("--budget=", budget));
+  options.flags.insert(options.flags.end(), further_flags.begin(), further_flags.end());
   WINNOW_ASSIGN_OR_RETURN(auto cluster, e2e::Cluster::Start(options));
   WINNOW_RETURN_IF_ERROR(RunStreams(cluster->http_address(), {e2e::DemoText(2048)}, 64).status());
   return cluster;

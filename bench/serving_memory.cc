@@ -29,9 +29,10 @@ struct Options {
   uint32_t output_tokens = 512;
   uint32_t clients = 32;
   uint32_t rounds = 2;  // requests of each client
-  uint32_t budget = 512;
-  std::string flags;  // of `winnow up`, for every system, separated by spaces
-  std::string only;   // names of systems, separated by commas; empty: all
+  uint32_t budget = 384;
+  uint32_t pool = 512;  // rows, where they are not for the preset to say
+  std::string flags;    // of `winnow up`, for every system, separated by spaces
+  std::string only;     // names of systems, separated by commas; empty: all
   std::string json;
 };
 
@@ -76,9 +77,10 @@ class Bench {
 std::vector<System> Bench::Systems() const {
   const auto bytes = [](size_t n) { return absl::StrCat(n / 1024, "KiB"); };
   const std::string budget = absl::StrCat("--budget=", options_.budget);
+  const std::string pool = absl::StrFormat("--pool-factor=%.4f", static_cast<double>(options_.pool) / options_.budget);
   const std::string all = absl::StrCat("--max-running=", options_.clients);
   const std::string contexts = absl::StrCat("--max-running=", options_.contexts);
-  const size_t slots = SlotBytes(options_.clients, options_.budget);
+  const size_t slots = SlotBytes(options_.clients, options_.pool);
   const size_t rest = fast_bytes() > slots ? fast_bytes() - slots : 0;
   return {
       {"dense",
@@ -89,12 +91,12 @@ std::vector<System> Bench::Systems() const {
        {"--selection=quest", budget, contexts}},
       {"offload",
        "SparseServe's selection, rows in two tiers, everybody runs",
-       {"--selection=sparseserve,key_copy=int8", budget, "--pool-factor=1", all, "--working-set-control=false",
+       {"--selection=sparseserve,key_copy=int8", budget, pool, all, "--working-set-control=false",
         "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
       {"winnow",
        "predicted one layer ahead, 8-bit bounds of pages of 16, rows in two tiers",
-       {"--selection=winnow,policy=top-k,scorer=page-minmax,page_tokens=16", budget, "--pool-factor=1", all,
-        "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
+       {"--selection=winnow,policy=top-k,scorer=page-minmax,page_tokens=16", budget, pool, all,
+        "--working-set-control=false", "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
   };
 }
 
@@ -120,12 +122,21 @@ absl::StatusOr<Result> Bench::Run(const System& system) const {
   LoadClientOptions client_options;
   client_options.address = cluster->http_address();
   const std::unique_ptr<LoadClient> client = NewHttpLoadClient(client_options);
-  const LoadRunOptions run{.concurrency = options_.clients, .first_token_id = 100, .num_token_ids = 3000};
-  RunLoad(Requests(1, 1), {.concurrency = 2, .first_token_id = 100, .num_token_ids = 3000}, *client);
+  const auto run_all = [&](const std::vector<PlannedRequest>& requests,
+                           uint32_t concurrency) -> absl::StatusOr<std::vector<RequestTimes>> {
+    std::vector<RequestTimes> times =
+        RunLoad(requests, {.concurrency = concurrency, .first_token_id = 100, .num_token_ids = 3000}, *client);
+    for (const RequestTimes& request : times) {
+      if (!request.error.empty()) return absl::UnavailableError(request.error);
+    }
+    return times;
+  };
+  WINNOW_RETURN_IF_ERROR(run_all(Requests(1, 8), 1).status());
 
   const auto metrics = [&] { return cluster->MetricsOf("inference-0"); };
   const e2e::Metrics before = metrics();
-  const std::vector<RequestTimes> times = RunLoad(Requests(options_.rounds, options_.output_tokens), run, *client);
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<RequestTimes> times,
+                          run_all(Requests(options_.rounds, options_.output_tokens), options_.clients));
   const e2e::Metrics after = metrics();
   const auto grown = [&](const char* name, const e2e::Metrics::Labels& labels) {
     const double value = after.Value(name, labels) - before.Value(name, labels);
@@ -134,9 +145,6 @@ absl::StatusOr<Result> Bench::Run(const System& system) const {
   const e2e::Metrics::Labels inference = {{"role", "inference-rank"}}, cache = {{"role", "cache-rank"}};
   const double steps = std::max(1.0, grown("winnow_decode_steps_total", inference));
   Result result{.system = system, .load = Summarize(times, {})};
-  for (const RequestTimes& request : times) {
-    if (!request.error.empty()) return absl::UnavailableError(request.error);
-  }
   result.running = static_cast<double>(result.load.output_tokens) / steps;
   result.loaded_per_step = grown("winnow_tier_loaded_rows_total", cache) / steps;
   result.streamed_per_step = grown("winnow_kv_stream_rows_total", cache) / steps;
@@ -157,7 +165,8 @@ nlohmann::ordered_json ToJson(const Options& options, size_t fast_bytes, const s
                                  {"output_tokens", options.output_tokens},
                                  {"clients", options.clients},
                                  {"rounds", options.rounds},
-                                 {"budget", options.budget}};
+                                 {"budget", options.budget},
+                                 {"pool", options.pool}};
   for (const Result& result : results) {
     nlohmann::ordered_json system = SummaryJson(result.load, {});
     system["name"] = result.system.name;
@@ -215,7 +224,7 @@ int main(int argc, char** argv) {
   const auto usage = [] {
     std::fprintf(stderr,
                  "usage: serving_memory MODEL_DIR [--contexts N] [--prompt N] [--output N] [--clients N] [--rounds N] "
-                 "[--budget N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
+                 "[--budget N] [--pool N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
     return 2;
   };
   if (argc < 2) return usage();
@@ -236,6 +245,8 @@ int main(int argc, char** argv) {
       number(&options.rounds);
     } else if (name == "--budget") {
       number(&options.budget);
+    } else if (name == "--pool") {
+      number(&options.pool);
     } else if (name == "--flags") {
       options.flags = value;
     } else if (name == "--only") {

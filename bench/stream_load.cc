@@ -47,18 +47,26 @@ absl::StatusOr<TimedStream> Parse(const RawStream& raw, size_t max_tokens) {
 
 absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
                                                     const std::vector<e2e::TokenIds>& prompts, int max_tokens) {
+  std::vector<StreamRequest> requests;
+  for (const e2e::TokenIds& prompt : prompts) requests.push_back({.prompt = prompt, .max_tokens = max_tokens});
+  return RunStreams(http_address, requests);
+}
+
+absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
+                                                    const std::vector<StreamRequest>& requests) {
   const HttpClient client(http_address, std::chrono::minutes(5));
-  std::vector<RawStream> raw(prompts.size());
+  std::vector<RawStream> raw(requests.size());
   const auto start = Clock::now();
   const auto now_s = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   {
     std::vector<std::jthread> threads;
-    for (size_t i = 0; i < prompts.size(); ++i) {
+    for (size_t i = 0; i < requests.size(); ++i) {
       threads.emplace_back([&, i] {
-        e2e::Json request = e2e::GreedyRequest(prompts[i], max_tokens);
+        e2e::Json request = e2e::GreedyRequest(requests[i].prompt, requests[i].max_tokens);
         request["stream"] = true;
         request["stream_options"] = {{"include_usage", true}};
-        raw[i].events.reserve(max_tokens + 8);
+        raw[i].events.reserve(requests[i].max_tokens + 8);
+        std::this_thread::sleep_until(start + std::chrono::duration<double>(requests[i].start_s));
         raw[i].sent_s = now_s();
         raw[i].reply = client.Stream("/v1/completions", request, [&](std::string_view data) {
           raw[i].events.emplace_back(now_s(), data);
@@ -68,8 +76,8 @@ absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_addr
     }
   }
   std::vector<TimedStream> streams;
-  for (const RawStream& one : raw) {
-    WINNOW_ASSIGN_OR_RETURN(TimedStream stream, Parse(one, max_tokens));
+  for (size_t i = 0; i < raw.size(); ++i) {
+    WINNOW_ASSIGN_OR_RETURN(TimedStream stream, Parse(raw[i], requests[i].max_tokens));
     streams.push_back(std::move(stream));
   }
   return streams;

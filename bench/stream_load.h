@@ -21,6 +21,15 @@ struct TimedStream {
 absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
                                                     const std::vector<e2e::TokenIds>& prompts, int max_tokens);
 
+// The same of requests that differ, each of them sent `start_s` after the run began.
+struct StreamRequest {
+  e2e::TokenIds prompt;
+  int max_tokens = 0;
+  double start_s = 0;
+};
+absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
+                                                    const std::vector<StreamRequest>& requests);
+
 struct DecodeRate {
   double tokens_per_s = 0;         // all streams together: median over windows
   double lowest = 0, highest = 0;  // of the windows

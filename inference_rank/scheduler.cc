@@ -89,7 +89,7 @@ size_t Scheduler::num_running() const {
 }
 
 bool Scheduler::MayPreempt(const Sequence& head, const Sequence& running, Time now) const {
-  if (!Decodes(running)) return false;
+  if (!Decodes(running) || running.held()) return false;  // others fork a held one
   const bool had_its_turn = IsPast(running.running_since, now);
   if (IsPast(head.waiting_since, now) && had_its_turn) return true;
   return running.priority < head.priority && (!running.admitted_past_age_bound || had_its_turn);

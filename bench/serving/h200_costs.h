@@ -10,7 +10,7 @@ struct H200Costs {
   // The model.
   double kv_token_bytes = 163'840;         // 40 layers x 8 kv heads x 512 B
   double index_token_bytes = 5'120;        // cuboids of 32 rows: a sixteenth of the keys
-  double activation_token_bytes = 10'240;  // saved between the layers of a segmented prefill: hidden state, bf16
+  double activation_token_bytes = 20'480;  // saved between the layers of a segmented prefill: hidden state, f32
   double layers = 40;
 
   // Memory for KV beside 29.5 GB of weights and workspace: 0.92 of 149.2 GB.

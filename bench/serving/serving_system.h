@@ -14,6 +14,8 @@ struct ServingSystem {
   bool controls = false;  // working-set-aware batch control
   bool segments = false;  // prefill holds one layer's KV and saved activations instead of the prompt's whole KV
   bool overlaps = false;  // queries are predicted a layer ahead: selection and loads go on beside compute
+  // Time between tokens from which injected prefill tokens are found (InjectController); 0: always as many.
+  double tpot_target_us = 0;
   uint32_t budget_rows = 2048;
   uint32_t max_running = 512;
 };

@@ -11,6 +11,7 @@
 #include "cache_rank/fast_tier.h"
 #include "cache_rank/working_set_meter.h"
 #include "common/base/check.h"
+#include "inference_rank/inject_controller.h"
 #include "inference_rank/scheduler.h"
 
 namespace winnow::serving {
@@ -73,10 +74,13 @@ class VirtualRank {
                     .working_set_control = system.controls},
                    kOneList),
         clients_(requests.size()) {
+    if (system.tpot_target_us > 0) inject_controller_.emplace(system.tpot_target_us, kChunkTokens);
     for (size_t slab = 0; slab < system.max_running; ++slab) {
       free_units_.push_back(static_cast<uint32_t>((system.max_running - 1 - slab) * kUnitsPerSequence));
     }
   }
+
+  const std::vector<TokenGap>& gaps() const { return gaps_; }
 
   ServingFigures Run() {
     while (now_us_ < end_us_) {
@@ -175,10 +179,12 @@ class VirtualRank {
   }
 
   bool Iterate() {
-    const Scheduler::Iteration plan = scheduler_.Plan(kInjectTokens, At(now_us_));
+    const uint32_t inject = inject_controller_.has_value() ? inject_controller_->tokens() : kInjectTokens;
+    const Scheduler::Iteration plan = scheduler_.Plan(inject, At(now_us_));
     rows_.assign(plan.rows.begin(), plan.rows.end());
     const double start_us = now_us_;
     double prefill_us = 0;
+    uint32_t prefilled = 0;
     done_.clear();
     for (uint32_t left = plan.prefill_tokens; left > 0;) {
       Sequence* sequence = scheduler_.NextPrefill(At(now_us_));
@@ -187,6 +193,7 @@ class VirtualRank {
       if (Of(*sequence).started_us < 0) Of(*sequence).started_us = start_us + prefill_us;
       const uint32_t tokens = std::min(left, sequence->prompt_tokens() - sequence->next_position);
       left -= tokens;
+      prefilled += tokens;
       prefill_us += ChunkUs(*sequence, tokens);
       sequence->next_position += tokens;
       sequence->watermark = sequence->next_position;
@@ -201,7 +208,13 @@ class VirtualRank {
       sequence->watermark = ++sequence->next_position;
       TakeToken(*sequence, now_us_);
     }
-    if (!rows_.empty()) {
+    if (rows_.empty()) {
+      last_step_us_.reset();
+    } else {
+      if (inject_controller_.has_value()) {
+        inject_controller_->Observe(prefilled, now_us_ - last_step_us_.value_or(start_us));
+      }
+      last_step_us_ = now_us_;
       ++figures_.steps;
       figures_.rows_per_step += static_cast<double>(rows_.size());
       const double parked = static_cast<double>(scheduler_.num_parked());
@@ -289,7 +302,7 @@ class VirtualRank {
     if (client.first_token_us < 0) {
       client.first_token_us = at_us;
     } else {
-      gaps_us_.push_back(static_cast<float>(at_us - client.last_token_us));
+      gaps_.push_back({.end_us = at_us, .length_us = at_us - client.last_token_us});
     }
     client.last_token_us = at_us;
     ++tokens_;
@@ -326,11 +339,13 @@ class VirtualRank {
     figures_.loaded_rows_per_step /= steps;
     figures_.parked_share /= steps;
     figures_.tokens_per_s = static_cast<double>(tokens_) / (end_us_ / 1e6);
-    if (gaps_us_.empty()) return figures_;
-    figures_.mean_tbt_ms =
-        std::accumulate(gaps_us_.begin(), gaps_us_.end(), 0.0) / static_cast<double>(gaps_us_.size()) / 1e3;
-    const auto p99 = gaps_us_.begin() + static_cast<ptrdiff_t>(0.99 * static_cast<double>(gaps_us_.size() - 1));
-    std::nth_element(gaps_us_.begin(), p99, gaps_us_.end());
+    if (gaps_.empty()) return figures_;
+    std::vector<float> lengths_us;
+    for (const TokenGap& gap : gaps_) lengths_us.push_back(static_cast<float>(gap.length_us));
+    const double gaps = static_cast<double>(lengths_us.size());
+    figures_.mean_tbt_ms = std::accumulate(lengths_us.begin(), lengths_us.end(), 0.0) / gaps / 1e3;
+    const auto p99 = lengths_us.begin() + static_cast<ptrdiff_t>(0.99 * (gaps - 1));
+    std::nth_element(lengths_us.begin(), p99, lengths_us.end());
     figures_.p99_tbt_ms = *p99 / 1e3;
     return figures_;
   }
@@ -350,12 +365,14 @@ class VirtualRank {
   std::vector<uint32_t> free_units_;
   std::shared_ptr<CacheLink> link_;
   Scheduler scheduler_;
-  std::vector<Client> clients_;  // by request id
+  std::optional<InjectController> inject_controller_;
+  std::optional<double> last_step_us_;  // the end of the last one, if decodes went on since
+  std::vector<Client> clients_;         // by request id
 
   std::vector<Sequence*> rows_, prefilled_;
   std::vector<const Sequence*> done_;
   std::vector<uint32_t> read_rows_;
-  std::vector<float> gaps_us_;
+  std::vector<TokenGap> gaps_;
   uint64_t tokens_ = 0;
   ServingFigures figures_;
 };
@@ -363,8 +380,11 @@ class VirtualRank {
 }  // namespace
 
 ServingFigures Serve(const ServingSystem& system, const H200Costs& costs, std::span<const VirtualRequest> requests,
-                     double end_us) {
-  return VirtualRank(system, costs, requests, end_us).Run();
+                     double end_us, std::vector<TokenGap>* gaps) {
+  VirtualRank rank(system, costs, requests, end_us);
+  const ServingFigures figures = rank.Run();
+  if (gaps != nullptr) *gaps = rank.gaps();
+  return figures;
 }
 
 }  // namespace winnow::serving

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "bench/serving/h200_costs.h"
 #include "bench/serving/serving_system.h"
@@ -25,6 +26,12 @@ struct ServingFigures {
   uint64_t steps = 0;
 };
 
+// Between two tokens of an answer.
+struct TokenGap {
+  double end_us = 0;
+  double length_us = 0;
+};
+
 // Serves the requests on one GPU of these costs, with the scheduler of inference ranks (Scheduler, with its fair shares
 // and its working-set control), working sets as cache ranks measure them (WorkingSetMeter) and the policy of their fast
 // tier (FastTier), on a virtual clock: nothing here depends on the machine or its time. An iteration computes prompt
@@ -34,6 +41,6 @@ struct ServingFigures {
 // and pass the link before the new tokens of a prompt are computed: into GPU memory, or, where prefill is segmented,
 // through it, a layer at a time.
 ServingFigures Serve(const ServingSystem& system, const H200Costs& costs, std::span<const VirtualRequest> requests,
-                     double end_us);
+                     double end_us, std::vector<TokenGap>* gaps = nullptr);
 
 }  // namespace winnow::serving

@@ -69,10 +69,7 @@ absl::Status DeviceKvStore::Allocate() {
   Carve(arena);
   const DeviceKvBytes bytes = BytesOf(shape_);
   if (shape_.rows == RowTier::kPinnedHost) {
-    // Mapped in large pages where the driver can, which takes a fraction of the time.
-    absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> rows = device_->AllocateTiered(0, bytes.rows);
-    if (absl::IsUnimplemented(rows.status())) rows = device_->AllocatePinned(bytes.rows);
-    WINNOW_ASSIGN_OR_RETURN(far_rows_, std::move(rows));
+    WINNOW_ASSIGN_OR_RETURN(far_rows_, device_->AllocatePinned(bytes.rows));
   }
   if (shape_.dram_blocks > 0) {
     WINNOW_ASSIGN_OR_RETURN(far_rows_, device_->AllocateTiered(bytes.rows, bytes.dram_rows));

@@ -94,5 +94,52 @@ TEST(ServingLadderTest, TheWholeServesThreeTimesTheRequestsOfDense) {
   EXPECT_TRUE(verdict.control_throughput_rises);
 }
 
+// Streams that decode while a prompt of 16k comes in: the time between their tokens, with as many injected tokens as a
+// chunk has, and with those that the target leaves room for.
+TEST(ServingLadderTest, StreamsMeetTheirTargetBesideALongPrompt) {
+  constexpr double kPromptUs = 3e6, kEndUs = 60e6;
+  std::vector<VirtualRequest> requests(4, {.new_tokens = 1024, .answer_tokens = 100'000});
+  requests.push_back({.arrival_us = kPromptUs, .new_tokens = 16'384, .answer_tokens = 1});
+  struct Result {
+    double idle_us = 0, p99_us = 0, ttft_s = 0;
+  };
+  const auto serve = [&](double target_us) {
+    ServingSystem system = Ladder().back();
+    system.tpot_target_us = target_us;
+    std::vector<TokenGap> gaps;
+    const ServingFigures figures = Serve(system, {}, requests, kEndUs, &gaps);
+    EXPECT_EQ(figures.finished, 1u);
+    Result result;
+    std::vector<double> beside;
+    double idle = 0, beside_end_us = 0;
+    for (const TokenGap& gap : gaps) {
+      if (gap.end_us > 1.5e6 && gap.end_us <= kPromptUs) {
+        result.idle_us += gap.length_us;
+        ++idle;
+      }
+    }
+    result.idle_us /= idle;
+    for (const TokenGap& gap : gaps) {
+      // Steps beside the prompt; those after it take as long as those before.
+      if (gap.end_us <= kPromptUs || gap.length_us <= 1.05 * result.idle_us) continue;
+      beside.push_back(gap.length_us);
+      beside_end_us = gap.end_us;
+    }
+    result.ttft_s = (beside_end_us - kPromptUs) / 1e6;
+    std::sort(beside.begin(), beside.end());
+    EXPECT_GT(beside.size(), 20u);
+    result.p99_us = beside[static_cast<size_t>(0.99 * static_cast<double>(beside.size() - 1))];
+    return result;
+  };
+  const Result whole = serve(0);
+  const double target_us = 3 * whole.idle_us;
+  const Result found = serve(target_us);
+  GTEST_LOG_(INFO) << "ms between tokens: " << whole.idle_us / 1e3 << " alone, p99 beside the prompt "
+                   << whole.p99_us / 1e3 << ", with a target of " << target_us / 1e3 << " " << found.p99_us / 1e3
+                   << "; the prompt takes " << whole.ttft_s << " and " << found.ttft_s << " s";
+  EXPECT_GT(whole.p99_us, target_us) << "there is nothing to control";
+  EXPECT_LE(found.p99_us, target_us);
+}
+
 }  // namespace
 }  // namespace winnow::serving
