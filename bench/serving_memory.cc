@@ -94,8 +94,8 @@ std::vector<System> Bench::Systems() const {
        {"--selection=sparseserve,key_copy=int8", budget, pool, all, "--working-set-control=false",
         "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
       {"winnow",
-       "predicted one layer ahead, 8-bit bounds of pages of 16, rows in two tiers",
-       {"--selection=winnow,policy=top-k,scorer=page-minmax,page_tokens=16", budget, pool, all,
+       "predicted one layer ahead, 8-bit cuboids of pages of 32, rows in two tiers",
+       {"--selection=winnow,policy=top-k,scorer=page-cuboid,page_tokens=32", budget, pool, all,
         "--working-set-control=false", "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
   };
 }

@@ -179,7 +179,12 @@ Vector TestCluster::RealImportance(const FakeSequence& sequence, uint32_t positi
 FakeRank::FakeRank(TestCluster* cluster, size_t window_bytes) : cluster_(cluster) {
   static uint64_t incarnation = 100;
   transport_ = NewInprocTransport({.incarnation = ++incarnation, .window_bytes = window_bytes, .ucx_tls = ""});
-  transport_->SetHandler([this](Channel&, ReceivedFrame frame) { OnFrame(frame); });
+  transport_->SetHandler([this](Channel&, ReceivedFrame frame) {
+    const wire::FrameType type = frame.header().type;
+    const bool refill = type == wire::FrameType::kRefill || type == wire::FrameType::kRefillDone;
+    if (refill && keeps_refills) return kept_refills.push_back(std::move(frame));
+    OnFrame(frame);
+  });
   channel_ = transport_->NewChannel().value();
   std::unique_ptr<Channel> theirs = cluster->transport->NewChannel().value();
   WINNOW_CHECK(channel_->Connect(theirs->LocalAddress()).ok());
@@ -188,6 +193,7 @@ FakeRank::FakeRank(TestCluster* cluster, size_t window_bytes) : cluster_(cluster
 }
 
 FakeRank::~FakeRank() {
+  kept_refills.clear();
   channel_->Close();
   channel_.reset();
 }

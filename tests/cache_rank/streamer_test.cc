@@ -76,6 +76,33 @@ TEST(Streamer, WaitsForWindowWithABoundedQueueAndKeepsTheOrder) {
   cluster.data_plane->CloseLink(rank->link(), absl::OkStatus());
 }
 
+// A peer keeps rows of a sequence that it has no time for; steps of the others go on meanwhile.
+TEST(Streamer, DeltasPassRefillsThatThePeerKeeps) {
+  TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
+  options.data_plane.streamer.frame_bytes = 4096;
+  TestCluster cluster(options);
+  cluster.transport = NewInprocTransport({.incarnation = 4, .window_bytes = size_t{64} << 10, .ucx_tls = ""});
+  cluster.transport->SetHandler(
+      [&](Channel& channel, ReceivedFrame frame) { cluster.data_plane->HandleFrame(channel, frame); });
+  auto rank = cluster.NewRank(), other = cluster.NewRank();
+  FakeSequence* sequence = rank->Prefill(1, 30, SmallSpec(Predictor::kExact), 200);
+  other->Prefill(2, 31, SmallSpec(Predictor::kExact), 340);
+  cluster.PumpUntil(*other, [] { return false; });
+  rank->keeps_refills = true;
+  ASSERT_TRUE(cluster.data_plane->AttachSequence(rank->link(), 2, UINT32_MAX).ok());
+  cluster.PumpUntil(*rank, [] { return false; });
+  EXPECT_TRUE(cluster.data_plane->HasBacklog()) << "the case must need more than the window";
+  EXPECT_FALSE(rank->kept_refills.empty());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(rank->Decode({sequence}));
+  EXPECT_TRUE(rank->errors.empty()) << rank->errors[0];
+  EXPECT_TRUE(cluster.PumpUntil(*rank, [&] {
+    rank->kept_refills.clear();
+    return !cluster.data_plane->HasBacklog();
+  }));
+  cluster.data_plane->CloseLink(rank->link(), absl::OkStatus());
+  cluster.data_plane->CloseLink(other->link(), absl::OkStatus());
+}
+
 TEST(Streamer, DropsWhatBelongsToNobodyAnyMore) {
   TestCluster::Options options{.data_plane = TestCluster::SmallDataPlane()};
   options.data_plane.streamer.frame_bytes = 2048;
