@@ -1,4 +1,5 @@
-// Decode steps that run from GPU to GPU: sequences take seats of a lane (inference_rank/model/decode_lane.h), and leave them.
+// Decode steps that run from GPU to GPU: sequences take seats of a lane (inference_rank/model/decode_lane.h), and leave
+// them.
 #include <cstring>
 
 #include "inference_rank/engine.h"

@@ -19,8 +19,8 @@ class DevicePlan {
  public:
   // Where the inference rank keeps the rows of a sequence.
   struct PeerPools {
-    void* slot_pool = nullptr;                  // mapped
-    std::span<const uint32_t> pool_bases;       // [num_lists] local index of pool index 0; empty: rows are read in place
+    void* slot_pool = nullptr;             // mapped
+    std::span<const uint32_t> pool_bases;  // [num_lists] local index of pool index 0; empty: rows are read in place
     std::span<const uint32_t> pool_slots = {};  // [num_lists] at most the store's; empty: as many as those
   };
 

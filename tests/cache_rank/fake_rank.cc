@@ -293,7 +293,8 @@ FakeSequence* FakeRank::Attach(const FakeSequence& old, uint32_t max_restart) {
 FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   auto owned = std::make_unique<FakeSequence>(source);
   owned->id = id;
-  owned->attach_epoch = cluster_->data_plane->ForkSequence(link_, source.id, id, source.max_positions).value().attach_epoch;
+  owned->attach_epoch =
+      cluster_->data_plane->ForkSequence(link_, source.id, id, source.max_positions).value().attach_epoch;
   for (FakeSequence::List& list : owned->lists) list.pool.clear();
   owned->attach_position = owned->next_position;
   owned->selections.clear();

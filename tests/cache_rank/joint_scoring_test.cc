@@ -19,7 +19,8 @@ struct Lists {
   Lists(const KernelTable& kernels, Dtype dtype, int head_dim, std::vector<uint32_t> num_keys,
         std::vector<size_t> parents, std::vector<uint32_t> shared)
       : head_dim(head_dim), dtype(dtype), num_keys(num_keys), tiles(num_keys.size()) {
-    const KvLayout layout{.num_layers = 1, .num_query_heads = 1, .num_kv_heads = 1, .head_dim = head_dim, .dtype = dtype};
+    const KvLayout layout{
+        .num_layers = 1, .num_query_heads = 1, .num_kv_heads = 1, .head_dim = head_dim, .dtype = dtype};
     pool = KvBlockPool::Create(size_t{8} << 20, layout).value();
     for (size_t i = 0; i < num_keys.size(); ++i) {
       for (uint32_t block = 0; block * kBlockTokens < num_keys[i]; ++block) {
@@ -91,7 +92,8 @@ TEST(JointScoring, GivesTheBitsOfEachAloneAndReadsSharedBlocksOnce) {
       for (size_t i = 0; i < passes.size(); ++i) {
         const KeyPass& pass = passes[i];
         const Scores alone = ScoreKeys(kernels, pass.keys, pass.queries, pass.num_queries, kScale, alone_buffer);
-        const Softmaxes softmax = SoftmaxKeys(kernels, pass.keys, pass.queries, pass.num_queries, kScale, alone_scratch);
+        const Softmaxes softmax =
+            SoftmaxKeys(kernels, pass.keys, pass.queries, pass.num_queries, kScale, alone_scratch);
         const size_t runs = SoftmaxRuns(pass.keys.num_keys);
         for (int q = 0; q < pass.num_queries; ++q) {
           const auto same = [&](const float* a, const float* b, size_t n) {

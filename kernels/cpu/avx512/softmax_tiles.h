@@ -26,7 +26,8 @@ inline float MaxOf(const float* x, int n) {
 }
 
 // values[j] = exp(values[j] - max) for j in [0, n), with their largest and their sum. What is not a number counts as
-// -inf. Without a finite value: zeros, max -inf, sum 0. Prefetches `lines` of later groups on the way, if there are any.
+// -inf. Without a finite value: zeros, max -inf, sum 0. Prefetches `lines` of later groups on the way, if there are
+// any.
 inline void ExpRun(float* values, int n, float* max, float* sum, LaterGroups* later, int lines) {
   *max = MaxOf(values, n);
   const bool empty = *max == kNoScore;
