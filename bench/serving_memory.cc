@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
                  "[--budget N] [--pool N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
     return 2;
   };
-  if (argc < 2) return usage();
+  if (argc < 2 || argv[1][0] == '-') return usage();
   options.model = argv[1];
   for (int i = 2; i < argc; i += 2) {
     if (i + 1 == argc) return usage();
