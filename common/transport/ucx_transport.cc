@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <deque>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
@@ -16,6 +18,7 @@
 #include "common/transport/crc32c.h"
 #include "common/transport/framed_channel.h"
 #include "common/transport/framed_transport.h"
+#include "common/transport/path_choice.h"
 #include "common/transport/ucx_worker.h"
 
 namespace winnow {
@@ -81,35 +84,45 @@ struct UcxSettings {
 class UcxChannel final : public FramedChannel {
  public:
   UcxChannel(FramedTransport& transport, uint32_t id, const UcxSettings& settings)
-      : FramedChannel(transport, id), settings_(settings) {}
+      : FramedChannel(transport, id),
+        settings_(settings),
+        paths_(transport.options().payload_paths, transport.options().window_bytes) {}
   ~UcxChannel() override { Disconnect(); }
 
   absl::Status Open() {
-    WINNOW_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(
-                                         settings_.context, pool_,
-                                         [this](BlockPtr block) {
-                                           block->consumption = consumption_;
-                                           Arrived(std::move(block));
-                                         },
-                                         [this](absl::Status status) {
-                                           if (link_error_.ok()) link_error_ = std::move(status);
-                                         }));
-    ChannelAddress address{ChannelAddress::Kind::kUcx, id(), transport_.options().incarnation, settings_.host,
-                           worker_->address()};
-    local_address_ = address.Encode();
+    WINNOW_ASSIGN_OR_RETURN(worker_,
+                            UcxWorker::Create(
+                                settings_.context, pool_, [this](BlockPtr block) { Receive(std::move(block)); },
+                                [this](absl::Status status) { NoteError(std::move(status)); }));
+    worker_address_ = worker_->address();
     return absl::OkStatus();
   }
 
-  std::string LocalAddress() const override { return local_address_; }
+  std::string LocalAddress() const override {
+    ChannelAddress address{ChannelAddress::Kind::kUcx, id(), transport_.options().incarnation, settings_.host, {}};
+    AppendText(address.endpoint, worker_address_);
+    address.endpoint += paths_.Offers();
+    return address.Encode();
+  }
 
   absl::Status Connect(std::string_view peer_address) override {
     WINNOW_RETURN_IF_ERROR(CheckConnectable());
     WINNOW_ASSIGN_OR_RETURN(const ChannelAddress address,
                             ChannelAddress::Decode(peer_address, ChannelAddress::Kind::kUcx));
+    std::string_view endpoint = address.endpoint;
+    const std::optional<std::string_view> worker = TakeText(endpoint);
+    if (!worker.has_value()) return absl::InvalidArgumentError("peer address names no worker");
     const bool watch_peer = address.host != settings_.host || !settings_.may_use_shared_memory;
-    WINNOW_RETURN_IF_ERROR(worker_->Connect(address.endpoint, watch_peer));
+    WINNOW_RETURN_IF_ERROR(worker_->Connect(*worker, watch_peer));
+    paths_.Connect(endpoint);
     SetPeer(address.channel, address.incarnation);
+    path_is_open_ = !transport_.options().payload_paths.empty();
+    SettlePath();
     return absl::OkStatus();
+  }
+
+  std::string_view payload_path() const override {
+    return paths_.path() != nullptr && paths_.path()->IsUp().value_or(false) ? paths_.name() : std::string_view();
   }
 
   // Moves what can be moved; true when something moved.
@@ -119,6 +132,9 @@ class UcxChannel final : public FramedChannel {
     constexpr int kMaxRounds = 64;
     int rounds = 0;
     while (rounds < kMaxRounds && worker_->Progress()) ++rounds;
+    if (paths_.path() != nullptr) NoteError(paths_.path()->Progress());
+    if (path_is_open_) SettlePath();
+    Land();
     if (!link_error_.ok()) {
       if (absl::IsDataLoss(link_error_)) ++transport_.mutable_counters().bad_frames;
       Fail(link_error_);
@@ -143,18 +159,90 @@ class UcxChannel final : public FramedChannel {
     SendCredit(*consumption_);
   }
 
-  bool sending() const override { return worker_ != nullptr && worker_->sending(); }
+  bool sending() const override {
+    return worker_ != nullptr && (worker_->sending() || (paths_.path() != nullptr && paths_.path()->sending()));
+  }
+  // True while payloads are on their way here, of which no event tells.
+  bool landing() const { return !landing_.empty(); }
 
   // Null after Close or failure.
   UcxWorker* worker() const { return worker_.get(); }
 
  private:
-  absl::Status Send(BlockPtr block) override { return worker_->Send(std::move(block)); }
-  void Disconnect() override { worker_.reset(); }
+  BlockPtr NewBlock(size_t bytes) override {
+    PayloadPath* const path = paths_.path();
+    std::byte* const payload = path != nullptr && path->IsUp().value_or(false) ? path->Allocate(bytes) : nullptr;
+    if (payload == nullptr) return pool_->Take(bytes);
+    BlockPtr block = pool_->Take(0);
+    block->elsewhere = payload;
+    block->memory = path->memory();
+    block->payload_bytes = static_cast<uint32_t>(bytes);
+    return block;
+  }
+
+  absl::Status Send(BlockPtr block) override {
+    if (block->memory != nullptr) {
+      WINNOW_ASSIGN_OR_RETURN(block->reference, paths_.path()->Send(block->elsewhere, block->payload_bytes));
+      block->memory.reset();
+      block->by_reference = true;
+    }
+    return worker_->Send(std::move(block));
+  }
+
+  void Disconnect() override {
+    worker_.reset();
+    landing_.clear();
+    paths_.Drop();
+  }
+
+  // Inside the worker's progress.
+  void Receive(BlockPtr block) {
+    block->consumption = consumption_;
+    if (block->by_reference) {
+      NoteError(paths_.path() != nullptr ? paths_.path()->Expect(*block)
+                                         : absl::DataLossError("a payload is announced on a path that there is not"));
+      if (!link_error_.ok()) return;
+    }
+    landing_.push_back(std::move(block));
+  }
+
+  // Hands on what is here whole, in order.
+  void Land() {
+    while (!landing_.empty()) {
+      if (landing_.front()->by_reference) {
+        const absl::StatusOr<bool> landed = paths_.path()->HasLanded(*landing_.front());
+        if (!landed.ok()) return NoteError(landed.status());
+        if (!*landed) return;
+      }
+      Arrived(std::move(landing_.front()));
+      landing_.pop_front();
+    }
+  }
+
+  // Tells which path the channel takes as soon as that is known.
+  void SettlePath() {
+    absl::Status why_none = paths_.why_none();
+    if (paths_.path() != nullptr) {
+      const absl::StatusOr<bool> up = paths_.path()->IsUp();
+      if (up.ok() && !*up) return;
+      why_none = Annotate(up.status(), paths_.name());
+    }
+    path_is_open_ = false;
+    if (const auto& tell = transport_.options().on_payload_path; tell) {
+      tell(why_none.ok() ? paths_.name() : std::string_view(), why_none);
+    }
+  }
+
+  void NoteError(absl::Status status) {
+    if (link_error_.ok()) link_error_ = std::move(status);
+  }
 
   const UcxSettings& settings_;  // of the transport
-  std::string local_address_;
+  std::string worker_address_;
   std::unique_ptr<UcxWorker> worker_;
+  mutable PathChoice paths_;   // made when the address is asked for
+  bool path_is_open_ = false;  // it is not known yet which path there is
+  std::deque<BlockPtr> landing_;
   absl::Status link_error_;  // what happened inside the worker's progress, where the worker cannot be destroyed
   const std::shared_ptr<Consumption> consumption_ = std::make_shared<Consumption>();  // of what the peer sent
   uint64_t returned_bytes_ = 0;
@@ -217,6 +305,7 @@ class UcxTransport final : public FramedTransport {
     // wrote.
     constexpr std::chrono::nanoseconds kMissedEvent = std::chrono::milliseconds(100);
     constexpr std::chrono::nanoseconds kFullQueue = std::chrono::microseconds(100);
+    constexpr std::chrono::nanoseconds kLanding = std::chrono::microseconds(10);
     constexpr std::chrono::nanoseconds kBusyQueue = std::chrono::milliseconds(1);
     constexpr int kMaxBusyRounds = 64;
 
@@ -228,7 +317,8 @@ class UcxTransport final : public FramedTransport {
       if (channel.worker() == nullptr) return;
       const absl::StatusOr<bool> armed = channel.worker()->Arm();
       busy |= !armed.ok() || !*armed;
-      if (channel.worker()->sending()) longest = std::min(longest, kFullQueue);
+      if (channel.sending()) longest = std::min(longest, kFullQueue);
+      if (channel.landing()) longest = std::min(longest, kLanding);
       poll_fds_.push_back(pollfd{channel.worker()->event_fd(), POLLIN, 0});
     });
     if (busy) {
