@@ -41,7 +41,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
     } else {
-      spdlog::info("rows to and from {} pass through host memory (ucx): {}", cache_rank, std::string(lane.message()));
+      spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
     }
   };
   return rank;

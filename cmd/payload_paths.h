@@ -4,7 +4,7 @@
 
 #include "common/config/device_choice.h"
 #include "common/transport/transport.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/table.h"
 
 namespace winnow {
 

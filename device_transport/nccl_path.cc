@@ -52,10 +52,10 @@ class Staging final : public PayloadMemory {
   std::unique_ptr<cuda::DeviceMemory> host_, gpu_;
 };
 
-// One direction: its communicator, stream and what is under way on it.
+// One direction: its communicator, and its streams, so that the copy of a payload runs beside the operation of another.
 struct Direction {
   std::unique_ptr<cuda::NcclPair> pair;
-  cuda::Stream stream = nullptr;
+  cuda::Stream stream = nullptr, copy_stream = nullptr;
   std::shared_ptr<Staging> staging;
 };
 
@@ -69,12 +69,13 @@ class NcclPath final : public PayloadPath {
     AppendText(local_address_, WatchedPeer::DescribeSelf());
   }
   ~NcclPath() override {
+    peer_.Stop();
     Abort(absl::CancelledError("the channel was closed"));
     if (opener_.joinable()) opener_.join();
     // The copies of what is under way end by themselves; the memory stays until then.
     out_.pair.reset();
     in_.pair.reset();
-    for (cuda::Stream stream : {out_.stream, in_.stream}) {
+    for (cuda::Stream stream : {out_.copy_stream, out_.stream, in_.stream, in_.copy_stream}) {
       if (stream != nullptr) device_->Synchronize(stream).IgnoreError();
     }
   }
@@ -84,6 +85,7 @@ class NcclPath final : public PayloadPath {
     for (Direction* direction : {&out_, &in_}) {
       WINNOW_ASSIGN_OR_RETURN(direction->staging, Staging::Create(device_, bytes));
       direction->stream = device_->NewStream();
+      direction->copy_stream = device_->NewStream();
     }
     return absl::OkStatus();
   }
@@ -122,9 +124,11 @@ class NcclPath final : public PayloadPath {
 
   absl::StatusOr<PayloadRef> Send(std::byte* payload, size_t bytes) override {
     const size_t offset = out_.staging->OffsetOf(payload);
-    device_->CopyAsync(out_.staging->gpu(offset), payload, bytes, out_.stream);
+    device_->CopyAsync(out_.staging->gpu(offset), payload, bytes, out_.copy_stream);
+    std::unique_ptr<cuda::Event> copied = Record(out_.copy_stream);
+    copied->Hold(out_.stream);
     WINNOW_RETURN_IF_ERROR(out_.pair->Send(out_.stream, out_.staging->gpu(offset), bytes));
-    sending_.push_back({offset, Record(out_.stream)});
+    sending_.push_back({offset, std::move(copied), Record(out_.stream)});
     return PayloadRef{.offset = 0, .bytes = bytes};
   }
 
@@ -147,6 +151,7 @@ class NcclPath final : public PayloadPath {
     block.elsewhere = in_.staging->host(first.offset);
     block.memory = in_.staging;
     block.payload_bytes = static_cast<uint32_t>(first.bytes);
+    events_.push_back(std::move(first.received));
     events_.push_back(std::move(first.landed));
     receiving_.pop_front();
     --num_posted_;
@@ -162,12 +167,12 @@ class NcclPath final : public PayloadPath {
   static constexpr size_t kBootIdBytes = 40;
   struct Sending {
     size_t offset;
-    std::unique_ptr<cuda::Event> sent;
+    std::unique_ptr<cuda::Event> copied, sent;
   };
   struct Receiving {
     size_t bytes = 0;
     size_t offset = 0;
-    std::unique_ptr<cuda::Event> landed = nullptr;  // null: not posted yet
+    std::unique_ptr<cuda::Event> received = nullptr, landed = nullptr;  // null: not posted yet
   };
 
   std::unique_ptr<cuda::Event> Record(cuda::Stream stream) {
@@ -187,6 +192,7 @@ class NcclPath final : public PayloadPath {
       WINNOW_ASSIGN_OR_RETURN(const bool sent, sending_.front().sent->HasPassed());
       if (!sent) break;
       out_.staging->GiveBack(sending_.front().offset);
+      events_.push_back(std::move(sending_.front().copied));
       events_.push_back(std::move(sending_.front().sent));
       sending_.pop_front();
     }
@@ -202,8 +208,10 @@ class NcclPath final : public PayloadPath {
       if (!offset.has_value()) return absl::OkStatus();
       next.offset = *offset;
       WINNOW_RETURN_IF_ERROR(in_.pair->Receive(in_.stream, in_.staging->gpu(*offset), next.bytes));
-      device_->CopyAsync(in_.staging->host(*offset), in_.staging->gpu(*offset), next.bytes, in_.stream);
-      next.landed = Record(in_.stream);
+      next.received = Record(in_.stream);
+      next.received->Hold(in_.copy_stream);
+      device_->CopyAsync(in_.staging->host(*offset), in_.staging->gpu(*offset), next.bytes, in_.copy_stream);
+      next.landed = Record(in_.copy_stream);
       ++num_posted_;
     }
     return absl::OkStatus();

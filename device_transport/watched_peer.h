@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@ class WatchedPeer {
   // that DescribeSelf did not make, UNAVAILABLE where the process has ended already. `on_end` runs once, on a thread of
   // its own.
   absl::Status Watch(std::string_view peer, std::function<void(const absl::Status&)> on_end);
+  // on_end does not run any more when this returns.
+  void Stop() { watch_.reset(); }
   // UNAVAILABLE after its death.
   absl::Status status() const;
 

@@ -26,8 +26,8 @@
 // - Integrity: magic, version, channel, frame number, size, header checksum and payload checksum (CRC32C) are checked
 //   before delivery. A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered.
 // - Failure: a failed channel reports its status from failed(), refuses Allocate and Post with it, and delivers nothing
-//   more. A dead peer need not be noticed here (UCX over shared memory does not): liveness comes from the control
-//   plane, which calls Close.
+//   more. A dead peer need not be noticed here (UCX over shared memory does not, p2p and nccl do where they can see
+//   its process): liveness comes from the control plane, which calls Close.
 // - Close: local and immediate; frames that were posted may or may not arrive. Memory of the channel is released by its
 //   destructor, which does not wait for the peer.
 
@@ -168,9 +168,9 @@ class Transport {
 
   // Moves what can be moved without waiting; returns the number of frames delivered.
   virtual int Progress() = 0;
-  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back, or
-  // `timeout` passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel. Returns the
-  // number of frames delivered.
+  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back or
+  // failed, or `timeout` passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel.
+  // Returns the number of frames delivered.
   virtual int Wait(std::chrono::microseconds timeout, std::chrono::microseconds spin) = 0;
   // Ends a Wait that is under way, or the next one, at once. Any thread.
   virtual void Wake() = 0;

@@ -29,11 +29,12 @@ cuda::Device* DeviceOf(uint64_t incarnation) {
 const std::vector<TransportKind>& KindsUnderTest() {
   static const std::vector<TransportKind> kinds = [] {
     std::vector<TransportKind> kinds = {
-        {"P2p", "posix,self", "p2p", [](uint64_t incarnation) { return P2pPaths(DeviceOf(incarnation)); }}};
+        {"P2p", "posix,self", "p2p", [](uint64_t incarnation) { return P2pPaths(DeviceOf(incarnation)); }, true}};
     // NCCL gives a GPU to one side alone.
     if (Table().device_count() > 1) {
       kinds.push_back({"Nccl", "posix,self", "nccl",
-                       [](uint64_t incarnation) { return NcclPaths(Table(), {.ordinal = OrdinalOf(incarnation)}); }});
+                       [](uint64_t incarnation) { return NcclPaths(Table(), {.ordinal = OrdinalOf(incarnation)}); },
+                       true});
     }
     return kinds;
   }();

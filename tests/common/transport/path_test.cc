@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "common/transport/channel_address.h"
+#include "common/transport/block_pool.h"
 #include "common/transport/path_choice.h"
 #include "common/transport/shared_memory_path.h"
 #include "tests/common/transport/links.h"
