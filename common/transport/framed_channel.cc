@@ -74,7 +74,7 @@ SendBuffer FramedChannel::TakeBlock(size_t bytes) {
   BlockPtr block = pool_->Take(bytes);
   block->window = window_;
   const std::span<std::byte> payload = block->bytes();
-  block.release();  // the buffer owns it from here
+  (void)block.release();  // the buffer owns it from here
   return SendBuffer(payload, nullptr, ReleaseUnsent);
 }
 
@@ -198,7 +198,7 @@ std::optional<ReceivedFrame> FramedChannel::NextFrame() {
     received_bytes_ += block->payload_bytes;
     ++transport_.mutable_counters().frames_delivered;
     ReceivedFrame frame(block->header, block->bytes(), nullptr, ReleaseReceived);
-    block.release();  // the frame owns it from here
+    (void)block.release();  // the frame owns it from here
     return frame;
   }
   return std::nullopt;
