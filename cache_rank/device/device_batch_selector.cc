@@ -220,7 +220,7 @@ cuda::SelectParams DeviceBatchSelector::SelectParams(const SelectionSpec& spec, 
 }
 
 absl::Status DeviceBatchSelector::Select(int layer, std::span<const Item> items) {
-  const absl::Status status = SelectOrFail(layer, items);
+  absl::Status status = SelectOrFail(layer, items);
   if (!status.ok()) options_.on_failure(status);
   return status;
 }
