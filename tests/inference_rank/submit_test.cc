@@ -21,6 +21,7 @@ class SubmitTest : public ::testing::Test {
                .slot_pages = 0};
     submit_.mutable_prompt_token_ids()->Add(7);
     submit_.mutable_stopping()->set_max_tokens(5000);
+    submit_.add_cache_ranks()->set_rank("cache-0");
   }
   absl::Status Make(const SelectionSpec& spec) {
     *submit_.mutable_selection() = ToProto(spec);
