@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <fstream>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -19,26 +22,29 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/cluster.h"
 
+ABSL_FLAG(std::string, model, "", "folder of the model to serve");
+ABSL_FLAG(uint32_t, contexts, 4, "full contexts that the fast memory holds");
+ABSL_FLAG(uint32_t, prompt, 8192, "tokens of a prompt");
+ABSL_FLAG(uint32_t, output, 512, "tokens of an answer");
+ABSL_FLAG(uint32_t, clients, 32, "clients, each with one request at a time");
+ABSL_FLAG(uint32_t, rounds, 2, "requests of each client");
+ABSL_FLAG(uint32_t, budget, 384, "rows that are selected");
+ABSL_FLAG(uint32_t, pool, 512, "rows of a pool, where they are not for the preset to say");
+ABSL_FLAG(std::string, only, "", "comma-separated systems to run: dense, quest, offload, winnow; empty: all");
+ABSL_FLAG(std::string, flags, "", "of `winnow up`, for every system, separated by spaces");
+ABSL_FLAG(std::string, json, "", "file for the figures");
+
 namespace winnow {
 namespace {
 
 struct Options {
   std::string model;
-  uint32_t contexts = 4;  // full ones that the fast memory holds
-  uint32_t prompt_tokens = 8192;
-  uint32_t output_tokens = 512;
-  uint32_t clients = 32;
-  uint32_t rounds = 2;  // requests of each client
-  uint32_t budget = 384;
-  uint32_t pool = 512;  // rows, where they are not for the preset to say
-  std::string flags;    // of `winnow up`, for every system, separated by spaces
-  std::string only;     // names of systems, separated by commas; empty: all
-  std::string json;
+  uint32_t contexts, prompt_tokens, output_tokens, clients, rounds, budget, pool;
+  std::string flags, only, json;
 };
 
 struct System {
   std::string name;
-  std::string what;
   std::vector<std::string> flags;
 };
 
@@ -49,7 +55,6 @@ struct Result {
   double loaded_per_step = 0;    // rows read from the large tier
   double streamed_per_step = 0;  // rows that came to slots
   double resident = 0;           // share of selected rows that were there
-  double index_bytes = 0, copied_bytes = 0;
 };
 
 class Bench {
@@ -83,18 +88,16 @@ std::vector<System> Bench::Systems() const {
   const size_t slots = SlotBytes(options_.clients, options_.pool);
   const size_t rest = fast_bytes() > slots ? fast_bytes() - slots : 0;
   return {
-      {"dense",
-       "every row attended; KV of running sequences in slots",
-       {"--selection=dense", "--slot-memory=" + bytes(SlotBytes(options_.contexts, context_tokens())), all}},
-      {"quest",
-       "pages of 16 selected with their bounds; all KV of running sequences counts as fast memory",
-       {"--selection=quest", budget, contexts}},
+      // Every row attended; KV of running sequences in slots.
+      {"dense", {"--selection=dense", "--slot-memory=" + bytes(SlotBytes(options_.contexts, context_tokens())), all}},
+      // Pages of 16 selected with their bounds; all KV of running sequences counts as fast memory.
+      {"quest", {"--selection=quest", budget, contexts}},
+      // SparseServe's selection, rows in two tiers, everybody runs.
       {"offload",
-       "SparseServe's selection, rows in two tiers, everybody runs",
        {"--selection=sparseserve,key_copy=int8", budget, pool, all, "--working-set-control=false",
         "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
+      // Predicted one layer ahead, 8-bit cuboids of pages of 32, rows in two tiers.
       {"winnow",
-       "predicted one layer ahead, 8-bit cuboids of pages of 32, rows in two tiers",
        {"--selection=winnow,policy=top-k,scorer=page-cuboid,page_tokens=32", budget, pool, all,
         "--working-set-control=false", "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
   };
@@ -150,12 +153,6 @@ absl::StatusOr<Result> Bench::Run(const System& system) const {
   result.streamed_per_step = grown("winnow_kv_stream_rows_total", cache) / steps;
   result.resident =
       grown("winnow_selection_hits_total", cache) / std::max(1.0, grown("winnow_selection_lookups_total", cache));
-  const auto used = [&](const char* kind) {
-    const double value = after.Value("winnow_tier_used_bytes", {{"tier", "fast"}, {"kind", kind}});
-    return value == value ? value : 0;
-  };
-  result.index_bytes = used("index");
-  result.copied_bytes = used("rows");
   return result;
 }
 
@@ -181,11 +178,12 @@ nlohmann::ordered_json ToJson(const Options& options, size_t fast_bytes, const s
 }
 
 absl::Status Main(const Options& options) {
+  for (const uint32_t number : {options.contexts, options.prompt_tokens, options.output_tokens, options.clients,
+                                options.rounds, options.budget, options.pool}) {
+    if (number == 0) return absl::InvalidArgumentError("all numbers must be at least 1");
+  }
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
-  const Bench bench(options, {.num_layers = config.num_layers,
-                              .num_query_heads = config.num_query_heads,
-                              .num_kv_heads = config.num_kv_heads,
-                              .head_dim = config.head_dim});
+  const Bench bench(options, config.kv_layout(Dtype::kBf16));
   std::printf(
       "%u clients, %u prompt tokens from the prefix cache, %u answered, %u requests each; fast memory %.1f MiB\n",
       options.clients, options.prompt_tokens, options.output_tokens, options.rounds,
@@ -220,44 +218,22 @@ absl::Status Main(const Options& options) {
 }  // namespace winnow
 
 int main(int argc, char** argv) {
-  winnow::Options options;
-  const auto usage = [] {
-    std::fprintf(stderr,
-                 "usage: serving_memory MODEL_DIR [--contexts N] [--prompt N] [--output N] [--clients N] [--rounds N] "
-                 "[--budget N] [--pool N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
+  absl::SetProgramUsageMessage("throughput of whole clusters under one limit of fast memory: --model=DIR [flags]");
+  if (absl::ParseCommandLine(argc, argv).size() > 1 || absl::GetFlag(FLAGS_model).empty()) {
+    std::fprintf(stderr, "%s\n", std::string(absl::ProgramUsageMessage()).c_str());
     return 2;
-  };
-  if (argc < 2 || argv[1][0] == '-') return usage();
-  options.model = argv[1];
-  for (int i = 2; i < argc; i += 2) {
-    if (i + 1 == argc) return usage();
-    const std::string name = argv[i], value = argv[i + 1];
-    const auto number = [&](uint32_t* out) { *out = static_cast<uint32_t>(std::max(1, std::atoi(value.c_str()))); };
-    if (name == "--contexts") {
-      number(&options.contexts);
-    } else if (name == "--prompt") {
-      number(&options.prompt_tokens);
-    } else if (name == "--output") {
-      number(&options.output_tokens);
-    } else if (name == "--clients") {
-      number(&options.clients);
-    } else if (name == "--rounds") {
-      number(&options.rounds);
-    } else if (name == "--budget") {
-      number(&options.budget);
-    } else if (name == "--pool") {
-      number(&options.pool);
-    } else if (name == "--flags") {
-      options.flags = value;
-    } else if (name == "--only") {
-      options.only = value;
-    } else if (name == "--json") {
-      options.json = value;
-    } else {
-      return usage();
-    }
   }
-  const absl::Status status = winnow::Main(options);
+  const absl::Status status = winnow::Main({.model = absl::GetFlag(FLAGS_model),
+                                            .contexts = absl::GetFlag(FLAGS_contexts),
+                                            .prompt_tokens = absl::GetFlag(FLAGS_prompt),
+                                            .output_tokens = absl::GetFlag(FLAGS_output),
+                                            .clients = absl::GetFlag(FLAGS_clients),
+                                            .rounds = absl::GetFlag(FLAGS_rounds),
+                                            .budget = absl::GetFlag(FLAGS_budget),
+                                            .pool = absl::GetFlag(FLAGS_pool),
+                                            .flags = absl::GetFlag(FLAGS_flags),
+                                            .only = absl::GetFlag(FLAGS_only),
+                                            .json = absl::GetFlag(FLAGS_json)});
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;

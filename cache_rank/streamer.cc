@@ -191,12 +191,9 @@ void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, u
                .position = position});
 }
 
-void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end) {
-  SendPrefixLayers(link, sequence, 0, sequence.layout.num_layers, end);
-}
-
-void Streamer::SendPrefixLayers(PeerLink& link, const CachedSequence& sequence, int first, int count, uint32_t end) {
-  for (int layer = first; layer < first + count; ++layer) QueueRows(link, sequence, layer, 0, end);
+void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer,
+                          uint32_t end) {
+  for (int layer = first_layer; layer <= last_layer; ++layer) QueueRows(link, sequence, layer, 0, end);
   QueueRefillDone(link, sequence, end);
 }
 

@@ -105,7 +105,6 @@ void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
     if (sequence->state == State::kDecoding) {
       shard->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
     }
-    shard->loaded_rows = entries[i].loaded_rows;
     sequence->UpdateWatermark();
     HandOverIfStored(*sequence);
   }

@@ -55,11 +55,10 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
   lane_rows_.clear();
   for (const Sequence* sequence : rows) {
-    std::optional<TokenDraw> draw = DrawFor(*sequence);
     lane_rows_.push_back({.seat = sequence->seat,
                           .token_id = sequence->token_at(sequence->next_position),
                           .position = sequence->next_position,
-                          .draw = std::move(draw)});
+                          .draw = DrawFor(*sequence)});
   }
   if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
   if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);

@@ -145,11 +145,6 @@ struct Sequence {
     for (const ShardLink& shard : shards) bytes += shard.working_set_bytes.value_or(0);
     return bytes;
   }
-  uint64_t loaded_rows() const {
-    uint64_t rows = 0;
-    for (const ShardLink& shard : shards) rows += shard.loaded_rows;
-    return rows;
-  }
   void UpdateWatermark() {
     watermark = shards.front().watermark;
     for (const ShardLink& shard : shards) watermark = std::min(watermark, shard.watermark);

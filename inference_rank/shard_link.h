@@ -15,7 +15,6 @@ struct ShardLink {
   KvShard shard;
   uint32_t attach_epoch = 0;  // 0: not attached, nothing to release
   uint32_t watermark = 0;     // rows below are there, in the shard's layers
-  uint64_t loaded_rows = 0;   // from the cache rank's large tier, since the sequence was opened
   // Of fast memory there, which is said after each step; nullopt: it has not decoded.
   std::optional<uint64_t> working_set_bytes = std::nullopt;
 };
