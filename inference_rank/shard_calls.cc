@@ -151,7 +151,7 @@ void ShardCalls::Release(std::span<const ShardLink> shards, uint64_t sequence_id
   request.set_sequence_id(sequence_id);
   request.set_detach(detach);
   for (const ShardLink& shard : shards) {
-    if (shard.attach_epoch == 0) continue;
+    if (shard.attach_epoch == 0 || !shard.link->alive()) continue;
     request.set_attach_epoch(shard.attach_epoch);
     (void)shard.link->Release(request, timeout);
   }

@@ -85,6 +85,9 @@ RouteNeed FollowPrefix(const MembershipSnapshot& snapshot, const AssignedCounts&
   for (const RankKey& key : need.prefix_caches) {
     cache = snapshot.Find(v1::ROLE_CACHE_RANK, key);
     if (cache == nullptr || !TakesWork(*cache) || Contains(need.avoid_caches, key) || busy(*cache)) return need;
+    // Others may be spread wider.
+    const bool has_room = cache->load.free_bytes() >= need.kv_bytes / need.prefix_caches.size();
+    if (!has_room && need.shards.most > need.prefix_caches.size()) return need;
   }
   if (!cache->hosted_by_rank.empty()) {
     // Only its host reaches it, so that the choice is of both.

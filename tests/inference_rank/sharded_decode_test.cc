@@ -25,7 +25,7 @@ struct Outputs {
 };
 
 // Three sequences of different lengths: in one batch where `together`.
-Outputs Run(const SelectionSpec& spec, int num_shards, bool together) {
+Outputs DecodeAll(const SelectionSpec& spec, int num_shards, bool together) {
   TwoRanks ranks(kModel, std::chrono::seconds(20), num_shards);
   Outputs outputs;
   std::vector<Sequence*> sequences;
@@ -55,15 +55,15 @@ class ShardedDecodeTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(ShardedDecodeTest, GivesTheBitsOfOneCacheRank) {
   const SelectionSpec spec = ParseSpec(GetParam()).value();
-  const Outputs one = Run(spec, 1, /*together=*/true);
+  const Outputs one = DecodeAll(spec, 1, /*together=*/true);
   // By kv head; by unequal numbers of them; by kv head and, beyond that, layers, down to one list each.
   for (const int num_shards : {2, 3, 4, 8, 12}) {
-    const Outputs sharded = Run(spec, num_shards, /*together=*/true);
+    const Outputs sharded = DecodeAll(spec, num_shards, /*together=*/true);
     EXPECT_EQ(sharded.logits, one.logits) << num_shards << " shards";
     EXPECT_EQ(sharded.streamed_rows, one.streamed_rows) << num_shards << " shards";
     EXPECT_NEAR(sharded.mass, one.mass, 1e-6) << num_shards << " shards";
   }
-  EXPECT_EQ(Run(spec, 5, /*together=*/false).logits, one.logits) << "one by one";
+  EXPECT_EQ(DecodeAll(spec, 5, /*together=*/false).logits, one.logits) << "one by one";
 }
 
 std::vector<std::string> Specifications() {
@@ -93,8 +93,8 @@ INSTANTIATE_TEST_SUITE_P(Specifications, ShardedDecodeTest, testing::ValuesIn(Sp
 TEST(ShardedDecode, CutsBudgetsByHead) {
   SelectionSpec spec = ParseSpec(std::string("exact-token") + kSmall).value();
   spec.head_budgets = {24, 8, 0, 40, 16, 24, 32, 0, 8, 8, 56, 24};
-  const Outputs one = Run(spec, 1, true);
-  for (const int num_shards : {2, 3, 7}) EXPECT_EQ(Run(spec, num_shards, true).logits, one.logits) << num_shards;
+  const Outputs one = DecodeAll(spec, 1, true);
+  for (const int num_shards : {2, 3, 7}) EXPECT_EQ(DecodeAll(spec, num_shards, true).logits, one.logits) << num_shards;
 }
 
 TEST(ShardedDecode, EachCacheRankHoldsItsShardAlone) {
