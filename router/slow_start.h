@@ -16,7 +16,7 @@ struct SlowStart {
   // tenth of the window of each other are alike for most of it.
   static constexpr uint32_t kFull = 10;
   uint32_t ShareOf(std::chrono::steady_clock::time_point joined) const {
-    if (now - joined >= window) return kFull;
+    if (window.count() == 0 || now - joined >= window) return kFull;
     const auto tenths = kFull * std::max(now - joined, std::chrono::steady_clock::duration(0)) / window;
     return std::max(1u, static_cast<uint32_t>(tenths));
   }
