@@ -20,12 +20,16 @@ absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> ro
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sequence& sequence = *rows[i];
     plan_rows[i] = {.sequence_id = sequence.sequence_id,
-                    .attach_epoch = sequence.attach_epoch,
+                    .attach_epoch = sequence.shards.front().attach_epoch,
                     .position = sequence.next_position,
                     .token_id = sequence.token_at(sequence.next_position),
                     .pool_slots = sequence.working_set->pool_slots(),
                     .grant_generation = 1,
-                    .flags = static_cast<uint32_t>(sequence.seat)};
+                    .flags = static_cast<uint32_t>(sequence.seat),
+                    .first_kv_head = 0,
+                    .num_kv_heads = static_cast<uint16_t>(layout_.num_kv_heads),
+                    .first_layer = 0,
+                    .num_layers = static_cast<uint16_t>(layout_.num_layers)};
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kStepPlan;
@@ -83,7 +87,7 @@ void Engine::FailLane(CacheLink& link, const absl::Status& why) {
   ++metrics_.lanes_failed;
   const auto until = SteadyClock::now() + kQuarantine;
   scheduler_.ForEach([&](Sequence& sequence) {
-    if (sequence.link.get() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
+    if (sequence.first_link() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
     sequence.Fail(absl::UnavailableError(absl::StrCat("the lane to the cache rank has failed: ", why.message())),
                   /*can_retry=*/true);
     if (sequence.working_set.has_value()) quarantine_.emplace_back(until, *std::move(sequence.working_set));
@@ -106,7 +110,7 @@ void Engine::AskForSeats() {
 }
 
 absl::Status Engine::AskForSeat(Sequence& sequence) {
-  CacheLink& link = *sequence.link;
+  CacheLink& link = *sequence.first_link();
   sequence.seat = link.seats().Take(sequence.sequence_id);
   if (sequence.seat < 0) return absl::ResourceExhaustedError("all seats are taken");
   const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(link.lane()->shape().pages_per_list);
@@ -116,7 +120,7 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
   wire::FrameHeader header{};
   header.type = wire::FrameType::kSeat;
   header.sequence_id = sequence.sequence_id;
-  header.attach_epoch = sequence.attach_epoch;
+  header.attach_epoch = sequence.shards.front().attach_epoch;
   header.apply_position = sequence.next_position;
   header.row_count = static_cast<uint32_t>(sequence.seat);
   WINNOW_RETURN_IF_ERROR(link.channel()->Post(header, std::move(buffer)));
@@ -127,7 +131,7 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
 
 void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
   const bool current = sequence.lane_state == Sequence::LaneState::kAsked &&
-                       header.attach_epoch == sequence.attach_epoch &&
+                       header.attach_epoch == sequence.shards.front().attach_epoch &&
                        header.row_count == static_cast<uint32_t>(sequence.seat);
   if (!current) {
     ++metrics_.stale_frames;
@@ -139,7 +143,7 @@ void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
 }
 
 void Engine::LeaveLane(Sequence& sequence) {
-  if (sequence.seat >= 0) sequence.link->seats().Free(sequence.seat, sequence.sequence_id);
+  if (sequence.seat >= 0) sequence.first_link()->seats().Free(sequence.seat, sequence.sequence_id);
   sequence.seat = -1;
   sequence.lane_state = Sequence::LaneState::kNone;
 }
