@@ -52,6 +52,7 @@ struct BackendOptions {
   MemoryNeeds needs;            // with the prefill mode that was asked for
   bool offers_lanes = false;    // makes room for one
   std::string synthetic_model;  // name of random weights
+  std::string model_name;       // for messages
 };
 
 }  // namespace winnow

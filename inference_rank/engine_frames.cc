@@ -132,7 +132,8 @@ void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::
       std::memcpy(to, rows, head_bytes);
       continue;
     }
-    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(to + at, rows + at);
+    const int part = arena.part_of(head);
+    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(part, to + at, rows + at);
   }
 }
 

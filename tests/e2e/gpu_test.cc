@@ -147,7 +147,7 @@ TEST(Gpu, WhatIsAskedForAndCannotBeIsSaid) {
   const Process::Environment none = {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}};
   EXPECT_THAT(FailureOf({"--device=cuda"}, none),
               HasSubstr("--device=cuda: no CUDA: there is no file /no/such/plugin.so"));
-  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 3"));
+  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 4"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus()),
               HasSubstr("on GPUs KV rows are bf16, not f32"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
