@@ -200,9 +200,10 @@ void PrefillFlags::Declare(Fields& fields) {
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
       "512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
-  fields.Bytes("prefill-memory", &memory_bytes,
-               "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals. 0 = two of "
-               "the longest.");
+  fields.Bytes(
+      "prefill-memory", &memory_bytes,
+      "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals; of each GPU "
+      "where several hold a model. 0 = two of the longest.");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
@@ -277,7 +278,10 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
 }
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
-  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
+  fields.Bytes(
+      "slot-memory", memory_bytes,
+      "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can "
+      "need.");
 }
 
 void DeclareKeyWeights(Fields& fields, std::string* key_weights) {

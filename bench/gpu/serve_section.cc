@@ -22,6 +22,7 @@ ABSL_FLAG(std::string, serve_model, "",
 ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
           "that are timed in the section serve");
 ABSL_FLAG(bool, serve_by_frames, true, "check what goes by frames in the section serve, too");
+ABSL_FLAG(bool, serve_lanes, true, "check lanes in the section serve, too");
 ABSL_FLAG(std::string, serve_devices, "",
           "--device of what is timed in the section serve, for example cuda:0,1; empty: --device of this program");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
@@ -262,6 +263,7 @@ void Check(GpuContext& gpu) {
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu, "serve dense", GpuName());
   CheckTensorParallel(gpu);
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
+  if (!absl::GetFlag(FLAGS_serve_lanes)) return;
   for (const char* selection : {"depth", "winnow", "exact-token", "async-token"}) CheckLane(gpu, selection);
 }
 

@@ -20,6 +20,15 @@ TEST(PrefillRegion, HandsOutTheFirstPartThatFits) {
   EXPECT_EQ(region.Take(200).value(), 0u) << "rounded up to a whole unit";
 }
 
+TEST(PrefillRegion, ShareIsTheSameInEveryMemory) {
+  PrefillRegion region({kMemory, kMemory + 4096}, 1024);
+  EXPECT_EQ(region.largest_free(), 2048u);
+  EXPECT_EQ(region.Take(600).value(), 0u);
+  EXPECT_EQ(region.largest_free(), 1024u) << "512 of each, rounded up";
+  EXPECT_EQ(region.Take(1024).value(), 512u);
+  EXPECT_EQ(region.memory(1), kMemory + 4096);
+}
+
 TEST(PrefillRegion, SaysHowMuchIsFreeInOnePiece) {
   PrefillRegion region({kMemory}, 1024);
   const size_t first = region.Take(256).value();

@@ -61,6 +61,20 @@ struct Published {
   std::vector<float> queries, prediction, hidden;
 };
 
+struct Sequence {
+  std::optional<WorkingSet> set;
+  std::optional<PrefillArena> arena;
+  uint32_t seed = 0;
+  uint32_t position = 0;
+  std::vector<float> prompt_logits;
+};
+
+struct StepOptions {
+  bool slots_come_first = false;
+  bool corrects = false;        // heads 1 and 3 of the first row
+  bool per_query_head = false;  // lists of the first row, each shorter than the one before
+};
+
 // A rank's memory and forward pass on these GPUs, without cache ranks: everything is attended.
 class Rank {
  public:
@@ -78,17 +92,11 @@ class Rank {
     slots_.emplace(backend_->NewSlotPool().value());
   }
 
-  struct Sequence {
-    std::optional<WorkingSet> set;
-    std::optional<PrefillArena> arena;
-    uint32_t seed = 0;
-    uint32_t position = 0;
-    std::vector<float> prompt_logits;
-  };
-
   // The tokens of `seed` up to `prompt`, in chunks.
   Sequence Prefill(uint32_t seed, uint32_t prompt) {
-    Sequence sequence{.seed = seed, .position = prompt};
+    Sequence sequence;
+    sequence.seed = seed;
+    sequence.position = prompt;
     sequence.set.emplace(WorkingSet::Create(*slots_, layout_, spec_, kMaxContext, prompt).value());
     sequence.arena.emplace(PrefillArena::CreateIn(*backend_->prefill_region(), layout_, prompt).value());
     for (uint32_t first = 0; first < prompt;) {
@@ -112,11 +120,6 @@ class Rank {
     return sequence;
   }
 
-  struct StepOptions {
-    bool slots_come_first = false;
-    bool corrects = false;        // heads 1 and 3 of the first row
-    bool per_query_head = false;  // lists of the first row, each shorter than the one before
-  };
   // One step of all of them; logits by row.
   std::vector<std::vector<float>> Decode(std::span<Sequence*> sequences, StepOptions options = {}) {
     std::vector<uint32_t> tokens, positions;
@@ -256,10 +259,10 @@ class ShardedBackendTest : public testing::TestWithParam<std::vector<int>> {};
 TEST_P(ShardedBackendTest, ComputesWhatOneGpuComputes) {
   Rank one({0}), several(GetParam());
   for (const uint32_t prompt : {1u, 5u, 65u, 150u}) {
-    Rank::Sequence a = one.Prefill(prompt, prompt), b = several.Prefill(prompt, prompt);
+    Sequence a = one.Prefill(prompt, prompt), b = several.Prefill(prompt, prompt);
     EXPECT_LT(LargestDifference(a.prompt_logits, b.prompt_logits), kLogitTolerance) << prompt;
     for (int step = 0; step < 70; ++step) {
-      const Rank::StepOptions options{
+      const StepOptions options{
           .slots_come_first = step % 2 == 1, .corrects = step % 5 == 4, .per_query_head = step % 3 == 2 && prompt > 8};
       const std::vector<float> expected = one.DecodeAlone(a, options), got = several.DecodeAlone(b, options);
       EXPECT_LT(LargestDifference(expected, got), kLogitTolerance) << prompt << ", step " << step;
@@ -278,7 +281,7 @@ TEST_P(ShardedBackendTest, ComputesWhatOneGpuComputes) {
 
 TEST_P(ShardedBackendTest, PromptsArePublishedWithAllHeads) {
   Rank one({0}), several(GetParam());
-  const Rank::Sequence a = one.Prefill(3, 64), b = several.Prefill(3, 64);  // the last chunk is one token
+  const Sequence a = one.Prefill(3, 64), b = several.Prefill(3, 64);  // the last chunk is one token
   EXPECT_EQ(several.published[0].rows, one.published[0].rows);
   EXPECT_EQ(several.published[0].queries, one.published[0].queries);
   EXPECT_LT(LargestDifference(one.published[2].queries, several.published[2].queries), kLogitTolerance);
@@ -286,13 +289,13 @@ TEST_P(ShardedBackendTest, PromptsArePublishedWithAllHeads) {
 
 TEST_P(ShardedBackendTest, ARowHasItsBitsWhateverTheOthersAre) {
   Rank rank(GetParam());
-  std::vector<Rank::Sequence> alone, together;
+  std::vector<Sequence> alone, together;
   for (const uint32_t prompt : {9u, 100u, 33u}) {
     alone.push_back(rank.Prefill(prompt, prompt));
     together.push_back(rank.Prefill(prompt, prompt));
   }
-  std::vector<Rank::Sequence*> batch;
-  for (Rank::Sequence& sequence : together) batch.push_back(&sequence);
+  std::vector<Sequence*> batch;
+  for (Sequence& sequence : together) batch.push_back(&sequence);
   for (int step = 0; step < 3; ++step) {
     const std::vector<std::vector<float>> logits = rank.Decode(batch);
     for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(rank.DecodeAlone(alone[i]), logits[i]) << i;
@@ -311,7 +314,7 @@ TEST(ShardedBackend, GpusThatDoNotReachEachOtherAddUpThroughHostMemory) {
   ASSERT_EQ(through_host.backend().warnings().size(), 1u);
   EXPECT_THAT(through_host.backend().warnings()[0], HasSubstr("cannot reach the memory of GPU"));
   EXPECT_THAT(through_host.backend().warnings()[0], HasSubstr("added up through host memory"));
-  Rank::Sequence a = direct.Prefill(1, 70), b = through_host.Prefill(1, 70);
+  Sequence a = direct.Prefill(1, 70), b = through_host.Prefill(1, 70);
   EXPECT_EQ(a.prompt_logits, b.prompt_logits);
   for (int step = 0; step < 3; ++step) EXPECT_EQ(direct.DecodeAlone(a), through_host.DecodeAlone(b));
 }
@@ -332,7 +335,9 @@ TEST(ShardedBackend, SaysWhatItIs) {
 TEST(ShardedBackend, SaysWhyGpusCannotShareAModel) {
   const ModelConfig config = LoadModelConfig(Folder().path()).value();
   const auto why = [&](const ModelConfig& config, const std::vector<int>& gpus) {
-    const BackendOptions options{.config = &config, .model_name = "some/model"};
+    BackendOptions options;
+    options.config = &config;
+    options.model_name = "some/model";
     const absl::Status status = NewCudaBackend(options, gpus).status();
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
@@ -348,10 +353,10 @@ TEST(ShardedBackend, SaysWhyGpusCannotShareAModel) {
 
 TEST(ShardedBackend, AGpuThatFailsFreesTheOthers) {
   Rank rank({0, 1});
-  Rank::Sequence sequence = rank.Prefill(1, 20);
+  Sequence sequence = rank.Prefill(1, 20);
   rank.DecodeAlone(sequence);
   std::ofstream(Folder().path() + "/fault") << getpid() << " 1";
-  Rank::Sequence* one[] = {&sequence};
+  Sequence* one[] = {&sequence};
   EXPECT_TRUE(rank.Decode(one).empty());
   std::filesystem::remove(Folder().path() + "/fault");
   EXPECT_EQ(rank.forward().status().code(), absl::StatusCode::kInternal);
