@@ -86,7 +86,7 @@ class Rank {
         .config = &config_,
         .max_context_tokens = kMaxContext,
         .prefill_chunk_tokens = kChunk,
-        .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 4},
+        .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 8},
         .model_name = "tiny"};
     backend_ = NewCudaBackend(options, gpus).value();
     slots_.emplace(backend_->NewSlotPool().value());

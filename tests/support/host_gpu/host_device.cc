@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "tests/support/host_gpu/host_table.h"
 
 namespace winnow::test {
 namespace {
@@ -28,7 +29,10 @@ class HostMemory final : public cuda::DeviceMemory {
   }
   HostMemory(int file, size_t bytes) : file_(file), bytes_(bytes) {}
   ~HostMemory() override {
-    if (data_ != nullptr) munmap(data_, MappedBytes());
+    if (data_ != nullptr) {
+      ForgetMatrices(data_, static_cast<std::byte*>(data_) + MappedBytes());
+      munmap(data_, MappedBytes());
+    }
     close(file_);
   }
   void Map() {

@@ -167,15 +167,24 @@ size_t MatrixBytes(int out_features, int in_features, Dtype) {
   return static_cast<size_t>(out_features) * in_features * sizeof(uint16_t);
 }
 
+struct Packed {
+  std::unique_ptr<std::byte[]> memory;
+  void* data;
+};
+// By the matrix that they were made from.
+struct PackedMatrices {
+  std::mutex mutex;
+  std::map<const void*, Packed> all;
+};
+PackedMatrices& AllPacked() {
+  static auto* const matrices = new PackedMatrices;
+  return *matrices;
+}
+
 // On the device a matrix of bf16 lies row-major. What the CPU's kernels read is made from it at its first use. Any
 // thread: each GPU of a rank has its own.
 const void* PackedFor(const cuda::DeviceMatrix& matrix) {
-  struct Packed {
-    std::unique_ptr<std::byte[]> memory;
-    void* data;
-  };
-  static std::mutex mutex;
-  static std::map<const void*, Packed> all;
+  auto& [mutex, all] = AllPacked();
   const std::lock_guard lock(mutex);
   const auto found = all.find(matrix.data);
   if (found != all.end()) return found->second.data;
@@ -373,6 +382,12 @@ struct HostKernels {
 };
 
 }  // namespace
+
+void ForgetMatrices(const void* begin, const void* end) {
+  auto& [mutex, all] = AllPacked();
+  const std::lock_guard lock(mutex);
+  all.erase(all.lower_bound(begin), all.lower_bound(end));
+}
 
 const cuda::CudaTable& HostGpuTable() {
   static const HostKernels kernels;
