@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/gpu/sections.h"
+#include "bench/gpu/serve_checks.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/golden.h"
 
@@ -22,7 +23,6 @@ ABSL_FLAG(std::string, serve_model, "",
 ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
           "that are timed in the section serve");
 ABSL_FLAG(bool, serve_by_frames, true, "check what goes by frames in the section serve, too");
-ABSL_FLAG(bool, serve_lanes, true, "check lanes in the section serve, too");
 ABSL_FLAG(std::string, serve_devices, "",
           "--device of what is timed in the section serve, for example cuda:0,1; empty: --device of this program");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
@@ -107,7 +107,9 @@ std::vector<double> MarginsOf(const Completion& completion) {
   return margins;
 }
 
-void CheckDense(GpuContext& gpu, const std::string& name, const std::string& device) {
+}  // namespace
+
+void CheckServedDense(GpuContext& gpu, const std::string& name, const std::string& device) {
   const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Start(device, {"--selection=dense"});
   if (!cluster.ok()) return gpu.report.Fail(name, std::string(cluster.status().message()));
   const std::vector<GoldenCase> cases = Cases(0, 8000);
@@ -134,12 +136,18 @@ void CheckDense(GpuContext& gpu, const std::string& name, const std::string& dev
   gpu.report.Note(name, absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
 }
 
-// A model that two GPUs hold together.
-void CheckTensorParallel(GpuContext& gpu) {
-  const std::string name = "serve dense on two GPUs";
-  if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");
-  CheckDense(gpu, name, absl::StrCat(GpuName(), ",", 1 - absl::GetFlag(FLAGS_device)));
+bool CanServeDemo(GpuContext& gpu) {
+  const std::string winnow = FindWinnow();
+  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
+      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
+    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
+    return false;
+  }
+  setenv("WINNOW_BINARY", winnow.c_str(), 1);
+  return true;
 }
+
+namespace {
 
 struct Answer {
   TokenIds ids;
@@ -253,17 +261,9 @@ void CheckLane(GpuContext& gpu, const std::string& selection) {
 }
 
 void Check(GpuContext& gpu) {
-  const std::string winnow = FindWinnow();
-  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
-      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
-    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
-    return;
-  }
-  setenv("WINNOW_BINARY", winnow.c_str(), 1);
-  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu, "serve dense", GpuName());
-  CheckTensorParallel(gpu);
+  if (!CanServeDemo(gpu)) return;
+  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckServedDense(gpu, "serve dense", GpuName());
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
-  if (!absl::GetFlag(FLAGS_serve_lanes)) return;
   for (const char* selection : {"depth", "winnow", "exact-token", "async-token"}) CheckLane(gpu, selection);
 }
 

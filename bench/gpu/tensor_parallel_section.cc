@@ -1,5 +1,6 @@
-// The forward pass that serves, on one GPU and on two that hold the model together, without cache ranks and with
-// nothing to send: prompts in chunks, steps over lists of slots.
+// Clusters of the demo model whose inference rank has two GPUs, against the golden data; and the forward pass that
+// serves, timed on one GPU and on two that hold the model together, without cache ranks and with nothing to send:
+// prompts in chunks, steps over lists of slots.
 #include <algorithm>
 #include <chrono>
 
@@ -7,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/sections.h"
+#include "bench/gpu/serve_checks.h"
 #include "common/model/synthetic_models.h"
 #include "inference_rank/device/cuda_backend.h"
 #include "inference_rank/prefill_arena.h"
@@ -157,15 +159,24 @@ absl::Status Measure(GpuContext& gpu, const std::string& model, const std::vecto
   return absl::OkStatus();
 }
 
-// Answers of both are compared with the golden data in the section serve.
-void Check(GpuContext&) {}
+int Other(int ordinal) {
+  return ordinal == 0 ? 1 : 0;
+}
+
+void Check(GpuContext& gpu) {
+  const std::string name = "serve dense on two GPUs";
+  if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");
+  if (!CanServeDemo(gpu)) return;
+  const int first = absl::GetFlag(FLAGS_device);
+  CheckServedDense(gpu, name, absl::StrCat("cuda:", first, ",", Other(first)));
+}
 
 void Bench(GpuContext& gpu) {
   const std::string flag = absl::GetFlag(FLAGS_serve_model), model = flag.empty() ? "synthetic:qwen3-14b" : flag;
   const int first = absl::GetFlag(FLAGS_device);
   std::vector<std::vector<int>> all = {{first}};
   if (gpu.table.device_count() > 1) {
-    all.push_back({first, first == 0 ? 1 : 0});
+    all.push_back({first, Other(first)});
   } else {
     gpu.report.Note("tensor_parallel", "there is one GPU alone");
   }

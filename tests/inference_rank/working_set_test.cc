@@ -334,10 +334,10 @@ TEST_F(WorkingSetTest, RefusesMasksThatNameNoHeadOrAnother) {
 // Three memories with a head each, of which the middle one needs the most pages.
 TEST_F(WorkingSetTest, RowsLieInTheMemoryThatHasTheirHead) {
   const SelectionSpec spec{.budget_tokens = 300,
+                           .head_budgets = {20, 300, 20, 20, 300, 20},
                            .sink_tokens = 4,
                            .recent_tokens = 64,
-                           .pool_factor = 1,
-                           .head_budgets = {20, 300, 20, 20, 300, 20}};
+                           .pool_factor = 1};
   const uint32_t pages = WorkingSet::PagesNeeded(layout_, spec, 5000, kHeads);
   const uint32_t all = WorkingSet::PagesNeeded(layout_, spec, 5000);
   EXPECT_GT(pages, all / kHeads);
