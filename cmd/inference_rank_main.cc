@@ -24,6 +24,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.compute_dtype = options.compute;
   rank.kv_dtype = options.kv_dtype;
   rank.device = options.device;
+  rank.tensor_parallel = options.tensor_parallel;
   rank.isa = options.isa;
   rank.num_threads = ResolveThreads(options.threads);
   rank.max_context_tokens = options.max_context;

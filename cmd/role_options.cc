@@ -123,7 +123,7 @@ void CacheOptions::Declare(Fields& fields) {
       "host memory; auto: there if it answers and can, otherwise on the CPU, and the log says why not.",
       [this](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(device, ParseDeviceChoice(text));
-        return absl::OkStatus();
+        return device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("a cache rank has one GPU");
       },
       [this] { return ToString(device); });
   fields.Bytes("device-memory", &device_memory_bytes,
@@ -186,7 +186,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "them over after the first token, decode goes on from there with what is on the cache rank.");
   DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   DeclareTransport(fields, &transport);
-  DeclareDevice(fields, &device);
+  DeclareDevice(fields, &device, &tensor_parallel);
   DeclareCompute(fields, &compute);
   DeclareKvDtype(fields, &kv_dtype);
   fields.Text("isa", &isa, "CPU kernels: auto, or the name of a set (portable, avx512bf16).");
@@ -232,9 +232,10 @@ void PrefillFlags::Declare(Fields& fields) {
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
       "512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
-  fields.Bytes("prefill-memory", &memory_bytes,
-               "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals. 0 = two of "
-               "the longest.");
+  fields.Bytes(
+      "prefill-memory", &memory_bytes,
+      "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals; of each GPU "
+      "where several hold a model. 0 = two of the longest.");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
@@ -244,18 +245,25 @@ void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens)
                  0u, 1u << 24);
 }
 
-void DeclareDevice(Fields& fields, DeviceChoice* device) {
+void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel) {
   fields.Custom(
-      "device", "auto|cpu|cuda[:N]",
+      "device", "auto|cpu|cuda[:N[,M...]]",
       "Where inference ranks compute. auto: on the GPU if one answers and can, otherwise on the CPU, and the log says "
       "why "
-      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0; `winnow up` gives each inference rank the "
-      "next.",
+      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0, :N,M several; `winnow up` gives each "
+      "inference rank the next, or the next --tensor-parallel.",
       [device](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(*device, ParseDeviceChoice(text));
         return absl::OkStatus();
       },
       [device] { return ToString(*device); });
+  fields.Integer(
+      "tensor-parallel", tensor_parallel,
+      "GPUs that hold a model together and compute each token together, 1, 2 or 4: each has its part of the heads and "
+      "of the MLP, of the weights and of resident KV. For models that do not fit one GPU, and for shorter times "
+      "between "
+      "tokens. The model's kv heads must be divisible by it. 0 = as many as --device names, of one process.",
+      0, 4);
 }
 
 void DeclareCompute(Fields& fields, Dtype* compute) {
@@ -302,7 +310,10 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
 }
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
-  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
+  fields.Bytes(
+      "slot-memory", memory_bytes,
+      "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can "
+      "need.");
 }
 
 void DeclareKeyWeights(Fields& fields, std::string* key_weights) {

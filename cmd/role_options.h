@@ -108,6 +108,7 @@ struct InferenceProcessOptions {
   uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
+  int tensor_parallel = 0;
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
   std::string isa = "auto";
@@ -136,7 +137,7 @@ struct CacheProcessOptions {
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
-void DeclareDevice(Fields& fields, DeviceChoice* device);
+void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
 void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);

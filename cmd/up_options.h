@@ -21,6 +21,7 @@ struct UpOptions {
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
+  int tensor_parallel = 0;
   DeviceChoice cache_device{DeviceChoice::Kind::kCpu, 0};
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;

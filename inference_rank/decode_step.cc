@@ -127,13 +127,13 @@ absl::Status DecodeStep::PostPlan(const Group& group) {
   return group.link->channel()->Post(header, std::move(buffer));
 }
 
-void DecodeStep::PlacesOfRows(std::span<void*> places) const {
-  WINNOW_CHECK(places.size() == layout_.num_lists() * rows_.size());
+void DecodeStep::PlacesOfRows(HeadRange heads, std::span<void*> places) const {
+  WINNOW_CHECK(places.size() == static_cast<size_t>(layout_.num_layers) * heads.count * rows_.size());
   for (int layer = std::min(first_ahead_layer_, layout_.num_layers); layer < layout_.num_layers; ++layer) {
-    void** out = &places[layer * rows_.size() * layout_.num_kv_heads];
+    void** out = &places[layer * rows_.size() * heads.count];
     for (size_t row = 0; row < rows_.size(); ++row) {
       const WorkingSet& set = *rows_[row].sequence->working_set;
-      for (int head = 0; head < layout_.num_kv_heads; ++head) *out++ = set.PlaceOfRow(layer, head, positions_[row]);
+      for (int i = 0; i < heads.count; ++i) *out++ = set.PlaceOfRow(layer, heads.first + i, positions_[row]);
     }
   }
 }

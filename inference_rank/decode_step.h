@@ -42,7 +42,7 @@ class DecodeStep final : public DecodeKv {
   int Lookahead() const override { return lookahead_; }
   bool NeedsHidden(int layer) const override;
   bool SlotsComeFirst(int layer) const override { return layer >= first_ahead_layer_; }
-  void PlacesOfRows(std::span<void*> places) const override;
+  void PlacesOfRows(HeadRange heads, std::span<void*> places) const override;
   void Publish(const DecodeLayerOutput& output) override;
   void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }

@@ -155,7 +155,8 @@ void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const Re
       std::memcpy(to, rows, head_bytes);
       continue;
     }
-    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(to + at, rows + at);
+    const int part = arena.part_of(head);
+    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(part, to + at, rows + at);
   }
 }
 

@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
-  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
+  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts);
   if (pages > limits.slot_pages) {
     std::string growth;
     if (GrowsBudgets(spec)) {
@@ -84,11 +84,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     for (size_t list = 0; list < limits.layout.num_lists(); ++list) {
       pool_slots += PoolSlots(spec, list, sequence->max_positions, limits.layout.group_size());
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ", pool_slots,
-        " pool slots", growth, " over all lists, ", spec.sink_tokens, " sinks and a ring of ",
-        wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), " in each of ", limits.layout.num_layers,
-        " x ", limits.layout.num_kv_heads, "; the rank has ", limits.slot_pages));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the working set of ", sequence->max_positions, " positions needs ", pages,
+                     " slot pages: ", pool_slots, " pool slots", growth, " over all lists, ", spec.sink_tokens,
+                     " sinks and a ring of ", wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens),
+                     " in each of ", limits.layout.num_layers, " x ", limits.layout.num_kv_heads,
+                     limits.slot_parts > 1 ? "; each of the rank's GPUs has " : "; the rank has ", limits.slot_pages));
   }
   return sequence;
 }

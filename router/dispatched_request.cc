@@ -121,6 +121,7 @@ void DispatchedRequest::StartAttempt() {
   }
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
+  NoteNumerics();
   const absl::Status submitted =
       client_->Submit(MakeSubmit(attach, role),
                       [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
@@ -133,6 +134,14 @@ void DispatchedRequest::StartAttempt() {
   if (attempt_is_failover_) {
     (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
   }
+}
+
+void DispatchedRequest::NoteNumerics() {
+  const MembershipSnapshot members = context_->registry->Snapshot();
+  const RankRecord* rank = members.Find(v1::ROLE_INFERENCE_RANK, KeyOf(route_->inference));
+  if (rank == nullptr) return;
+  not_identical_ = not_identical_ || (submitted_ && rank->numerics != numerics_);
+  numerics_ = rank->numerics;
 }
 
 std::optional<ForkSource> DispatchedRequest::fork_source() const {
@@ -188,6 +197,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       DropAttempt(false);
       End();
       v1::SelectionStats stats = event->finished().stats();
+      if (not_identical_) stats.set_not_identical(true);
       if (stats.not_identical()) context_->counters.not_identical.fetch_add(1);
       if (!attempt_is_failover_) stats.set_reattach_count(0);
       return observer_->OnFinished(event->finished().reason(), stats);

@@ -71,6 +71,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.identity = identity;
     entry.record.limits = request.limits();
     entry.record.metrics_address = request.metrics_address();
+    entry.record.numerics = request.fingerprint().numerics();
     entry.record.hosted_by_rank = request.hosted_by_rank();
     const bool unspecified = request.phases() == v1::PHASES_UNSPECIFIED;
     entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();

@@ -44,6 +44,7 @@ struct RankRecord {
   v1::ModelLimits limits;  // inference ranks
   v1::RankLoad load;
   std::string metrics_address;
+  std::string numerics;                 // inference ranks: equal text promises equal bits
   std::string hosted_by_rank;           // cache ranks: the one inference rank that reaches them, if not all do
   v1::Phases phases = v1::PHASES_BOTH;  // inference ranks: what of a request they are there for
   uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same

@@ -51,8 +51,10 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
   const int count = options.shard.count;
   if (count < 1 || options.shard.index < 0 || options.shard.index >= count || config.num_kv_heads % count != 0 ||
       config.intermediate_size % count != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(count, " GPUs do not divide ", config.num_kv_heads,
-                                                   " kv heads and an intermediate size of ", config.intermediate_size));
+    return absl::InvalidArgumentError(absl::StrCat(count, " GPUs cannot share ", config.num_query_heads,
+                                                   " query heads, ", config.num_kv_heads,
+                                                   " kv heads and an intermediate size of ", config.intermediate_size,
+                                                   ": each of them has to be divisible by ", count));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/gpu/sections.h"
+#include "bench/gpu/serve_checks.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/golden.h"
 
@@ -22,6 +23,8 @@ ABSL_FLAG(std::string, serve_model, "",
 ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
           "that are timed in the section serve");
 ABSL_FLAG(bool, serve_by_frames, true, "check what goes by frames in the section serve, too");
+ABSL_FLAG(std::string, serve_devices, "",
+          "--device of what is timed in the section serve, for example cuda:0,1; empty: --device of this program");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
 
 namespace winnow {
@@ -104,21 +107,47 @@ std::vector<double> MarginsOf(const Completion& completion) {
   return margins;
 }
 
-void CheckDense(GpuContext& gpu) {
-  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Start(GpuName(), {"--selection=dense"});
-  if (!cluster.ok()) return gpu.report.Fail("serve dense", std::string(cluster.status().message()));
+}  // namespace
+
+void CheckServedDense(GpuContext& gpu, const std::string& name, const std::string& device) {
+  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Start(device, {"--selection=dense"});
+  if (!cluster.ok()) return gpu.report.Fail(name, std::string(cluster.status().message()));
   const std::vector<GoldenCase> cases = Cases(0, 8000);
   int wrong = 0, equal = 0;
+  std::vector<TokenIds> alone;
   for (const GoldenCase& item : cases) {
     const Completion completion =
         e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
-    if (!completion.ok()) return gpu.report.Fail("serve dense " + item.name, completion.error);
+    if (!completion.ok()) return gpu.report.Fail(absl::StrCat(name, " ", item.name), completion.error);
     wrong += CountWrong(completion.ids, item.greedy, item.margin);
     equal += completion.ids == item.greedy;
+    alone.push_back(completion.ids);
   }
-  gpu.report.Check("serve dense: answers that leave the reference where it is decided", wrong, 0);
-  gpu.report.Note("serve dense", absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
+  std::vector<std::future<Completion>> together;
+  for (const GoldenCase& item : cases) {
+    together.push_back(std::async(std::launch::async, [&] {
+      return e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
+    }));
+  }
+  int changed = 0;
+  for (size_t i = 0; i < cases.size(); ++i) changed += together[i].get().ids != alone[i];
+  gpu.report.Check(name + ": answers that leave the reference where it is decided", wrong, 0);
+  gpu.report.Check(name + ": answers that change in a batch", changed, 0);
+  gpu.report.Note(name, absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
 }
+
+bool CanServeDemo(GpuContext& gpu) {
+  const std::string winnow = FindWinnow();
+  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
+      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
+    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
+    return false;
+  }
+  setenv("WINNOW_BINARY", winnow.c_str(), 1);
+  return true;
+}
+
+namespace {
 
 struct Answer {
   TokenIds ids;
@@ -232,14 +261,8 @@ void CheckLane(GpuContext& gpu, const std::string& selection) {
 }
 
 void Check(GpuContext& gpu) {
-  const std::string winnow = FindWinnow();
-  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
-      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
-    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
-    return;
-  }
-  setenv("WINNOW_BINARY", winnow.c_str(), 1);
-  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu);
+  if (!CanServeDemo(gpu)) return;
+  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckServedDense(gpu, "serve dense", GpuName());
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
   for (const char* selection : {"depth", "winnow", "exact-token", "async-token"}) CheckLane(gpu, selection);
 }
@@ -297,7 +320,8 @@ void Bench(GpuContext& gpu) {
   if (winnow.empty() || (model.empty() && !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)))) return;
   setenv("WINNOW_BINARY", winnow.c_str(), 1);
   if (!model.empty()) absl::SetFlag(&FLAGS_demo_model, model);
-  const auto cluster = Start(GpuName(), {model.empty() ? "--budget=256" : "--budget=2048"});
+  const std::string devices = absl::GetFlag(FLAGS_serve_devices);
+  const auto cluster = Start(devices.empty() ? GpuName() : devices, {model.empty() ? "--budget=256" : "--budget=2048"});
   if (!cluster.ok()) return gpu.report.Fail("serve", std::string(cluster.status().message()));
   TokenIds prompt(absl::GetFlag(FLAGS_serve_prompt));
   for (uint32_t& id : prompt) id = static_cast<uint32_t>(gpu.random() % 4000);

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   __syncthreads();
   if (threadIdx.x < p.num_ranks && threadIdx.x != p.rank) {
     const int peer = threadIdx.x;
-    const uint32_t value = *p.value;
+    const uint32_t value = *p.value + p.value_plus;
     StoreRelease(p.flags[peer] + p.rank * kAllReduceBlocks + blockIdx.x, value);
     WaitFor({.flag = p.flags[p.rank] + peer * kAllReduceBlocks + blockIdx.x,
              .abort = p.abort,

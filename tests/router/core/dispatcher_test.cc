@@ -196,6 +196,33 @@ TEST_F(DispatcherTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   ExpectNothingLeft();
 }
 
+// Ranks whose kernels round or add up differently may go on for each other, and the answer says so.
+TEST_F(DispatcherTest, GoingOnUnderOtherNumericsIsMarked) {
+  const auto join = [&](const v1::Identity& identity, const char* numerics) {
+    v1::RegisterRequest request = Registration(identity);
+    request.mutable_fingerprint()->set_numerics(numerics);
+    ASSERT_TRUE(registry_.Register(request).ok());
+  };
+  Join(CacheRank("cache-0"));
+  MakeDispatcher();
+  uint64_t marked = 0;
+  for (const char* numerics : {"cuda-9.0/bf16/bf16/tp2", "cuda-9.0/bf16/bf16"}) {
+    ScriptedRank first("inference-0"), second("inference-1");
+    join(first.identity(), "cuda-9.0/bf16/bf16/tp2");
+    Recorder recorder;
+    auto stream = Start(Request(), &recorder);
+    first.SendTokens(first.AwaitSubmit(1).request_id(), 0, {10});
+    recorder.AwaitTokens(1);
+    join(second.identity(), numerics);
+    first.Kill();
+    const ScriptedRank::Submit again = second.AwaitSubmit(1);
+    second.SendTokens(again.request_id(), 1, {11});
+    second.SendFinished(again.request_id());
+    EXPECT_TRUE(recorder.AwaitEnd().ok());
+    EXPECT_EQ(dispatcher_->counters().not_identical, marked++) << numerics;
+  }
+}
+
 TEST_F(DispatcherTest, WaitsForARestartOfTheOnlyRank) {
   auto first = std::make_unique<ScriptedRank>("inference-0");
   Join(first->identity());
