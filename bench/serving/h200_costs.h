@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "inference_rank/prefill_work.h"
+
 namespace winnow::serving {
 
 // What an iteration of Qwen3-14B (bf16) takes on one H200, in microseconds, from counts. Rates are those that
@@ -27,6 +29,8 @@ struct H200Costs {
   double prefill_attention_flops_per_pair = 819'200;  // 4 x 40 heads x 128 x 40 layers
   double matmul_flops_per_us = 646e6;
   double attention_flops_per_us = 615e6;
+  // Attention to one earlier token over the matrices of one token.
+  PrefillWork prefill_work = {.per_earlier_token = prefill_attention_flops_per_pair / prefill_flops_per_token};
 
   // Links to host memory.
   double gather_bytes_per_us = 51e3;  // one kernel, rows of 512 B and more (FlashH2D)
