@@ -55,10 +55,11 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     if (most == 0) break;
     sequence->last_chunk = now;
     const uint32_t first = PiecePosition(*sequence);
+    const bool last_layer = piece_layers == 1 && sequence->arena->layer + 1 == layout_.num_layers;
     const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
     done += count * piece_layers;
-    // What takes longer than a token's share of a piece, the prompt's end with its logits, says nothing about pieces.
-    if (!inject_controller_.has_value() || count == 1) continue;
+    // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
+    if (!inject_controller_.has_value() || count == 1 || last_layer) continue;
     const std::chrono::duration<double, std::micro> taken = SteadyClock::now() - now;
     inject_controller_->ObservePrefill(
         static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first), taken.count());

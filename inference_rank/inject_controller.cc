@@ -31,24 +31,25 @@ double InjectController::WorkWithin(double room_us, double first_work) const {
 }
 
 void InjectController::ObservePrefill(double work, double us) {
-  pieces_[num_pieces_++ % pieces_.size()] = {.work = work, .us = std::max(us, 1e-3)};
+  const double expected_us = fixed_us_ + us_per_work_ * work;
+  pieces_[num_pieces_++ % pieces_.size()] = {.work = work, .us = us, .scale_us = std::max({us, expected_us, 1e-3})};
   Fit();
 }
 
 void InjectController::Fit() {
-  // Of (fixed + rate * work) / us - 1: an interrupted piece weighs little, as no prediction errs by more than all of
-  // it.
+  // Of (fixed + rate * work - us) / scale_us: a piece that was interrupted, or was over at once, hardly matters.
   double ones = 0, works = 0, squares = 0, to_ones = 0, to_works = 0;
   const size_t count = std::min(num_pieces_, pieces_.size());
   largest_work_ = 0;
   for (size_t i = 0; i < count; ++i) {
     largest_work_ = std::max(largest_work_, pieces_[i].work);
-    const double one = 1 / pieces_[i].us, work = pieces_[i].work / pieces_[i].us;
+    const double one = 1 / pieces_[i].scale_us, work = pieces_[i].work / pieces_[i].scale_us;
+    const double us = pieces_[i].us / pieces_[i].scale_us;
     ones += one * one;
     works += one * work;
     squares += work * work;
-    to_ones += one;
-    to_works += work;
+    to_ones += one * us;
+    to_works += work * us;
   }
   ones *= 1 + kRidge;
   const double determinant = ones * squares - works * works;

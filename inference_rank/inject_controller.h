@@ -35,6 +35,7 @@ class InjectController {
  private:
   struct Piece {
     double work = 0, us = 0;
+    double scale_us = 0;  // what errors are measured by: the longer of what it took and what was expected
   };
   void Fit();
 

@@ -21,9 +21,14 @@ struct H200Costs {
   // A decode step with nothing to attend, beside its matmuls.
   double step_overhead_us = 840;
   double dense_attention_bytes_per_us = 4.04e6;  // 0.87 of 4.64 TB/s
-  double sparse_attention_bytes_per_us = 3.5e6;  // 0.72 to 0.84 of it
-  double selection_chain_us = 800;               // 40 layers x 20 us, not measured: scores, top-k and diff of a layer
+  double sparse_attention_bytes_per_us = 2.6e6;  // of whole steps, 8 x 2,048 rows
   double selection_us_per_token = 1.46e-3;       // pages of 32: half of what pages of 16 take at 128k, B = 32
+  // Scores, top-k and diff of 40 layers, where a layer waits for its own selection: what a step of `sparseserve` in
+  // place (32k, B = 8) takes beside all other terms.
+  double selection_chain_us = 1'385;
+  // Of everything else in a step, where selection goes on beside it with predicted queries: in place at 40k, B = 4
+  // to 12.
+  double beside_selection = 1.10;
 
   double prefill_flops_per_token = 26.4e9;
   double prefill_attention_flops_per_pair = 819'200;  // 4 x 40 heads x 128 x 40 layers

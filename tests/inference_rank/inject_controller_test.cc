@@ -137,6 +137,14 @@ TEST(InjectControllerTest, AnInterruptedPieceDoesNotStopPrefill) {
   EXPECT_GT(controller.WorkWithin(controller.RoomUs(0), 16), 1000);
 }
 
+TEST(InjectControllerTest, APieceThatIsOverAtOnceDoesNotMisleadIt) {
+  InjectController controller(50e3);
+  const Machine machine{.step_us = Always(10e3), .piece_us = [](double work) { return 20 * work; }};
+  Simulate(controller, machine, 200);
+  for (int i = 0; i < 3; ++i) controller.ObservePrefill(1000, 1);
+  EXPECT_LT(controller.WorkWithin(controller.RoomUs(0), 16), 1.1 * 1750);
+}
+
 TEST(InjectControllerTest, FollowsABatchThatGrowsAndShrinks) {
   double step_us = 10e3;
   const Machine machine{.step_us = [&] { return step_us; }, .piece_us = [](double work) { return 20 * work; }};
