@@ -2,7 +2,7 @@
 // of each step from dense attention upwards, with the scheduler, working-set measure and fast-tier policy that serve.
 //
 //   serving_ladder [--workload conversations|documents] [--seconds S] [--seed N] [--json FILE]
-//   serving_ladder --replay FILE [--system NAME]
+//   serving_ladder --replay FILE [--system NAME] [--inject TOKENS]
 //
 // The second form serves the requests of a run that `winnow bench serve --json` measured on such a machine, and prints
 // what that measured beside what the clock computes.
@@ -24,14 +24,15 @@ namespace {
 int Usage() {
   std::fprintf(stderr,
                "usage: serving_ladder [--workload conversations|documents] [--seconds S] [--seed N] "
-               "[--json FILE] | --replay FILE [--system NAME]\n");
+               "[--json FILE] | --replay FILE [--system NAME] [--inject TOKENS]\n");
   return 2;
 }
 
-int ReplayFile(const std::string& path, const std::string& name) {
-  const std::vector<ServingSystem> systems = Ladder();
+int ReplayFile(const std::string& path, const std::string& name, uint32_t inject_tokens) {
+  std::vector<ServingSystem> systems = Ladder();
   const auto system = std::find_if(systems.begin(), systems.end(), [&](const auto& one) { return one.name == name; });
   if (system == systems.end()) return Usage();
+  system->inject_tokens = inject_tokens;
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const absl::StatusOr<MeasuredRun> run = ReadMeasuredRun(text);
@@ -46,6 +47,7 @@ int ReplayFile(const std::string& path, const std::string& name) {
 
 int Main(int argc, char** argv) {
   std::string workload = "conversations", json, replay, system = "dense";
+  uint32_t inject = ServingSystem().inject_tokens;
   LadderOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
@@ -62,6 +64,8 @@ int Main(int argc, char** argv) {
       json = value;
     } else if (flag == "--replay") {
       replay = value;
+    } else if (flag == "--inject") {
+      ok = absl::SimpleAtoi(value, &inject) && inject > 0;
     } else if (flag == "--system") {
       system = value;
     } else {
@@ -69,7 +73,7 @@ int Main(int argc, char** argv) {
     }
     if (!ok) return Usage();
   }
-  if (!replay.empty()) return ReplayFile(replay, system);
+  if (!replay.empty()) return ReplayFile(replay, system, inject);
   if (workload != "conversations" && workload != "documents") return Usage();
   options.shape = workload == "conversations" ? LongConversations() : LongDocuments();
   if (workload == "documents") options.first_rate /= 4;

@@ -33,8 +33,9 @@ struct H200Costs {
 
   double prefill_flops_per_token = 26.4e9;
   double prefill_attention_flops_per_pair = 819'200;  // 4 x 40 heads x 128 x 40 layers
-  double matmul_flops_per_us = 646e6;
-  double attention_flops_per_us = 615e6;
+  // Of chunks of 4,096 tokens and more, and of 512 and fewer: both measured; in between by the logarithm.
+  double matmul_flops_per_us = 646e6, short_matmul_flops_per_us = 539e6;
+  double attention_flops_per_us = 615e6, short_attention_flops_per_us = 412e6;
   // Attention to one earlier token over the matrices of one token.
   PrefillWork prefill_work = {.per_earlier_token = prefill_attention_flops_per_pair / prefill_flops_per_token};
 

@@ -22,7 +22,6 @@ using State = Sequence::State;
 // One list, of rows as large as those of the model.
 const KvLayout kOneList{1, 1, 1, 128, Dtype::kBf16};
 constexpr uint32_t kChunkTokens = 2048;
-constexpr uint32_t kInjectTokens = 512;
 constexpr uint32_t kLeastTokens = 8;
 constexpr double kPrefillShare = 0.25;  // of the memory for KV, where prompts lie apart while they are prefilled
 constexpr auto kAgeBound = std::chrono::seconds(30);
@@ -238,7 +237,7 @@ class VirtualRank {
   }
 
   uint32_t MostInjected() const {
-    if (!inject_controller_.has_value()) return kInjectTokens;
+    if (!inject_controller_.has_value()) return system_.inject_tokens;
     const Sequence* next = scheduler_.NextPrefill(At(now_us_));
     return next == nullptr ? kChunkTokens : PacedTokens(*next, now_us_);
   }
