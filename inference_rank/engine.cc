@@ -41,7 +41,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
                              ? options_.limits.prefill_chunk_tokens
                              : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {
   if (options_.tpot_target.count() > 0) {
-    inject_controller_.emplace(static_cast<double>(options_.tpot_target.count()), max_inject_tokens_);
+    inject_controller_.emplace(static_cast<double>(options_.tpot_target.count()));
   }
   metrics_.slot_pages_total = slots_.num_pages();
 }
@@ -243,21 +243,24 @@ void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
 bool Engine::RunIteration() {
   AskForSeats();
   const auto start = SteadyClock::now();
-  const uint32_t most = inject_controller_.has_value() ? inject_controller_->tokens() : max_inject_tokens_;
+  if (!last_step_.has_value()) last_step_ = start;
+  const uint32_t most = MostInjected(start);
   metrics_.max_inject_tokens = most;
   const Scheduler::Iteration plan = scheduler_.Plan(most, start);
-  const uint32_t prefilled = RunPrefill(plan.prefill_tokens);
+  // A prompt that has waited too long gets a whole chunk.
+  const bool paced = inject_controller_.has_value() && !plan.rows.empty() && most > 0;
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, paced);
   if (!forward_.status().ok()) return true;
+  const auto prefill_end = SteadyClock::now();
   if (!RunDecodeStep(plan.rows)) {
     last_step_.reset();
     return prefilled > 0;
   }
   metrics_.injected_tokens += prefilled;
-  const auto end = SteadyClock::now();
-  // From token to token: what lies between two steps is part of it.
-  const std::chrono::duration<double, std::micro> taken = end - last_step_.value_or(start);
-  if (inject_controller_.has_value()) inject_controller_->Observe(prefilled, taken.count());
-  last_step_ = end;
+  last_step_ = SteadyClock::now();
+  if (inject_controller_.has_value()) {
+    inject_controller_->ObserveDecode(std::chrono::duration<double, std::micro>(*last_step_ - prefill_end).count());
+  }
   return true;
 }
 

@@ -176,6 +176,7 @@ Sequence* Scheduler::NextPrefill(Time now) const {
   };
   for (const auto& sequence : running_) {
     if (sequence->state != Sequence::State::kPrefilling || !sequence->failure.ok()) continue;
+    if (sequence->arena.has_value() && sequence->arena->in_chunk()) return sequence.get();
     if (next == nullptr || before(*sequence, *next)) next = sequence.get();
   }
   return next;

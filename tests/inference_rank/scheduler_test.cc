@@ -88,6 +88,22 @@ TEST(SchedulerTest, PrefillsTheOldestAndSkipsWhatHasFailed) {
   EXPECT_EQ(scheduler.NextPrefill(kStart), second);
 }
 
+TEST(SchedulerTest, FinishesAChunkBeforeAnotherPrompt) {
+  Scheduler scheduler({.max_running = 8}, kLayout);
+  Sequence* sequences[2];
+  for (uint64_t id = 0; id < 2; ++id) {
+    scheduler.Enqueue(NewSequence(id, 10, 20), kStart);
+    sequences[id] = scheduler.Admit(kPlenty, kStart);
+    sequences[id]->state = Sequence::State::kPrefilling;
+    sequences[id]->arena.emplace(PrefillArena::Create(kLayout, 10).value());
+  }
+  EXPECT_EQ(scheduler.NextPrefill(kStart), sequences[0]);
+  sequences[1]->arena->chunk_end = 5;
+  EXPECT_EQ(scheduler.NextPrefill(kStart), sequences[1]);
+  sequences[1]->Fail(absl::UnavailableError("gone"), true);
+  EXPECT_EQ(scheduler.NextPrefill(kStart), sequences[0]);
+}
+
 TEST(SchedulerTest, DecodesEverythingThatDecodesGroupedByCacheRank) {
   Scheduler scheduler({.max_running = 8}, kLayout);
   auto link = [](const char* address) {
