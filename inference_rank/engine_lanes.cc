@@ -1,7 +1,9 @@
 // Decode steps that run from GPU to GPU: sequences take seats of a lane (inference_rank/model/decode_lane.h), and leave
 // them.
+#include <cmath>
 #include <cstring>
 
+#include "common/selection/mass_positions.h"
 #include "inference_rank/engine.h"
 
 namespace winnow {
@@ -52,10 +54,12 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   lane_rows_.clear();
   for (const Sequence* sequence : rows) {
     std::optional<TokenDraw> draw = DrawFor(*sequence);
-    lane_rows_.push_back({.seat = sequence->seat,
-                          .token_id = sequence->token_at(sequence->next_position),
-                          .position = sequence->next_position,
-                          .draw = std::move(draw)});
+    lane_rows_.push_back(
+        {.seat = sequence->seat,
+         .token_id = sequence->token_at(sequence->next_position),
+         .position = sequence->next_position,
+         .draw = std::move(draw),
+         .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
   }
   if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
   if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
@@ -68,6 +72,7 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   for (size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = *rows[row];
     if (!sequence.failure.ok()) continue;
+    TakeMasses(sequence, link.lane()->captured_mass(row));
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
@@ -76,6 +81,14 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
     } else {
       TakeToken(sequence, std::nullopt, link.lane()->logits(row));
     }
+  }
+}
+
+void Engine::TakeMasses(Sequence& sequence, std::span<const float> masses) {
+  for (size_t list = 0; list < masses.size(); ++list) {
+    if (std::isnan(masses[list])) continue;
+    sequence.mass.Add(masses[list]);
+    metrics_.ObserveMass(static_cast<int>(list) / layout_.num_kv_heads, masses[list]);
   }
 }
 
@@ -92,7 +105,7 @@ void Engine::FailLane(CacheLink& link, const absl::Status& why) {
     sequence.lane_state = Sequence::LaneState::kNone;
     sequence.seat = -1;
   });
-  links_.DistrustLane(link);
+  links_.DistrustLane(link, why);
   link.channel()->Close();
   link.MarkDead();
 }
