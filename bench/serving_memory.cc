@@ -38,7 +38,6 @@ struct Options {
 
 struct System {
   std::string name;
-  std::string what;
   std::vector<std::string> flags;
 };
 
@@ -49,7 +48,6 @@ struct Result {
   double loaded_per_step = 0;    // rows read from the large tier
   double streamed_per_step = 0;  // rows that came to slots
   double resident = 0;           // share of selected rows that were there
-  double index_bytes = 0, copied_bytes = 0;
 };
 
 class Bench {
@@ -83,18 +81,16 @@ std::vector<System> Bench::Systems() const {
   const size_t slots = SlotBytes(options_.clients, options_.pool);
   const size_t rest = fast_bytes() > slots ? fast_bytes() - slots : 0;
   return {
-      {"dense",
-       "every row attended; KV of running sequences in slots",
-       {"--selection=dense", "--slot-memory=" + bytes(SlotBytes(options_.contexts, context_tokens())), all}},
-      {"quest",
-       "pages of 16 selected with their bounds; all KV of running sequences counts as fast memory",
-       {"--selection=quest", budget, contexts}},
+      // Every row attended; KV of running sequences in slots.
+      {"dense", {"--selection=dense", "--slot-memory=" + bytes(SlotBytes(options_.contexts, context_tokens())), all}},
+      // Pages of 16 selected with their bounds; all KV of running sequences counts as fast memory.
+      {"quest", {"--selection=quest", budget, contexts}},
+      // SparseServe's selection, rows in two tiers, everybody runs.
       {"offload",
-       "SparseServe's selection, rows in two tiers, everybody runs",
        {"--selection=sparseserve,key_copy=int8", budget, pool, all, "--working-set-control=false",
         "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
+      // Predicted one layer ahead, 8-bit cuboids of pages of 32, rows in two tiers.
       {"winnow",
-       "predicted one layer ahead, 8-bit cuboids of pages of 32, rows in two tiers",
        {"--selection=winnow,policy=top-k,scorer=page-cuboid,page_tokens=32", budget, pool, all,
         "--working-set-control=false", "--slot-memory=" + bytes(slots), "--fast-memory=" + bytes(rest)}},
   };
@@ -150,12 +146,6 @@ absl::StatusOr<Result> Bench::Run(const System& system) const {
   result.streamed_per_step = grown("winnow_kv_stream_rows_total", cache) / steps;
   result.resident =
       grown("winnow_selection_hits_total", cache) / std::max(1.0, grown("winnow_selection_lookups_total", cache));
-  const auto used = [&](const char* kind) {
-    const double value = after.Value("winnow_tier_used_bytes", {{"tier", "fast"}, {"kind", kind}});
-    return value == value ? value : 0;
-  };
-  result.index_bytes = used("index");
-  result.copied_bytes = used("rows");
   return result;
 }
 
@@ -182,10 +172,7 @@ nlohmann::ordered_json ToJson(const Options& options, size_t fast_bytes, const s
 
 absl::Status Main(const Options& options) {
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
-  const Bench bench(options, {.num_layers = config.num_layers,
-                              .num_query_heads = config.num_query_heads,
-                              .num_kv_heads = config.num_kv_heads,
-                              .head_dim = config.head_dim});
+  const Bench bench(options, config.kv_layout(Dtype::kBf16));
   std::printf(
       "%u clients, %u prompt tokens from the prefix cache, %u answered, %u requests each; fast memory %.1f MiB\n",
       options.clients, options.prompt_tokens, options.output_tokens, options.rounds,

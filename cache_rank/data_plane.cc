@@ -101,6 +101,15 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
   return absl::NotFoundError(absl::StrCat("channel ", link_id, " is not open"));
 }
 
+void DataPlane::TakeRowsUnderWay(uint32_t link_id) {
+  if (const auto link = links_.find(link_id); link != links_.end()) frames_.TakeLaneRows(*link->second, /*wait=*/true);
+}
+
+void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
+  if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
+  if (lanes_ != nullptr) lanes_->Forget(sequence_id);
+}
+
 absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
@@ -125,12 +134,11 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
     metrics_->admissions_refused.Add(1);
     return sequence.status();
   }
-  if (batch_selector_ != nullptr) batch_selector_->Forget(options.sequence_id);
-  if (lanes_ != nullptr) lanes_->Forget(options.sequence_id);
+  ForgetOnDevices(options.sequence_id);
   metrics_->sequences_opened.Add(1);
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
-    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, cached);
+    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shape_.layout.num_layers - 1, cached);
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -150,7 +158,7 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
   if (layer >= static_cast<uint32_t>(shape_.layout.num_layers) || end > sequence->kv.rows(static_cast<int>(layer))) {
     return absl::OutOfRangeError(absl::StrCat("rows below ", end, " of layer ", layer, " are not all there"));
   }
-  streamer_.SendPrefixLayer(*link, *sequence, static_cast<int>(layer), end);
+  streamer_.SendPrefix(*link, *sequence, static_cast<int>(layer), static_cast<int>(layer), end);
   streamer_.Pump(*link);
   return absl::OkStatus();
 }
@@ -160,8 +168,7 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
   const uint32_t old_link = before == nullptr ? 0 : before->channel;
-  // What its lane has under way belongs to it still.
-  if (const auto old = links_.find(old_link); old != links_.end()) frames_.TakeLaneRows(*old->second, /*wait=*/true);
+  TakeRowsUnderWay(old_link);
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, store_.Attach(link_id, sequence_id, max_restart_position));
   if (const auto old = links_.find(old_link); old != links_.end() && old_link != link_id) {
     streamer_.SendFenced(*old->second, sequence_id, sequence->attach_epoch);
@@ -179,15 +186,9 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
 absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
                                                           uint32_t max_positions) {
   WINNOW_RETURN_IF_ERROR(FindLink(link_id).status());
-  if (const CachedSequence* source = store_.Find(source_id); source != nullptr) {
-    // What its lane has under way is part of what is forked.
-    if (const auto held = links_.find(source->channel); held != links_.end()) {
-      frames_.TakeLaneRows(*held->second, /*wait=*/true);
-    }
-  }
+  if (const CachedSequence* source = store_.Find(source_id); source != nullptr) TakeRowsUnderWay(source->channel);
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
-  if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
-  if (lanes_ != nullptr) lanes_->Forget(sequence_id);
+  ForgetOnDevices(sequence_id);
   metrics_->sequences_forked.Add(1);
   PublishGauges();
   return Forked{fork->attach_epoch, fork->kv.watermark()};
@@ -195,10 +196,7 @@ absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint
 
 absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch) {
   absl::Status released = store_.Release(sequence_id, attach_epoch);
-  if (store_.Find(sequence_id) == nullptr) {
-    if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
-    if (lanes_ != nullptr) lanes_->Forget(sequence_id);
-  }
+  if (store_.Find(sequence_id) == nullptr) ForgetOnDevices(sequence_id);
   PublishGauges();
   return released;
 }

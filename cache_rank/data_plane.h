@@ -99,6 +99,10 @@ class DataPlane {
             const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
             const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
+  // Waits for the rows that the link's lane has under way: they belong to its sequences still.
+  void TakeRowsUnderWay(uint32_t link_id);
+  // A sequence of this number is gone or begins anew.
+  void ForgetOnDevices(uint64_t sequence_id);
   bool RunLanes();
   void PublishGauges();
   void PublishTiers();

@@ -73,12 +73,11 @@ PrefixCache::Lease PrefixCache::Insert(const std::string& salt, std::span<const 
       std::copy(block.begin(), block.end(), unit->tokens.begin());
       unit->depth = static_cast<uint32_t>(i + 1);
       unit->kept = unit_at(i);
+      unit->index_bytes = unit->kept.index_bytes();
       if (unit->parent != nullptr) ++unit->parent->children;
       units_[hash] = std::move(added);
       blocks_ += unit->kept.blocks();
-      idle_blocks_ += unit->kept.blocks();
-      idle_index_bytes_ += unit->kept.index_bytes();
-      unit->idle = idle_.insert(idle_.end(), unit);
+      AddIdle(unit);
     }
     // The new lease pins the parent through the child, before the old one lets go.
     lease = Lease(this, unit);
@@ -87,30 +86,32 @@ PrefixCache::Lease PrefixCache::Insert(const std::string& salt, std::span<const 
 }
 
 void PrefixCache::Pin(Unit* unit) {
-  for (; unit != nullptr && unit->pins++ == 0; unit = unit->parent) {
-    idle_.erase(unit->idle);
-    idle_blocks_ -= unit->kept.blocks();
-    idle_index_bytes_ -= unit->kept.index_bytes();
-  }
+  for (; unit != nullptr && unit->pins++ == 0; unit = unit->parent) RemoveIdle(unit);
 }
 
 void PrefixCache::Unpin(Unit* unit) {
-  for (; unit != nullptr && --unit->pins == 0; unit = unit->parent) {
-    unit->idle = idle_.insert(idle_.end(), unit);
-    idle_blocks_ += unit->kept.blocks();
-    idle_index_bytes_ += unit->kept.index_bytes();
-  }
+  for (; unit != nullptr && --unit->pins == 0; unit = unit->parent) AddIdle(unit);
   while (idle_blocks_ > max_idle_blocks_) EvictOldest();
+}
+
+void PrefixCache::AddIdle(Unit* unit) {
+  unit->idle = idle_.insert(idle_.end(), unit);
+  idle_blocks_ += unit->kept.blocks();
+  idle_index_bytes_ += unit->index_bytes;
+}
+
+void PrefixCache::RemoveIdle(Unit* unit) {
+  idle_.erase(unit->idle);
+  idle_blocks_ -= unit->kept.blocks();
+  idle_index_bytes_ -= unit->index_bytes;
 }
 
 void PrefixCache::EvictOldest() {
   Unit* unit = idle_.front();
   WINNOW_CHECK(unit->pins == 0 && unit->children == 0);
-  idle_.pop_front();
+  RemoveIdle(unit);
   if (unit->parent != nullptr) --unit->parent->children;
   blocks_ -= unit->kept.blocks();
-  idle_blocks_ -= unit->kept.blocks();
-  idle_index_bytes_ -= unit->kept.index_bytes();
   ++evicted_units_;
   units_.erase(unit->hash);
 }

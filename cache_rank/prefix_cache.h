@@ -78,7 +78,6 @@ class PrefixCache {
   size_t units() const { return units_.size(); }
   size_t blocks() const { return blocks_; }
   size_t idle_blocks() const { return idle_blocks_; }  // of units that no lease keeps
-  size_t idle_index_bytes() const { return idle_index_bytes_; }
   uint64_t evicted_units() const { return evicted_units_; }
 
  private:
@@ -89,7 +88,8 @@ class PrefixCache {
     std::array<uint32_t, kBlockTokens> tokens{};
     uint32_t depth = 0;  // units up to this one
     PrefixUnit kept;
-    size_t pins = 0;  // leases on it, and children with pins
+    size_t index_bytes = 0;  // of kept
+    size_t pins = 0;         // leases on it, and children with pins
     size_t children = 0;
     std::list<Unit*>::iterator idle;  // while pins is 0
   };
@@ -98,6 +98,9 @@ class PrefixCache {
   Unit* Next(Unit* parent, uint64_t hash, const std::string& salt, std::span<const uint32_t> block) const;
   void Pin(Unit* unit);
   void Unpin(Unit* unit);
+  // To and from the units that no lease keeps.
+  void AddIdle(Unit* unit);
+  void RemoveIdle(Unit* unit);
   void EvictOldest();
 
   const size_t max_idle_blocks_;

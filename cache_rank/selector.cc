@@ -11,6 +11,24 @@
 #include "common/base/kv_layout.h"
 
 namespace winnow {
+namespace {
+
+// What is known of the mass that the position before `position` captured.
+CapturedMassFigure PreviousMass(const HeadSelection& head, uint32_t position) {
+  return head.mass_position + 1 == position ? head.mass : CapturedMassFigure();
+}
+
+// Keeps what a selection for `position` has measured, and returns the mass of the position before.
+CapturedMassFigure TakeMass(HeadSelection& head, const HeadQuestion& question, const CapturedMassFigure& measured,
+                            uint32_t position) {
+  const CapturedMassFigure previous = PreviousMass(head, position);
+  if (question.measured == nullptr) return previous;
+  head.mass = measured;
+  head.mass_position = question.measured_position;
+  return question.measured_position + 1 == position ? measured : previous;
+}
+
+}  // namespace
 
 Selector::Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
                    const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
@@ -275,12 +293,10 @@ void Selector::RunHead(Row& row, int head, int worker, bool score) {
 void Selector::SelectTogether(std::span<const uint32_t> rows, int head_index, int worker) {
   std::vector<UnionTask> tasks;
   std::vector<Row*> asked;
-  std::vector<CapturedMassFigure> previous;
   for (const uint32_t r : rows) {
     Row& row = rows_[r];
     if (!row.sequence->IsSparse(row.sequence->list(layer_, head_index), row.position)) continue;
     HeadSelection& head = row.layer->heads[head_index];
-    previous.push_back(head.mass_position + 1 == row.position ? head.mass : CapturedMassFigure());
     KeepPrevious(row, head_index);
     tasks.push_back({Question(row, head_index), &head.selected, &head.members, {}});
     asked.push_back(&row);
@@ -293,13 +309,7 @@ void Selector::SelectTogether(std::span<const uint32_t> rows, int head_index, in
   for (size_t i = 0; i < tasks.size(); ++i) {
     Row& row = *asked[i];
     HeadSelection& head = row.layer->heads[head_index];
-    const HeadQuestion& question = tasks[i].question;
-    if (question.measured != nullptr) {
-      head.mass = tasks[i].mass;
-      head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous[i] = tasks[i].mass;
-    }
-    FillDelta(row, head_index, worker, previous[i]);
+    FillDelta(row, head_index, worker, TakeMass(head, tasks[i].question, tasks[i].mass, row.position));
     if (!row.judges) continue;
     const uint64_t judge_before = scratch_[worker].scored_key_bytes;
     JudgeRow(row, head_index, worker);
@@ -317,18 +327,13 @@ void Selector::KeepPrevious(Row& row, int head_index) {
 void Selector::SelectRow(Row& row, int head_index, int worker, bool score) {
   HeadSelection& head = row.layer->heads[head_index];
   // What goes into this position's entry is the mass of the one before.
-  CapturedMassFigure previous;
-  if (head.mass_position + 1 == row.position) previous = head.mass;
+  CapturedMassFigure previous = PreviousMass(head, row.position);
   if (score && !row.selected) {
     const HeadQuestion question = Question(row, head_index);
     KeepPrevious(row, head_index);
     const CapturedMassFigure figure =
         SelectUnion(*kernels_, model_, question, scratch_[worker], &head.selected, &head.members);
-    if (question.measured != nullptr) {
-      head.mass = figure;
-      head.mass_position = question.measured_position;
-      if (question.measured_position + 1 == row.position) previous = figure;
-    }
+    previous = TakeMass(head, question, figure, row.position);
   }
   FillDelta(row, head_index, worker, previous);
 }

@@ -186,13 +186,9 @@ void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, u
                .position = position});
 }
 
-void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end) {
-  for (int layer = 0; layer < layout_.num_layers; ++layer) QueueRows(link, sequence, layer, 0, end);
-  QueueRefillDone(link, sequence, end);
-}
-
-void Streamer::SendPrefixLayer(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t end) {
-  QueueRows(link, sequence, layer, 0, end);
+void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer,
+                          uint32_t end) {
+  for (int layer = first_layer; layer <= last_layer; ++layer) QueueRows(link, sequence, layer, 0, end);
   QueueRefillDone(link, sequence, end);
 }
 

@@ -45,10 +45,8 @@ class Streamer {
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
   void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
-  // All rows below `end`, which the sequence has from the prefix cache, then RefillDone.
-  void SendPrefix(PeerLink& link, const CachedSequence& sequence, uint32_t end);
-  // The same of one layer.
-  void SendPrefixLayer(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t end);
+  // All rows below `end`, which the sequence has, of layers [first_layer, last_layer], then RefillDone.
+  void SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
   // then RefillDone.
   void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);

@@ -1,7 +1,6 @@
 #include "cache_rank/working_set_meter.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "common/base/kv_layout.h"
 
@@ -10,6 +9,7 @@ namespace winnow {
 void WorkingSetMeter::Record(std::span<const uint32_t> rows, uint32_t min_rows) {
   const uint32_t now = ++selections_;
   uint32_t& read_now = newest_[now % kWindow];
+  blocks_ -= read_now;
   read_now = 0;  // of a selection that has left the window
   if (rows.empty()) return;
   const size_t blocks = rows.back() / kBlockTokens + 1;
@@ -19,14 +19,12 @@ void WorkingSetMeter::Record(std::span<const uint32_t> rows, uint32_t min_rows) 
     while (end < rows.size() && rows[end] / kBlockTokens == block) ++end;
     if (end - first < min_rows) continue;
     uint32_t& last = last_read_[block];
-    if (last != 0 && now - last < kWindow) --newest_[last % kWindow];
+    const bool counted = last != 0 && now - last < kWindow;
+    if (counted) --newest_[last % kWindow];
     last = now;
     ++read_now;
+    if (!counted) ++blocks_;
   }
-}
-
-uint32_t WorkingSetMeter::blocks() const {
-  return std::accumulate(newest_.begin(), newest_.end(), 0u);
 }
 
 }  // namespace winnow

@@ -30,11 +30,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.max_running = options.max_running;
   rank.prefill_chunk_tokens = options.prefill.chunk;
   rank.prefill_mode = options.prefill.mode;
-  rank.scheduling = {.max_batch_tokens = options.scheduling.max_batch_tokens,
-                     .max_inject_tokens = options.scheduling.max_inject_tokens,
-                     .tpot_target = options.scheduling.tpot_target,
-                     .age_bound = options.scheduling.age_bound,
-                     .working_set_control = options.scheduling.working_set_control};
+  rank.scheduling = options.scheduling;
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());

@@ -55,14 +55,16 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
           1e-6 * static_cast<double>(metrics.delta_wait_us));
   counter("winnow_verdict_wait_seconds_total", "Time that decode steps have waited for verdicts, after attention.",
           1e-6 * static_cast<double>(metrics.partial_wait_us));
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.reattached_sequences,
-                 with("outcome", "reattached"));
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.preempted_sequences,
-                 with("outcome", "preempted"));
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.resumed_sequences,
-                 with("outcome", "resumed"));
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.forked_sequences,
-                 with("outcome", "forked"));
+  const auto sequences = [&](const char* outcome, double value) {
+    writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", value, with("outcome", outcome));
+  };
+  sequences("reattached", metrics.reattached_sequences);
+  sequences("preempted", metrics.preempted_sequences);
+  sequences("resumed", metrics.resumed_sequences);
+  sequences("forked", metrics.forked_sequences);
+  sequences("failed", metrics.failed_sequences);
+  sequences("fenced", metrics.fenced_sequences);
+  sequences("handed-over", metrics.handed_over_sequences);
   counter("winnow_layered_prompts_total", "Prompts that were prefilled layer by layer.", metrics.layered_prompts);
   gauge("winnow_layered_kv_peak_bytes", "One layer's KV of the longest prompt that was prefilled layer by layer.",
         metrics.layered_kv_peak_bytes);
@@ -70,12 +72,6 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
         metrics.layered_residual_peak_bytes);
   counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
           metrics.forked_tokens);
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.failed_sequences,
-                 with("outcome", "failed"));
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.fenced_sequences,
-                 with("outcome", "fenced"));
-  writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", metrics.handed_over_sequences,
-                 with("outcome", "handed-over"));
   counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
           metrics.malformed_frames);

@@ -8,6 +8,7 @@
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
 #include "inference_rank/prefill_mode.h"
+#include "inference_rank/scheduling_options.h"
 
 namespace winnow {
 
@@ -40,13 +41,7 @@ struct SelectionOptions {
 };
 
 // How an inference rank fills its iterations.
-struct SchedulingFlags {
-  uint32_t max_batch_tokens = 0;
-  uint32_t max_inject_tokens = 0;
-  std::chrono::microseconds tpot_target{0};
-  std::chrono::microseconds age_bound{30'000'000};
-  bool working_set_control = true;
-
+struct SchedulingFlags : SchedulingOptions {
   void Declare(Fields& fields);
 };
 

@@ -13,6 +13,20 @@ absl::Status FromCall(const grpc::Status& status, std::string_view call) {
   return Annotate(FromGrpc(status), call);
 }
 
+using CacheStub = v1::CacheService::StubInterface;
+
+// One call of a cache rank's service, whose name goes into errors.
+template <typename Response, typename Request>
+absl::StatusOr<Response> Ask(CacheStub& stub,
+                             grpc::Status (CacheStub::*method)(grpc::ClientContext*, const Request&, Response*),
+                             const Request& request, std::chrono::milliseconds timeout, const char* name) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  Response response;
+  WINNOW_RETURN_IF_ERROR(FromCall((stub.*method)(&context, request, &response), name));
+  return response;
+}
+
 }  // namespace
 
 class ExchangeStream final : public grpc::ClientBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse> {
@@ -118,43 +132,27 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
 
 absl::StatusOr<v1::OpenSequenceResponse> CacheLink::Open(const v1::OpenSequenceRequest& request,
                                                          std::chrono::milliseconds timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  v1::OpenSequenceResponse response;
-  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->OpenSequence(&context, request, &response), "OpenSequence"));
-  return response;
+  return Ask<v1::OpenSequenceResponse>(*cache_stub_, &CacheStub::OpenSequence, request, timeout, "OpenSequence");
 }
 
 absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,
                                                              std::chrono::milliseconds timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  v1::AttachSequenceResponse response;
-  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->AttachSequence(&context, request, &response), "AttachSequence"));
-  return response;
+  return Ask<v1::AttachSequenceResponse>(*cache_stub_, &CacheStub::AttachSequence, request, timeout, "AttachSequence");
 }
 
 absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceRequest& request,
                                                          std::chrono::milliseconds timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  v1::ForkSequenceResponse response;
-  WINNOW_RETURN_IF_ERROR(FromCall(cache_stub_->ForkSequence(&context, request, &response), "ForkSequence"));
-  return response;
+  return Ask<v1::ForkSequenceResponse>(*cache_stub_, &CacheStub::ForkSequence, request, timeout, "ForkSequence");
 }
 
 absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  v1::PushPrefixResponse response;
-  return FromCall(cache_stub_->PushPrefix(&context, request, &response), "PushPrefix");
+  return Ask<v1::PushPrefixResponse>(*cache_stub_, &CacheStub::PushPrefix, request, timeout, "PushPrefix").status();
 }
 
 absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  v1::ReleaseSequenceResponse response;
-  return FromCall(cache_stub_->ReleaseSequence(&context, request, &response), "ReleaseSequence");
+  return Ask<v1::ReleaseSequenceResponse>(*cache_stub_, &CacheStub::ReleaseSequence, request, timeout,
+                                          "ReleaseSequence")
+      .status();
 }
 
 }  // namespace winnow

@@ -179,10 +179,9 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
   PrefillRegion* region = options_.prefill_region;
   const PrefillSizing& sizing = options_.limits.prefill;
   const uint32_t tokens = sequence.prompt_tokens();
+  const uint32_t hidden_size = sizing.ByLayer(layout_, tokens) ? sizing.hidden_size : 0;
   WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr ? PrefillArena::CreateIn(*region, layout_, tokens)
-                                              : sizing.ByLayer(layout_, tokens)
-                                                  ? PrefillArena::CreateForLayers(layout_, tokens, sizing.hidden_size)
-                                                  : PrefillArena::Create(layout_, tokens));
+                                                                : PrefillArena::Create(layout_, tokens, hidden_size));
   prefill_bytes_ += arena.bytes();
   sequence.arena.emplace(std::move(arena));
   return absl::OkStatus();

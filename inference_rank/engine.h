@@ -117,6 +117,7 @@ class Engine {
   absl::Status AwaitLeaving(CacheLink& link);
   // Captured masses [num_lists] of a position, NaN where a list was not measured.
   void TakeMasses(Sequence& sequence, std::span<const float> masses);
+  void CountDenseLists(Sequence& sequence);
   void FailLane(CacheLink& link, const absl::Status& why);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();

@@ -98,7 +98,6 @@ void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
     if (sequence->state == State::kDecoding) {
       sequence->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
     }
-    sequence->loaded_rows = entries[i].loaded_rows;
     HandOverIfStored(*sequence);
   }
 }

@@ -73,6 +73,7 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
     Sequence& sequence = *rows[row];
     if (!sequence.failure.ok()) continue;
     TakeMasses(sequence, link.lane()->captured_mass(row));
+    CountDenseLists(sequence);
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
@@ -90,6 +91,19 @@ void Engine::TakeMasses(Sequence& sequence, std::span<const float> masses) {
     sequence.mass.Add(masses[list]);
     metrics_.ObserveMass(static_cast<int>(list) / layout_.num_kv_heads, masses[list]);
   }
+}
+
+// Lists that attend to everything hold all of it.
+void Engine::CountDenseLists(Sequence& sequence) {
+  const WorkingSet& set = *sequence.working_set;
+  const bool are_alike = sequence.spec.head_budgets.empty();
+  const size_t num_lists = layout_.num_lists();
+  uint64_t dense = 0;
+  for (size_t list = 0; list < (are_alike ? 1 : num_lists); ++list) {
+    dense += set.AttendsEverything(list, sequence.next_position);
+  }
+  if (are_alike) dense *= num_lists;
+  if (dense > 0) sequence.mass.Add(1.0, dense);
 }
 
 // Its sequences are attached again, through a link without a lane.

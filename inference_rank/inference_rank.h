@@ -18,18 +18,10 @@
 #include "inference_rank/engine.h"
 #include "inference_rank/metrics.h"
 #include "inference_rank/rank_service.h"
+#include "inference_rank/scheduling_options.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {
-
-// How iterations are filled and who waits; see Scheduler and InjectController.
-struct SchedulingOptions {
-  uint32_t max_batch_tokens = 0;             // 0 = no limit beside those of rows and of prefill chunks; at least 2
-  uint32_t max_inject_tokens = 0;            // 0 = as many as a prefill chunk
-  std::chrono::microseconds tpot_target{0};  // 0 = none
-  std::chrono::microseconds age_bound{30'000'000};  // 0 = none
-  bool working_set_control = true;
-};
 
 struct InferenceRankOptions {
   std::string model_dir;

@@ -8,6 +8,7 @@
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
+#include "inference_rank/prefill_mode.h"
 #include "inference_rank/prefill_region.h"
 
 namespace winnow {
@@ -17,48 +18,21 @@ namespace winnow {
 // layer by layer: the KV of one layer after the other in one place, and the tokens' residuals. Engine thread only.
 class PrefillArena {
  public:
-  static size_t BytesNeeded(const KvLayout& layout, uint32_t prompt_tokens) {
-    return layout.token_bytes() * prompt_tokens;
-  }
-
-  static absl::StatusOr<PrefillArena> Create(const KvLayout& layout, uint32_t prompt_tokens) {
-    PrefillArena arena;
-    arena.layout_ = layout;
-    arena.prompt_tokens_ = prompt_tokens;
-    arena.bytes_ = BytesNeeded(layout, prompt_tokens);
-    WINNOW_RETURN_IF_ERROR(arena.Map());
+  // In host memory. `hidden_size` of the residuals: for prefill layer by layer; 0: for all layers' KV.
+  static absl::StatusOr<PrefillArena> Create(const KvLayout& layout, uint32_t prompt_tokens, uint32_t hidden_size = 0) {
+    PrefillArena arena(layout, prompt_tokens, hidden_size);
+    void* memory = mmap(nullptr, arena.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      return absl::ResourceExhaustedError(absl::StrCat("cannot map a prefill arena of ", arena.bytes_, " bytes"));
+    }
+    madvise(memory, arena.bytes_, MADV_HUGEPAGE);
+    arena.memory_ = static_cast<std::byte*>(memory);
     return arena;
   }
-  // For prefill layer by layer.
-  static absl::StatusOr<PrefillArena> CreateForLayers(const KvLayout& layout, uint32_t prompt_tokens,
-                                                      uint32_t hidden_size) {
-    PrefillArena arena;
-    arena.layout_ = layout;
-    arena.prompt_tokens_ = prompt_tokens;
-    arena.kv_bytes_ = BytesNeeded(layout, prompt_tokens) / layout.num_layers;
-    arena.hidden_size_ = hidden_size;
-    arena.bytes_ = arena.kv_bytes_ + sizeof(float) * hidden_size * prompt_tokens;
-    WINNOW_RETURN_IF_ERROR(arena.Map());
-    return arena;
-  }
-
- private:
-  absl::Status Map() {
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-      return absl::ResourceExhaustedError(absl::StrCat("cannot map a prefill arena of ", bytes_, " bytes"));
-    madvise(memory, bytes_, MADV_HUGEPAGE);
-    memory_ = static_cast<std::byte*>(memory);
-    return absl::OkStatus();
-  }
-
- public:
-  // In device memory. RESOURCE_EXHAUSTED when no part of `region`, which must outlive the arena, is large enough.
+  // All layers' KV in device memory. RESOURCE_EXHAUSTED when no part of `region`, which must outlive the arena, is
+  // large enough.
   static absl::StatusOr<PrefillArena> CreateIn(PrefillRegion& region, const KvLayout& layout, uint32_t prompt_tokens) {
-    PrefillArena arena;
-    arena.layout_ = layout;
-    arena.prompt_tokens_ = prompt_tokens;
-    arena.bytes_ = BytesNeeded(layout, prompt_tokens);
+    PrefillArena arena(layout, prompt_tokens, /*hidden_size=*/0);
     WINNOW_ASSIGN_OR_RETURN(arena.memory_, region.Take(arena.bytes_));
     arena.region_ = &region;
     return arena;
@@ -118,14 +92,21 @@ class PrefillArena {
   }
 
  private:
-  PrefillArena() = default;
+  PrefillArena(const KvLayout& layout, uint32_t prompt_tokens, uint32_t hidden_size)
+      : layout_(layout),
+        prompt_tokens_(prompt_tokens),
+        kv_bytes_(hidden_size > 0 ? PrefillSizing::LayerKvBytes(layout, prompt_tokens)
+                                  : PrefillSizing::AllKvBytes(layout, prompt_tokens)),
+        hidden_size_(hidden_size),
+        bytes_(kv_bytes_ + sizeof(float) * hidden_size * prompt_tokens) {}
+
   KvLayout layout_;
-  std::byte* memory_ = nullptr;
-  size_t bytes_ = 0;
   uint32_t prompt_tokens_ = 0;
-  PrefillRegion* region_ = nullptr;
-  size_t kv_bytes_ = 0;
+  size_t kv_bytes_ = 0;  // of all layers or of one
   uint32_t hidden_size_ = 0;
+  size_t bytes_ = 0;  // with the residuals
+  std::byte* memory_ = nullptr;
+  PrefillRegion* region_ = nullptr;
 };
 
 }  // namespace winnow

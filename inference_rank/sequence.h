@@ -99,7 +99,6 @@ struct Sequence {
   uint32_t next_position = 0;               // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
   uint32_t watermark = 0;                   // rows below are on the cache rank
-  uint64_t loaded_rows = 0;                 // from the cache rank's large tier, since it was opened
 
   // Of a sequence that others fork: while it is held it neither decodes nor leaves.
   uint32_t followers_due = 0;        // that are to come

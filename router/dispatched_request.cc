@@ -29,14 +29,12 @@ uint64_t UnixNanos(SystemClock::time_point time) {
 
 DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
                                      TokenObserver* observer)
-    : context_(std::move(context)),
-      request_(std::move(request)),
-      observer_(observer),
-      prefix_hashes_(PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids)) {
+    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {
   if (request_.fork) journal_.Begin(request_.fork->token_ids);
 }
 
 void DispatchedRequest::Begin() {
+  prefix_hashes_ = PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids);
   deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
   StartAttempt();
   if (strand_.Resume()) {

@@ -67,8 +67,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   Phase phase_ = Phase::kNew;
   TokenJournal journal_;
   uint64_t sequence_id_ = 0;
-  std::optional<Route> route_;  // of the latest attempt
-  const std::vector<uint64_t> prefix_hashes_;
+  std::optional<Route> route_;           // of the latest attempt
+  std::vector<uint64_t> prefix_hashes_;  // from Begin on
   bool cached_prompt_known_ = false;
   bool submitted_ = false;  // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;

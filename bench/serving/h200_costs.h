@@ -5,7 +5,8 @@ namespace winnow::serving {
 
 // What an iteration of Qwen3-14B (bf16) takes on one H200, in microseconds, from counts. Rates are those that
 // docs/benchmarks.md reports for this project's kernels and reference/toolchain.md for the links of that machine; what
-// was not measured says so. The step times of docs/benchmarks.md come out within a tenth (tests/bench/h200_costs_test).
+// was not measured says so. The step times of docs/benchmarks.md come out within a tenth
+// (tests/bench/serving_ladder_test).
 struct H200Costs {
   // The model.
   double kv_token_bytes = 163'840;         // 40 layers x 8 kv heads x 512 B

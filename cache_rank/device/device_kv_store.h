@@ -58,8 +58,6 @@ class DeviceKvStore {
   cuda::AppendParams append_params() const;  // what to append is the caller's to add
   // Stores the rows of a launch and indexes them.
   void Append(cuda::Stream stream, const cuda::AppendParams& append) const;
-  // True where nothing of a row is kept here but the row itself, and that is not either.
-  bool keeps_nothing() const { return shape_.rows == RowTier::kInPlace && !shape_.key_copy && shape_.page_tokens == 0; }
   cuda::QueryRings query_rings(int layer) const;
   const uint32_t* first_query_positions() const { return arrays_.first_query_positions; }  // [max_sequences]
   const void* row_pool() const { return arrays_.rows; }

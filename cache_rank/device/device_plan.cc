@@ -30,15 +30,13 @@ DevicePlan::DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const
       store_(store),
       spec_(spec),
       max_rows_(max_rows),
+      max_budget_(GreatestHeadBudget(spec, layout().num_lists())),
       next_positions_(max_rows, cuda::kNoPosition),
       sequences_(max_rows),
       prompt_tokens_(max_rows),
       lists_(num_lists()),
       residency_(num_lists()),
-      targets_(num_lists()) {
-  for (size_t list = 0; list < layout().num_lists(); ++list)
-    max_budget_ = std::max(max_budget_, HeadBudget(spec, list));
-}
+      targets_(num_lists()) {}
 
 void DevicePlan::Carve(cuda::Arena& arena) {
   const size_t row_heads = static_cast<size_t>(max_rows_) * layout().num_kv_heads;

@@ -88,7 +88,7 @@ class DevicePlan {
   const DeviceKvStore* const store_;
   const SelectionSpec spec_;
   const int max_rows_;
-  uint32_t max_budget_ = 0;
+  const uint32_t max_budget_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
   Arrays arrays_;
 

@@ -81,14 +81,12 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
     arrays_.normed = arena.Take(rows * exchange_.hidden_size * DtypeBytes(Dtype::kBf16));
     arrays_.matmul_scratch = arena.Take(table_->matmul->decode_scratch_bytes(static_cast<int>(rows), query_features));
   }
-  const cuda::SelectParams greatest =
-      SelectParams({.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions}, 0);
+  const PlanBucket greatest{.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions};
   if (selects_units()) {
     arrays_.page_scores = arena.TakeArray<float>(lists * layout().group_size() * page_stride());
-    const PlanBucket bucket{.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions};
-    arrays_.unit_scratch = arena.Take(table_->page_units->unit_scratch_bytes(UnitParams(bucket, 0)));
+    arrays_.unit_scratch = arena.Take(table_->page_units->unit_scratch_bytes(UnitParams(greatest, 0)));
   } else {
-    arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(greatest));
+    arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(SelectParams(greatest, 0)));
   }
   if (!in_place()) arrays_.selected = arena.TakeArray<uint32_t>(entries);
   for (Delta& delta : arrays_.deltas) {
@@ -219,20 +217,18 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
     (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
   }
   if (in_place()) return;
-  table_->cache->diff(stream,
-                      {.residency = plan_->residency(layer),
-                       .selected = in_place() ? in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget
-                                              : arrays_.selected,
-                       .counts = delta(layer).counts,
-                       .num_lists = NumLists(bucket),
-                       .max_budget = plan_->max_budget(),
-                       .max_pool_slots = store_->shape().pool_slots,
-                       .max_positions = store_->shape().max_positions,
-                       .plan_ptr = plan_->plan(),
-                       .pool_indices = delta(layer).pool_indices,
-                       .missing = delta(layer).missing,
-                       .missing_indices = delta(layer).missing_indices,
-                       .missing_counts = delta(layer).missing_counts});
+  table_->cache->diff(stream, {.residency = plan_->residency(layer),
+                               .selected = arrays_.selected,
+                               .counts = delta(layer).counts,
+                               .num_lists = NumLists(bucket),
+                               .max_budget = plan_->max_budget(),
+                               .max_pool_slots = store_->shape().pool_slots,
+                               .max_positions = store_->shape().max_positions,
+                               .plan_ptr = plan_->plan(),
+                               .pool_indices = delta(layer).pool_indices,
+                               .missing = delta(layer).missing,
+                               .missing_indices = delta(layer).missing_indices,
+                               .missing_counts = delta(layer).missing_counts});
 }
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,

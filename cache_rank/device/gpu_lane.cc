@@ -10,15 +10,6 @@
 #include "common/transport/wire.h"
 
 namespace winnow {
-namespace {
-
-uint32_t GreatestBudget(const SelectionSpec& spec, const KvLayout& layout) {
-  uint32_t greatest = 0;
-  for (size_t list = 0; list < layout.num_lists(); ++list) greatest = std::max(greatest, HeadBudget(spec, list));
-  return greatest;
-}
-
-}  // namespace
 
 GpuLane::GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* store, const LaneOffer& offer)
     : table_(table),
@@ -27,7 +18,7 @@ GpuLane::GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* 
       exchange_{.layout = store->kv().shape().layout,
                 .max_rows = offer.max_rows,
                 .hidden_size = offer.hidden_size,
-                .max_budget = GreatestBudget(offer.spec, store->kv().shape().layout)},
+                .max_budget = GreatestHeadBudget(offer.spec, store->kv().shape().layout.num_lists())},
       pool_base_(offer.spec.sink_tokens + wire::RingTokens(offer.spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
       stream_(device->NewStream(true)),
       seats_(offer.max_rows) {}
@@ -50,7 +41,7 @@ absl::Status GpuLane::Allocate() {
     cuda::Arena arena(region);
     device_lists_ = arena.TakeArray<cuda::SelectionList>(entries);
     device_positions_ = arena.TakeArray<uint32_t>(entries);
-    device_counts_ = arena.TakeArray<uint32_t>(entries);
+    device_ones_ = arena.TakeArray<uint32_t>(entries);
     device_kv_ = arena.Take<std::byte>(kv_bytes);
     return arena.used_bytes();
   };
@@ -59,7 +50,6 @@ absl::Status GpuLane::Allocate() {
     for (Harvest& harvest : harvests_) {
       harvest.lists = arena.TakeArray<cuda::SelectionList>(entries);
       harvest.positions = arena.TakeArray<uint32_t>(entries);
-      harvest.counts = arena.TakeArray<uint32_t>(entries);
       harvest.kv = arena.Take<std::byte>(kv_bytes);
       harvest.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
       harvest.ended = arena.TakeArray<uint32_t>(1);
@@ -77,10 +67,11 @@ absl::Status GpuLane::Allocate() {
     queries_loaded_ = device_->NewEvent();
   }
   for (Harvest& harvest : harvests_) {
-    std::fill_n(harvest.counts, entries, 1u);
     *harvest.ended = 0;
     harvest.event = device_->NewEvent();
   }
+  const std::vector<uint32_t> ones(entries, 1);
+  device_->CopyAsync(device_ones_, ones.data(), entries * sizeof(uint32_t), stream_);
   return device_->Synchronize(stream_);
 }
 
@@ -244,9 +235,8 @@ void GpuLane::EnqueueHarvest(std::span<const Row> rows, bool measures) {
   if (entries > 0) {
     device_->CopyAsync(device_lists_, harvest.lists, entries * sizeof(cuda::SelectionList), stream_);
     device_->CopyAsync(device_positions_, harvest.positions, entries * sizeof(uint32_t), stream_);
-    device_->CopyAsync(device_counts_, harvest.counts, entries * sizeof(uint32_t), stream_);
     table_->cache->gather(stream_, store_->kv().row_pool(), layout().row_bytes(), device_lists_, store_->kv().blocks(),
-                          device_positions_, device_counts_, static_cast<int>(entries), 1, device_kv_);
+                          device_positions_, device_ones_, static_cast<int>(entries), 1, device_kv_);
     device_->CopyAsync(harvest.kv, device_kv_, entries * layout().row_bytes(), stream_);
   }
   if (measures) {

@@ -50,7 +50,6 @@ class GpuLane final : public DeviceLane {
     // Pinned, [max_rows * num_lists].
     cuda::SelectionList* lists = nullptr;
     uint32_t* positions = nullptr;
-    uint32_t* counts = nullptr;
     std::byte* kv = nullptr;
     cuda::MeasuredMass* masses = nullptr;  // pinned, as DeviceSelection::masses
     uint32_t* ended = nullptr;             // number of the plan
@@ -82,7 +81,7 @@ class GpuLane final : public DeviceLane {
   cuda::CacheInbox inbox_;
   cuda::SelectionList* device_lists_ = nullptr;
   uint32_t* device_positions_ = nullptr;
-  uint32_t* device_counts_ = nullptr;
+  uint32_t* device_ones_ = nullptr;  // rows that a harvest gathers of each list
   std::byte* device_kv_ = nullptr;
   std::unique_ptr<cuda::PeerLink> link_;
   std::unique_ptr<DevicePlan> plan_;

@@ -1,8 +1,5 @@
 #include "cache_rank/device/gpu_lanes.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "cache_rank/device/gpu_lane.h"
 #include "common/base/status.h"
 #include "common/model/synthetic_models.h"

@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -123,7 +125,14 @@ constexpr uint32_t HeadBudget(const SelectionSpec& spec, size_t list) {
   return spec.head_budgets.empty() ? spec.budget_tokens : spec.head_budgets[list];
 }
 
-// The same with all growth that the guard may allow.
+// The greatest of those of all lists.
+constexpr uint32_t GreatestHeadBudget(const SelectionSpec& spec, size_t num_lists) {
+  uint32_t greatest = 0;
+  for (size_t list = 0; list < num_lists; ++list) greatest = std::max(greatest, HeadBudget(spec, list));
+  return greatest;
+}
+
+// HeadBudget with all growth that the guard may allow.
 constexpr uint32_t BudgetCeiling(const SelectionSpec& spec, size_t list) {
   const uint64_t budget = HeadBudget(spec, list);
   const uint64_t ceiling = spec.min_captured_mass > 0 ? budget * spec.budget_growth : budget;

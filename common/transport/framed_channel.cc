@@ -52,21 +52,20 @@ absl::StatusOr<SendBuffer> FramedChannel::AllocateSpare(size_t bytes) {
 }
 
 absl::StatusOr<SendBuffer> FramedChannel::AllocateBulk(size_t bytes) {
-  WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
-  UpdateWindow(/*starved=*/false);
-  if (!window_->ReserveBulk(bytes)) {
-    UpdateWindow(/*starved=*/true);
-    if (!window_->ReserveBulk(bytes)) return absl::ResourceExhaustedError("the window for bulk is used up");
-  }
-  return TakeBlock(bytes);
+  return AllocateFrom(&SendWindow::ReserveBulk, bytes, "the window for bulk is used up");
 }
 
 absl::StatusOr<SendBuffer> FramedChannel::Allocate(size_t bytes) {
+  return AllocateFrom(&SendWindow::Reserve, bytes, "send window is used up");
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::AllocateFrom(bool (SendWindow::*reserve)(size_t), size_t bytes,
+                                                       const char* used_up) {
   WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
   UpdateWindow(/*starved=*/false);
-  if (!window_->Reserve(bytes)) {
+  if (!(*window_.*reserve)(bytes)) {
     UpdateWindow(/*starved=*/true);
-    if (!window_->Reserve(bytes)) return absl::ResourceExhaustedError("send window is used up");
+    if (!(*window_.*reserve)(bytes)) return absl::ResourceExhaustedError(used_up);
   }
   return TakeBlock(bytes);
 }

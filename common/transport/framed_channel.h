@@ -63,6 +63,8 @@ class FramedChannel : public Channel {
 
  private:
   absl::Status CheckAllocate(size_t bytes) const;
+  // Room in the window that is waited for.
+  absl::StatusOr<SendBuffer> AllocateFrom(bool (SendWindow::*reserve)(size_t), size_t bytes, const char* used_up);
   SendBuffer TakeBlock(size_t bytes);
   // OK to deliver; NOT_FOUND for a stray; DATA_LOSS.
   absl::Status Check(const Block& block);

@@ -22,9 +22,9 @@ DecodeSlotShape SlotShape(const DecodeLaneShape& lane, const ModelConfig& config
                         .recent_tokens = spec.recent_tokens,
                         .ring_tokens = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens),
                         .as_working_set = true};
+  shape.max_budget = GreatestHeadBudget(spec, shape.layout.num_lists());
   for (size_t list = 0; list < shape.layout.num_lists(); ++list) {
     shape.pool_slots = std::max(shape.pool_slots, PoolSlots(spec, list, lane.max_positions, shape.layout.group_size()));
-    shape.max_budget = std::max(shape.max_budget, HeadBudget(spec, list));
   }
   return shape;
 }

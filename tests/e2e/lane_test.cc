@@ -79,8 +79,8 @@ TEST(Lane, AnswersAreThoseOfFrames) {
       }
       ++i;
     }
-    EXPECT_GT(by_frames[0].Stat("captured_mass_mean"), 0);
-    EXPECT_EQ(by_frames[2].Stat("captured_mass_mean"), -1) << "40 tokens are all attended to";
+    EXPECT_LT(by_frames[0].Stat("captured_mass_mean"), 1);
+    EXPECT_EQ(by_frames[2].Stat("captured_mass_mean"), 1) << "40 tokens are all attended to";
     EXPECT_EQ(MassesOf(*cluster, "inference-0"), masses_by_frames) << selection;
     EXPECT_GT(MassesOf(*cluster, "cache-0"), 0);
     EXPECT_EQ(LaneSteps(*cluster), 3 * (kTokens - 1)) << selection;
@@ -207,7 +207,9 @@ TEST(Lane, AForkOfARunningSequenceGoesOnFromItsToken) {
     EXPECT_EQ(joined(other->answer()).size(), kLong);
     EXPECT_NE(joined(other->answer()), undisturbed) << selection;
     const Metrics metrics = cluster->MetricsOf("inference-0");
-    EXPECT_EQ(metrics.Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), 2) << selection;
+    // Past queries stay on the cache rank's GPU: where those are looked back on, a fork is opened on its own.
+    const int forked = selection == std::string("async-token") ? 0 : 2;
+    EXPECT_EQ(metrics.Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), forked) << selection;
     EXPECT_EQ(metrics.Value("winnow_lanes_failed_total"), 0);
   }
 }

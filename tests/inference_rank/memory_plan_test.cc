@@ -36,7 +36,7 @@ uint64_t SequenceSlotBytes(const MemoryNeeds& needs) {
 TEST(MemoryPlan, PartsAddUpToWhatIsThere) {
   const MemoryNeeds needs = Needs();
   const MemoryPlan plan = PlanMemory(needs, 139 * kGib).value();
-  EXPECT_EQ(plan.prefill_bytes, 2 * PrefillArena::BytesNeeded(needs.layout, needs.max_context_tokens));
+  EXPECT_EQ(plan.prefill_bytes, 2 * PrefillSizing::AllKvBytes(needs.layout, needs.max_context_tokens));
   EXPECT_EQ(plan.slot_bytes, 64 * SequenceSlotBytes(needs)) << "all that 64 sequences can need";
   EXPECT_LE(plan.total_bytes(), 139 * kGib);
 }

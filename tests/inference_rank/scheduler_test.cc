@@ -42,7 +42,7 @@ TEST(SchedulerTest, NothingOvertakesAHeadThatDoesNotFit) {
   scheduler.Enqueue(NewSequence(2, 10, 20), kStart);
   const uint32_t needed = WorkingSet::PagesNeeded(kLayout, NewSequence(1, 5000, 6000)->spec, 6000);
   EXPECT_EQ(scheduler.Admit({.slot_pages = needed - 1, .prefill_bytes = size_t{1} << 40}, kStart), nullptr);
-  const size_t arena = PrefillArena::BytesNeeded(kLayout, 5000);
+  const size_t arena = PrefillSizing::AllKvBytes(kLayout, 5000);
   EXPECT_EQ(scheduler.Admit({.slot_pages = needed, .prefill_bytes = arena - 1}, kStart), nullptr);
   EXPECT_EQ(scheduler.Admit({.slot_pages = needed, .prefill_bytes = arena}, kStart)->request_id, 1u);
 }

@@ -156,7 +156,7 @@ Sequence* TwoRanks::PrefillByLayer(uint64_t id, uint32_t seed, const SelectionSp
                                    uint32_t decodes, uint32_t chunk) {
   Sequence& sequence = *Open(id, seed, spec, prompt_tokens, decodes);
   sequence.arena.emplace(
-      PrefillArena::CreateForLayers(layout_, prompt_tokens, static_cast<uint32_t>(config_.hidden_size)).value());
+      PrefillArena::Create(layout_, prompt_tokens, static_cast<uint32_t>(config_.hidden_size)).value());
   PrefillArena& arena = *sequence.arena;
   transformer_.EmbedPrompt(sequence.prompt, arena.hidden(0));
   for (int layer = 0; layer < layout_.num_layers; ++layer) {

@@ -19,9 +19,6 @@
 #include "kernels/kernel_table.h"
 
 namespace winnow::test {
-namespace {
-
-using cuda::Stream;
 
 float FromBf16(uint16_t value) {
   const uint32_t bits = static_cast<uint32_t>(value) << 16;
@@ -29,6 +26,10 @@ float FromBf16(uint16_t value) {
   std::memcpy(&out, &bits, sizeof out);
   return out;
 }
+
+namespace {
+
+using cuda::Stream;
 
 // e4m3 without infinities: 448 is the greatest.
 float FromF8(uint8_t value) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "kernels/cuda/attended_mass.h"
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/predict.h"
@@ -7,6 +9,8 @@
 #include "kernels/cuda/step.h"
 
 namespace winnow::test {
+
+float FromBf16(uint16_t value);
 
 // What the two sides of a lane launch, by brute force: selection over every key, residency, pushes, flags. Waits hold
 // the calling thread, four times as long as they are told: these kernels are slow. Once the file that

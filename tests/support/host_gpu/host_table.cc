@@ -28,18 +28,12 @@ Executor& Team() {
   return *team;
 }
 
-float FromBf16(uint16_t value) {
-  const uint32_t bits = static_cast<uint32_t>(value) << 16;
-  float out;
-  std::memcpy(&out, &bits, sizeof out);
-  return out;
-}
 uint16_t ToBf16(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
-std::vector<float> FromBf16(const void* values, size_t count) {
+std::vector<float> ArrayFromBf16(const void* values, size_t count) {
   std::vector<float> out(count);
   for (size_t i = 0; i < count; ++i) out[i] = FromBf16(static_cast<const uint16_t*>(values)[i]);
   return out;
@@ -195,7 +189,7 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
   const int in = p.weight.in_features, out = p.weight.out_features;
   std::vector<float> x(static_cast<size_t>(p.num_rows) * in), y(static_cast<size_t>(p.num_rows) * out);
   for (int row = 0; row < p.num_rows; ++row) {
-    const std::vector<float> one = FromBf16(static_cast<const uint16_t*>(p.x) + row * p.x_stride, in);
+    const std::vector<float> one = ArrayFromBf16(static_cast<const uint16_t*>(p.x) + row * p.x_stride, in);
     std::copy(one.begin(), one.end(), x.begin() + static_cast<size_t>(row) * in);
   }
   cpu(Team(), {.x = x.data(),
@@ -283,7 +277,7 @@ void DecodeAttention(Stream, const cuda::DecodeAttentionParams& p) {
 void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
   WINNOW_CHECK(p.streaming_window == nullptr);
   const size_t elements = static_cast<size_t>(p.num_queries) * p.num_query_heads * p.head_dim;
-  const std::vector<float> q = FromBf16(p.q, elements);
+  const std::vector<float> q = ArrayFromBf16(p.q, elements);
   std::vector<float> out(elements);
   Cpu().prefill_attention(Team(), {.q = q.data(),
                                    .num_queries = p.num_queries,
