@@ -36,6 +36,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
       lanes_(options.lanes),
+      on_lane_failed_(options.on_lane_failed),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
       streamer_(options.streamer, shape_.layout, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
@@ -80,6 +81,8 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   links_.erase(found);
   metrics_->queued_frames.Add(-link->queued());
   if (link->lane != nullptr) {
+    const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
+    if (!failed.ok() && on_lane_failed_) on_lane_failed_(link->rank, failed);
     link->lane->Abort(reason);
     frames_.TakeLaneRows(*link, /*wait=*/true);
     link->lane.reset();

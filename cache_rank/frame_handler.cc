@@ -1,6 +1,7 @@
 #include "cache_rank/frame_handler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/base/check.h"
@@ -181,7 +182,7 @@ bool FrameHandler::RunSeats(PeerLink& link) {
 void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {
   if (link.lane == nullptr || !link.lane->has_plans()) return;
   const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
-  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv) {
+  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses) {
     CachedSequence* sequence = store_->Find(row.sequence_id);
     if (sequence == nullptr || sequence->channel != link.id) return;
     for (int layer = 0; layer < layout_.num_layers; ++layer) {
@@ -189,6 +190,10 @@ void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {
       if (!sequence->kv.Append(layer, row.position, 1, kv + layer * layer_bytes).ok()) return;
     }
     metrics_->appended_rows.Add(layout_.num_lists());
+    for (size_t list = 0; list < masses.size(); ++list) {
+      if (std::isnan(masses[list])) continue;
+      metrics_->ObserveCapturedMass(list / layout_.num_kv_heads, masses[list], /*is_bound=*/false);
+    }
     streamer_->SendWatermark(link, 0, *sequence);
   });
   streamer_->Pump(link);

@@ -202,9 +202,7 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
 
 bool Selector::Measures(const CachedSequence& sequence, uint32_t position) const {
   if (!options_.measure_captured_mass) return false;
-  // Positions that share a selection are measured by one of them.
-  return position % options_.mass_interval < sequence.spec.reuse_interval ||
-         position < sequence.prompt_tokens + options_.mass_interval;
+  return MeasuresMass(sequence.spec, position, sequence.prompt_tokens, options_.mass_interval);
 }
 
 HeadQuestion Selector::Question(const Row& row, int head) const {

@@ -40,6 +40,9 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+    } else if (lane.code() == absl::StatusCode::kUnavailable) {
+      spdlog::error("rows to and from {} pass through host memory (ucx) from now on: {}", cache_rank,
+                    std::string(lane.message()));
     } else {
       spdlog::info("rows to and from {} pass through host memory (ucx): {}", cache_rank, std::string(lane.message()));
     }

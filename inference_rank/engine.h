@@ -126,6 +126,9 @@ class Engine {
   void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
   absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
   absl::Status AwaitLeaving(CacheLink& link);
+  // Captured masses [num_lists] of a position, NaN where a list was not measured.
+  void TakeMasses(Sequence& sequence, std::span<const float> masses);
+  void CountDenseLists(Sequence& sequence);
   void FailLane(CacheLink& link, const absl::Status& why);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();

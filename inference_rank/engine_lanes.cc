@@ -1,7 +1,9 @@
 // Decode steps that run from GPU to GPU: sequences take seats of a lane (inference_rank/model/decode_lane.h), and leave
 // them.
+#include <cmath>
 #include <cstring>
 
+#include "common/selection/mass_positions.h"
 #include "inference_rank/engine.h"
 
 namespace winnow {
@@ -55,10 +57,12 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
   lane_rows_.clear();
   for (const Sequence* sequence : rows) {
-    lane_rows_.push_back({.seat = sequence->seat,
-                          .token_id = sequence->token_at(sequence->next_position),
-                          .position = sequence->next_position,
-                          .draw = DrawFor(*sequence)});
+    lane_rows_.push_back(
+        {.seat = sequence->seat,
+         .token_id = sequence->token_at(sequence->next_position),
+         .position = sequence->next_position,
+         .draw = DrawFor(*sequence),
+         .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
   }
   if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
   if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
@@ -71,6 +75,8 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   for (size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = *rows[row];
     if (!sequence.failure.ok()) continue;
+    TakeMasses(sequence, link.lane()->captured_mass(row));
+    CountDenseLists(sequence);
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
@@ -80,6 +86,27 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
       TakeToken(sequence, std::nullopt, link.lane()->logits(row));
     }
   }
+}
+
+void Engine::TakeMasses(Sequence& sequence, std::span<const float> masses) {
+  for (size_t list = 0; list < masses.size(); ++list) {
+    if (std::isnan(masses[list])) continue;
+    sequence.mass.Add(masses[list]);
+    metrics_.ObserveMass(static_cast<int>(list) / layout_.num_kv_heads, masses[list]);
+  }
+}
+
+// Lists that attend to everything hold all of it.
+void Engine::CountDenseLists(Sequence& sequence) {
+  const WorkingSet& set = *sequence.working_set;
+  const bool are_alike = sequence.spec.head_budgets.empty();
+  const size_t num_lists = layout_.num_lists();
+  uint64_t dense = 0;
+  for (size_t list = 0; list < (are_alike ? 1 : num_lists); ++list) {
+    dense += set.AttendsEverything(list, sequence.next_position);
+  }
+  if (are_alike) dense *= num_lists;
+  if (dense > 0) sequence.mass.Add(1.0, dense);
 }
 
 // Its sequences are attached again, through a link without a lane.
@@ -95,7 +122,7 @@ void Engine::FailLane(CacheLink& link, const absl::Status& why) {
     sequence.lane_state = Sequence::LaneState::kNone;
     sequence.seat = -1;
   });
-  links_.DistrustLane(link);
+  links_.DistrustLane(link, why);
   link.channel()->Close();
   link.MarkDead();
 }

@@ -70,6 +70,10 @@ class StreamEvent final : public Event {
     if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
     return ToStatus(cudaEventSynchronize(event_), "on the GPU");
   }
+  absl::Status Check() override {
+    const cudaError_t error = cudaEventQuery(event_);
+    return error == cudaErrorNotReady ? absl::OkStatus() : ToStatus(error, "on the GPU");
+  }
 
  private:
   const int ordinal_;

@@ -35,6 +35,8 @@ class Event {
   // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
   // earlier work if it was sticky.
   virtual absl::Status Wait() = 0;
+  // OK whether what was recorded last has ended or not; the error of work before it, if it was sticky. Does not wait.
+  virtual absl::Status Check() { return absl::OkStatus(); }
 };
 
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).

@@ -110,7 +110,7 @@ class HostDevice final : public cuda::Device {
   void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(cuda::Stream) override { return Wait(); }
   absl::Status SynchronizeAll() override { return Wait(); }
-  absl::Status CheckLaunches() override { return absl::OkStatus(); }
+  absl::Status CheckLaunches() override { return Wait(); }
   std::unique_ptr<cuda::Event> NewEvent() override;
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
                                                        const std::function<void(cuda::Stream)>& enqueue) override {
@@ -154,6 +154,7 @@ class HostEvent final : public cuda::Event {
   void Record(cuda::Stream) override {}
   void Hold(cuda::Stream) override {}
   absl::Status Wait() override { return device_.Wait(); }
+  absl::Status Check() override { return device_.Wait(); }
 
  private:
   HostDevice& device_;

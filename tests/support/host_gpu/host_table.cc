@@ -334,6 +334,8 @@ void MoveRows(Stream, const cuda::MoveRowsParams& p) {
 struct HostKernels {
   cuda::AttentionKernels attention{};
   cuda::CacheKernels cache = HostCacheKernels();
+  cuda::DigestKernels digest = HostDigestKernels();
+  cuda::AttendedMassKernels mass = HostAttendedMassKernels();
   cuda::PredictKernels predict = HostPredictKernels();
   cuda::SelectionKernels selection = HostSelectionKernels();
   cuda::ElementwiseKernels elementwise{};
@@ -366,6 +368,8 @@ struct HostKernels {
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
+    table.digest = &digest;
+    table.mass = &mass;
     table.predict = &predict;
     table.selection = &selection;
     table.elementwise = &elementwise;
