@@ -213,11 +213,13 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
       {{"auto", TransportKind::kAuto},
        {"inproc", TransportKind::kInproc},
        {"ucx", TransportKind::kUcx},
-       {"p2p", TransportKind::kP2p}},
-      "How KV rows travel to cache ranks in processes of their own: ucx through host memory; p2p from GPU to GPU "
-      "where both ranks have one (--device, --cache-device) and these reach each other, otherwise as ucx, and "
-      "the log says why. inproc hosts a cache rank inside the inference process, so that a crash loses both. "
-      "auto = p2p.");
+       {"p2p", TransportKind::kP2p},
+       {"nccl", TransportKind::kNccl}},
+      "How KV rows travel to cache ranks in processes of their own. ucx: by UCX. p2p: within a host, prompts and "
+      "frames in memory that both processes map, and decode steps from GPU to GPU where both ranks have one (--device, "
+      "--cache-device) that reach each other. nccl: prompts and frames from GPU to GPU by NCCL, also between hosts. "
+      "What cannot be goes by ucx, and the log says why. inproc hosts a cache rank inside the inference process, so "
+      "that a crash loses both. auto = p2p.");
 }
 
 void PrefillFlags::Declare(Fields& fields) {

@@ -45,7 +45,7 @@ struct SchedulingFlags : SchedulingOptions {
   void Declare(Fields& fields);
 };
 
-enum class TransportKind { kAuto, kInproc, kUcx, kP2p };
+enum class TransportKind { kAuto, kInproc, kUcx, kP2p, kNccl };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {

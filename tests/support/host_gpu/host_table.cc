@@ -14,6 +14,7 @@
 #include "kernels/kernel_table.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
+#include "tests/support/host_gpu/host_nccl.h"
 
 namespace winnow::test {
 namespace {
@@ -380,6 +381,8 @@ struct HostKernels {
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;
+    table.new_nccl_id = NewHostNcclId;
+    table.open_nccl_pair = OpenHostNcclPair;
     table.versions = [] { return cuda::CudaVersions(); };
     table.can_access_peer = [](int, int) { return true; };
   }
