@@ -25,6 +25,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.compute_dtype = options.compute;
   rank.kv_dtype = options.kv_dtype;
   rank.device = options.device;
+  rank.tensor_parallel = options.tensor_parallel;
   rank.isa = options.isa;
   rank.num_threads = ResolveThreads(options.threads);
   rank.max_context_tokens = options.max_context;
@@ -40,6 +41,9 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+    } else if (lane.code() == absl::StatusCode::kUnavailable) {
+      spdlog::error("rows to and from {} pass through host memory (ucx) from now on: {}", cache_rank,
+                    std::string(lane.message()));
     } else {
       spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
     }

@@ -97,6 +97,7 @@ class CudaDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   int ordinal() const override { return ordinal_; }
+  void Bind() override { cudaSetDevice(ordinal_); }
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) override {
     Bind();
@@ -146,6 +147,12 @@ class CudaDevice final : public Device {
   void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) override {
     Bind();
     Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  }
+  void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                     size_t num_rows, Stream stream) override {
+    if (to_stride == row_bytes && from_stride == row_bytes) return CopyAsync(to, from, row_bytes * num_rows, stream);
+    Bind();
+    Note(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, num_rows, cudaMemcpyDefault, stream));
   }
   void FillAsync(void* to, int byte, size_t bytes, Stream stream) override {
     Bind();
@@ -254,7 +261,6 @@ class CudaDevice final : public Device {
   }
 
  private:
-  void Bind() const { cudaSetDevice(ordinal_); }
   void Note(cudaError_t error) {
     if (first_error_ == cudaSuccess) first_error_ = error;
   }

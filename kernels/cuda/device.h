@@ -62,6 +62,8 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual int ordinal() const = 0;
+  // What this thread launches from now on runs on this device.
+  virtual void Bind() = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) = 0;  // of the host, mapped
@@ -75,6 +77,9 @@ class Device {
   }
   virtual Stream NewStream(bool high_priority = false) = 0;                             // owned by the device
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;  // any direction
+  // num_rows pieces of row_bytes, which lie that many bytes apart.
+  virtual void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                             size_t num_rows, Stream stream) = 0;
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
   virtual absl::Status SynchronizeAll() = 0;  // of this device

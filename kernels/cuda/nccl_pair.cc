@@ -60,10 +60,10 @@ class Pair final : public NcclPair {
       if (nccl_.comm_error(communicator_, &result) != ncclSuccess) result = ncclInternalError;
     }
     if (result != ncclSuccess) {
-      const absl::Status why = result == ncclInProgress
-                                   ? absl::DeadlineExceededError(absl::StrCat("NCCL: the peer did not connect within ",
-                                                                              options_.connect_timeout_ms, " ms"))
-                                   : ToStatus(result);
+      absl::Status why = result == ncclInProgress
+                             ? absl::DeadlineExceededError(absl::StrCat("NCCL: the peer did not connect within ",
+                                                                        options_.connect_timeout_ms, " ms"))
+                             : ToStatus(result);
       Abort(why);
       return why;
     }

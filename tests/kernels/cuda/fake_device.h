@@ -36,6 +36,7 @@ class FakeDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   int ordinal() const override { return 0; }
+  void Bind() override {}
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) override {
     return std::make_unique<FakeMemory>(bytes);
   }
@@ -47,6 +48,13 @@ class FakeDevice final : public Device {
   }
   Stream NewStream(bool) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
+  void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                     size_t num_rows, Stream) override {
+    for (size_t i = 0; i < num_rows; ++i) {
+      std::memcpy(static_cast<std::byte*>(to) + i * to_stride, static_cast<const std::byte*>(from) + i * from_stride,
+                  row_bytes);
+    }
+  }
   void FillAsync(void* to, int byte, size_t bytes, Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
   absl::Status SynchronizeAll() override { return absl::OkStatus(); }
