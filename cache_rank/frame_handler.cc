@@ -327,6 +327,7 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * layout_.num_kv_heads * layout_.row_bytes()));
   CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr) return absl::OkStatus();
+  const TimelineSpan span(metrics_->timeline, Span::kAppend, static_cast<uint16_t>(layer), 0, 1);
   const uint32_t watermark = sequence->kv.watermark();
   const absl::Status appended =
       sequence->kv.Append(layer, header.apply_position, header.row_count, frame.payload().data());

@@ -35,7 +35,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
-      prefill_step_(*transport_, layout, options_.waits),
+      prefill_step_(*transport_, layout, metrics, options_.waits),
       max_inject_tokens_(options_.max_inject_tokens == 0
                              ? options_.limits.prefill_chunk_tokens
                              : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {

@@ -22,6 +22,7 @@ int PrefillStep::QueriesWanted(int num_tokens) const {
 }
 
 PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) {
+  const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(layer), 0, 1);
   PrefillArena& arena = *sequence_->arena;
   if (!arena.on_device()) arena.Store(layer, first_, count_, kv_rows);
   if (sequence_->failure.ok()) {

@@ -2,6 +2,7 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "inference_rank/metrics.h"
 #include "inference_rank/model/forward.h"
 #include "inference_rank/prompt_sender.h"
 #include "inference_rank/sequence.h"
@@ -12,8 +13,8 @@ namespace winnow {
 // by layer. A failure sets Sequence::failure; the chunk still runs to its end. Engine thread.
 class PrefillStep final : public PrefillKv {
  public:
-  PrefillStep(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
-      : layout_(layout), sender_(transport, layout, waits) {}
+  PrefillStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits)
+      : layout_(layout), metrics_(metrics), sender_(transport, layout, metrics, waits) {}
 
   // Starts a chunk of `count` tokens from `first` on.
   void Begin(Sequence& sequence, uint32_t first, uint32_t count);
@@ -25,6 +26,7 @@ class PrefillStep final : public PrefillKv {
   Rows RowsOf(int layer) const;
 
   const KvLayout layout_;
+  InferenceRankMetrics& metrics_;
   PromptSender sender_;
   Sequence* sequence_ = nullptr;
   uint32_t first_ = 0;

@@ -22,6 +22,11 @@ HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows) {
       .first = kv_rows, .token_stride = layout.num_kv_heads * layout.row_bytes(), .head_stride = layout.row_bytes()};
 }
 
+absl::StatusOr<SendBuffer> PromptSender::AwaitBuffer(const Sequence& sequence, int layer, size_t bytes) {
+  const TimelineSpan span(metrics_.timeline, Span::kAwaitRoom, static_cast<uint16_t>(layer), 0, 1);
+  return AwaitSendBuffer(transport_, *sequence.link, bytes, waits_);
+}
+
 absl::Status PromptSender::SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first,
                                     uint32_t count) {
   const size_t row_bytes = layout_.row_bytes();
@@ -29,8 +34,7 @@ absl::Status PromptSender::SendRows(const Sequence& sequence, const HostRows& ro
   for (uint32_t done = 0; done < count;) {
     const uint32_t num_rows = std::min(most, count - done);
     const size_t head_bytes = num_rows * row_bytes;
-    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
-                            AwaitSendBuffer(transport_, *sequence.link, layout_.num_kv_heads * head_bytes, waits_));
+    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitBuffer(sequence, layer, layout_.num_kv_heads * head_bytes));
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
       std::byte* out = buffer.payload().data() + head * head_bytes;
       const std::byte* from = rows.first + head * rows.head_stride + done * rows.token_stride;
@@ -62,7 +66,7 @@ absl::Status PromptSender::SendQueries(const Sequence& sequence, int layer, uint
   if (wanted == 0 || from >= end) return absl::OkStatus();
   const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
   const size_t bytes = (end - from) * query_floats * sizeof(float);
-  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *sequence.link, bytes, waits_));
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitBuffer(sequence, layer, bytes));
   std::memcpy(buffer.payload().data(), q_pre_rope + (from - first) * query_floats, bytes);
   wire::FrameHeader header{};
   header.type = wire::FrameType::kPromptQueries;

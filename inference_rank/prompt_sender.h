@@ -3,6 +3,7 @@
 #include "common/base/status.h"
 #include "common/transport/transport.h"
 #include "inference_rank/frame_writer.h"
+#include "inference_rank/metrics.h"
 #include "inference_rank/prefill_arena.h"
 #include "inference_rank/sequence.h"
 
@@ -26,8 +27,8 @@ HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows);
 // specification's predictor looks back. Waits while the link's window is used up. Engine thread.
 class PromptSender {
  public:
-  PromptSender(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
-      : transport_(transport), layout_(layout), waits_(waits) {}
+  PromptSender(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits)
+      : transport_(transport), layout_(layout), metrics_(metrics), waits_(waits) {}
 
   // Rows [first, first + count) of a layer, all kv heads; `rows` begins with position `first`.
   absl::Status SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first, uint32_t count);
@@ -37,8 +38,11 @@ class PromptSender {
                            const float* q_pre_rope);
 
  private:
+  absl::StatusOr<SendBuffer> AwaitBuffer(const Sequence& sequence, int layer, size_t bytes);
+
   Transport& transport_;
   const KvLayout layout_;
+  InferenceRankMetrics& metrics_;
   const DataPlaneWaits waits_;
 };
 

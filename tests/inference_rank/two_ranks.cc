@@ -63,7 +63,7 @@ TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeou
       link_(std::make_shared<CacheLink>("nowhere",
                                         grpc::CreateChannel("localhost:1", grpc::InsecureChannelCredentials()), [] {})),
       decode_step_(*transport_, layout_, metrics_, {.timeout = wait_timeout}),
-      prefill_step_(*transport_, layout_, {}) {
+      prefill_step_(*transport_, layout_, metrics_, {}) {
   transformer_.set_slot_pool(slots_.rows());
   cache_transport_->SetHandler(
       [this](Channel& channel, ReceivedFrame frame) { data_plane_->HandleFrame(channel, frame); });
