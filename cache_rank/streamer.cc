@@ -160,6 +160,10 @@ void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_
                .granted = granted});
 }
 
+void Streamer::SendLandingFree(PeerLink& link, uint64_t push) {
+  Queue(link, {.type = wire::FrameType::kLandingFree, .plan = push});
+}
+
 void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
                                   int layer) {
   Queue(link, {.type = wire::FrameType::kTransferFailed,

@@ -10,6 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "inference_rank/landing_places.h"
 #include "inference_rank/lane_seats.h"
 #include "inference_rank/model/decode_lane.h"
 #include "winnow/v1/cache.grpc.pb.h"
@@ -61,6 +62,7 @@ class CacheLink {
   }
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
   LaneSeats& seats() { return seats_; }
+  LandingPlaces& landings() { return landings_; }  // of the lane
 
  private:
   friend class ExchangeStream;
@@ -81,6 +83,7 @@ class CacheLink {
   uint64_t fast_rows_bytes_ = wire::kOneTier;
   std::unique_ptr<DecodeLane> lane_;
   LaneSeats seats_{0};
+  LandingPlaces landings_;
   // Any thread.
   std::atomic<bool> alive_{true};
 };

@@ -27,9 +27,10 @@ done
 grpc=$(sed -n 's/^ready.* grpc=\([^ ]*\).*/\1/p' "$out/up.out")
 grep -hE "GPU to GPU|host memory" "$out/up.log" | tail -3 || true
 
-seed=1
+prompts=0  # no two of them begin alike
 request() { # tokens
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output=32 --seed=$((seed++))
+  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output=32 \
+    --first-token-id=$((100 + 3000 * prompts++)) --token-ids=3000
 }
 echo "== first request, 2000 tokens (makes the link)"
 request 2000 | grep -E "^time "

@@ -45,7 +45,6 @@ size_t CudaForward::CarveDevice(void* region) {
   positions_ = arena.TakeArray<uint32_t>(rows);
   kv_destinations_ = arena.TakeArray<void*>(chunk * config_.num_kv_heads);
   places_ = arena.TakeArray<void*>(static_cast<size_t>(config_.num_layers) * kMaxDecodeRows * config_.num_kv_heads);
-  chunk_rows_ = arena.Take<std::byte>(chunk * config_.num_kv_heads * options_.row_bytes);
   chunk_queries_ = arena.TakeArray<float>(chunk * q);
   pages_ = arena.TakeArray<uint32_t>(options_.num_slots / kSlotPageTokens);
   lists_ = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
@@ -99,6 +98,7 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   WINNOW_CHECK(options.num_slots % kSlotPageTokens == 0 && options.max_list_rows > 0);
   std::unique_ptr<CudaForward> forward(new CudaForward(table, &device, weights.config(), options));
   forward->stream_ = device.NewStream();
+  forward->copy_stream_ = device.NewStream();
   forward->slots_ = slots;
   WINNOW_ASSIGN_OR_RETURN(forward->layers_, DeviceLayers::Create(table, device, weights, LayerOptions(options)));
   WINNOW_ASSIGN_OR_RETURN(forward->memory_, device.Allocate(forward->CarveDevice(nullptr)));
@@ -116,7 +116,10 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
                                         std::span<cuda::AttentionList>(stage.lists, max_lists),
                                         std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
   }
-  for (ChunkStage& stage : forward->chunk_stages_) stage.ready = device.NewEvent();
+  for (ChunkStage& stage : forward->chunk_stages_) {
+    stage.computed = device.NewEvent();
+    stage.ready = device.NewEvent();
+  }
 
   std::vector<uint32_t> pages(options.num_slots / kSlotPageTokens);
   std::iota(pages.begin(), pages.end(), 0u);

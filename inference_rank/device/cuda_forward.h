@@ -76,9 +76,10 @@ class CudaForward final : public Forward {
   };
   // What a layer of a chunk sends, likewise.
   struct ChunkStage {
-    std::byte* kv_rows = nullptr;  // [prefill rows, num_kv_heads, 2 * head_dim]
+    std::byte* kv_rows = nullptr;  // [num_kv_heads, prefill rows, 2 * head_dim]
     float* q_pre_rope = nullptr;   // [prefill rows, num_query_heads, head_dim]
-    std::unique_ptr<cuda::Event> ready;
+    bool is_pushed = false;        // the rows are on their way to the peer instead
+    std::unique_ptr<cuda::Event> computed, ready;
   };
 
   CudaForward(const cuda::CudaTable& table, cuda::Device* device, const ModelConfig& config, const Options& options);
@@ -101,7 +102,8 @@ class CudaForward final : public Forward {
   // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);
   void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                         const PrefillKv::Rows& rows, ChunkStage& stage);
+                         const PrefillKv::Rows& rows, void* push_to, ChunkStage& stage);
+  void EnqueueRowCopies(int num_tokens, uint32_t first_position, const PrefillKv::Rows& rows, std::byte* to);
 
   // Waits for the stream; false, with status_ set, when the device has failed.
   bool Wait(const char* what);
@@ -118,6 +120,7 @@ class CudaForward final : public Forward {
   std::unique_ptr<DeviceRowMover> mover_;
   std::unique_ptr<cuda::Event> flushed_;
   cuda::Stream stream_ = nullptr;
+  cuda::Stream copy_stream_ = nullptr;  // of a chunk's rows on their way out
   void* slots_ = nullptr;
   std::unique_ptr<cuda::DeviceMemory> memory_, pinned_;
 
@@ -126,7 +129,6 @@ class CudaForward final : public Forward {
   uint32_t* positions_ = nullptr;         // [rows]
   void** kv_destinations_ = nullptr;      // [prefill rows, num_kv_heads]
   void** places_ = nullptr;               // [num_layers, num_rows, num_kv_heads] of the decode step's rows
-  std::byte* chunk_rows_ = nullptr;       // [prefill rows, num_kv_heads, 2 * head_dim]
   float* chunk_queries_ = nullptr;        // [prefill rows, num_query_heads, head_dim]
   uint32_t* pages_ = nullptr;             // [num_slots / kSlotPageTokens] page i is i
   cuda::AttentionList* lists_ = nullptr;  // [kMaxDecodeRows, num_query_heads]

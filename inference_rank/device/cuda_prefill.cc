@@ -4,8 +4,19 @@
 
 namespace winnow {
 
+// From the prompt's place, where nothing changes them any more, while the layer goes on.
+void CudaForward::EnqueueRowCopies(int num_tokens, uint32_t first_position, const PrefillKv::Rows& rows,
+                                   std::byte* to) {
+  const auto* const from = static_cast<const std::byte*>(rows.kv);
+  const size_t head_bytes = num_tokens * options_.row_bytes;
+  for (int head = 0; head < config_.num_kv_heads; ++head) {
+    device_->CopyAsync(to + head * head_bytes, from + (head * rows.head_stride + first_position) * options_.row_bytes,
+                       head_bytes, copy_stream_);
+  }
+}
+
 void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                                    const PrefillKv::Rows& rows, ChunkStage& stage) {
+                                    const PrefillKv::Rows& rows, void* push_to, ChunkStage& stage) {
   table_.step->begin_chunk(stream_, {.rows = const_cast<void*>(rows.kv),
                                      .head_stride = rows.head_stride,
                                      .row_bytes = options_.row_bytes,
@@ -18,14 +29,18 @@ void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_po
   layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
                 {.positions = positions_,
                  .kv_destinations = kv_destinations_,
-                 .kv_mirror = chunk_rows_,
                  .q_pre_rope = queries > 0 ? chunk_queries_ : nullptr});
-  device_->CopyAsync(stage.kv_rows, chunk_rows_,
-                     static_cast<size_t>(num_tokens) * config_.num_kv_heads * options_.row_bytes, stream_);
-  const size_t unwanted = static_cast<size_t>(num_tokens - queries) * config_.q_features();
-  device_->CopyAsync(stage.q_pre_rope + unwanted, chunk_queries_ + unwanted,
-                     static_cast<size_t>(queries) * config_.q_features() * sizeof(float), stream_);
-  stage.ready->Record(stream_);
+  if (queries > 0) {
+    const size_t unwanted = static_cast<size_t>(num_tokens - queries) * config_.q_features();
+    device_->CopyAsync(stage.q_pre_rope + unwanted, chunk_queries_ + unwanted,
+                       static_cast<size_t>(queries) * config_.q_features() * sizeof(float), stream_);
+  }
+  stage.computed->Record(stream_);
+  stage.computed->Hold(copy_stream_);
+  stage.is_pushed = push_to != nullptr;
+  EnqueueRowCopies(num_tokens, first_position, rows,
+                   stage.is_pushed ? static_cast<std::byte*>(push_to) : stage.kv_rows);
+  stage.ready->Record(copy_stream_);
   if (!attends) return;
   layers_->AttendChunk(stream_, num_tokens,
                        {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = first_position});
@@ -52,12 +67,12 @@ std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint3
       At("layer", l);
       // Nothing reads the last layer's output but the logits of the last token.
       const bool attends = last || l + 1 < config_.num_layers;
-      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, chunk_stages_[l % 2]);
+      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, kv.PushTo(l), chunk_stages_[l % 2]);
     }
     if (l == 0) continue;
     ChunkStage& stage = chunk_stages_[(l - 1) % 2];
     if (!Take(device_->CheckLaunches()) || !Take(stage.ready->Wait())) return {};
-    kv.Publish(l - 1, stage.kv_rows, stage.q_pre_rope);
+    kv.Publish(l - 1, stage.is_pushed ? nullptr : stage.kv_rows, stage.q_pre_rope);
   }
   if (last) return TakeLogits(1);
   Wait("the end of the chunk");

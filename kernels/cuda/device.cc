@@ -70,6 +70,7 @@ class StreamEvent final : public Event {
     if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
     return ToStatus(cudaEventSynchronize(event_), "on the GPU");
   }
+  bool HasEnded() override { return recorded_ != cudaSuccess || cudaEventQuery(event_) != cudaErrorNotReady; }
 
  private:
   const int ordinal_;

@@ -35,6 +35,8 @@ class Event {
   // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
   // earlier work if it was sticky.
   virtual absl::Status Wait() = 0;
+  // True when Wait would not wait.
+  virtual bool HasEnded() = 0;
 };
 
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).

@@ -25,6 +25,7 @@ class FakeEvent final : public Event {
   void Record(Stream) override {}
   void Hold(Stream) override {}
   absl::Status Wait() override { return absl::OkStatus(); }
+  bool HasEnded() override { return true; }
 };
 
 // A device without a GPU: memory of the host, and streams that do everything at once. A peer's memory cannot be mapped

@@ -137,6 +137,7 @@ class HostEvent final : public cuda::Event {
   void Record(cuda::Stream) override {}
   void Hold(cuda::Stream) override {}
   absl::Status Wait() override { return device_.Wait(); }
+  bool HasEnded() override { return true; }
 
  private:
   HostDevice& device_;
