@@ -22,14 +22,14 @@ HostRows RowsOfArena(const KvLayout& layout, const PrefillArena& arena, int laye
 // `kv_rows` [num_kv_heads, count, 2 * head_dim].
 HostRows RowsByHead(const KvLayout& layout, const std::byte* kv_rows, uint32_t count);
 
-// Sends what prefill computed of a prompt to the sequence's cache rank: rows, and the last queries where the
-// specification's predictor looks back. Waits while the link's window is used up. Engine thread.
+// Sends what prefill computed of a prompt to the sequence's cache ranks, to each what its shard is of: rows, and the
+// last queries where the specification's predictor looks back. Waits while a link's window is used up. Engine thread.
 class PromptSender {
  public:
   PromptSender(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits)
       : transport_(transport), layout_(layout), metrics_(metrics), waits_(waits) {}
 
-  // Rows [first, first + count) of a layer, all kv heads; `rows` begins with position `first`.
+  // Rows [first, first + count) of a layer, all kv heads of the model; `rows` begins with position `first`.
   absl::Status SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first, uint32_t count);
   // The place of the link's lane that rows of a layer may be pushed to next, and the push's number; waits while all of
   // them are taken. Null: there is no lane, or its places are too small for `count` rows.
@@ -47,7 +47,9 @@ class PromptSender {
                            const float* q_pre_rope);
 
  private:
-  absl::StatusOr<SendBuffer> AwaitBuffer(const Sequence& sequence, int layer, size_t bytes);
+  absl::StatusOr<SendBuffer> AwaitBuffer(CacheLink& link, int layer, size_t bytes);
+  absl::Status SendRowsOf(const ShardLink& shard, uint64_t sequence_id, const HostRows& rows, int layer, uint32_t first,
+                          uint32_t count);
 
   Transport& transport_;
   const KvLayout layout_;

@@ -24,9 +24,14 @@ absl::Status LandingZone::Begin(uint64_t push, size_t bytes, cuda::Stream stream
 }
 
 absl::StatusOr<const std::byte*> LandingZone::Oldest(bool wait) {
+  if (taken_ == begun_) return nullptr;
   cuda::Event& copied = *copied_[taken_ % cuda::kLandingPlaces];
-  if (taken_ == begun_ || (!wait && !copied.HasEnded())) return nullptr;
-  WINNOW_RETURN_IF_ERROR(copied.Wait());
+  if (wait) {
+    WINNOW_RETURN_IF_ERROR(copied.Wait());
+  } else {
+    WINNOW_ASSIGN_OR_RETURN(const bool has_passed, copied.HasPassed());
+    if (!has_passed) return nullptr;
+  }
   return static_cast<const std::byte*>(cuda::LandingPlace(layout_, host_memory_->data(), taken_ + 1));
 }
 
