@@ -1,5 +1,6 @@
 #include "cmd/role_options.h"
 
+#include "absl/strings/numbers.h"
 #include "cmd/machine.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
@@ -7,6 +8,11 @@
 #include "common/selection/validate.h"
 
 namespace winnow {
+namespace {
+
+constexpr uint32_t kMaxCacheShards = 64;  // as `winnow up` starts no more cache ranks
+
+}  // namespace
 
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
@@ -130,6 +136,31 @@ RouterProcessOptions::RouterProcessOptions() {
   process.grpc.port = 8001;
 }
 
+void PlacementFlags::Declare(Fields& fields) {
+  fields.Custom(
+      "cache-shards", "N|auto",
+      "Cache ranks that the KV of each sequence is spread over, by kv head and, beyond their number, by ranges of "
+      "layers: "
+      "each holds that part, selects in it and streams its rows. auto = the fewest on whose free memory the sequence "
+      "fits.",
+      [this](std::string_view text) -> absl::Status {
+        if (text == "auto") {
+          cache_shards = 0;
+          return absl::OkStatus();
+        }
+        int64_t shards = 0;
+        if (!absl::SimpleAtoi(AbslSv(text), &shards) || shards < 1 || shards > kMaxCacheShards) {
+          return absl::InvalidArgumentError(absl::StrCat("a number from 1 to ", kMaxCacheShards, ", or auto"));
+        }
+        cache_shards = static_cast<uint32_t>(shards);
+        return absl::OkStatus();
+      },
+      [this] { return cache_shards == 0 ? std::string("auto") : std::to_string(cache_shards); });
+  fields.Duration("slow-start", &slow_start,
+                  "How long a cache rank that joins gets less than its share of new sequences, a tenth at first and "
+                  "then more and more; 0s = its share at once.");
+}
+
 void RouterProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
@@ -137,6 +168,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
   selection.Declare(fields);
   DeclareKeyWeights(fields, &key_weights);
+  placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
@@ -181,11 +213,13 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
       {{"auto", TransportKind::kAuto},
        {"inproc", TransportKind::kInproc},
        {"ucx", TransportKind::kUcx},
-       {"p2p", TransportKind::kP2p}},
-      "How KV rows travel to cache ranks in processes of their own: ucx through host memory; p2p from GPU to GPU "
-      "where both ranks have one (--device, --cache-device) and these reach each other, otherwise as ucx, and "
-      "the log says why. inproc hosts a cache rank inside the inference process, so that a crash loses both. "
-      "auto = p2p.");
+       {"p2p", TransportKind::kP2p},
+       {"nccl", TransportKind::kNccl}},
+      "How KV rows travel to cache ranks in processes of their own. ucx: by UCX. p2p: within a host, prompts and "
+      "frames in memory that both processes map, and decode steps from GPU to GPU where both ranks have one (--device, "
+      "--cache-device) that reach each other. nccl: prompts and frames from GPU to GPU by NCCL, also between hosts. "
+      "What cannot be goes by ucx, and the log says why. inproc hosts a cache rank inside the inference process, so "
+      "that a crash loses both. auto = p2p.");
 }
 
 void PrefillFlags::Declare(Fields& fields) {

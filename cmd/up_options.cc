@@ -50,6 +50,7 @@ void UpOptions::Declare(Fields& fields) {
   prefill.Declare(fields);
   scheduling.Declare(fields);
   DeclareKeyWeights(fields, &key_weights);
+  placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   DeclareSlotMemory(fields, &slot_memory_bytes);
@@ -79,6 +80,14 @@ absl::Status UpOptions::Validate() const {
   if (splits_phases() && hosts_cache()) {
     return absl::InvalidArgumentError(
         "--prefill-ranks needs cache ranks that all ranks reach: --transport=inproc has none");
+  }
+  if (placement.cache_shards != 1 && hosts_cache()) {
+    return absl::InvalidArgumentError(
+        "--cache-shards needs cache ranks that are processes of their own: --transport=inproc has none");
+  }
+  if (placement.cache_shards > static_cast<uint32_t>(cache_ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", placement.cache_shards,
+                                                   " needs as many cache ranks: --cache-ranks is ", cache_ranks));
   }
   if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
     return absl::InvalidArgumentError(
@@ -111,6 +120,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.http = http;
   options.selection = selection;
   options.key_weights = key_weights;
+  options.placement = placement;
   options.max_queue = max_queue;
   return options;
 }
@@ -168,7 +178,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
     options.cache.model = model;
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
-  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu && transport != TransportKind::kUcx;
+  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu &&
+                             (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
   if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
   return options;
 }

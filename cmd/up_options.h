@@ -30,6 +30,7 @@ struct UpOptions {
   PrefillFlags prefill;
   SchedulingFlags scheduling;
   std::string key_weights;
+  PlacementFlags placement;
   uint32_t max_queue = 1024;
   int threads = 0;
   int64_t slot_memory_bytes = 0;

@@ -89,6 +89,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
   engine_options.max_inject_tokens = scheduling.max_inject_tokens;
   engine_options.tpot_target = scheduling.tpot_target;
+  engine_options.prefill_work = PrefillWork::Of(config);
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;

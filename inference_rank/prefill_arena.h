@@ -51,6 +51,8 @@ class PrefillArena {
     std::swap(hidden_size_, other.hidden_size_);
     std::swap(layer, other.layer);
     std::swap(layer_position, other.layer_position);
+    std::swap(chunk_first, other.chunk_first);
+    std::swap(chunk_end, other.chunk_end);
     return *this;
   }
   ~PrefillArena() {
@@ -75,10 +77,13 @@ class PrefillArena {
   float* hidden(uint32_t position) const {
     return reinterpret_cast<float*>(memory_ + kv_bytes_) + static_cast<size_t>(position) * hidden_size_;
   }
-  // By layer: how far it is. Positions below layer_position have gone through layers [0, layer], the others through
-  // those before.
+  // How far it is, by layer, or with the chunk under way: positions of [chunk_first, chunk_end). Those below
+  // layer_position have gone through layers [0, layer], the others through those before.
   int layer = 0;
   uint32_t layer_position = 0;
+  // Otherwise than by layer; chunk_end is 0 between two chunks.
+  uint32_t chunk_first = 0, chunk_end = 0;
+  bool in_chunk() const { return chunk_end > 0; }
 
   // Host memory only: copies what a chunk computed: kv_rows [count, num_kv_heads, 2 * head_dim] of positions from
   // `first` on.

@@ -70,9 +70,9 @@ class Scheduler {
   // chunk; without rows a chunk. A quarter of the token budget is kept for prefill tokens that may be injected. Rows
   // that the budget leaves out come first in the next plan.
   Iteration Plan(uint32_t max_inject_tokens, Time now);
-  // The sequence whose prompt goes on next, or null: that which has waited longest since its last chunk if that is
-  // beyond the age bound, otherwise of the highest priority that whose tenant had been served least at its admission,
-  // otherwise the oldest.
+  // The sequence whose prompt goes on next, or null: one in the middle of a chunk; otherwise that which has waited
+  // longest since its last chunk if that is beyond the age bound; otherwise of the highest priority that whose tenant
+  // had been served least at its admission; otherwise the oldest.
   Sequence* NextPrefill(Time now) const;
 
   // Admission charges the sequence's tenant for the whole prompt: so much of it was cached.

@@ -10,7 +10,16 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   auto sequence = std::make_unique<Sequence>();
   sequence->request_id = submit.request_id();
   sequence->sequence_id = submit.sequence_id();
-  sequence->cache_rank = submit.cache_rank();
+  if (submit.cache_ranks().empty()) return absl::InvalidArgumentError("cache_ranks is empty");
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<KvShard> shards, CutIntoShards(limits.layout, submit.cache_ranks_size()));
+  for (size_t i = 0; i < shards.size(); ++i) {
+    sequence->places.push_back({submit.cache_ranks(static_cast<int>(i)), shards[i]});
+    for (size_t other = 0; other < i; ++other) {
+      if (sequence->places[other].cache_rank.rank() != sequence->places[i].cache_rank.rank()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("two shards on cache rank ", sequence->places[i].cache_rank.rank()));
+    }
+  }
   sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
   sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
   sequence->attach = submit.attach();

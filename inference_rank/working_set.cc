@@ -65,6 +65,15 @@ WorkingSet::~WorkingSet() {
   if (!pages_.empty()) slots_->Free(pages_);
 }
 
+uint32_t WorkingSet::pool_slots(const KvShard& shard) const {
+  uint32_t slots = 0;
+  for (int layer = shard.first_layer; layer <= shard.last_layer(); ++layer) {
+    const size_t first = List(layer, shard.first_kv_head);
+    for (size_t list = first; list < first + shard.num_kv_heads; ++list) slots += pool_slots_[list];
+  }
+  return slots;
+}
+
 std::vector<uint32_t> WorkingSet::PagesOfLists(uint32_t pages_per_list) const {
   std::vector<uint32_t> pages;
   for (size_t list = 0; list < num_lists(); ++list) {

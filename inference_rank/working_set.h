@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/kv_layout.h"
+#include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
 #include "common/transport/wire.h"
@@ -34,8 +35,9 @@ class WorkingSet {
   WorkingSet& operator=(WorkingSet&&) = delete;
   ~WorkingSet();
 
-  // Over all lists: what PlanRow::pool_slots says.
-  uint32_t pool_slots() const { return total_pool_slots_; }
+  uint32_t pool_slots() const { return total_pool_slots_; }  // over all lists
+  // Over the lists of a shard: what PlanRow::pool_slots says.
+  uint32_t pool_slots(const KvShard& shard) const;
   uint32_t pool_slots(int layer, int kv_head) const { return pool_slots_[List(layer, kv_head)]; }
   uint32_t ring_tokens() const { return ring_tokens_; }
   size_t num_lists() const { return pool_slots_.size(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
@@ -26,7 +27,7 @@ size_t MatrixBytes(const cuda::DeviceMatrix& matrix) {
 }
 
 std::string Gigabytes(size_t bytes) {
-  return absl::StrCat(static_cast<double>(bytes / 10000000) / 100, " GB");
+  return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
 }  // namespace
@@ -230,7 +231,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
   WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(checkpoint, config));
   WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
-  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint, config).Fill(*weights));
+  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint).Fill(*weights));
   return weights;
 }
 

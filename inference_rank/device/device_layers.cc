@@ -140,7 +140,8 @@ void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::De
                                         .y = output.y,
                                         .y_stride = output.stride,
                                         .y_dtype = output.dtype,
-                                        .scratch = matmul_scratch_});
+                                        .scratch = matmul_scratch_,
+                                        .spread = output.spread});
 }
 
 DeviceLayers::MatmulOutput DeviceLayers::ResidualSum() const {
@@ -218,7 +219,9 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvV
 }
 
 void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, ResidualSum());
+  MatmulOutput output = ResidualSum();
+  output.spread = true;
+  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, output);
 }
 
 void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {

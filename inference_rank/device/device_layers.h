@@ -119,6 +119,7 @@ class DeviceLayers {
     int64_t stride;
     Dtype dtype;
     bool accumulate;
+    bool spread = false;  // DecodeMatmulParams
   };
   void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
               const MatmulOutput& output);

@@ -130,8 +130,8 @@ class Forward {
   virtual std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                                    PrefillKv& kv) = 0;
 
-  // Prefill layer by layer, with the same bits as Prefill. Only where prompts may go so (PrefillSizing).
-  //
+  // Prefill layer by layer, with the same bits as Prefill, where this is true.
+  virtual bool PrefillsByLayer() const { return false; }
   // The residuals of tokens before the first layer: `hidden` [num_tokens, hidden_size], host memory.
   virtual void EmbedPrompt(std::span<const uint32_t> /*token_ids*/, float* /*hidden*/) {}
   // Positions [first_position, first_position + num_tokens) of a prompt through one layer, after the ones before them:

@@ -70,6 +70,13 @@ class StreamEvent final : public Event {
     if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
     return ToStatus(cudaEventSynchronize(event_), "on the GPU");
   }
+  absl::StatusOr<bool> HasPassed() override {
+    if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) return false;
+    if (error != cudaSuccess) return ToStatus(error, "on the GPU");
+    return true;
+  }
 
  private:
   const int ordinal_;
@@ -107,6 +114,19 @@ class CudaDevice final : public Device {
         ToStatus(cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
     if (!status.ok()) return Explain(status, bytes);
     return std::make_unique<Memory>(ordinal_, Memory::Kind::kPinned, data, bytes);
+  }
+
+  absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t bytes) override {
+    Bind();
+    const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // nothing was launched: the device goes on
+      return ToStatus(error, "cudaHostRegister");
+    }
+    return std::shared_ptr<void>(memory, [ordinal = ordinal_](void* pinned) {
+      cudaSetDevice(ordinal);
+      cudaHostUnregister(pinned);
+    });
   }
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) override {

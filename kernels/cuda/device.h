@@ -35,6 +35,8 @@ class Event {
   // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
   // earlier work if it was sticky.
   virtual absl::Status Wait() = 0;
+  // Whether what was recorded last has ended, without waiting; true where nothing was. Errors as those of Wait.
+  virtual absl::StatusOr<bool> HasPassed() = 0;
 };
 
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).
@@ -65,6 +67,8 @@ class Device {
 
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) = 0;  // of the host, mapped
+  // Makes memory of this process, whole pages, such as AllocatePinned gives, until what is returned is destroyed.
+  virtual absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t bytes) = 0;
   // One range of addresses for kernels: device_bytes of this device's memory, then pinned DRAM. UNIMPLEMENTED where the
   // driver cannot.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) {

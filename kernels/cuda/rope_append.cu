@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
   HeadPart<kPairs> q_weight, k_weight;
   if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, at, half);
   if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, at, half);
-  WaitForInputs();
   LetDependentsStart();
+  WaitForInputs();
 
   const size_t row = blockIdx.x;
   const float position = static_cast<float>(p.positions[row]);

@@ -139,8 +139,9 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   }
 }
 
-// The next launch may look at the lists behind its own wait for this one alone: it is let in when this has ended.
+// The next launch is there early, and may look at the lists behind its own wait for this one alone.
 __global__ void Swap(const SwapParams p) {
+  LetDependentsStart();
   WaitForInputs();
   StoreRelease(p.raise.flag, *p.raise.value);
   WaitFor(p.wait, *p.wait.value);

@@ -25,6 +25,7 @@ class FakeEvent final : public Event {
   void Record(Stream) override {}
   void Hold(Stream) override {}
   absl::Status Wait() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> HasPassed() override { return true; }
 };
 
 // A device without a GPU: memory of the host, and streams that do everything at once. A peer's memory cannot be mapped
@@ -41,6 +42,9 @@ class FakeDevice final : public Device {
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) override {
     return std::make_unique<FakeMemory>(bytes);
+  }
+  absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
+    return std::shared_ptr<void>(memory, [](void*) {});
   }
   Stream NewStream(bool) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }

@@ -98,6 +98,9 @@ class HostDevice final : public cuda::Device {
     return std::make_unique<HostMemory>(bytes);
   }
   absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
+  absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
+    return std::shared_ptr<void>(memory, [](void*) {});
+  }
   cuda::Stream NewStream(bool) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, cuda::Stream) override { std::memcpy(to, from, bytes); }
   void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
@@ -110,7 +113,7 @@ class HostDevice final : public cuda::Device {
   void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(cuda::Stream) override { return Wait(); }
   absl::Status SynchronizeAll() override { return Wait(); }
-  absl::Status CheckLaunches() override { return absl::OkStatus(); }
+  absl::Status CheckLaunches() override { return Wait(); }
   std::unique_ptr<cuda::Event> NewEvent() override;
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
                                                        const std::function<void(cuda::Stream)>& enqueue) override {
@@ -154,6 +157,10 @@ class HostEvent final : public cuda::Event {
   void Record(cuda::Stream) override {}
   void Hold(cuda::Stream) override {}
   absl::Status Wait() override { return device_.Wait(); }
+  absl::StatusOr<bool> HasPassed() override {
+    if (absl::Status status = device_.Wait(); !status.ok()) return status;
+    return true;
+  }
 
  private:
   HostDevice& device_;

@@ -14,6 +14,7 @@
 #include "kernels/kernel_table.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
+#include "tests/support/host_gpu/host_nccl.h"
 
 namespace winnow::test {
 namespace {
@@ -334,6 +335,8 @@ void MoveRows(Stream, const cuda::MoveRowsParams& p) {
 struct HostKernels {
   cuda::AttentionKernels attention{};
   cuda::CacheKernels cache = HostCacheKernels();
+  cuda::DigestKernels digest = HostDigestKernels();
+  cuda::AttendedMassKernels mass = HostAttendedMassKernels();
   cuda::PredictKernels predict = HostPredictKernels();
   cuda::SelectionKernels selection = HostSelectionKernels();
   cuda::ElementwiseKernels elementwise{};
@@ -366,6 +369,8 @@ struct HostKernels {
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
+    table.digest = &digest;
+    table.mass = &mass;
     table.predict = &predict;
     table.selection = &selection;
     table.elementwise = &elementwise;
@@ -376,6 +381,8 @@ struct HostKernels {
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;
+    table.new_nccl_id = NewHostNcclId;
+    table.open_nccl_pair = OpenHostNcclPair;
     table.versions = [] { return cuda::CudaVersions(); };
     table.can_access_peer = [](int, int) { return true; };
   }
