@@ -1,6 +1,6 @@
 # The scheduler on a virtual clock.
 winnow_library(bench_serving
-  SRCS serving/block_reads.cc serving/h200_costs.cc serving/ladder.cc serving/serving_system.cc serving/virtual_rank.cc
+  SRCS serving/block_reads.cc serving/h200_costs.cc serving/ladder.cc serving/replay.cc serving/serving_system.cc serving/virtual_rank.cc
        serving/workload.cc
   DEPS absl::str_format cache_rank common_base inference_rank nlohmann_json::nlohmann_json)
 

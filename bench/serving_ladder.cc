@@ -2,14 +2,21 @@
 // of each step from dense attention upwards, with the scheduler, working-set measure and fast-tier policy that serve.
 //
 //   serving_ladder [--workload conversations|documents] [--seconds S] [--seed N] [--json FILE]
+//   serving_ladder --replay FILE [--system NAME] [--inject TOKENS]
+//
+// The second form serves the requests of a run that `winnow bench serve --json` measured on such a machine, and prints
+// what that measured beside what the clock computes.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <span>
 #include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "bench/serving/ladder.h"
+#include "bench/serving/replay.h"
 
 namespace winnow::serving {
 namespace {
@@ -17,12 +24,30 @@ namespace {
 int Usage() {
   std::fprintf(stderr,
                "usage: serving_ladder [--workload conversations|documents] [--seconds S] [--seed N] "
-               "[--json FILE]\n");
+               "[--json FILE] | --replay FILE [--system NAME] [--inject TOKENS]\n");
   return 2;
 }
 
+int ReplayFile(const std::string& path, const std::string& name, uint32_t inject_tokens) {
+  std::vector<ServingSystem> systems = Ladder();
+  const auto system = std::find_if(systems.begin(), systems.end(), [&](const auto& one) { return one.name == name; });
+  if (system == systems.end()) return Usage();
+  system->inject_tokens = inject_tokens;
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const absl::StatusOr<MeasuredRun> run = ReadMeasuredRun(text);
+  if (!run.ok()) {
+    std::fprintf(stderr, "%s: %s\n", path.c_str(), run.status().ToString().c_str());
+    return 1;
+  }
+  std::printf("%s, %zu requests\n%s", name.c_str(), run->requests.size(),
+              ReplayTable(run->figures, Replay(*system, {}, *run)).c_str());
+  return 0;
+}
+
 int Main(int argc, char** argv) {
-  std::string workload = "conversations", json;
+  std::string workload = "conversations", json, replay, system = "dense";
+  uint32_t inject = ServingSystem().inject_tokens;
   LadderOptions options;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
@@ -37,11 +62,18 @@ int Main(int argc, char** argv) {
       ok = absl::SimpleAtoi(value, &options.seed);
     } else if (flag == "--json") {
       json = value;
+    } else if (flag == "--replay") {
+      replay = value;
+    } else if (flag == "--inject") {
+      ok = absl::SimpleAtoi(value, &inject) && inject > 0;
+    } else if (flag == "--system") {
+      system = value;
     } else {
       ok = false;
     }
     if (!ok) return Usage();
   }
+  if (!replay.empty()) return ReplayFile(replay, system, inject);
   if (workload != "conversations" && workload != "documents") return Usage();
   options.shape = workload == "conversations" ? LongConversations() : LongDocuments();
   if (workload == "documents") options.first_rate /= 4;

@@ -74,9 +74,13 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
-  // Sends a layer's rows below `end`, which the sequence has. OUT_OF_RANGE when it has not.
-  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer, uint32_t end);
-  absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position);
+  // Sends the rows below `end` of so many layers of the model from `layer` on, which the sequence has. OUT_OF_RANGE
+  // when it has not.
+  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
+                          uint32_t num_layers, uint32_t end);
+  // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it.
+  absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
+                                          const KvShard& shard = {});
   // The fork's working set is the caller's to fill: it sends no Refill.
   struct Forked {
     uint32_t attach_epoch = 0;
@@ -85,6 +89,7 @@ class DataPlane {
   absl::StatusOr<Forked> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
                                       uint32_t max_positions);
   absl::Status ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch);
+  absl::Status DetachSequence(uint64_t sequence_id, uint32_t attach_epoch);
 
   void HandleFrame(Channel& channel, const ReceivedFrame& frame);
   // One batch of selection work and whatever the windows admit. False when there was nothing to do.

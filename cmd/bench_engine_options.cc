@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "cmd/token_count.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_text.h"
@@ -50,19 +51,6 @@ absl::StatusOr<Dtype> ParseKv(std::string_view list, std::string_view name) {
 
 size_t BenchEnginePlan::num_gpus() const {
   return std::set<int>(devices.begin(), devices.end()).size();
-}
-
-absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text) {
-  std::string_view digits = text;
-  int64_t unit = 1;
-  if (digits.ends_with('k')) unit = 1024;
-  if (digits.ends_with('m')) unit = 1024 * 1024;
-  if (unit != 1) digits.remove_suffix(1);
-  const absl::StatusOr<int64_t> number = ParseInt(digits);
-  if (!number.ok() || *number < 1 || *number > (int64_t{1} << 24) / unit) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", AbslSv(text), "\" is no number of tokens, such as 32k"));
-  }
-  return static_cast<uint32_t>(*number * unit);
 }
 
 void BenchEngineOptions::Declare(Fields& fields) {

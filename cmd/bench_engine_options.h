@@ -53,7 +53,4 @@ struct BenchEnginePlan {
 };
 absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options);
 
-// "32k" is 32768, "1m" 1048576.
-absl::StatusOr<uint32_t> ParseTokenCount(std::string_view text);
-
 }  // namespace winnow

@@ -11,7 +11,8 @@ namespace {
 
 uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_tokens) {
   const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
-  const uint64_t row_floats = config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
+  // The residual twice: of decode rows, and of a chunk between two layers.
+  const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
                               2ull * config.intermediate_size + 2ull * config.kv_features();
   return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float);
 }

@@ -17,6 +17,7 @@
 #include "inference_rank/metrics.h"
 #include "inference_rank/model/forward.h"
 #include "inference_rank/prefill_step.h"
+#include "inference_rank/prefill_work.h"
 #include "inference_rank/scheduler.h"
 #include "inference_rank/slot_pool.h"
 #include "inference_rank/task_pool.h"
@@ -34,9 +35,10 @@ class Engine {
     Scheduler::Limits limits;
     // Prefill tokens beside running decodes; 0: as many as a chunk.
     uint32_t max_inject_tokens = 0;
-    // The time between a stream's tokens that injected prefill tokens must respect, found by InjectController, up to
-    // max_inject_tokens; 0: max_inject_tokens always.
+    // The time between a stream's tokens that injected prefill tokens must respect: so many as InjectController finds,
+    // up to max_inject_tokens; 0: max_inject_tokens always.
     std::chrono::microseconds tpot_target{0};
+    PrefillWork prefill_work;  // of the model
     DataPlaneWaits waits;
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
@@ -69,9 +71,11 @@ class Engine {
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
-  void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
+  // Rows of one shard, or the end of them.
+  void TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void OnRefilled(Sequence& sequence);
+  void LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void LoadRefilledRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
   void AdmitWaiting();
@@ -81,14 +85,13 @@ class Engine {
   void OpenAlone(Sequence& fork);
   void TakeCurrentTokens(Sequence& fork, const Sequence& source);
   void StartFork(Sequence& fork, Sequence& source);
-  void OnForked(Sequence& fork, const absl::StatusOr<v1::ForkSequenceResponse>& forked);
+  void OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>& forked);
   void LetGoOfSource(Sequence& fork);
   bool HasFollowers(const Sequence& source);
 
   void StartOpening(Sequence& sequence);
-  void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
-                const absl::StatusOr<v1::AttachSequenceResponse>& opened);
-  // Of a sequence that goes layer by layer: the rows of the layer under way that the prefix cache has.
+  void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
+  // Asks for the rows that the prefix caches have: of the layer under way where it goes layer by layer, else all.
   void PullPrefix(Sequence& sequence);
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
@@ -101,12 +104,20 @@ class Engine {
   size_t FreePrefillBytes() const;
   // Drops a decoding sequence's working set; Attach brings it back when it is admitted again.
   void Preempt(Sequence& sequence);
-  // The prompts' next `tokens` tokens; returns how many were computed.
-  uint32_t RunPrefill(uint32_t tokens);
-  // One chunk of at most `most` tokens through all layers, at least one; returns its length.
-  uint32_t RunPrefillChunk(Sequence& sequence, uint32_t most);
-  // One chunk of at most `most` tokens through one layer; returns its length.
-  uint32_t RunLayerChunk(Sequence& sequence, uint64_t most);
+  // The prompts' next `tokens` tokens, fewer where `paced` and the room before the next token is used up; returns how
+  // many were computed.
+  uint32_t RunPrefill(uint32_t tokens, bool paced);
+  // Tokens of a piece of a prompt that fit into the room before the next token; 0: fewer than are worth a piece.
+  uint32_t PacedTokens(const Sequence& sequence, std::chrono::steady_clock::time_point now) const;
+  // The most tokens that the next iteration may inject.
+  uint32_t MostInjected(std::chrono::steady_clock::time_point now) const;
+  // The next at most `most` tokens of the prompt through all layers, at least one; returns how many.
+  uint32_t RunChunk(Sequence& sequence, uint32_t most);
+  // The next at most `most` tokens of the chunk under way, or of the whole prompt where it goes layer by layer, through
+  // one layer, at least one; returns how many.
+  uint32_t RunLayerPiece(Sequence& sequence, uint32_t most);
+  // The end of a layer for all tokens of the prompt, which goes layer by layer.
+  void FinishPromptLayer(Sequence& sequence);
   void PlanPromptDraw(Sequence& sequence, bool followed);
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
@@ -151,6 +162,7 @@ class Engine {
   std::unique_ptr<Transport> transport_;
   Mailbox mailbox_;
   LinkTable links_;
+  const ShardCalls calls_;
   std::unique_ptr<TaskPool> openers_;    // Open and Attach calls
   std::unique_ptr<TaskPool> releasers_;  // Release calls: apart, so that opens that wait for room cannot hold them up
 
@@ -162,7 +174,9 @@ class Engine {
   PrefillStep prefill_step_;
   const uint32_t max_inject_tokens_;
   std::optional<InjectController> inject_controller_;
-  std::optional<std::chrono::steady_clock::time_point> last_step_;  // the end of the last one, if decodes went on since
+  std::vector<float> chunk_residual_;  // of the chunk that is between two layers
+  // The end of the last decode step, if decodes went on since; in the iteration of the first, its start.
+  std::optional<std::chrono::steady_clock::time_point> last_step_;
   uint64_t next_plan_ = 1;
   size_t prefill_bytes_ = 0;
   bool device_failed_ = false;

@@ -9,28 +9,65 @@ namespace {
 using State = Sequence::State;
 using SteadyClock = std::chrono::steady_clock;
 
+// Shorter pieces are not worth the reading of weights.
+constexpr uint32_t kLeastLayerPiece = 8;  // through one layer
+constexpr uint32_t kLeastChunk = 8;       // through all of them
+
+// Where the next piece begins.
+uint32_t PiecePosition(const Sequence& sequence) {
+  const PrefillArena& arena = *sequence.arena;
+  return arena.by_layer() || arena.in_chunk() ? arena.layer_position : sequence.next_position;
+}
+
 }  // namespace
 
+uint32_t Engine::MostInjected(SteadyClock::time_point now) const {
+  const Sequence* next = inject_controller_.has_value() ? scheduler_.NextPrefill(now) : nullptr;
+  if (next == nullptr) return max_inject_tokens_;
+  const uint32_t tokens = PacedTokens(*next, now);
+  const uint32_t layers = forward_.PrefillsByLayer() ? layout_.num_layers : 1;
+  return std::min((tokens + layers - 1) / layers, max_inject_tokens_);
+}
+
+uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point now) const {
+  const uint32_t first = PiecePosition(sequence);
+  const std::chrono::duration<double, std::micro> since_token = now - *last_step_;
+  const double layers = forward_.PrefillsByLayer() ? 1 : layout_.num_layers;
+  const uint32_t least = forward_.PrefillsByLayer() ? kLeastLayerPiece : kLeastChunk;
+  const double work = inject_controller_->WorkWithin(inject_controller_->RoomUs(since_token.count()),
+                                                     layers * options_.prefill_work.ThroughLayer(2 * least, first));
+  const double tokens = options_.prefill_work.TokensWithin(work / layers, first);
+  return tokens < least ? 0 : static_cast<uint32_t>(std::min<double>(tokens, options_.limits.prefill_chunk_tokens));
+}
+
 // In token-layers: tokens, each through one layer.
-uint32_t Engine::RunPrefill(uint32_t tokens) {
+uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
   const uint64_t layers = layout_.num_layers, planned = tokens * layers;
   uint64_t done = 0;
   while (done < planned && forward_.status().ok()) {
     const auto now = SteadyClock::now();
     Sequence* sequence = scheduler_.NextPrefill(now);
     if (sequence == nullptr) break;
+    const uint64_t piece_layers = forward_.PrefillsByLayer() ? 1 : layers;
+    uint32_t most = static_cast<uint32_t>(
+        std::min<uint64_t>((planned - done) / piece_layers, options_.limits.prefill_chunk_tokens));
+    if (paced) most = std::min(most, PacedTokens(*sequence, now));
+    if (most == 0) break;
     sequence->last_chunk = now;
-    if (sequence->arena->by_layer()) {
-      done += RunLayerChunk(*sequence, planned - done);
-    } else {
-      if (planned - done < layers) break;
-      done += RunPrefillChunk(*sequence, static_cast<uint32_t>((planned - done) / layers)) * layers;
-    }
+    const uint32_t first = PiecePosition(*sequence);
+    const bool last_layer = piece_layers == 1 && sequence->arena->layer + 1 == layout_.num_layers;
+    const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
+    done += count * piece_layers;
+    // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
+    if (!inject_controller_.has_value() || count == 1 || last_layer) continue;
+    const std::chrono::duration<double, std::micro> taken = SteadyClock::now() - now;
+    inject_controller_->ObservePrefill(
+        static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first), taken.count());
   }
   return static_cast<uint32_t>((done + layers - 1) / layers);
 }
 
-uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
+uint32_t Engine::RunChunk(Sequence& sequence, uint32_t most) {
   const uint32_t first = sequence.next_position;
   const bool last = first + 1 == sequence.prompt_tokens();
   const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
@@ -48,17 +85,27 @@ uint32_t Engine::RunPrefillChunk(Sequence& sequence, uint32_t most) {
   return count;
 }
 
-uint32_t Engine::RunLayerChunk(Sequence& sequence, uint64_t most) {
+uint32_t Engine::RunLayerPiece(Sequence& sequence, uint32_t most) {
   PrefillArena& arena = *sequence.arena;
+  const uint32_t prompt = sequence.prompt_tokens();
+  if (!arena.by_layer() && !arena.in_chunk()) {
+    arena.layer = 0;
+    arena.layer_position = arena.chunk_first = sequence.next_position;
+    arena.chunk_end = std::min(sequence.next_position + options_.limits.prefill_chunk_tokens, prompt);
+    chunk_residual_.resize(static_cast<size_t>(options_.limits.prefill_chunk_tokens) *
+                           options_.limits.prefill.hidden_size);
+  }
   const int layer = arena.layer;
-  const uint32_t first = arena.layer_position, prompt = sequence.prompt_tokens();
+  const uint32_t first = arena.layer_position, end = arena.by_layer() ? prompt : arena.chunk_end;
   const bool last = first + 1 == prompt, last_layer = layer + 1 == layout_.num_layers;
-  const uint64_t longest = std::min<uint64_t>(most, options_.limits.prefill_chunk_tokens);
-  const uint32_t count = last ? 1 : static_cast<uint32_t>(std::min<uint64_t>(longest, prompt - 1 - first));
+  const uint32_t count = last ? 1 : std::min(most, std::min(end, prompt - 1) - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, static_cast<uint16_t>(layer), 0, 1);
-  if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, arena.hidden(first));
+  float* hidden = arena.by_layer() ? arena.hidden(first)
+                                   : chunk_residual_.data() + static_cast<size_t>(first - arena.chunk_first) *
+                                                                  options_.limits.prefill.hidden_size;
+  if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, hidden);
   prefill_step_.Begin(sequence, first, count);
-  forward_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+  forward_.PrefillLayer(layer, first, static_cast<int>(count), last, hidden, prefill_step_);
   if (!forward_.status().ok()) return count;
   ++metrics_.prefill_chunks;
   ++metrics_.progress;
@@ -67,23 +114,33 @@ uint32_t Engine::RunLayerChunk(Sequence& sequence, uint64_t most) {
     sequence.next_position += count;
   }
   arena.layer_position += count;
-  if (!last || !sequence.failure.ok()) return count;
-  if (sequence.working_set.has_value()) LoadPromptLayer(layout_, arena, layer, sequence);
+  if (arena.layer_position < end || !sequence.failure.ok()) return count;
+  if (arena.by_layer()) FinishPromptLayer(sequence);
   if (!last_layer) {
     ++arena.layer;
-    arena.layer_position = 0;
-    if (sequence.cached_tokens > 0) PullPrefix(sequence);
+    arena.layer_position = arena.chunk_first;
+    if (arena.by_layer() && sequence.cached_tokens > 0) PullPrefix(sequence);
     return count;
   }
+  arena.chunk_end = 0;
+  if (!last) return count;
+  const bool followed = HasFollowers(sequence);
+  PlanPromptDraw(sequence, followed);
+  FinishPrompt(sequence, forward_.PromptLogits(hidden), followed);
+  return count;
+}
+
+void Engine::FinishPromptLayer(Sequence& sequence) {
+  const PrefillArena& arena = *sequence.arena;
+  if (sequence.working_set.has_value()) LoadPromptLayer(layout_, arena, arena.layer, sequence);
+  if (arena.layer + 1 < layout_.num_layers) return;
   const size_t residual_bytes = arena.bytes() - arena.layer_kv_bytes();
   metrics_.layered_prompts += 1;
   metrics_.layered_kv_peak_bytes = std::max<uint64_t>(metrics_.layered_kv_peak_bytes, arena.layer_kv_bytes());
   metrics_.layered_residual_peak_bytes = std::max<uint64_t>(metrics_.layered_residual_peak_bytes, residual_bytes);
-  if (options_.on_prefilled_by_layer) options_.on_prefilled_by_layer(prompt, arena.layer_kv_bytes(), residual_bytes);
-  const bool followed = HasFollowers(sequence);
-  PlanPromptDraw(sequence, followed);
-  FinishPrompt(sequence, forward_.PromptLogits(arena.hidden(first)), followed);
-  return count;
+  if (options_.on_prefilled_by_layer) {
+    options_.on_prefilled_by_layer(sequence.prompt_tokens(), arena.layer_kv_bytes(), residual_bytes);
+  }
 }
 
 void Engine::PlanPromptDraw(Sequence& sequence, bool followed) {

@@ -28,6 +28,7 @@ struct InferenceRankOptions {
   Dtype compute_dtype = Dtype::kBf16;  // of weights and matmul inputs: kBf16 or kF32
   Dtype kv_dtype = Dtype::kBf16;       // kBf16 or kF32
   DeviceChoice device;
+  int tensor_parallel = 0;   // GPUs that hold the model together; 0: those that `device` names
   std::string isa = "auto";  // CpuKernels
   int num_threads = 1;
   uint32_t max_context_tokens = 0;  // 0 = the model's

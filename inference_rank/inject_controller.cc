@@ -1,63 +1,67 @@
 #include "inference_rank/inject_controller.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace winnow {
 namespace {
 
-constexpr double kMostAim = 0.9;  // of the target
-constexpr double kLeastAim = 0.4;
-// The aim is where as much is lost to steps beyond the target as is won by the others: at 1 step in 100.
-constexpr double kAimLoss = 0.95;
-constexpr double kAimGain = 1.0005;
-constexpr double kAverageWeight = 0.2;  // of a new step in the average of steps alone
-constexpr double kMostGrowth = 1.25;    // per observation
-constexpr double kLeastShrink = 0.25;
-constexpr double kFirstTokens = 32;
+constexpr double kAim = 0.9;  // of the target
+constexpr double kTail = 0.99;
+constexpr double kMostForStep = 0.5;  // of the target, unless the median step takes longer
+constexpr double kSlackShare = 0.95;
+constexpr double kMostSlack = 2;
+constexpr double kMostGrowth = 2;  // of a piece over the largest before it
+// Draws the fixed part towards 0 where pieces are too much alike to tell it from the rest.
+constexpr double kRidge = 0.002;
 
 }  // namespace
 
-InjectController::InjectController(double target_us, uint32_t max_tokens)
-    : target_us_(target_us),
-      max_tokens_(max_tokens),
-      tokens_(std::min<double>(kFirstTokens, max_tokens)),
-      aim_us_(kMostAim * target_us) {}
+InjectController::InjectController(double target_us) : target_us_(target_us) {}
 
-uint32_t InjectController::tokens() const {
-  return tokens_ < std::min<double>(kMinTokens, max_tokens_) ? 0 : static_cast<uint32_t>(tokens_);
+double InjectController::RoomUs(double since_token_us) const {
+  if (decode_us_.empty()) return 0;
+  const double bound = std::max(kMostForStep * target_us_, decode_us_.At(0.5));
+  return kAim * target_us_ - since_token_us - std::min(decode_us_.At(kTail), bound);
 }
 
-void InjectController::Observe(uint32_t injected_tokens, double step_us) {
-  if (injected_tokens == 0) {
-    alone_us_ = alone_us_ == 0 ? step_us : alone_us_ + kAverageWeight * (step_us - alone_us_);
-    if (tokens() > 0 || ++steps_paused_ < pause_steps_) return;
-    tokens_ = std::min<double>(kMinTokens, max_tokens_);
-    steps_paused_ = 0;
-    pause_steps_ = std::min(2 * pause_steps_, kLongestPause);
-    return;
+double InjectController::WorkWithin(double room_us, double first_work) const {
+  if (room_us <= 0) return 0;
+  if (num_pieces_ == 0) return first_work;
+  return std::clamp((room_us / slack_ - fixed_us_) / us_per_work_, 0.0, kMostGrowth * largest_work_);
+}
+
+void InjectController::ObservePrefill(double work, double us) {
+  const double expected_us = fixed_us_ + us_per_work_ * work;
+  pieces_[num_pieces_++ % pieces_.size()] = {.work = work, .us = us, .scale_us = std::max({us, expected_us, 1e-3})};
+  Fit();
+}
+
+void InjectController::Fit() {
+  // Of (fixed + rate * work - us) / scale_us: a piece that was interrupted, or was over at once, hardly matters.
+  double ones = 0, works = 0, squares = 0, to_ones = 0, to_works = 0;
+  const size_t count = std::min(num_pieces_, pieces_.size());
+  largest_work_ = 0;
+  for (size_t i = 0; i < count; ++i) {
+    largest_work_ = std::max(largest_work_, pieces_[i].work);
+    const double one = 1 / pieces_[i].scale_us, work = pieces_[i].work / pieces_[i].scale_us;
+    const double us = pieces_[i].us / pieces_[i].scale_us;
+    ones += one * one;
+    works += one * work;
+    squares += work * work;
+    to_ones += one * us;
+    to_works += work * us;
   }
-  // Several slow steps in a row are a change, which the tokens follow, not noise.
-  const bool missed = step_us > target_us_;
-  if (!missed || !missed_last_) {
-    aim_us_ = std::clamp(aim_us_ * (missed ? kAimLoss : kAimGain), kLeastAim * target_us_, kMostAim * target_us_);
+  ones *= 1 + kRidge;
+  const double determinant = ones * squares - works * works;
+  fixed_us_ = (to_ones * squares - to_works * works) / determinant;
+  us_per_work_ = (ones * to_works - works * to_ones) / determinant;
+  if (fixed_us_ < 0 || us_per_work_ <= 0) {
+    fixed_us_ = 0;
+    us_per_work_ = to_works / squares;
   }
-  missed_last_ = missed;
-  // A step alone takes no longer than one with tokens: what was measured before the batch shrank is out of date.
-  const double alone_us = std::min(alone_us_, step_us);
-  const double added_us = std::max(step_us - alone_us, 1.0);
-  const double fitting = injected_tokens * std::max(0.0, aim_us_ - alone_us) / added_us;
-  if (step_us > aim_us_) {
-    // After a pause the smallest step tells whether it can end: `fitting` is of a whole chunk and says little.
-    tokens_ = tokens() == 0 ? std::min<double>(fitting, kMinTokens)
-                            : std::min(tokens_, std::max(fitting, kLeastShrink * injected_tokens));
-  } else {
-    // From nothing it goes on with what was seen to fit.
-    const double from = std::max<double>(tokens_, std::min<double>(injected_tokens, fitting));
-    tokens_ = std::max(tokens_, std::min(std::sqrt(from * fitting), kMostGrowth * from));
-  }
-  if (step_us <= aim_us_) pause_steps_ = kFirstPause;
-  tokens_ = std::clamp(tokens_, 0.0, max_tokens_);
+  RecentQuantile<64> slacks;
+  for (size_t i = 0; i < count; ++i) slacks.Add(pieces_[i].us / (fixed_us_ + us_per_work_ * pieces_[i].work));
+  slack_ = std::clamp(slacks.At(kSlackShare), 1.0, kMostSlack);
 }
 
 }  // namespace winnow

@@ -1,46 +1,52 @@
 #pragma once
-#include <cstdint>
+#include <array>
+#include <cstddef>
+
+#include "inference_rank/recent_quantile.h"
 
 namespace winnow {
 
-// Finds how many prefill tokens an iteration may compute beside decode rows so that the time between a stream's tokens
-// stays below a target. Measured step times in, a number of tokens out; no clock.
+// Says how much prefill an iteration may compute before its decode step, so that the time between a stream's tokens
+// stays below a target in all but one of a hundred. Measured times in, work that fits out (in units of the caller's
+// choice that cost about the same, see PrefillWork); no clock.
 //
-// With d the time of a step alone and e(n) > 0 what n injected tokens add, the tokens are scaled by room / e(n), where
-// room = aim - d. The fixed point, d + e(n) = aim, does not depend on how well d is known. For
-// e(n) = a + c n scaling up does not overshoot (n room / e(n) <= (room - a) / c). Steps up go half of the way, on a
-// logarithmic scale, so that they do not for a quadratic e either, and are at most a quarter; steps down are taken at
-// once, but to no less than a quarter, so that one slow step does not stop prefill.
+// An iteration has until its aim, nine tenths of the target after the last token. Of that, it leaves to the decode step
+// what 99 of 100 recent ones took beside prefill or alone, so that the tail of steps is what is planned for, and uses
+// the rest up piece by piece: a piece that took longer than foreseen makes the next ones smaller, in the same
+// iteration.
 //
-// The aim is at most nine tenths of the target. A step beyond the target lowers it by as much as a hundred others raise
-// it, so that noise keeps one step in a hundred beyond.
+// A tail that comes from elsewhere cannot be helped here and must not stop prompts: what is left to the step is at most
+// half of the target, or the median step where that is longer.
 //
-// 0 tokens when fewer than kMinTokens fit: so few cost almost as much as kMinTokens. After kFirstPause steps alone
-// kMinTokens are tried again, and where they do not fit either, after twice as many each time, up to kLongestPause.
-// Whoever plans may inject in a pause all the same (Scheduler::Limits::prefill_patience).
+// A piece is expected to take fixed + rate * work, as fitted to recent ones (least squares of relative errors), times
+// the slack that 95 of 100 of them need, at most 2. None is more than twice as large as all of them.
 class InjectController {
  public:
-  static constexpr uint32_t kMinTokens = 8;
-  static constexpr uint32_t kFirstPause = 16;
-  static constexpr uint32_t kLongestPause = 1024;
+  explicit InjectController(double target_us);
 
-  InjectController(double target_us, uint32_t max_tokens);
+  // What is left to prefill when `since_token_us` have passed since the last token; may be negative.
+  double RoomUs(double since_token_us) const;
+  // The most work that is over within `room_us`. Before anything was measured `first_work`.
+  double WorkWithin(double room_us, double first_work) const;
 
-  // Of the next iteration.
-  uint32_t tokens() const;
-  // A step, or a whole iteration with `injected_tokens` beside its rows, took `step_us`.
-  void Observe(uint32_t injected_tokens, double step_us);
+  void ObservePrefill(double work, double us);
+  void ObserveDecode(double us) { decode_us_.Add(us); }
 
  private:
-  // Constant after construction.
-  const double target_us_;
-  const double max_tokens_;
-  double tokens_;
-  double aim_us_;
-  bool missed_last_ = false;
-  double alone_us_ = 0;  // moving average; 0: not known
-  uint32_t steps_paused_ = 0;
-  uint32_t pause_steps_ = kFirstPause;  // of the pause under way, or the next one
+  struct Piece {
+    double work = 0, us = 0;
+    double scale_us = 0;  // what errors are measured by: the longer of what it took and what was expected
+  };
+  void Fit();
+
+  const double target_us_;  // constant after construction
+  RecentQuantile<256> decode_us_;
+  std::array<Piece, 64> pieces_;  // the latest, in a ring
+  size_t num_pieces_ = 0;         // ever
+  double fixed_us_ = 0;
+  double us_per_work_ = 0;
+  double slack_ = 1;
+  double largest_work_ = 0;
 };
 
 }  // namespace winnow

@@ -34,6 +34,7 @@ class Scheduler {
   struct Limits {
     uint32_t max_running = 64;
     PrefillSizing prefill = {};
+    int slot_parts = 1;  // memories that slots lie in, see SlotPool
     // Decode rows and prefill tokens of one iteration together; at least 2.
     uint32_t max_batch_tokens = std::numeric_limits<uint32_t>::max();
     uint32_t prefill_chunk_tokens = 512;     // the most prefill tokens of one iteration
@@ -69,9 +70,9 @@ class Scheduler {
   // chunk; without rows a chunk. A quarter of the token budget is kept for prefill tokens that may be injected. Rows
   // that the budget leaves out come first in the next plan.
   Iteration Plan(uint32_t max_inject_tokens, Time now);
-  // The sequence whose prompt goes on next, or null: that which has waited longest since its last chunk if that is
-  // beyond the age bound, otherwise of the highest priority that whose tenant had been served least at its admission,
-  // otherwise the oldest.
+  // The sequence whose prompt goes on next, or null: one in the middle of a chunk; otherwise that which has waited
+  // longest since its last chunk if that is beyond the age bound; otherwise of the highest priority that whose tenant
+  // had been served least at its admission; otherwise the oldest.
   Sequence* NextPrefill(Time now) const;
 
   // Admission charges the sequence's tenant for the whole prompt: so much of it was cached.
@@ -98,7 +99,8 @@ class Scheduler {
   bool TenantBefore(const Sequence& a, const Sequence& b, Time now) const;
   bool MayPreempt(const Sequence& head, const Sequence& running, Time now) const;
   uint32_t PagesNeeded(const Sequence& sequence) const {
-    return sequence.needs_slots() ? WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions) : 0;
+    if (!sequence.needs_slots()) return 0;
+    return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, limits_.slot_parts);
   }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.

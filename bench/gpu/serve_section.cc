@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/gpu/sections.h"
 #include "bench/gpu/serve_answers.h"
+#include "bench/gpu/serve_checks.h"
 #include "bench/gpu/serve_lanes.h"
 
 ABSL_DECLARE_FLAG(std::string, demo_model);
@@ -22,6 +23,8 @@ ABSL_FLAG(std::string, serve_model, "",
 ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
           "that are timed in the section serve");
 ABSL_FLAG(bool, serve_by_frames, true, "check and time what goes by frames in the section serve, too");
+ABSL_FLAG(std::string, serve_devices, "",
+          "--device of what is timed in the section serve, for example cuda:0,1; empty: --device of this program");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
 
 namespace winnow {
@@ -45,21 +48,47 @@ Json RequestFor(const std::string& selection, const TokenIds& prompt) {
   return request;
 }
 
-void CheckDense(GpuContext& gpu) {
-  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = StartServing(GpuName(), {"--selection=dense"});
-  if (!cluster.ok()) return gpu.report.Fail("serve dense", std::string(cluster.status().message()));
+}  // namespace
+
+void CheckServedDense(GpuContext& gpu, const std::string& name, const std::string& device) {
+  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = StartServing(device, {"--selection=dense"});
+  if (!cluster.ok()) return gpu.report.Fail(name, std::string(cluster.status().message()));
   const std::vector<GoldenCase> cases = ServedCases(0, 8000);
   int wrong = 0, equal = 0;
+  std::vector<TokenIds> alone;
   for (const GoldenCase& item : cases) {
     const Completion completion =
         e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
-    if (!completion.ok()) return gpu.report.Fail("serve dense " + item.name, completion.error);
+    if (!completion.ok()) return gpu.report.Fail(absl::StrCat(name, " ", item.name), completion.error);
     wrong += CountWrong(completion.ids, item.greedy, item.margin);
     equal += completion.ids == item.greedy;
+    alone.push_back(completion.ids);
   }
-  gpu.report.Check("serve dense: answers that leave the reference where it is decided", wrong, 0);
-  gpu.report.Note("serve dense", absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
+  std::vector<std::future<Completion>> together;
+  for (const GoldenCase& item : cases) {
+    together.push_back(std::async(std::launch::async, [&] {
+      return e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
+    }));
+  }
+  int changed = 0;
+  for (size_t i = 0; i < cases.size(); ++i) changed += together[i].get().ids != alone[i];
+  gpu.report.Check(name + ": answers that leave the reference where it is decided", wrong, 0);
+  gpu.report.Check(name + ": answers that change in a batch", changed, 0);
+  gpu.report.Note(name, absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
 }
+
+bool CanServeDemo(GpuContext& gpu) {
+  const std::string winnow = FindWinnow();
+  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
+      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
+    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
+    return false;
+  }
+  setenv("WINNOW_BINARY", winnow.c_str(), 1);
+  return true;
+}
+
+namespace {
 
 struct Answer {
   TokenIds ids;
@@ -128,14 +157,8 @@ void CheckSelections(GpuContext& gpu) {
 }
 
 void Check(GpuContext& gpu) {
-  const std::string winnow = FindWinnow();
-  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
-      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
-    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
-    return;
-  }
-  setenv("WINNOW_BINARY", winnow.c_str(), 1);
-  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu);
+  if (!CanServeDemo(gpu)) return;
+  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckServedDense(gpu, "serve dense", GpuName());
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
   CheckLanes(gpu);
 }
@@ -195,7 +218,9 @@ void Bench(GpuContext& gpu) {
   if (!model.empty()) absl::SetFlag(&FLAGS_demo_model, model);
   BenchLanes(gpu);
   if (!absl::GetFlag(FLAGS_serve_by_frames)) return;
-  const auto cluster = StartServing(GpuName(), {model.empty() ? "--budget=256" : "--budget=2048"});
+  const std::string devices = absl::GetFlag(FLAGS_serve_devices);
+  const auto cluster =
+      StartServing(devices.empty() ? GpuName() : devices, {model.empty() ? "--budget=256" : "--budget=2048"});
   if (!cluster.ok()) return gpu.report.Fail("serve", std::string(cluster.status().message()));
   TokenIds prompt(absl::GetFlag(FLAGS_serve_prompt));
   for (uint32_t& id : prompt) id = static_cast<uint32_t>(gpu.random() % 4000);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 namespace winnow::serving {
@@ -20,8 +21,11 @@ double H200Costs::MatmulUs(double rows) const {
 
 double H200Costs::PrefillUs(double tokens, double context) const {
   const double pairs = tokens * (context + tokens / 2);
-  return step_overhead_us + std::max(MatmulUs(1), tokens * prefill_flops_per_token / matmul_flops_per_us) +
-         pairs * prefill_attention_flops_per_pair / attention_flops_per_us;
+  const double length = std::clamp(std::log2(tokens / 512) / 3, 0.0, 1.0);
+  const double matmul_rate = std::lerp(short_matmul_flops_per_us, matmul_flops_per_us, length);
+  const double attention_rate = std::lerp(short_attention_flops_per_us, attention_flops_per_us, length);
+  return step_overhead_us + std::max(MatmulUs(1), tokens * prefill_flops_per_token / matmul_rate) +
+         pairs * prefill_attention_flops_per_pair / attention_rate;
 }
 
 }  // namespace winnow::serving

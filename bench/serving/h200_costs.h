@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 
+#include "inference_rank/prefill_work.h"
+
 namespace winnow::serving {
 
 // What an iteration of Qwen3-14B (bf16) takes on one H200, in microseconds, from counts. Rates are those that
@@ -20,14 +22,22 @@ struct H200Costs {
   // A decode step with nothing to attend, beside its matmuls.
   double step_overhead_us = 840;
   double dense_attention_bytes_per_us = 4.04e6;  // 0.87 of 4.64 TB/s
-  double sparse_attention_bytes_per_us = 3.5e6;  // 0.72 to 0.84 of it
-  double selection_chain_us = 800;               // 40 layers x 20 us, not measured: scores, top-k and diff of a layer
+  double sparse_attention_bytes_per_us = 2.6e6;  // of whole steps, 8 x 2,048 rows
   double selection_us_per_token = 1.46e-3;       // pages of 32: half of what pages of 16 take at 128k, B = 32
+  // Scores, top-k and diff of 40 layers, where a layer waits for its own selection: what a step of `sparseserve` in
+  // place (32k, B = 8) takes beside all other terms.
+  double selection_chain_us = 1'385;
+  // Of everything else in a step, where selection goes on beside it with predicted queries: in place at 40k, B = 4
+  // to 12.
+  double beside_selection = 1.10;
 
   double prefill_flops_per_token = 26.4e9;
   double prefill_attention_flops_per_pair = 819'200;  // 4 x 40 heads x 128 x 40 layers
-  double matmul_flops_per_us = 646e6;
-  double attention_flops_per_us = 615e6;
+  // Of chunks of 4,096 tokens and more, and of 512 and fewer: both measured; in between by the logarithm.
+  double matmul_flops_per_us = 646e6, short_matmul_flops_per_us = 539e6;
+  double attention_flops_per_us = 615e6, short_attention_flops_per_us = 412e6;
+  // Attention to one earlier token over the matrices of one token.
+  PrefillWork prefill_work = {.per_earlier_token = prefill_attention_flops_per_pair / prefill_flops_per_token};
 
   // Links to host memory.
   double gather_bytes_per_us = 51e3;  // one kernel, rows of 512 B and more (FlashH2D)

@@ -22,7 +22,7 @@ using State = Sequence::State;
 // One list, of rows as large as those of the model.
 const KvLayout kOneList{1, 1, 1, 128, Dtype::kBf16};
 constexpr uint32_t kChunkTokens = 2048;
-constexpr uint32_t kInjectTokens = 512;
+constexpr uint32_t kLeastTokens = 8;
 constexpr double kPrefillShare = 0.25;  // of the memory for KV, where prompts lie apart while they are prefilled
 constexpr auto kAgeBound = std::chrono::seconds(30);
 // Copies of FastTier are scaled down to this, so that it holds no memory to speak of.
@@ -74,7 +74,7 @@ class VirtualRank {
                     .working_set_control = system.controls},
                    kOneList),
         clients_(requests.size()) {
-    if (system.tpot_target_us > 0) inject_controller_.emplace(system.tpot_target_us, kChunkTokens);
+    if (system.tpot_target_us > 0) inject_controller_.emplace(system.tpot_target_us);
     for (size_t slab = 0; slab < system.max_running; ++slab) {
       free_units_.push_back(static_cast<uint32_t>((system.max_running - 1 - slab) * kUnitsPerSequence));
     }
@@ -110,7 +110,8 @@ class VirtualRank {
       sequence->prompt.assign(request.prompt_tokens(), 0);
       sequence->max_positions = request.prompt_tokens() + request.answer_tokens;
       sequence->spec = {.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
-      sequence->cache_rank.set_address("virtual");
+      sequence->places.push_back({.cache_rank = {}, .shard = WholeModel(kOneList)});
+      sequence->places.back().cache_rank.set_address("virtual");
       clients_[next_request_].request = &request;
       scheduler_.Enqueue(std::move(sequence), At(request.arrival_us));
     }
@@ -144,7 +145,7 @@ class VirtualRank {
       if (sequence == nullptr) break;
       Client& client = Of(*sequence);
       const VirtualRequest& request = *client.request;
-      sequence->link = link_;
+      sequence->shards = {{.link = link_, .shard = WholeModel(kOneList)}};
       sequence->next_position = sequence->watermark = sequence->cached_tokens = request.history_tokens;
       scheduler_.CreditCachedTokens(*sequence, request.history_tokens);
       if (!system_.offloads) {
@@ -179,22 +180,25 @@ class VirtualRank {
   }
 
   bool Iterate() {
-    const uint32_t inject = inject_controller_.has_value() ? inject_controller_->tokens() : kInjectTokens;
+    const uint32_t inject = MostInjected();
     const Scheduler::Iteration plan = scheduler_.Plan(inject, At(now_us_));
+    const bool paced = inject_controller_.has_value() && !plan.rows.empty() && inject > 0;
     rows_.assign(plan.rows.begin(), plan.rows.end());
     const double start_us = now_us_;
     double prefill_us = 0;
-    uint32_t prefilled = 0;
     done_.clear();
     for (uint32_t left = plan.prefill_tokens; left > 0;) {
       Sequence* sequence = scheduler_.NextPrefill(At(now_us_));
       if (sequence == nullptr) break;
       sequence->last_chunk = At(now_us_);
       if (Of(*sequence).started_us < 0) Of(*sequence).started_us = start_us + prefill_us;
-      const uint32_t tokens = std::min(left, sequence->prompt_tokens() - sequence->next_position);
+      uint32_t tokens = std::min(left, sequence->prompt_tokens() - sequence->next_position);
+      if (paced) tokens = std::min(tokens, PacedTokens(*sequence, start_us + prefill_us));
+      if (tokens == 0) break;
       left -= tokens;
-      prefilled += tokens;
-      prefill_us += ChunkUs(*sequence, tokens);
+      const double chunk_us = ChunkUs(*sequence, tokens);
+      prefill_us += chunk_us;
+      if (inject_controller_.has_value()) inject_controller_->ObservePrefill(Work(tokens, *sequence), chunk_us);
       sequence->next_position += tokens;
       sequence->watermark = sequence->next_position;
       if (sequence->next_position == sequence->prompt_tokens()) EndPrefill(*sequence);
@@ -211,9 +215,7 @@ class VirtualRank {
     if (rows_.empty()) {
       last_step_us_.reset();
     } else {
-      if (inject_controller_.has_value()) {
-        inject_controller_->Observe(prefilled, now_us_ - last_step_us_.value_or(start_us));
-      }
+      if (inject_controller_.has_value()) inject_controller_->ObserveDecode(step_us);
       last_step_us_ = now_us_;
       ++figures_.steps;
       figures_.rows_per_step += static_cast<double>(rows_.size());
@@ -222,6 +224,23 @@ class VirtualRank {
     }
     for (const Sequence* sequence : done_) End(sequence);
     return prefill_us + step_us > 0;
+  }
+
+  double Work(double tokens, const Sequence& sequence) const {
+    return costs_.prefill_work.ThroughLayer(tokens, sequence.next_position);
+  }
+
+  uint32_t PacedTokens(const Sequence& sequence, double at_us) const {
+    const double room_us = inject_controller_->RoomUs(at_us - last_step_us_.value_or(at_us));
+    const double work = inject_controller_->WorkWithin(room_us, Work(2 * kLeastTokens, sequence));
+    const double tokens = costs_.prefill_work.TokensWithin(work, sequence.next_position);
+    return tokens < kLeastTokens ? 0 : static_cast<uint32_t>(std::min<double>(tokens, kChunkTokens));
+  }
+
+  uint32_t MostInjected() const {
+    if (!inject_controller_.has_value()) return system_.inject_tokens;
+    const Sequence* next = scheduler_.NextPrefill(At(now_us_));
+    return next == nullptr ? kChunkTokens : PacedTokens(*next, now_us_);
   }
 
   double ChunkUs(const Sequence& sequence, uint32_t tokens) {
@@ -273,7 +292,8 @@ class VirtualRank {
     }
     if (!system_.overlaps) return compute_us + costs_.selection_chain_us + scoring_us + load_us;
     // Scoring takes bandwidth from compute, but waits for nothing; predicting a query reads its projection once more.
-    return std::max(1.03 * compute_us + scoring_us, costs_.selection_chain_us + scoring_us + load_us);
+    // Rows that come from host memory were measured to come on top of that.
+    return std::max(costs_.beside_selection * compute_us, costs_.selection_chain_us) + scoring_us + load_us;
   }
 
   static double UnitRowsBytes() { return BlockReads::kUnitRows * static_cast<double>(kOneList.row_bytes()); }
@@ -293,7 +313,7 @@ class VirtualRank {
       read_rows_.push_back(unit * kBlockTokens);
     }
     client.meter.Record(read_rows_);
-    sequence.working_set_bytes = static_cast<uint64_t>(client.meter.blocks() * UnitRowsBytes());
+    sequence.shards.front().working_set_bytes = static_cast<uint64_t>(client.meter.blocks() * UnitRowsBytes());
     return missed;
   }
 

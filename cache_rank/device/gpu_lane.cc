@@ -264,7 +264,7 @@ void GpuLane::TakeRows(bool wait, const TakeRow& take) {
     if (wait && !harvest.event->Wait().ok()) return;
     if (std::atomic_ref<uint32_t>(*harvest.ended).load(std::memory_order_acquire) != taken_ + 1) {
       // Of a GPU that has failed nothing comes any more.
-      if (const absl::Status failed = harvest.event->Check(); !failed.ok()) link_->Abort(failed);
+      if (const absl::Status failed = harvest.event->HasPassed().status(); !failed.ok()) link_->Abort(failed);
       return;
     }
     ++taken_;

@@ -8,19 +8,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Tokens that an event brings.
-size_t TokensOf(const Json& event) {
-  size_t tokens = 0;
+bool HasText(const Json& event) {
   for (const Json& choice : event.value("choices", Json::array())) {
-    const auto ids = choice.find("token_ids");
-    if (ids != choice.end() && ids->is_array()) {
-      tokens += ids->size();
-    } else if (choice.contains("text") && choice["text"].is_string() &&
-               !choice["text"].get_ref<const std::string&>().empty()) {
-      ++tokens;
-    }
+    const auto text = choice.find("text");
+    if (text != choice.end() && text->is_string() && !text->get_ref<const std::string&>().empty()) return true;
   }
-  return tokens;
+  return false;
 }
 
 class HttpLoadClient final : public LoadClient {
@@ -52,7 +45,7 @@ class HttpLoadClient final : public LoadClient {
       const Json event = Json::parse(data, nullptr, /*allow_exceptions=*/false);
       if (!event.is_object()) continue;  // [DONE]
       if (event.contains("error")) times.error = data.substr(0, 300);
-      times.token_s.insert(times.token_s.end(), TokensOf(event), time_s);
+      if (HasText(event)) times.token_s.push_back(time_s);
       if (event.contains("usage") && event["usage"].is_object()) ReadUsage(event["usage"], times);
     }
     if (times.error.empty() && times.token_s.empty()) times.error = "the answer has no tokens";
@@ -61,6 +54,7 @@ class HttpLoadClient final : public LoadClient {
  private:
   static void ReadUsage(const Json& usage, RequestTimes& times) {
     times.prompt_tokens = usage.value("prompt_tokens", times.prompt_tokens);
+    times.output_tokens = usage.value("completion_tokens", times.output_tokens);
     const auto details = usage.find("prompt_tokens_details");
     if (details != usage.end() && details->is_object()) times.cached_tokens = details->value("cached_tokens", 0u);
   }

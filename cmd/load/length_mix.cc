@@ -1,25 +1,12 @@
 #include "cmd/load/length_mix.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "cmd/token_count.h"
 
 namespace winnow {
-namespace {
-
-// "512", "8k": at least 1, at most 2^28.
-std::optional<uint32_t> ParseTokens(absl::string_view text) {
-  const bool thousands = absl::ConsumeSuffix(&text, "k");
-  uint32_t value = 0;
-  if (!absl::SimpleAtoi(text, &value)) return std::nullopt;
-  const uint64_t tokens = uint64_t{value} * (thousands ? 1024 : 1);
-  if (tokens == 0 || tokens > (1u << 28)) return std::nullopt;
-  return static_cast<uint32_t>(tokens);
-}
-
-}  // namespace
 
 absl::StatusOr<LengthMix> LengthMix::Parse(std::string_view text) {
   LengthMix mix;
@@ -36,8 +23,9 @@ absl::StatusOr<LengthMix> LengthMix::Parse(std::string_view text) {
       return malformed();
     }
     const std::vector<absl::string_view> range = absl::StrSplit(parts[0], '-');
-    const std::optional<uint32_t> low = ParseTokens(range.front()), high = ParseTokens(range.back());
-    if (range.size() > 2 || !low || !high || *low > *high) return malformed();
+    const absl::StatusOr<uint32_t> low = ParseTokenCount(StdSv(range.front())),
+                                   high = ParseTokenCount(StdSv(range.back()));
+    if (range.size() > 2 || !low.ok() || !high.ok() || *low > *high) return malformed();
     item.low = *low;
     item.high = *high;
     mix.items_.push_back(item);

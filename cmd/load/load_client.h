@@ -20,7 +20,7 @@ struct LoadRequest {
 class LoadClient {
  public:
   virtual ~LoadClient() = default;
-  // Fills sent_s, token_s, end_s, prompt_tokens, cached_tokens and error. `now_s` is the run's clock.
+  // Fills sent_s, token_s, end_s, prompt_tokens, cached_tokens, output_tokens and error. `now_s` is the run's clock.
   virtual void Run(const LoadRequest& request, const std::function<double()>& now_s, RequestTimes& times) = 0;
 };
 
@@ -31,8 +31,8 @@ struct LoadClientOptions {
   std::string selection;  // specification of winnow; empty: the server's
 };
 
-// POST /v1/completions with server-sent events. Tokens are counted by `token_ids` of the events where the server sends
-// them (winnow does), otherwise one for each event with text.
+// POST /v1/completions with server-sent events, as any client of OpenAI's API sees them: an event with text is a
+// token's arrival, and `usage` at the end counts tokens, those without text included.
 std::unique_ptr<LoadClient> NewHttpLoadClient(const LoadClientOptions& options);
 // winnow.v1.GenerationService.
 std::unique_ptr<LoadClient> NewGrpcLoadClient(const LoadClientOptions& options);

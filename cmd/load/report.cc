@@ -79,6 +79,7 @@ nlohmann::ordered_json SummaryJson(const LoadSummary& summary, const std::vector
                                 {"end_seconds", request.end_s},
                                 {"prompt_tokens", request.prompt_tokens},
                                 {"cached_prompt_tokens", request.cached_tokens},
+                                {"output_tokens", request.num_tokens()},
                                 {"token_seconds", request.token_s},
                                 {"error", request.error}});
   }
@@ -92,7 +93,7 @@ std::string SummaryPlot(const std::vector<RequestTimes>& requests, const std::st
       Cumulative("time per output token", requests,
                  [](const RequestTimes& r, std::vector<double>& out) {
                    if (r.token_s.size() < 2) return;
-                   out.push_back((r.token_s.back() - r.token_s.front()) / static_cast<double>(r.token_s.size() - 1));
+                   out.push_back((r.token_s.back() - r.token_s.front()) / static_cast<double>(r.num_tokens() - 1));
                  }),
       Cumulative("end to end", requests,
                  [](const RequestTimes& r, std::vector<double>& out) { out.push_back(r.end_s - r.sent_s); })};

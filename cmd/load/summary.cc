@@ -39,14 +39,14 @@ LoadSummary Summarize(const std::vector<RequestTimes>& requests, const LoadTarge
     ++summary.completed;
     summary.prompt_tokens += request.prompt_tokens;
     summary.cached_tokens += request.cached_tokens;
-    summary.output_tokens += request.token_s.size();
+    summary.output_tokens += request.num_tokens();
     lateness.push_back(request.sent_s - request.due_s);
     ttft.push_back(request.token_s.front() - request.sent_s);
     end_to_end.push_back(request.end_s - request.sent_s);
     bool meets = ttft.back() <= targets.ttft_s && end_to_end.back() <= targets.end_to_end_s;
     if (request.token_s.size() > 1) {
       tpot.push_back((request.token_s.back() - request.token_s.front()) /
-                     static_cast<double>(request.token_s.size() - 1));
+                     static_cast<double>(request.num_tokens() - 1));
       meets = meets && tpot.back() <= targets.tpot_s;
       for (size_t i = 1; i < request.token_s.size(); ++i) itl.push_back(request.token_s[i] - request.token_s[i - 1]);
     }

@@ -10,10 +10,13 @@ struct RequestTimes {
   double due_s = 0;   // when the workload wanted it sent
   double sent_s = 0;  // when it was
   double end_s = 0;
-  std::vector<double> token_s;  // arrival of each token
+  std::vector<double> token_s;  // arrival of each token; a text may leave tokens out that bring no text
+  uint32_t output_tokens = 0;   // as the server counted them; 0: it did not
   uint32_t prompt_tokens = 0;   // as the server counted them
   uint32_t cached_tokens = 0;   // of them, taken from the prefix cache
   std::string error;            // empty: it ended as it should
+
+  uint64_t num_tokens() const { return output_tokens > 0 ? output_tokens : token_s.size(); }
 };
 
 // Mean and percentiles; percentiles interpolate linearly between order statistics, as NumPy's default does.
@@ -31,7 +34,7 @@ struct LoadTargets {
 };
 
 // The usual figures of a serving benchmark. TTFT: first token after sending. TPOT: time after the first token, by the
-// tokens after the first. ITL: gaps between tokens, of all requests together. End to end: sending to the end.
+// tokens after the first. ITL: gaps between arrivals, of all requests together. End to end: sending to the end.
 struct LoadSummary {
   size_t completed = 0, failed = 0;
   double duration_s = 0;  // start to the end of the last request

@@ -22,6 +22,7 @@ class Transformer final : public Forward {
                           DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
+  bool PrefillsByLayer() const override { return true; }
   void EmbedPrompt(std::span<const uint32_t> token_ids, float* hidden) override { Embed(token_ids, hidden); }
   void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, float* hidden,
                     PrefillKv& kv) override;

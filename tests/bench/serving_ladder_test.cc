@@ -25,6 +25,20 @@ TEST(H200CostsTest, StepsTakeWhatWasMeasured) {
   EXPECT_NEAR(step_ms(1, 2048, sparse), 7.90, 0.79);
   EXPECT_NEAR(step_ms(8, 2048, sparse), 9.01, 0.90);
   EXPECT_NEAR(step_ms(16, 2048, sparse), 9.65, 0.97);
+  // In place with predicted queries at 40k, B = 4, 8 and 12.
+  const auto predicted_ms = [&](double rows) {
+    return costs.beside_selection * step_ms(rows, 2048, sparse) + rows * 40'960 * costs.selection_us_per_token / 1e3;
+  };
+  EXPECT_NEAR(predicted_ms(4), 9.39, 0.47);
+  EXPECT_NEAR(predicted_ms(8), 9.87, 0.49);
+  EXPECT_NEAR(predicted_ms(12), 10.93, 0.55);
+  EXPECT_NEAR(step_ms(4, 40'960, dense), 14.40, 0.72);
+  EXPECT_NEAR(step_ms(12, 40'960, dense), 27.22, 1.36);
+  // 512 alone, and 32k in chunks of 512.
+  EXPECT_NEAR(costs.PrefillUs(512, 0) / 1e3, 26.4, 1.3);
+  double by_chunks_us = 0;
+  for (int chunk = 0; chunk < 64; ++chunk) by_chunks_us += costs.PrefillUs(512, 512 * chunk);
+  EXPECT_NEAR(by_chunks_us / 1e3, 2726, 136);
   // 21,700 tokens/s.
   EXPECT_NEAR(8192 / costs.PrefillUs(8192, 0) * 1e6, 21'700, 2'170);
 }

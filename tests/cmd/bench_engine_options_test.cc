@@ -11,13 +11,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(ParseTokenCount, KnowsThousandsAndMillionsOf1024) {
-  EXPECT_EQ(*ParseTokenCount("100"), 100u);
-  EXPECT_EQ(*ParseTokenCount("32k"), 32768u);
-  EXPECT_EQ(*ParseTokenCount("1m"), 1048576u);
-  for (const char* text : {"", "k", "0", "-1", "32K", "1.5k", "17m"}) EXPECT_FALSE(ParseTokenCount(text).ok()) << text;
-}
-
 TEST(BenchEngineOptions, ListsAreReadInOrder) {
   BenchEngineOptions options;
   options.batch = "1,8,24";

@@ -2,118 +2,169 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <vector>
 
 namespace winnow {
 namespace {
 
-// What an iteration with n injected tokens takes, in microseconds.
-using StepTime = std::function<double(uint32_t)>;
-
-struct Outcome {
-  uint32_t tokens = 0;    // at the end
-  uint64_t injected = 0;  // in the second half of the steps
-  int beyond_target = 0;  // steps of the second half
-  double longest_us = 0;  // of the second half
+// What computes, on a clock of its own: microseconds.
+struct Machine {
+  std::function<double()> step_us;
+  std::function<double(double work)> piece_us;
+  double least_work = 16;
 };
 
-// A prompt always waits; a pause ends as Scheduler::Plan ends it.
-Outcome Simulate(InjectController& controller, const StepTime& step_time, double target_us, int steps,
-                 uint32_t chunk = 512) {
-  Outcome outcome;
-  double since_prefill_us = 0;
-  for (int i = 0; i < steps; ++i) {
-    uint32_t tokens = controller.tokens();
-    if (since_prefill_us >= 1e6) tokens = chunk;
-    const double step_us = step_time(tokens);
-    since_prefill_us = tokens > 0 ? 0 : since_prefill_us + step_us;
-    controller.Observe(tokens, step_us);
-    if (i < steps / 2) continue;
-    outcome.injected += tokens;
-    outcome.beyond_target += step_us > target_us;
-    outcome.longest_us = std::max(outcome.longest_us, step_us);
+struct Outcome {
+  double work = 0;              // injected in the second half of the steps
+  std::vector<double> gaps_us;  // between tokens, of the second half, sorted
+  double quantile_us(double share) const {
+    return gaps_us[static_cast<size_t>(share * static_cast<double>(gaps_us.size() - 1))];
   }
-  outcome.tokens = controller.tokens();
+  double work_per_step() const { return work / static_cast<double>(gaps_us.size()); }
+};
+
+// One iteration as the engine runs it, with a prompt that never ends: pieces while there is room, then a step. Returns
+// the time from token to token and adds up work.
+double Iterate(InjectController& controller, const Machine& machine, double* work) {
+  double since_token_us = 0;
+  while (true) {
+    const double piece = controller.WorkWithin(controller.RoomUs(since_token_us), machine.least_work);
+    if (piece < machine.least_work) break;
+    const double us = machine.piece_us(piece);
+    controller.ObservePrefill(piece, us);
+    since_token_us += us;
+    *work += piece;
+  }
+  const double step_us = machine.step_us();
+  controller.ObserveDecode(step_us);
+  return since_token_us + step_us;
+}
+
+Outcome Simulate(InjectController& controller, const Machine& machine, int steps) {
+  Outcome outcome;
+  for (int i = 0; i < steps; ++i) {
+    double work = 0;
+    const double gap_us = Iterate(controller, machine, &work);
+    if (i < steps / 2) continue;
+    outcome.work += work;
+    outcome.gaps_us.push_back(gap_us);
+  }
+  std::sort(outcome.gaps_us.begin(), outcome.gaps_us.end());
   return outcome;
 }
 
-TEST(InjectControllerTest, FindsTheMostTokensThatRespectTheTarget) {
+std::function<double()> Always(double us) {
+  return [us] { return us; };
+}
+
+TEST(InjectControllerTest, UsesWhatTheTargetLeaves) {
   struct Case {
     const char* name;
-    StepTime step_time;
-    uint32_t fitting;  // the most n with step_time(n) <= 0.9 * 50 ms
+    std::function<double(double)> piece_us;
+    double fitting;  // the most work of one piece in 0.9 * 50 ms - 10 ms
   };
   const Case cases[] = {
-      {"proportional", [](uint32_t n) { return 10e3 + 200.0 * n; }, 175},
-      {"with a second reading of the weights", [](uint32_t n) { return 10e3 + (n > 0 ? 10e3 : 0) + 100.0 * n; }, 250},
-      {"quadratic", [](uint32_t n) { return 10e3 + 20.0 * n + 0.5 * n * n; }, 245},
+      {"proportional", [](double work) { return 20 * work; }, 1750},
+      {"with a reading of the weights", [](double work) { return 10e3 + 20 * work; }, 1250},
+      {"hardly more than the weights", [](double work) { return 25e3 + 2 * work; }, 5000},
+      {"somewhat quadratic", [](double work) { return 15 * work + 0.003 * work * work; }, 1717},
   };
   for (const Case& c : cases) {
-    InjectController controller(50e3, 512);
-    for (int i = 0; i < 5; ++i) controller.Observe(0, c.step_time(0));
-    const Outcome outcome = Simulate(controller, c.step_time, 50e3, 200);
-    EXPECT_LE(c.step_time(outcome.tokens), 45e3 * 1.001) << c.name;
-    EXPECT_GE(outcome.tokens, 0.9 * c.fitting) << c.name;
-    EXPECT_EQ(outcome.beyond_target, 0) << c.name;
+    InjectController controller(50e3);
+    const Outcome outcome = Simulate(controller, {.step_us = Always(10e3), .piece_us = c.piece_us}, 400);
+    EXPECT_LE(outcome.gaps_us.back(), 45e3 * 1.001) << c.name;
+    EXPECT_GE(outcome.work_per_step(), 0.9 * c.fitting) << c.name;
   }
 }
 
-TEST(InjectControllerTest, FindsThemWithoutHavingSeenAStepAlone) {
-  InjectController controller(50e3, 512);
-  const Outcome outcome = Simulate(
-      controller, [](uint32_t n) { return 10e3 + 200.0 * n; }, 50e3, 200);
-  EXPECT_NEAR(outcome.tokens, 175, 2);
+TEST(InjectControllerTest, BeginsSmallAndAtMostDoubles) {
+  InjectController controller(50e3);
+  EXPECT_EQ(controller.WorkWithin(controller.RoomUs(0), 16), 0) << "nothing is known of steps";
+  controller.ObserveDecode(10e3);
+  EXPECT_DOUBLE_EQ(controller.RoomUs(0), 45e3 - 10e3);
+  EXPECT_DOUBLE_EQ(controller.RoomUs(5e3), 45e3 - 15e3);
+  EXPECT_EQ(controller.WorkWithin(35e3, 16), 16);
+  controller.ObservePrefill(16, 32);
+  EXPECT_EQ(controller.WorkWithin(35e3, 16), 32);
+  EXPECT_EQ(controller.WorkWithin(0, 16), 0);
+  EXPECT_EQ(controller.WorkWithin(-1, 16), 0);
 }
 
-TEST(InjectControllerTest, StaysWithinItsLimit) {
-  InjectController controller(1e6, 100);
-  EXPECT_EQ(Simulate(
-                controller, [](uint32_t n) { return 1e3 + n; }, 1e6, 100)
-                .tokens,
-            100u);
+// One step in 25 takes 3 x as long. Aiming at 45 ms with the mean step of 10.8 ms would leave 34 ms to prefill, and
+// those steps would end at 64 ms.
+TEST(InjectControllerTest, LeavesRoomForTheTailOfSteps) {
+  int i = 0;
+  const Machine machine{.step_us = [&] { return ++i % 25 == 0 ? 30e3 : 10e3; },
+                        .piece_us = [](double work) { return 20 * work; }};
+  InjectController controller(60e3);
+  const Outcome outcome = Simulate(controller, machine, 2000);
+  EXPECT_LE(outcome.quantile_us(0.99), 60e3);
+  EXPECT_GE(outcome.work_per_step(), 0.9 * (54e3 - 30e3) / 20) << "and no more than that";
+}
+
+TEST(InjectControllerTest, KeepsNoisyTimesBelowTheTarget) {
+  for (const double deviation : {0.03, 0.1, 0.2}) {
+    std::mt19937 random(3);
+    std::normal_distribution<double> noise(0, deviation);
+    const Machine machine{.step_us = [&] { return 10e3 * std::exp(noise(random)); },
+                          .piece_us = [&](double work) { return 20 * work * std::exp(noise(random)); }};
+    InjectController controller(50e3);
+    const Outcome outcome = Simulate(controller, machine, 8000);
+    EXPECT_LE(outcome.quantile_us(0.99), 50e3) << deviation;
+    EXPECT_GE(outcome.work_per_step(), 0.7 * 1750) << "prompts get most of what fits, with deviation " << deviation;
+  }
+}
+
+TEST(InjectControllerTest, ASlowPieceShortensThoseAfterIt) {
+  InjectController controller(50e3);
+  Machine machine{.step_us = Always(10e3), .piece_us = [](double work) { return 20 * work; }};
+  Simulate(controller, machine, 200);
+  const double whole = controller.WorkWithin(controller.RoomUs(0), 16);
+  EXPECT_NEAR(whole, 1750, 20);
+  EXPECT_NEAR(controller.WorkWithin(controller.RoomUs(20e3), 16), (35e3 - 20e3) / 20, 20);
+  EXPECT_EQ(controller.WorkWithin(controller.RoomUs(36e3), 16), 0);
+}
+
+TEST(InjectControllerTest, AnInterruptedPieceDoesNotStopPrefill) {
+  InjectController controller(50e3);
+  const Machine machine{.step_us = Always(10e3), .piece_us = [](double work) { return 20 * work; }};
+  Simulate(controller, machine, 200);
+  controller.ObservePrefill(1000, 2e6);
+  EXPECT_GT(controller.WorkWithin(controller.RoomUs(0), 16), 1000);
+}
+
+TEST(InjectControllerTest, APieceThatIsOverAtOnceDoesNotMisleadIt) {
+  InjectController controller(50e3);
+  const Machine machine{.step_us = Always(10e3), .piece_us = [](double work) { return 20 * work; }};
+  Simulate(controller, machine, 200);
+  for (int i = 0; i < 3; ++i) controller.ObservePrefill(1000, 1);
+  EXPECT_LT(controller.WorkWithin(controller.RoomUs(0), 16), 1.1 * 1750);
 }
 
 TEST(InjectControllerTest, FollowsABatchThatGrowsAndShrinks) {
-  InjectController controller(50e3, 512);
-  double alone_us = 10e3;
-  const StepTime step_time = [&](uint32_t n) { return alone_us + 200.0 * n; };
-  EXPECT_NEAR(Simulate(controller, step_time, 50e3, 100).tokens, 175, 2);
-  alone_us = 30e3;
-  EXPECT_NEAR(Simulate(controller, step_time, 50e3, 1000).tokens, 75, 4);
-  alone_us = 60e3;  // nothing fits
-  EXPECT_EQ(Simulate(controller, step_time, 50e3, 100).tokens, 0u);
-  alone_us = 10e3;
-  EXPECT_NEAR(Simulate(controller, step_time, 50e3, 1000).tokens, 175, 2);
+  double step_us = 10e3;
+  const Machine machine{.step_us = [&] { return step_us; }, .piece_us = [](double work) { return 20 * work; }};
+  InjectController controller(50e3);
+  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 35e3 / 20, 20);
+  step_us = 30e3;
+  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 15e3 / 20, 20);
+  step_us = 60e3;
+  EXPECT_EQ(Simulate(controller, machine, 600).work, 0) << "nothing fits";
+  step_us = 10e3;
+  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 35e3 / 20, 20);
 }
 
-TEST(InjectControllerTest, PausesWhereNothingFitsAndPromptsStillGoOn) {
-  InjectController controller(50e3, 512);
-  // A prefill pass costs more than the target, however short it is.
-  const Outcome outcome = Simulate(
-      controller, [](uint32_t n) { return 10e3 + (n > 0 ? 60e3 + 100.0 * n : 0); }, 50e3, 4000);
-  EXPECT_GT(outcome.injected, 0u);
-  // The chunk each second, of about 100 steps, the step that asks whether the pause is over, and tries in between.
-  EXPECT_LE(outcome.beyond_target, 0.03 * 2000);
-}
-
-TEST(InjectControllerTest, KeepsNoisyStepsBelowTheTarget) {
-  std::mt19937 random(3);
-  std::normal_distribution<double> noise(0, 0.03);
-  const StepTime step_time = [&](uint32_t n) { return (10e3 + 200.0 * n) * std::exp(noise(random)); };
-  InjectController controller(50e3, 512);
-  const Outcome outcome = Simulate(controller, step_time, 50e3, 4000);
-  EXPECT_LE(outcome.beyond_target, 0.01 * 2000) << "99 of 100 steps respect the target";
-  EXPECT_GE(outcome.injected, 2000u * 120) << "and prompts get most of what fits";
-}
-
-TEST(InjectControllerTest, OneSlowStepDoesNotStopPrefill) {
-  InjectController controller(50e3, 512);
-  Simulate(
-      controller, [](uint32_t n) { return 10e3 + 200.0 * n; }, 50e3, 100);
-  controller.Observe(controller.tokens(), 2e6);
-  EXPECT_GT(controller.tokens(), 30u);
+// Three steps in a hundred miss the target without any prefill: stopping prompts would not help.
+TEST(InjectControllerTest, ATailThatNothingCanHelpDoesNotStopPrompts) {
+  int i = 0;
+  const Machine machine{.step_us = [&] { return ++i % 33 == 0 ? 80e3 : 10e3; },
+                        .piece_us = [](double work) { return 20 * work; }};
+  InjectController controller(50e3);
+  EXPECT_GE(Simulate(controller, machine, 2000).work_per_step(), 0.9 * (45e3 - 25e3) / 20);
 }
 
 }  // namespace

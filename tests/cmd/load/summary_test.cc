@@ -45,6 +45,17 @@ TEST(LoadSummary, FiguresByHand) {
   EXPECT_DOUBLE_EQ(summary.output_tokens_per_s, 4 / 5.25);
 }
 
+// A token without text, such as the first part of a character, arrives with the text of the next.
+TEST(LoadSummary, TokensAreCountedByTheServer) {
+  RequestTimes request = Request(0, {1, 2, 4});
+  request.output_tokens = 7;
+  const LoadSummary summary = Summarize({request}, {});
+  EXPECT_EQ(summary.output_tokens, 7u);
+  EXPECT_DOUBLE_EQ(summary.tpot_s.mean, 0.5);
+  EXPECT_EQ(summary.itl_s.count, 2u);
+  EXPECT_DOUBLE_EQ(summary.itl_s.mean, 1.5);
+}
+
 TEST(LoadSummary, GoodputCountsWhatMeetsEveryTarget) {
   const std::vector<RequestTimes> requests = {Request(0, {1, 2, 3}), Request(0, {1, 4, 7}), Request(0, {2, 3, 4})};
   const auto good = [&](const LoadTargets& targets) {
