@@ -36,7 +36,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
       lanes_(options.lanes),
-      on_lane_failed_(options.on_lane_failed),
+      on_lane_ended_(options.on_lane_ended),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
       streamer_(options.streamer, shape_.layout, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
@@ -82,7 +82,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   metrics_->queued_frames.Add(-link->queued());
   if (link->lane != nullptr) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (!failed.ok() && on_lane_failed_) on_lane_failed_(link->rank, failed);
+    if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
     frames_.TakeLanded(*link, /*wait=*/true);
     frames_.TakeLaneRows(*link, /*wait=*/true);
