@@ -71,10 +71,10 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
       } else if (flag == "--seconds") {
         options.seconds = std::stod(value);
       } else {
-        return absl::InvalidArgumentError("unknown option or value: " + flag + " " + value);
+        return absl::InvalidArgumentError(absl::StrCat("unknown option or value: ", flag, " ", value));
       }
     } catch (const std::exception&) {
-      return absl::InvalidArgumentError(flag + ": \"" + value + "\" is no number");
+      return absl::InvalidArgumentError(absl::StrCat(flag, ": \"", value, "\" is no number"));
     }
   }
   return options;

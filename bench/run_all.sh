@@ -22,5 +22,5 @@ headline "forward_bench: the forward pass alone, $model"
 headline "transport_bench: the transports between two cores"
 "$build/bench/transport_bench" 0.5
 headline "serve_bench: through HTTP"
-"$build/bench/serve_bench" "$model" --patience 20
+"$build/bench/serve_bench" --model="$model" --patience=20
 uptime

@@ -1,24 +1,29 @@
 // What a client sees: starts whole clusters on this machine and talks to them through HTTP. Every figure stands beside
 // what it could be at best.
-//
-//   serve_bench [MODEL_DIR] [--quick] [--patience S] [--selections "SPEC; SPEC"]
-//               [decode] [selection] [hidden] [context] [prefill] [beside] [parallel]
-//
-// MODEL_DIR: else WINNOW_BENCH_MODEL, else the demo model. Without section names all sections run. --quick: fewer
-// repeats and no context length that takes minutes. --patience: seconds to wait, in each section, for other processes
-// to leave the machine alone, and to repeat what they disturbed (default 30); "others" in the tables is the share of
-// one core that they took all the same. --selections: specifications that the section "hidden" compares.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "bench/machine_read.h"
 #include "bench/serve_sections.h"
+
+ABSL_FLAG(std::string, model, "", "folder of the model to serve; empty: WINNOW_BENCH_MODEL, else the demo model");
+ABSL_FLAG(std::string, only, "",
+          "comma-separated sections to run: decode, selection, hidden, context, prefill, beside, parallel; empty: all");
+ABSL_FLAG(bool, quick, false, "fewer repeats, and no context length that takes minutes");
+ABSL_FLAG(double, patience, 30,
+          "seconds to wait, in each section, for other processes to leave the machine alone, and to repeat what they "
+          "disturbed; \"others\" in the tables is the share of one core that they took all the same");
+ABSL_FLAG(std::string, selections, "",
+          "specifications that the section \"hidden\" compares, separated by semicolons; empty: presets of its choice");
 
 namespace winnow {
 namespace {
@@ -46,47 +51,44 @@ void PrintMachine(EngineAlone& engine, const std::string& model) {
   std::fflush(stdout);
 }
 
-int Run(int argc, char** argv) {
+std::string ChosenModel() {
+  if (std::string model = absl::GetFlag(FLAGS_model); !model.empty()) return model;
   const char* environment = std::getenv("WINNOW_BENCH_MODEL");
-  std::string model = environment != nullptr ? environment : e2e::DemoModel();
-  bool quick = false;
-  double patience_s = 30;
-  std::vector<std::string> selections;
-  std::vector<Section> sections;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const Section* named = nullptr;
-    for (const Section& section : kSections) {
-      if (argument == section.name) named = &section;
-    }
-    if (named != nullptr) {
-      sections.push_back(*named);
-    } else if (argument == "--quick") {
-      quick = true;
-    } else if (argument == "--patience" && i + 1 < argc) {
-      patience_s = std::stod(argv[++i]);
-    } else if (argument == "--selections" && i + 1 < argc) {
-      for (const auto part : absl::StrSplit(argv[++i], ';', absl::SkipWhitespace())) {
-        selections.emplace_back(absl::StripAsciiWhitespace(part));
-      }
-    } else if (std::filesystem::is_directory(argument)) {
-      model = argument;
-    } else {
-      std::fprintf(stderr,
-                   "usage: %s [MODEL_DIR] [--quick] [--patience S] [--selections \"SPEC; SPEC\"] [decode] [selection] "
-                   "[hidden] [context] [prefill] [beside] [parallel]\n",
-                   argv[0]);
-      return 2;
-    }
-  }
-  if (sections.empty()) sections.assign(std::begin(kSections), std::end(kSections));
+  return environment != nullptr ? environment : e2e::DemoModel();
+}
 
+// In the order in which they are named; empty where a name is unknown.
+std::vector<Section> ChosenSections() {
+  std::vector<Section> sections;
+  for (const absl::string_view name : absl::StrSplit(absl::GetFlag(FLAGS_only), ',')) {
+    const auto* found = std::find_if(std::begin(kSections), std::end(kSections),
+                                     [&](const Section& section) { return section.name == name; });
+    if (found == std::end(kSections)) return {};
+    sections.push_back(*found);
+  }
+  return sections;
+}
+
+std::vector<std::string> ChosenSelections() {
+  std::vector<std::string> selections;
+  for (const auto part : absl::StrSplit(absl::GetFlag(FLAGS_selections), ';', absl::SkipWhitespace())) {
+    selections.emplace_back(absl::StripAsciiWhitespace(part));
+  }
+  return selections;
+}
+
+int Run() {
+  std::vector<Section> sections(std::begin(kSections), std::end(kSections));
+  if (!absl::GetFlag(FLAGS_only).empty()) sections = ChosenSections();
+  if (sections.empty()) return std::fprintf(stderr, "--only names a section that there is not\n"), 2;
+  const std::string model = ChosenModel();
   EngineAlone::Options options;
   options.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   absl::StatusOr<std::unique_ptr<EngineAlone>> engine = EngineAlone::Load(model, options);
   if (!engine.ok()) return std::fprintf(stderr, "%s\n", engine.status().ToString().c_str()), 1;
   PrintMachine(**engine, model);
-  ServeBench bench(model, quick, patience_s, std::move(selections), *std::move(engine));
+  ServeBench bench(model, absl::GetFlag(FLAGS_quick), absl::GetFlag(FLAGS_patience), ChosenSelections(),
+                   *std::move(engine));
   for (const Section& section : sections) {
     bench.BeginSection();
     const absl::Status status = section.run(bench);
@@ -100,5 +102,10 @@ int Run(int argc, char** argv) {
 }  // namespace winnow
 
 int main(int argc, char** argv) {
-  return winnow::Run(argc, argv);
+  absl::SetProgramUsageMessage("what a client sees of whole clusters on this machine: [flags]");
+  if (absl::ParseCommandLine(argc, argv).size() > 1) {
+    std::fprintf(stderr, "%s\n", std::string(absl::ProgramUsageMessage()).c_str());
+    return 2;
+  }
+  return winnow::Run();
 }

@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <fstream>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -19,21 +22,25 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/cluster.h"
 
+ABSL_FLAG(std::string, model, "", "folder of the model to serve");
+ABSL_FLAG(uint32_t, contexts, 4, "full contexts that the fast memory holds");
+ABSL_FLAG(uint32_t, prompt, 8192, "tokens of a prompt");
+ABSL_FLAG(uint32_t, output, 512, "tokens of an answer");
+ABSL_FLAG(uint32_t, clients, 32, "clients, each with one request at a time");
+ABSL_FLAG(uint32_t, rounds, 2, "requests of each client");
+ABSL_FLAG(uint32_t, budget, 384, "rows that are selected");
+ABSL_FLAG(uint32_t, pool, 512, "rows of a pool, where they are not for the preset to say");
+ABSL_FLAG(std::string, only, "", "comma-separated systems to run: dense, quest, offload, winnow; empty: all");
+ABSL_FLAG(std::string, flags, "", "of `winnow up`, for every system, separated by spaces");
+ABSL_FLAG(std::string, json, "", "file for the figures");
+
 namespace winnow {
 namespace {
 
 struct Options {
   std::string model;
-  uint32_t contexts = 4;  // full ones that the fast memory holds
-  uint32_t prompt_tokens = 8192;
-  uint32_t output_tokens = 512;
-  uint32_t clients = 32;
-  uint32_t rounds = 2;  // requests of each client
-  uint32_t budget = 384;
-  uint32_t pool = 512;  // rows, where they are not for the preset to say
-  std::string flags;    // of `winnow up`, for every system, separated by spaces
-  std::string only;     // names of systems, separated by commas; empty: all
-  std::string json;
+  uint32_t contexts, prompt_tokens, output_tokens, clients, rounds, budget, pool;
+  std::string flags, only, json;
 };
 
 struct System {
@@ -171,6 +178,10 @@ nlohmann::ordered_json ToJson(const Options& options, size_t fast_bytes, const s
 }
 
 absl::Status Main(const Options& options) {
+  for (const uint32_t number : {options.contexts, options.prompt_tokens, options.output_tokens, options.clients,
+                                options.rounds, options.budget, options.pool}) {
+    if (number == 0) return absl::InvalidArgumentError("all numbers must be at least 1");
+  }
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
   const Bench bench(options, config.kv_layout(Dtype::kBf16));
   std::printf(
@@ -207,44 +218,22 @@ absl::Status Main(const Options& options) {
 }  // namespace winnow
 
 int main(int argc, char** argv) {
-  winnow::Options options;
-  const auto usage = [] {
-    std::fprintf(stderr,
-                 "usage: serving_memory MODEL_DIR [--contexts N] [--prompt N] [--output N] [--clients N] [--rounds N] "
-                 "[--budget N] [--pool N] [--only NAME,...] [--flags \"FLAG ...\"] [--json FILE]\n");
+  absl::SetProgramUsageMessage("throughput of whole clusters under one limit of fast memory: --model=DIR [flags]");
+  if (absl::ParseCommandLine(argc, argv).size() > 1 || absl::GetFlag(FLAGS_model).empty()) {
+    std::fprintf(stderr, "%s\n", std::string(absl::ProgramUsageMessage()).c_str());
     return 2;
-  };
-  if (argc < 2 || argv[1][0] == '-') return usage();
-  options.model = argv[1];
-  for (int i = 2; i < argc; i += 2) {
-    if (i + 1 == argc) return usage();
-    const std::string name = argv[i], value = argv[i + 1];
-    const auto number = [&](uint32_t* out) { *out = static_cast<uint32_t>(std::max(1, std::atoi(value.c_str()))); };
-    if (name == "--contexts") {
-      number(&options.contexts);
-    } else if (name == "--prompt") {
-      number(&options.prompt_tokens);
-    } else if (name == "--output") {
-      number(&options.output_tokens);
-    } else if (name == "--clients") {
-      number(&options.clients);
-    } else if (name == "--rounds") {
-      number(&options.rounds);
-    } else if (name == "--budget") {
-      number(&options.budget);
-    } else if (name == "--pool") {
-      number(&options.pool);
-    } else if (name == "--flags") {
-      options.flags = value;
-    } else if (name == "--only") {
-      options.only = value;
-    } else if (name == "--json") {
-      options.json = value;
-    } else {
-      return usage();
-    }
   }
-  const absl::Status status = winnow::Main(options);
+  const absl::Status status = winnow::Main({.model = absl::GetFlag(FLAGS_model),
+                                            .contexts = absl::GetFlag(FLAGS_contexts),
+                                            .prompt_tokens = absl::GetFlag(FLAGS_prompt),
+                                            .output_tokens = absl::GetFlag(FLAGS_output),
+                                            .clients = absl::GetFlag(FLAGS_clients),
+                                            .rounds = absl::GetFlag(FLAGS_rounds),
+                                            .budget = absl::GetFlag(FLAGS_budget),
+                                            .pool = absl::GetFlag(FLAGS_pool),
+                                            .flags = absl::GetFlag(FLAGS_flags),
+                                            .only = absl::GetFlag(FLAGS_only),
+                                            .json = absl::GetFlag(FLAGS_json)});
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;

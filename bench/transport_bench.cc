@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,9 +17,12 @@
 #include "common/base/check.h"
 #include "common/transport/crc32c.h"
 #include "common/transport/transport.h"
+#include "device_transport/nccl_path.h"
+#include "device_transport/p2p_path.h"
+#include "kernels/cuda/plugin.h"
 
 // Latency and bandwidth of the transports between two cores of this machine: two processes for UCX, two threads for
-// inproc.
+// inproc. p2p and nccl with a GPU each where there are two.
 //   transport_bench [seconds per measurement = 0.5] [only transports whose name contains this]
 // Latency: half a round trip of a frame with 64 bytes. Bandwidth: frames one way as fast as the window returns,
 // received frames dropped at once; both sides compute the checksum, the payload is not rewritten between frames.
@@ -51,17 +55,32 @@ void PinTo(int index) {
 
 struct Setup {
   const char* name;
-  const char* tls;  // null: inproc
+  const char* tls;        // null: inproc
+  const char* path = "";  // payload path
 };
 
+// Of one of the two processes, 0 or 1: a GPU each where there are two.
+PayloadPathKind PathOf(const Setup& setup, int side) {
+  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+  const int ordinal = table.ok() ? side % (*table)->device_count() : 0;
+  if (std::string_view(setup.path) == "nccl") return NcclPaths(**table, {.ordinal = ordinal, .smallest_bytes = 4096});
+  return P2pPaths(table.ok() ? (*table)->open_device(ordinal).value().release() : nullptr);  // to the process's end
+}
+
 struct End {
-  explicit End(const Setup& setup, std::chrono::microseconds spin_time) : spin(spin_time) {
+  End(const Setup& setup, int side, std::chrono::microseconds spin_time) : spin(spin_time) {
     TransportOptions options;
     options.incarnation = 1;
     if (setup.tls == nullptr) {
       transport = NewInprocTransport(options);
     } else {
       options.ucx_tls = setup.tls;
+      if (*setup.path != '\0') {
+        options.payload_paths = {PathOf(setup, side)};
+        options.on_payload_path = [&setup](std::string_view, const absl::Status& why_none) {
+          if (!why_none.ok()) std::fprintf(stderr, "no %s: %s\n", setup.path, why_none.ToString().c_str());
+        };
+      }
       auto made = NewUcxTransport(options);
       if (!made.ok()) std::fprintf(stderr, "%s: %s\n", setup.name, made.status().ToString().c_str());
       WINNOW_CHECK(made.ok());
@@ -155,6 +174,16 @@ void Exchange(int socket, End& end) {
   WINNOW_CHECK(end.channel->Connect({peer, static_cast<size_t>(size)}).ok());
 }
 
+// False where the path does not come up.
+bool AwaitPath(const Setup& setup, End& end) {
+  const auto give_up = Clock::now() + std::chrono::seconds(20);
+  while (end.channel->payload_path() != setup.path) {
+    if (Clock::now() > give_up) return false;
+    end.transport->Wait(std::chrono::microseconds(1000), std::chrono::microseconds(0));
+  }
+  return true;
+}
+
 void Report(const Setup& setup, const char* mode, const Result& result) {
   std::printf("%-12s %-6s %10.2f %10.2f %12.2f %12.2f\n", setup.name, mode, result.p50_us, result.p99_us,
               result.gb_per_s_64k, result.gb_per_s_1m);
@@ -166,15 +195,19 @@ void Run(const Setup& setup, const char* mode, std::chrono::microseconds spin) {
   WINNOW_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) == 0);
   const auto measure = [&] {
     PinTo(0);
-    End end(setup, spin);
+    End end(setup, 0, spin);
     Exchange(sockets[0], end);
-    Report(setup, mode, Measure(end));
+    if (AwaitPath(setup, end)) {
+      Report(setup, mode, Measure(end));
+    } else {
+      end.Send(kQuit, 0);
+    }
     char done = 0;
     (void)!recv(sockets[0], &done, 1, 0);  // the server has read everything
   };
   const auto serve = [&] {
     PinTo(1);
-    End end(setup, spin);
+    End end(setup, 1, spin);
     Exchange(sockets[1], end);
     Serve(end);
     (void)!send(sockets[1], "", 1, 0);
@@ -198,6 +231,51 @@ void Run(const Setup& setup, const char* mode, std::chrono::microseconds spin) {
     waitpid(measurer, nullptr, 0);
     waitpid(server, nullptr, 0);
   }
+  close(sockets[0]);
+  close(sockets[1]);
+}
+
+// A peer that takes nothing in is killed with frames under way: when that is seen, and when all is let go.
+void RunKill(const Setup& setup) {
+  int sockets[2];
+  WINNOW_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) == 0);
+  const auto spin = std::chrono::microseconds(0);
+  const pid_t victim = fork();
+  if (victim == 0) {
+    End end(setup, 1, spin);
+    Exchange(sockets[1], end);
+    AwaitPath(setup, end);
+    (void)!send(sockets[1], "", 1, 0);
+    while (true) pause();
+  }
+  const pid_t measurer = fork();
+  if (measurer == 0) {
+    auto end = std::make_unique<End>(setup, 0, spin);
+    Exchange(sockets[0], *end);
+    AwaitPath(setup, *end);
+    char ready = 0;
+    (void)!recv(sockets[0], &ready, 1, 0);
+    for (int i = 0; i < 12; ++i) end->Send(kStream, 1 << 20);
+    const auto milliseconds_since = [](Clock::time_point start) {
+      return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    };
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto killed = Clock::now();
+    kill(victim, SIGKILL);
+    while (end->channel->failed().ok() && milliseconds_since(killed) < 10'000) {
+      end->transport->Wait(kForever, spin);
+    }
+    const double seen_ms = milliseconds_since(killed);
+    const absl::Status why = end->channel->failed();
+    end.reset();
+    std::printf("%-12s peer killed: seen after %.1f ms, all let go after %.1f ms: %s\n", setup.name, seen_ms,
+                milliseconds_since(killed), why.ToString().c_str());
+    std::fflush(stdout);
+    _exit(0);
+  }
+  waitpid(measurer, nullptr, 0);
+  kill(victim, SIGKILL);
+  waitpid(victim, nullptr, 0);
   close(sockets[0]);
   close(sockets[1]);
 }
@@ -234,17 +312,33 @@ void ReportCore() {
   std::printf("%-12s %-6s %10s %10s %12.2f %12.2f\n", "crc32c", "", "", "", checksum[0], checksum[1]);
 }
 
+// Asked in a process of its own: what CUDA sets up does not survive a fork.
+int NumGpus() {
+  const pid_t asker = fork();
+  if (asker == 0) {
+    const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+    _exit(table.ok() ? (*table)->device_count() : 0);
+  }
+  int status = 0;
+  waitpid(asker, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1) g_seconds = std::stod(argv[1]);
   const std::string only = argc > 2 ? argv[2] : "";
+  const int gpus = NumGpus();
   std::printf("%-12s %-6s %10s %10s %12s %12s\n", "transport", "wait", "p50 us", "p99 us", "64 KiB GB/s", "1 MiB GB/s");
-  for (const Setup& setup : {Setup{"inproc", nullptr}, Setup{"ucx posix", "posix,self"}, Setup{"ucx sysv", "sysv,self"},
-                             Setup{"ucx tcp", "tcp,self"}}) {
+  for (const Setup& setup :
+       {Setup{"inproc", nullptr}, Setup{"ucx posix", "posix,self"}, Setup{"ucx sysv", "sysv,self"},
+        Setup{"ucx tcp", "tcp,self"}, Setup{"p2p", "posix,self", "p2p"}, Setup{"nccl", "posix,self", "nccl"}}) {
     if (std::string_view(setup.name).find(only) == std::string_view::npos) continue;
+    if (std::string_view(setup.path) == "nccl" && gpus < 2) continue;
     Run(setup, "spin", kForever);
     Run(setup, "sleep", std::chrono::microseconds(0));
+    if (*setup.path != '\0') RunKill(setup);
   }
   ReportCore();
   return 0;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cache_rank/predictor/from_past.h"
-
 namespace winnow {
 
 void SequenceJournal::Record(uint32_t position, uint32_t token_id) {
@@ -21,8 +19,10 @@ void SequenceJournal::Truncate(uint32_t position) {
 }
 
 CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout,
-                               uint32_t prompt_tokens)
+                               const KvShard& shard, uint32_t prompt_tokens)
     : id(id),
+      shard(shard),
+      layout(layout),
       spec(spec),
       prefetch_spec(PrefetchSpec(spec)),
       kv(std::move(kv)),

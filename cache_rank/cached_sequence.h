@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "cache_rank/layer_selection.h"
+#include "cache_rank/predictor/from_past.h"
 #include "cache_rank/prefix_cache.h"
 #include "cache_rank/sequence_kv.h"
+#include "common/base/kv_shard.h"
 #include "common/selection/attended_set.h"
 #include "winnow/v1/sampling.pb.h"
 
@@ -35,9 +37,14 @@ struct PlanSeat {
 // Everything that a cache rank keeps for one sequence. Owned by the store, touched by the data-plane thread (and by
 // workers that score one of its heads while that thread waits for them).
 struct CachedSequence {
-  CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout, uint32_t prompt_tokens);
+  // `layout` and `spec` of the shard.
+  CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceKv kv, const KvLayout& layout, const KvShard& shard,
+                 uint32_t prompt_tokens);
 
   const uint64_t id;
+  // What of the sequence this cache rank holds. Here layers and heads count from 0; in frames they are the model's.
+  const KvShard shard;
+  const KvLayout layout;
   const SelectionSpec spec;
   const SelectionSpec prefetch_spec;  // how rows to be moved ahead are predicted, where `spec` asks for it
   SequenceKv kv;
@@ -65,6 +72,10 @@ struct CachedSequence {
   size_t num_kv_heads() const { return layers.front().heads.size(); }
   size_t num_lists() const { return pool_slots.size(); }
   size_t list(int layer, int head) const { return layer * num_kv_heads() + head; }
+  int layer_of_model(int layer) const { return shard.first_layer + layer; }
+  int head_of_model(int head) const { return shard.first_kv_head + head; }
+  // As the free function of predictor/from_past.h.
+  bool SelectsWithOwnQuery(int layer) const { return winnow::SelectsWithOwnQuery(spec, layer_of_model(layer)); }
   // As the free functions of attended_set.h, for this sequence and attachment.
   uint32_t Anchor(uint32_t position) const { return AnchorPosition(spec, position, prompt_tokens); }
   bool IsSparse(size_t list, uint32_t position) const { return winnow::IsSparse(spec, list, position, prompt_tokens); }

@@ -36,6 +36,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
       lanes_(options.lanes),
+      on_lane_failed_(options.on_lane_failed),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
       streamer_(options.streamer, shape_.layout, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
@@ -80,6 +81,8 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   links_.erase(found);
   metrics_->queued_frames.Add(-link->queued());
   if (link->lane != nullptr) {
+    const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
+    if (!failed.ok() && on_lane_failed_) on_lane_failed_(link->rank, failed);
     link->lane->Abort(reason);
     frames_.TakeLaneRows(*link, /*wait=*/true);
     link->lane.reset();
@@ -109,15 +112,17 @@ void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
 
 absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  const KvShard shard = options.shard.num_layers == 0 ? WholeModel(shape_.layout) : options.shard;
+  WINNOW_RETURN_IF_ERROR(CheckShard(shape_.layout, shard));
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
-  WINNOW_RETURN_IF_ERROR(CheckFitsModel(options.spec, shape_.layout));
+  WINNOW_RETURN_IF_ERROR(CheckFitsModel(options.spec, LayoutOf(shape_.layout, shard)));
   const bool projects =
       options.spec.predictor == Predictor::kDepth && options.spec.projection == Projection::kCacheRank;
   if (projects && projection_ == nullptr) {
     return absl::FailedPreconditionError(
         "selection.projection is on the cache rank, which holds no weights: start it with --model DIR");
   }
-  const bool selects = AnyList(0, shape_.layout.num_lists(), [&](size_t list) {
+  const bool selects = AnyList(0, shard.num_lists(), [&](size_t list) {
     return IsSparse(options.spec, list, options.max_positions, options.prompt_tokens);
   });
   if (selects && options.max_positions > HeadResidency::kMaxPositions) {
@@ -135,7 +140,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   metrics_->sequences_opened.Add(1);
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
-    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shape_.layout.num_layers - 1, cached);
+    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shard.num_layers - 1, cached);
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -146,24 +151,36 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
 }
 
 absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
-                                   uint32_t end) {
+                                   uint32_t num_layers, uint32_t end) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* sequence = store_.FindAttached(sequence_id, attach_epoch, link_id);
   if (sequence == nullptr) {
     return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is not attached to the caller"));
   }
-  if (layer >= static_cast<uint32_t>(shape_.layout.num_layers) || end > sequence->kv.rows(static_cast<int>(layer))) {
-    return absl::OutOfRangeError(absl::StrCat("rows below ", end, " of layer ", layer, " are not all there"));
+  const uint32_t first = layer - static_cast<uint32_t>(sequence->shard.first_layer);  // wraps around below it
+  const auto here = static_cast<uint32_t>(sequence->layout.num_layers);
+  bool complete = first < here && num_layers <= here - first;
+  for (uint32_t i = first; complete && i < first + num_layers; ++i) {
+    complete = end <= sequence->kv.rows(static_cast<int>(i));
   }
-  streamer_.SendPrefix(*link, *sequence, static_cast<int>(layer), static_cast<int>(layer), end);
+  if (!complete) {
+    return absl::OutOfRangeError(
+        absl::StrCat("rows below ", end, " of ", num_layers, " layers from ", layer, " on are not all there"));
+  }
+  streamer_.SendPrefix(*link, *sequence, static_cast<int>(first), static_cast<int>(first + num_layers) - 1, end);
   streamer_.Pump(*link);
   return absl::OkStatus();
 }
 
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
-                                                              uint32_t max_restart_position) {
+                                                              uint32_t max_restart_position, const KvShard& shard) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
+  if (before != nullptr && before->shard != (shard.num_layers == 0 ? WholeModel(shape_.layout) : shard)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this cache rank has another shard of sequence ", sequence_id, ": kv heads ", before->shard.first_kv_head,
+        " + ", before->shard.num_kv_heads, ", layers ", before->shard.first_layer, " + ", before->shard.num_layers));
+  }
   const uint32_t old_link = before == nullptr ? 0 : before->channel;
   TakeRowsUnderWay(old_link);
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, store_.Attach(link_id, sequence_id, max_restart_position));
@@ -196,6 +213,12 @@ absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_ep
   if (store_.Find(sequence_id) == nullptr) ForgetOnDevices(sequence_id);
   PublishGauges();
   return released;
+}
+
+absl::Status DataPlane::DetachSequence(uint64_t sequence_id, uint32_t attach_epoch) {
+  absl::Status detached = store_.Detach(sequence_id, attach_epoch, std::chrono::steady_clock::now());
+  PublishGauges();
+  return detached;
 }
 
 void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
@@ -252,6 +275,7 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
 void DataPlane::PublishGauges() {
   metrics_->active_sequences.Set(store_.active());
   metrics_->detached_sequences.Set(store_.detached());
+  metrics_->sharded_sequences.Set(store_.CountSharded());
   // What gives way to any sequence that needs room counts as free.
   const PrefixCache& prefixes = store_.prefixes();
   metrics_->blocks_used.Set(pool_->used() - prefixes.idle_blocks());

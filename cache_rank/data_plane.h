@@ -36,6 +36,8 @@ class DataPlane {
     std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
     // Decode steps between two GPUs; null: there are none.
     std::shared_ptr<DeviceLanes> lanes = nullptr;
+    // The lane to that inference rank has ended without being closed. Data-plane thread.
+    std::function<void(const std::string& rank, const absl::Status& why)> on_lane_failed = nullptr;
   };
 
   // The executor, the metrics and the projection must outlive it. `projection` may be null: then sequences that ask for
@@ -72,9 +74,13 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
-  // Sends a layer's rows below `end`, which the sequence has. OUT_OF_RANGE when it has not.
-  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer, uint32_t end);
-  absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position);
+  // Sends the rows below `end` of so many layers of the model from `layer` on, which the sequence has. OUT_OF_RANGE
+  // when it has not.
+  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
+                          uint32_t num_layers, uint32_t end);
+  // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it.
+  absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
+                                          const KvShard& shard = {});
   // The fork's working set is the caller's to fill: it sends no Refill.
   struct Forked {
     uint32_t attach_epoch = 0;
@@ -83,6 +89,7 @@ class DataPlane {
   absl::StatusOr<Forked> ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
                                       uint32_t max_positions);
   absl::Status ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch);
+  absl::Status DetachSequence(uint64_t sequence_id, uint32_t attach_epoch);
 
   void HandleFrame(Channel& channel, const ReceivedFrame& frame);
   // One batch of selection work and whatever the windows admit. False when there was nothing to do.
@@ -113,6 +120,7 @@ class DataPlane {
   const std::unique_ptr<KvBlockPool> pool_;
   const std::unique_ptr<BatchSelector> batch_selector_;  // may be null
   const std::shared_ptr<DeviceLanes> lanes_;             // may be null
+  const std::function<void(const std::string&, const absl::Status&)> on_lane_failed_;
   SequenceStore store_;
   Streamer streamer_;
   Selector selector_;

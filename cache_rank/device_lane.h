@@ -33,8 +33,9 @@ class DeviceLane {
     uint32_t position = 0;
     int seat = 0;
   };
-  // K and V of a row's position: [num_layers][num_kv_heads][2 * head_dim].
-  using TakeRow = std::function<void(const Row& row, const std::byte* kv)>;
+  // K and V of a row's position: [num_layers][num_kv_heads][2 * head_dim], and its captured masses [num_lists], NaN
+  // where a list was not measured; empty where none was. They are exact: every key was scored.
+  using TakeRow = std::function<void(const Row& row, const std::byte* kv, std::span<const float> masses)>;
 
   virtual ~DeviceLane() = default;  // aborts what is under way and waits for its end
   virtual const std::string& address() const = 0;

@@ -1,6 +1,7 @@
 #include "cache_rank/frame_handler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/base/check.h"
@@ -15,6 +16,13 @@ absl::Status PayloadSize(const ReceivedFrame& frame, size_t expected) {
   if (frame.payload().size() >= expected) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(frame.header().type), " has ",
                                                  frame.payload().size(), " bytes of payload, not ", expected));
+}
+
+KvShard ShardOf(const wire::PlanRow& row) {
+  return {.first_kv_head = row.first_kv_head,
+          .num_kv_heads = row.num_kv_heads,
+          .first_layer = row.first_layer,
+          .num_layers = row.num_layers};
 }
 
 }  // namespace
@@ -81,7 +89,9 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
   for (uint32_t i = 0; i < header.row_count; ++i) {
     wire::PlanRow row;
     std::memcpy(&row, frame.payload().data() + i * sizeof row, sizeof row);
-    plan.rows.push_back({row.sequence_id, row.attach_epoch, row.position});
+    const KvShard shard = ShardOf(row);
+    WINNOW_RETURN_IF_ERROR(CheckShard(layout_, shard));
+    plan.rows.push_back({row.sequence_id, row.attach_epoch, row.position, shard});
     CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
     if (sequence == nullptr) continue;
     if (sequence->seat.plan == header.plan) {
@@ -97,7 +107,7 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
 bool FrameHandler::Seat(PeerLink&, CachedSequence& sequence, uint64_t plan, uint32_t row_index,
                         const wire::PlanRow& row) {
   if (row.position != sequence.kv.watermark() || row.position >= sequence.kv.max_positions()) return false;
-  if (row.pool_slots != sequence.total_pool_slots) return false;
+  if (row.pool_slots != sequence.total_pool_slots || ShardOf(row) != sequence.shard) return false;
   const bool everything = (row.flags & wire::kPlanAttendsEverything) != 0;
   bool sparse = false, selects = false;
   for (size_t list = 0; list < sequence.num_lists(); ++list) {
@@ -156,7 +166,8 @@ bool FrameHandler::RunSeats(PeerLink& link) {
   CachedSequence* sequence = store_->FindAttached(request.sequence_id, request.attach_epoch, link.id);
   if (sequence != nullptr) {
     absl::Status seated = absl::FailedPreconditionError("there is no lane");
-    if (link.lane != nullptr && sequence->kv.watermark() == request.position) {
+    const bool is_whole = sequence->shard == WholeModel(layout_);
+    if (link.lane != nullptr && is_whole && sequence->kv.watermark() == request.position) {
       if (!lanes_->Advance(*sequence)) return true;
       seated = link.lane->Seat(static_cast<int>(request.seat), *sequence, request.pages);
     }
@@ -171,7 +182,7 @@ bool FrameHandler::RunSeats(PeerLink& link) {
 void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {
   if (link.lane == nullptr || !link.lane->has_plans()) return;
   const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
-  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv) {
+  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses) {
     CachedSequence* sequence = store_->Find(row.sequence_id);
     if (sequence == nullptr || sequence->channel != link.id) return;
     for (int layer = 0; layer < layout_.num_layers; ++layer) {
@@ -179,6 +190,10 @@ void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {
       if (!sequence->kv.Append(layer, row.position, 1, kv + layer * layer_bytes).ok()) return;
     }
     metrics_->appended_rows.Add(layout_.num_lists());
+    for (size_t list = 0; list < masses.size(); ++list) {
+      if (std::isnan(masses[list])) continue;
+      metrics_->ObserveCapturedMass(list / layout_.num_kv_heads, masses[list], /*is_bound=*/false);
+    }
     streamer_->SendWatermark(link, 0, *sequence);
   });
   streamer_->Pump(link);
@@ -196,41 +211,36 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
   const size_t rows = plan->rows.size();
   const TimelineSpan span(metrics_->timeline, Span::kAppend, static_cast<uint16_t>(layer), header.plan,
                           static_cast<uint32_t>(rows));
-  const size_t row_bytes = layout_.num_kv_heads * layout_.row_bytes();
-  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
-  size_t end = 0;
-  auto section = [&](uint32_t flag, size_t bytes) -> const std::byte* {
-    if ((header.flags & flag) == 0) return nullptr;
-    const size_t begin = wire::AlignUp(end, wire::kRowAlignment);
-    end = begin + bytes;
-    return frame.payload().data() + begin;
-  };
-  const std::byte* appended = section(wire::kSectionAppend, rows * row_bytes);
-  const auto* queries =
-      reinterpret_cast<const float*>(section(wire::kSectionQuery, rows * query_floats * sizeof(float)));
-  const auto* predictions =
-      reinterpret_cast<const float*>(section(wire::kSectionPrediction, rows * query_floats * sizeof(float)));
+  const int target = header.prediction_layer;
+  if ((header.flags & (wire::kSectionPrediction | wire::kSectionHidden)) != 0 && target >= layout_.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("prediction for layer ", target, " of ", layout_.num_layers));
+  }
   if ((header.flags & wire::kSectionHidden) != 0 && hidden_size_ == 0) {
     return absl::InvalidArgumentError("residuals, and this cache rank projects no queries");
   }
-  const auto* hidden =
-      reinterpret_cast<const float*>(section(wire::kSectionHidden, rows * hidden_size_ * sizeof(float)));
+  const auto row_bytes = [&](const KvShard& shard) { return shard.num_kv_heads * layout_.row_bytes(); };
+  const auto query_bytes = [&](const KvShard& shard) {
+    return static_cast<size_t>(shard.num_kv_heads) * layout_.group_size() * layout_.head_dim * sizeof(float);
+  };
+  const auto hidden_bytes = [&](const KvShard&) { return hidden_size_ * sizeof(float); };
+  size_t end = 0;
+  FindSection(frame, *plan, wire::kSectionAppend, layer, row_bytes, &end, &appended_);
+  FindSection(frame, *plan, wire::kSectionQuery, layer, query_bytes, &end, &queries_);
+  FindSection(frame, *plan, wire::kSectionPrediction, target, query_bytes, &end, &predictions_);
+  FindSection(frame, *plan, wire::kSectionHidden, target, hidden_bytes, &end, &hidden_);
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, end));
-  if (predictions != nullptr && header.prediction_layer >= layout_.num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prediction for layer ", header.prediction_layer, " of ", layout_.num_layers));
-  }
 
   for (size_t i = 0; i < rows; ++i) {
     const OpenPlan::Row& row = plan->rows[i];
     CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
-    if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
-    if (appended != nullptr) AppendRow(link, *sequence, layer, row.position, appended + i * row_bytes);
+    if (sequence == nullptr || sequence->seat.plan != header.plan || !row.shard.HasLayer(layer)) continue;
+    const int local = layer - row.shard.first_layer;
+    if (appended_[i] != nullptr) AppendRow(link, *sequence, local, row.position, appended_[i]);
     if (sequence->seat.plan != header.plan) continue;
-    if (queries != nullptr) {
-      TakeQuery(link, *sequence, layer, row.position, queries + i * query_floats);
-    } else if (appended != nullptr && NeedsQuery(*sequence, layer)) {
-      selector_->Refuse(link, header.plan, *sequence, layer);
+    if (queries_[i] != nullptr) {
+      TakeQuery(link, *sequence, local, row.position, reinterpret_cast<const float*>(queries_[i]));
+    } else if (appended_[i] != nullptr && NeedsQuery(*sequence, local)) {
+      selector_->Refuse(link, header.plan, *sequence, local);
     }
   }
   // After all rows' queries: the peer waits for what those decide first, and work of one kind runs in one batch.
@@ -238,21 +248,12 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     const OpenPlan::Row& row = plan->rows[i];
     CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
     if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
-    if (queries != nullptr) selector_->OnQuery(link, *sequence, layer, row.position);
-    if (sequence->spec.predictor != Predictor::kDepth || !sequence->seat.selects) continue;
-    const int target = layer + static_cast<int>(sequence->spec.lookahead);
-    if (target >= layout_.num_layers) continue;
-    const bool projects = sequence->spec.projection == Projection::kCacheRank;
-    if (projects && hidden != nullptr) {
-      TakeHidden(link, *sequence, target, row.position, hidden + i * hidden_size_);
-    } else if (!projects && predictions != nullptr && header.prediction_layer == target) {
-      TakePrediction(link, *sequence, target, row.position, predictions + i * query_floats);
-    } else if (appended != nullptr && !sequence->layers[target].HasTarget(row.position)) {
-      selector_->Refuse(link, header.plan, *sequence, target);
-    }
+    if (queries_[i] != nullptr) selector_->OnQuery(link, *sequence, layer - row.shard.first_layer, row.position);
+    TakeTarget(link, header, *sequence, i, row.position);
   }
-  if (appended == nullptr || layer + 1 != layout_.num_layers) return absl::OkStatus();
-  for (const OpenPlan::Row& row : plan->rows) {
+  for (size_t i = 0; i < rows; ++i) {
+    const OpenPlan::Row& row = plan->rows[i];
+    if (appended_[i] == nullptr || layer != row.shard.last_layer()) continue;
     const CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
     if (sequence != nullptr && sequence->seat.plan == header.plan)
       streamer_->SendWatermark(link, header.plan, *sequence);
@@ -260,15 +261,47 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
   return absl::OkStatus();
 }
 
+template <typename BytesOf>
+void FrameHandler::FindSection(const ReceivedFrame& frame, const OpenPlan& plan, uint32_t flag, int layer_of_model,
+                               BytesOf bytes_of, size_t* end, std::vector<const std::byte*>* parts) {
+  parts->assign(plan.rows.size(), nullptr);
+  if ((frame.header().flags & flag) == 0) return;
+  *end = wire::AlignUp(*end, wire::kRowAlignment);
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const KvShard& shard = plan.rows[i].shard;
+    if (!shard.HasLayer(layer_of_model)) continue;
+    (*parts)[i] = frame.payload().data() + *end;
+    *end += bytes_of(shard);
+  }
+}
+
+void FrameHandler::TakeTarget(PeerLink& link, const wire::FrameHeader& header, CachedSequence& sequence, size_t row,
+                              uint32_t position) {
+  const SelectionSpec& spec = sequence.spec;
+  if (spec.predictor != Predictor::kDepth || !sequence.seat.selects) return;
+  const int target = header.layer_first + static_cast<int>(spec.lookahead);
+  if (!sequence.shard.HasLayer(target)) return;
+  const int local = target - sequence.shard.first_layer;
+  const bool is_for_it = header.prediction_layer == target;
+  const bool projects = spec.projection == Projection::kCacheRank;
+  if (projects && hidden_[row] != nullptr && is_for_it) {
+    TakeHidden(link, sequence, local, position, reinterpret_cast<const float*>(hidden_[row]));
+  } else if (!projects && predictions_[row] != nullptr && is_for_it) {
+    TakePrediction(link, sequence, local, position, reinterpret_cast<const float*>(predictions_[row]));
+  } else if ((header.flags & wire::kSectionAppend) != 0 && !sequence.layers[local].HasTarget(position)) {
+    selector_->Refuse(link, header.plan, sequence, local);
+  }
+}
+
 void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const std::byte* rows) {
   if (!sequence.kv.Append(layer, position, 1, rows).ok())
     return selector_->Refuse(link, sequence.seat.plan, sequence, layer);
-  metrics_->appended_rows.Add(layout_.num_kv_heads);
+  metrics_->appended_rows.Add(sequence.layout.num_kv_heads);
 }
 
 bool FrameHandler::NeedsQuery(const CachedSequence& sequence, int layer) {
-  return (sequence.seat.selects && SelectsWithOwnQuery(sequence.spec, layer)) ||
+  return (sequence.seat.selects && sequence.SelectsWithOwnQuery(layer)) ||
          (sequence.seat.sparse && WaitsForVerdict(sequence.spec));
 }
 
@@ -276,10 +309,10 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
                              const float* query) {
   if (IsDense(sequence.spec) || sequence.spec.predictor == Predictor::kFixed) return;
   LayerSelection& selection = sequence.layers[layer];
-  const bool own = SelectsWithOwnQuery(sequence.spec, layer);
+  const bool own = sequence.SelectsWithOwnQuery(layer);
   const bool prefetches = sequence.spec.prefetch == Prefetch::kTemporal;
   if (own && sequence.seat.selects) {
-    Rotate(query, position, selection.target.data());
+    Rotate(sequence, query, position, selection.target.data());
     selection.target_position = position;
     selector_->OnTarget(link, sequence, layer, position);
   }
@@ -288,7 +321,7 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
   if (own && !judges && !prefetches) return;
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
-  Rotate(query, position, slot.rotated);
+  Rotate(sequence, query, position, slot.rotated);
   if (judges) selector_->OnVerdictQuery(link, sequence, layer, position);
   if (prefetches && sequence.seat.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
 }
@@ -296,7 +329,7 @@ void FrameHandler::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer
 void FrameHandler::TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
                                   const float* query) {
   LayerSelection& selection = sequence.layers[layer];
-  Rotate(query, position, selection.target.data());
+  Rotate(sequence, query, position, selection.target.data());
   selection.target_position = position;
   selector_->OnTarget(link, sequence, layer, position);
 }
@@ -309,10 +342,10 @@ void FrameHandler::TakeHidden(PeerLink& link, CachedSequence& sequence, int laye
   selector_->OnTarget(link, sequence, layer, position);
 }
 
-void FrameHandler::Rotate(const float* query, uint32_t position, float* rotated) const {
+void FrameHandler::Rotate(const CachedSequence& sequence, const float* query, uint32_t position, float* rotated) const {
   kernels_->rotate({.q_pre_rope = query,
                     .num_rows = 1,
-                    .num_heads = layout_.num_query_heads,
+                    .num_heads = sequence.layout.num_query_heads,
                     .head_dim = layout_.head_dim,
                     .positions = &position,
                     .rope_inv_freq = rope_.inv_freq.data(),
@@ -322,11 +355,14 @@ void FrameHandler::Rotate(const float* query, uint32_t position, float* rotated)
 
 absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  const int layer = header.layer_first;
-  if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("rows of layer ", layer));
-  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * layout_.num_kv_heads * layout_.row_bytes()));
   CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr) return absl::OkStatus();
+  const KvLayout& layout = sequence->layout;
+  const int layer = header.layer_first - sequence->shard.first_layer;
+  if (layer < 0 || layer >= layout.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("rows of layer ", header.layer_first));
+  }
+  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * layout.num_kv_heads * layout.row_bytes()));
   const uint32_t watermark = sequence->kv.watermark();
   const absl::Status appended =
       sequence->kv.Append(layer, header.apply_position, header.row_count, frame.payload().data());
@@ -334,8 +370,8 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
     selector_->Refuse(link, 0, *sequence, layer);
     return absl::OkStatus();
   }
-  metrics_->appended_rows.Add(uint64_t{header.row_count} * layout_.num_kv_heads);
-  if (lanes_ != nullptr && link.lane != nullptr) {
+  metrics_->appended_rows.Add(uint64_t{header.row_count} * layout.num_kv_heads);
+  if (lanes_ != nullptr && link.lane != nullptr && sequence->shard == WholeModel(layout_)) {
     lanes_->OnRows(*sequence, layer, header.apply_position, header.row_count, frame.payload().data());
   }
   const uint32_t rows = sequence->kv.rows(layer);
@@ -350,19 +386,22 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
 
 absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  const int layer = header.layer_first;
-  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
-  if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("queries of layer ", layer));
-  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * query_floats * sizeof(float)));
   CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr || sequence->spec.predictor == Predictor::kDense) return absl::OkStatus();
+  const KvLayout& layout = sequence->layout;
+  const int layer = header.layer_first - sequence->shard.first_layer;
+  if (layer < 0 || layer >= layout.num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat("queries of layer ", header.layer_first));
+  }
+  const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
+  WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * query_floats * sizeof(float)));
   const auto* queries = reinterpret_cast<const float*>(frame.payload().data());
   QueryRing& ring = sequence->layers[layer].queries;
   for (uint32_t i = 0; i < header.row_count; ++i) {
     const uint32_t position = header.apply_position + i;
     const QueryRing::Slot slot = ring.Push(position);
     std::copy_n(queries + i * query_floats, query_floats, slot.pre);
-    Rotate(slot.pre, position, slot.rotated);
+    Rotate(*sequence, slot.pre, position, slot.rotated);
   }
   if (ring.end() == sequence->prompt_tokens && ring.end() > 0)
     selector_->OnQuery(link, *sequence, layer, ring.end() - 1);

@@ -53,11 +53,19 @@ class FrameHandler {
   // Gives a plan row its seat; false when it was refused.
   bool Seat(PeerLink& link, CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row);
   void AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const std::byte* rows);
+  // Of a Layer frame's section, by plan row: where its part begins; null for rows whose shard lacks `layer_of_model`,
+  // and everywhere where the frame has no such section. `bytes_of` a shard's part. Moves `end` behind the section.
+  template <typename BytesOf>
+  static void FindSection(const ReceivedFrame& frame, const OpenPlan& plan, uint32_t flag, int layer_of_model,
+                          BytesOf bytes_of, size_t* end, std::vector<const std::byte*>* parts);
+  // What the frame predicts for one of the sequence's layers, or lacks.
+  void TakeTarget(PeerLink& link, const wire::FrameHeader& header, CachedSequence& sequence, size_t row,
+                  uint32_t position);
   static bool NeedsQuery(const CachedSequence& sequence, int layer);
   void TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
   void TakePrediction(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
   void TakeHidden(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* hidden);
-  void Rotate(const float* query, uint32_t position, float* rotated) const;
+  void Rotate(const CachedSequence& sequence, const float* query, uint32_t position, float* rotated) const;
 
   const KvLayout layout_;
   const int hidden_size_;
@@ -70,6 +78,7 @@ class FrameHandler {
   CacheRankMetrics* const metrics_;
   DeviceLanes* const lanes_;  // may be null
   std::vector<DeviceLane::Row> lane_rows_;
+  std::vector<const std::byte*> appended_, queries_, predictions_, hidden_;  // by row of the Layer frame at hand
 };
 
 }  // namespace winnow

@@ -61,6 +61,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .admissions_refused = admissions_refused.get(),
           .active_sequences = active_sequences.get(),
           .detached_sequences = detached_sequences.get(),
+          .sharded_sequences = sharded_sequences.get(),
           .channels = channels.get(),
           .blocks_used = blocks_used.get(),
           .blocks_reserved = blocks_reserved.get(),

@@ -62,6 +62,7 @@ struct CacheRankSnapshot {
   uint64_t admissions_refused = 0;
   uint64_t active_sequences = 0;
   uint64_t detached_sequences = 0;
+  uint64_t sharded_sequences = 0;  // of which other cache ranks hold parts, too
   uint64_t channels = 0;
   uint64_t blocks_used = 0;
   uint64_t blocks_reserved = 0;
@@ -116,11 +117,11 @@ struct CacheRankMetrics {
       scored_page_bytes, shared_key_bytes, projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths,
       correction_rows, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed,
       sequences_opened, sequences_attached, sequences_forked, sequences_expired, admissions_refused, active_sequences,
-      detached_sequences, channels, blocks_used, blocks_reserved, blocks_total, block_bytes, queued_frames, prefix_hits,
-      prefix_lookup_tokens, prefix_cached_tokens, prefix_evictions, prefix_blocks, prefix_idle_blocks, fast_bytes,
-      fast_staging_bytes, fast_index_bytes, fast_reserved_bytes, fast_copied_bytes, tier_blocks_loaded,
-      tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows, tier_gathers, tier_scattered_rows,
-      tier_scatters, lanes, lane_plans, lane_seats, lane_seats_refused;
+      detached_sequences, sharded_sequences, channels, blocks_used, blocks_reserved, blocks_total, block_bytes,
+      queued_frames, prefix_hits, prefix_lookup_tokens, prefix_cached_tokens, prefix_evictions, prefix_blocks,
+      prefix_idle_blocks, fast_bytes, fast_staging_bytes, fast_index_bytes, fast_reserved_bytes, fast_copied_bytes,
+      tier_blocks_loaded, tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows, tier_gathers,
+      tier_scattered_rows, tier_scatters, lanes, lane_plans, lane_seats, lane_seats_refused;
   Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds;
 
   static constexpr size_t kMaxLayers = 256;

@@ -12,6 +12,7 @@
 #include "cache_rank/judge_head.h"
 #include "cache_rank/residency.h"
 #include "cache_rank/ring_queue.h"
+#include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
 
@@ -23,6 +24,7 @@ struct OpenPlan {
     uint64_t sequence_id;
     uint32_t attach_epoch;
     uint32_t position;
+    KvShard shard;  // what its sections carry
   };
   uint64_t plan = 0;  // 0: none
   std::vector<Row> rows;
@@ -38,8 +40,8 @@ struct OutgoingItem {
   uint32_t position = 0;          // apply_position; the watermark of kWatermark
   uint64_t working_set_rows = 0;  // kWatermark
   uint64_t loaded_rows = 0;       // kWatermark
-  uint16_t layer = 0;
-  // kDelta, kPartial: the entry of one plan row and kv head.
+  uint16_t layer = 0;             // of the model, as in frames
+  // kDelta, kPartial: the entry of one plan row and kv head of the model.
   uint16_t kv_head = 0;
   uint32_t plan_row = 0;
   bool started = false;  // its first part was posted

@@ -29,6 +29,7 @@ class ProjectionBatch {
 
  private:
   struct Row {
+    const CachedSequence* sequence;
     LayerSelection* layer;
     uint32_t position;
   };

@@ -103,7 +103,7 @@ void Selector::OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int laye
 void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   if (!sequence.LayerNeedsSelection(layer, position)) return;
   // A verdict made with the selecting query takes the position's own row into account.
-  const bool judges = WaitsForVerdict(sequence.spec) && SelectsWithOwnQuery(sequence.spec, layer);
+  const bool judges = WaitsForVerdict(sequence.spec) && sequence.SelectsWithOwnQuery(layer);
   if (sequence.kv.rows(layer) < position + (judges ? 1 : 0)) return Refuse(link, sequence.seat.plan, sequence, layer);
   Schedule(link, sequence, sequence.layers[layer], layer, position);
 }
@@ -111,7 +111,7 @@ void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uin
 void Selector::Refuse(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer) {
   metrics_->rows_refused.Add(1);
   sequence.seat = {};
-  streamer_->SendTransferFailed(link, plan, sequence.id, sequence.attach_epoch, layer);
+  streamer_->SendTransferFailed(link, plan, sequence, layer);
 }
 
 bool Selector::CanPredict(const CachedSequence& sequence, int layer, uint32_t position) const {
@@ -165,6 +165,8 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     const SelectionTask task = queue.front();
     if (num_rows_ > 0 && (task.layer != layer_ || task.judges != judges_only_)) break;
     CachedSequence* sequence = store_->FindAttached(task.sequence_id, task.attach_epoch, link.id);
+    // Shards of other sequences may be of other sizes.
+    if (num_rows_ > 0 && sequence != nullptr && sequence->layout.num_kv_heads != num_kv_heads_) break;
     const bool is_full = num_rows_ >= options_.batch_rows;
     if (is_full && (sequence == nullptr || !SharesBlocks(*rows_[0].sequence, *sequence, task.layer))) break;
     const auto in_batch = [&](const Row& row) { return row.sequence == sequence; };
@@ -183,8 +185,8 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
     row.position = task.position;
     row.selected = false;
     row.sends = !task.judges && has_seat && layer.sent_position != task.position;
-    row.judges = task.judges || (score && has_seat && WaitsForVerdict(sequence->spec) &&
-                                 SelectsWithOwnQuery(sequence->spec, task.layer));
+    row.judges = task.judges ||
+                 (score && has_seat && WaitsForVerdict(sequence->spec) && sequence->SelectsWithOwnQuery(task.layer));
     row.deltas.resize(num_kv_heads_);
     row.partials.resize(num_kv_heads_);
     for (int head = 0; head < num_kv_heads_; ++head) {
@@ -200,9 +202,7 @@ void Selector::TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool s
 
 bool Selector::Measures(const CachedSequence& sequence, uint32_t position) const {
   if (!options_.measure_captured_mass) return false;
-  // Positions that share a selection are measured by one of them.
-  return position % options_.mass_interval < sequence.spec.reuse_interval ||
-         position < sequence.prompt_tokens + options_.mass_interval;
+  return MeasuresMass(sequence.spec, position, sequence.prompt_tokens, options_.mass_interval);
 }
 
 HeadQuestion Selector::Question(const Row& row, int head) const {
@@ -222,7 +222,7 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
   } else {
     question.target = layer.target.data() + offset;
   }
-  const bool own_query = SelectsWithOwnQuery(sequence.spec, layer_);
+  const bool own_query = sequence.SelectsWithOwnQuery(layer_);
   const uint32_t measured = own_query ? row.position : row.position - 1;
   if (WaitsForVerdict(sequence.spec)) {
     if (!row.judges || !SelectsTopKOfRows(sequence.spec)) return question;  // the verdict has a pass of its own
@@ -244,7 +244,8 @@ HeadQuestion Selector::Question(const Row& row, int head) const {
 }
 
 bool Selector::SharesBlocks(const CachedSequence& one, const CachedSequence& other, int layer) const {
-  if (one.kv.rows(layer) < kBlockTokens || other.kv.rows(layer) < kBlockTokens || one.spec != other.spec) return false;
+  if (one.shard != other.shard || one.spec != other.spec) return false;
+  if (one.kv.rows(layer) < kBlockTokens || other.kv.rows(layer) < kBlockTokens) return false;
   for (size_t head = 0; head < one.num_kv_heads(); ++head) {
     const int h = static_cast<int>(head);
     if (one.kv.tiles(layer, h)[0] == other.kv.tiles(layer, h)[0]) return true;  // streaming heads share none
@@ -461,7 +462,8 @@ void Selector::SendRow(PeerLink& link, Row& row, bool score) {
     if (row.deltas[head] == nullptr) continue;
     const HeadDelta& delta = *row.deltas[head];
     if (!std::isnan(delta.captured_mass)) {
-      metrics_->ObserveCapturedMass(layer_, delta.captured_mass, delta.captured_mass_is_bound);
+      metrics_->ObserveCapturedMass(row.sequence->layer_of_model(layer_), delta.captured_mass,
+                                    delta.captured_mass_is_bound);
     }
     streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
   }
@@ -469,7 +471,7 @@ void Selector::SendRow(PeerLink& link, Row& row, bool score) {
   row.layer->judged_end = row.position + 1;
   for (int head = 0; head < num_kv_heads_; ++head) {
     if (row.partials[head] == nullptr) continue;
-    metrics_->ObserveVerdict(layer_, *row.partials[head], row.grew[head] != 0);
+    metrics_->ObserveVerdict(row.sequence->layer_of_model(layer_), *row.partials[head], row.grew[head] != 0);
     streamer_->SendPartial(link, *row.sequence, layer_, head, std::move(row.partials[head]));
   }
 }

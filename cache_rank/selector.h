@@ -12,6 +12,7 @@
 #include "cache_rank/select_head.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/streamer.h"
+#include "common/selection/mass_positions.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
@@ -40,11 +41,7 @@ class Selector {
   static constexpr size_t kMaxJointRows = 64;
   struct Options {
     bool measure_captured_mass = true;
-    // Captured mass is measured at the first mass_interval positions after the prompt, so that short answers have a
-    // figure, and then at positions p with p % mass_interval == 0: measuring with another query than the selecting one
-    // costs as much again as selecting. Depends on the position alone, so that what is reported of a sequence does not
-    // depend on how it was served. >= 1.
-    uint32_t mass_interval = 16;
+    uint32_t mass_interval = kMassInterval;  // of MeasuresMass
     // From every key, also where the scorer reads fewer and a bound would do.
     bool measure_exactly = false;
     // Of one (plan, layer) that are scored between two polls; rows that share blocks with the first one, up to

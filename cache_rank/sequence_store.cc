@@ -14,12 +14,13 @@ absl::Status AlreadyExists(uint64_t sequence_id) {
   return absl::AlreadyExistsError(absl::StrCat("sequence ", sequence_id, " exists already"));
 }
 
-// The index is shared with the rows, so that sequences with another one share nothing.
-std::string WithIndex(const std::string& salt, const IndexLayout& index, bool tiered) {
+// The index is shared with the rows, so that sequences with another one share nothing; nor do other shards.
+std::string SaltOf(const std::string& salt, const IndexLayout& index, bool tiered, const KvShard& shard) {
   const int key_dtype = index.key_dtype.has_value() ? static_cast<int>(*index.key_dtype) : -1;
   // With two tiers, whether tiles are index says where they lie.
   const bool keys_apart = tiered && index.scores_keys;
-  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", key_dtype, ",", keys_apart, ",", salt);
+  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", key_dtype, ",", keys_apart, ",", shard.first_kv_head,
+                      "+", shard.num_kv_heads, ",", shard.first_layer, "+", shard.num_layers, ",", salt);
 }
 
 }  // namespace
@@ -45,20 +46,24 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
+  const KvShard shard = options.shard.num_layers == 0 ? WholeModel(layout_) : options.shard;
+  const KvLayout layout = LayoutOf(layout_, shard);
   const IndexLayout index = IndexLayoutFor(options.spec);
-  KvRetention retention = KvRetention::Of(options.spec, layout_);
+  KvRetention retention = KvRetention::Of(options.spec, layout);
   // What streaming heads gave back cannot be shared.
   const bool shares = prefixes_.enabled() && retention.streams.empty() && !options.prompt_token_ids.empty() &&
                       options.prompt_token_ids.size() == options.prompt_tokens;
-  const std::string salt = shares ? WithIndex(options.prefix_salt, index, pool_->tiers() != nullptr) : std::string();
+  const std::string salt =
+      shares ? SaltOf(options.prefix_salt, index, pool_->tiers() != nullptr, shard) : std::string();
   PrefixCache::Lease prefix;
   if (shares) {
     const std::span<const uint32_t> tokens(options.prompt_token_ids);
-    prefix = prefixes_.Find(salt, tokens.first(PrefixLimit(options.spec, options.prompt_tokens)));
+    const uint32_t limit = std::min(PrefixLimit(options.spec, options.prompt_tokens), options.max_cached_tokens);
+    prefix = prefixes_.Find(salt, tokens.first(limit));
   }
-  WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout_, options.max_positions, index,
+  WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout, options.max_positions, index,
                                                             std::move(retention), prefix.units()));
-  auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout_,
+  auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout, shard,
                                                    options.prompt_tokens);
   sequence->sampling = options.sampling;
   sequence->prefix = std::move(prefix);
@@ -99,8 +104,8 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
         absl::StrCat("sequence ", source_id, " is not complete up to its watermark yet"));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, source->kv.Fork(max_positions));
-  auto fork =
-      std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), layout_, source->prompt_tokens);
+  auto fork = std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), source->layout, source->shard,
+                                               source->prompt_tokens);
   fork->sampling = source->sampling;
   fork->journal = source->journal;
   fork->journal.Truncate(position);
@@ -112,15 +117,24 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   return (sequences_[sequence_id] = std::move(fork)).get();
 }
 
+absl::StatusOr<CachedSequence*> SequenceStore::FindAtEpoch(uint64_t sequence_id, uint32_t attach_epoch) const {
+  CachedSequence* sequence = Find(sequence_id);
+  if (sequence == nullptr || sequence->attach_epoch == attach_epoch) return sequence;
+  return absl::AbortedError(
+      absl::StrCat("sequence ", sequence_id, " is at attach_epoch ", sequence->attach_epoch, ", not ", attach_epoch));
+}
+
 absl::Status SequenceStore::Release(uint64_t sequence_id, uint32_t attach_epoch) {
-  const auto found = sequences_.find(sequence_id);
-  if (found == sequences_.end()) return absl::OkStatus();
-  if (found->second->attach_epoch != attach_epoch) {
-    return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is at attach_epoch ",
-                                           found->second->attach_epoch, ", not ", attach_epoch));
-  }
-  if (found->second->attached()) --active_;
-  sequences_.erase(found);
+  WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, FindAtEpoch(sequence_id, attach_epoch));
+  if (sequence == nullptr) return absl::OkStatus();
+  if (sequence->attached()) --active_;
+  sequences_.erase(sequence_id);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceStore::Detach(uint64_t sequence_id, uint32_t attach_epoch, Time now) {
+  WINNOW_ASSIGN_OR_RETURN(CachedSequence * sequence, FindAtEpoch(sequence_id, attach_epoch));
+  if (sequence != nullptr) Detach(*sequence, now);
   return absl::OkStatus();
 }
 
@@ -157,6 +171,12 @@ CachedSequence* SequenceStore::FindAttached(uint64_t sequence_id, uint32_t attac
   CachedSequence* sequence = Find(sequence_id);
   const bool current = sequence != nullptr && sequence->channel == channel && sequence->attach_epoch == attach_epoch;
   return current ? sequence : nullptr;
+}
+
+size_t SequenceStore::CountSharded() const {
+  const KvShard whole = WholeModel(layout_);
+  return std::count_if(sequences_.begin(), sequences_.end(),
+                       [&](const auto& entry) { return entry.second->shard != whole; });
 }
 
 size_t SequenceStore::CountAttached(uint32_t channel) const {

@@ -10,6 +10,7 @@
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/prefix_cache.h"
 #include "common/base/kv_layout.h"
+#include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "kernels/kernel_table.h"
 
@@ -31,7 +32,9 @@ class SequenceStore {
     // All of the prompt, to share its blocks with prompts that begin alike; empty: nothing is shared.
     std::vector<uint32_t> prompt_token_ids = {};
     std::string prefix_salt = {};  // what its rows depend on beside the tokens, and who may share them
-    bool pulls_prefix = false;     // its cached rows are sent layer by layer, when they are asked for
+    bool pulls_prefix = false;     // its cached rows are sent when they are asked for
+    KvShard shard = {};            // num_layers 0: all of it. `spec` is that of the shard
+    uint32_t max_cached_tokens = UINT32_MAX;
   };
 
   SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
@@ -52,6 +55,8 @@ class SequenceStore {
                                        uint32_t max_positions);
   // Idempotent. ABORTED when `attach_epoch` is not the current one.
   absl::Status Release(uint64_t sequence_id, uint32_t attach_epoch);
+  // The same, and the sequence is kept for the TTL.
+  absl::Status Detach(uint64_t sequence_id, uint32_t attach_epoch, Time now);
 
   // All sequences of the channel become detached; returns how many.
   size_t DetachChannel(uint32_t channel, Time now);
@@ -68,12 +73,17 @@ class SequenceStore {
   size_t active() const { return active_; }
   size_t CountAttached(uint32_t channel) const;
   size_t detached() const { return sequences_.size() - active_; }
+  // Sequences of which others hold parts, too.
+  size_t CountSharded() const;
 
  private:
   KvBlockPool* const pool_;
   const KernelTable* const kernels_;
-  const KvLayout layout_;
+  const KvLayout layout_;  // of the model
   const std::chrono::milliseconds detach_ttl_;
+  // The sequence at that epoch, or null where there is none. ABORTED.
+  absl::StatusOr<CachedSequence*> FindAtEpoch(uint64_t sequence_id, uint32_t attach_epoch) const;
+
   PrefixCache prefixes_;
   std::unordered_map<uint64_t, std::unique_ptr<CachedSequence>> sequences_;
   size_t active_ = 0;

@@ -111,8 +111,8 @@ void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int lay
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
                .position = sequence.seat.position,
-               .layer = static_cast<uint16_t>(layer),
-               .kv_head = static_cast<uint16_t>(kv_head),
+               .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
+               .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
                .plan_row = sequence.seat.row,
                .delta = std::move(delta),
                .count = count});
@@ -132,8 +132,8 @@ void Streamer::SendPartial(PeerLink& link, const CachedSequence& sequence, int l
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
                .position = sequence.seat.position,
-               .layer = static_cast<uint16_t>(layer),
-               .kv_head = static_cast<uint16_t>(kv_head),
+               .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
+               .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
                .plan_row = sequence.seat.row,
                .partial = std::move(partial)});
 }
@@ -160,13 +160,18 @@ void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_
                .granted = granted});
 }
 
-void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
-                                  int layer) {
+void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer) {
+  QueueTransferFailed(link, plan, sequence.id, sequence.attach_epoch,
+                      static_cast<uint16_t>(sequence.layer_of_model(layer)));
+}
+
+void Streamer::QueueTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
+                                   uint16_t layer_of_model) {
   Queue(link, {.type = wire::FrameType::kTransferFailed,
                .plan = plan,
                .sequence_id = sequence_id,
                .attach_epoch = attach_epoch,
-               .layer = static_cast<uint16_t>(layer)});
+               .layer = layer_of_model});
 }
 
 void Streamer::QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count) {
@@ -175,7 +180,7 @@ void Streamer::QueueRows(PeerLink& link, const CachedSequence& sequence, int lay
                .sequence_id = sequence.id,
                .attach_epoch = sequence.attach_epoch,
                .position = first,
-               .layer = static_cast<uint16_t>(layer),
+               .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
                .count = count});
 }
 
@@ -197,9 +202,9 @@ void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t sinks = std::min(spec.sink_tokens, restart);
   const uint32_t ring_first = restart > ring ? restart - ring : 0;
-  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+  for (int layer = 0; layer < sequence.layout.num_layers; ++layer) {
     const bool everything =
-        ring_first <= sinks || AnyList(layout_.list(layer, 0), layout_.num_kv_heads, [&](size_t list) {
+        ring_first <= sinks || AnyList(sequence.list(layer, 0), sequence.num_kv_heads(), [&](size_t list) {
           return AttendsEverything(spec, list, restart, sequence.prompt_tokens);
         });
     if (everything) {
@@ -298,7 +303,9 @@ void Streamer::WriteEntry(const OutgoingItem& item, const Part& part, std::byte*
   if (part.rows == 0) return;
   Pad(wire::kRowAlignment, payload, offset);
   const std::span<const uint32_t> positions(delta.streamed_positions);
-  part.sequence->kv.GatherRows(item.layer, item.kv_head, positions.subspan(item.done, part.rows), payload + *offset);
+  const KvShard& shard = part.sequence->shard;
+  part.sequence->kv.GatherRows(item.layer - shard.first_layer, item.kv_head - shard.first_kv_head,
+                               positions.subspan(item.done, part.rows), payload + *offset);
   *offset += part.rows * layout_.row_bytes();
 }
 
@@ -332,7 +339,7 @@ Streamer::Outcome Streamer::PostDeltas(PeerLink& link) {
     for (const Part& part : parts_) {
       const OutgoingItem& item = link.outgoing.at(part.item);
       metrics_->transfers_failed.Add(1);
-      SendTransferFailed(link, item.plan, item.sequence_id, item.attach_epoch, item.layer);
+      QueueTransferFailed(link, item.plan, item.sequence_id, item.attach_epoch, item.layer);
     }
     for (size_t i = 0; i < parts_.size(); ++i) PopFront(link.outgoing);
     return Outcome::kPosted;
@@ -361,7 +368,7 @@ uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, 
   std::byte* payload = buffer->payload().data();
   size_t offset = 0;
   const wire::DeltaEntry entry{.plan_row = 0,
-                               .kv_head = static_cast<uint16_t>(kv_head),
+                               .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
                                .flags = 0,
                                .num_selected = 0,
                                .num_streamed = rows,
@@ -377,7 +384,7 @@ uint32_t Streamer::PostPrefetch(PeerLink& link, const CachedSequence& sequence, 
   header.phase = wire::Phase::kPrefetch;
   header.sequence_id = sequence.id;
   header.attach_epoch = sequence.attach_epoch;
-  header.layer_first = static_cast<uint16_t>(layer);
+  header.layer_first = static_cast<uint16_t>(sequence.layer_of_model(layer));
   header.row_count = 1;
   if (Post(link, header, *std::move(buffer)) != Outcome::kPosted) return 0;  // the link has failed
   metrics_->prefetched_rows.Add(rows);
@@ -477,14 +484,16 @@ Streamer::Outcome Streamer::PostRefill(PeerLink& link) {
     PopFront(link.bulk);
     return Outcome::kPosted;
   }
-  const size_t token_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  const int num_kv_heads = sequence->layout.num_kv_heads;
+  const size_t token_bytes = num_kv_heads * layout_.row_bytes();
   const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(options_.frame_bytes / token_bytes));
   const uint32_t rows = std::min(most, item.count - item.done);
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(rows * token_bytes);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   const uint32_t first = item.position + item.done;
-  for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    sequence->kv.CopyRows(item.layer, head, first, rows, buffer->payload().data() + head * rows * layout_.row_bytes());
+  for (int head = 0; head < num_kv_heads; ++head) {
+    sequence->kv.CopyRows(item.layer - sequence->shard.first_layer, head, first, rows,
+                          buffer->payload().data() + head * rows * layout_.row_bytes());
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kRefill;

@@ -33,6 +33,7 @@ class Streamer {
 
   bool CanTake(const PeerLink& link) const { return link.outgoing.size() < options_.max_queued; }
 
+  // Layers and kv heads are the shard's, here and below.
   // An empty delta, recycled.
   std::unique_ptr<HeadDelta> NewDelta();
   void SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
@@ -44,7 +45,7 @@ class Streamer {
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
-  void SendTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch, int layer);
+  void SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
   // All rows below `end`, which the sequence has, of layers [first_layer, last_layer], then RefillDone.
   void SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
@@ -71,6 +72,8 @@ class Streamer {
 
   void Queue(PeerLink& link, OutgoingItem item);
   void QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count);
+  void QueueTransferFailed(PeerLink& link, uint64_t plan, uint64_t sequence_id, uint32_t attach_epoch,
+                           uint16_t layer_of_model);
   void QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position);
   void PopFront(RingQueue<OutgoingItem>& queue);
   const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;

@@ -140,6 +140,10 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
     absl::StatusOr<std::shared_ptr<DeviceLanes>> lanes = NewLanes(options);
     if (lanes.ok()) {
       rank.data_plane.lanes = *std::move(lanes);
+      rank.data_plane.on_lane_failed = [](const std::string& inference_rank, const absl::Status& why) {
+        spdlog::warn("the lane to {} has ended, its sequences go on through host memory: {}", inference_rank,
+                     std::string(why.message()));
+      };
     } else {
       spdlog::info("rows pass through host memory: {}", std::string(lanes.status().message()));
     }
@@ -180,6 +184,8 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* sequences = "Sequences of KV.";
   writer.Gauge("winnow_sequences", sequences, number(s.active_sequences), with("state", "active"));
   writer.Gauge("winnow_sequences", sequences, number(s.detached_sequences), with("state", "detached"));
+  writer.Gauge("winnow_cache_shards", "Sequences of which this cache rank holds a part and others the rest.",
+               number(s.sharded_sequences));
   const char* blocks =
       "Blocks of 32 rows: used by sequences, promised to them, or free (kept prompts that none uses included).";
   const uint64_t taken = s.blocks_used + s.blocks_reserved;

@@ -2,6 +2,7 @@
 #include "cmd/cache_host.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/payload_paths.h"
 #include "cmd/role_options.h"
 #include "cmd/role_process.h"
 
@@ -14,6 +15,10 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
       RoleProcess::Begin("cache-rank", v1::ROLE_CACHE_RANK, options.process, std::move(options_yaml)));
   TransportOptions transport_options;
   transport_options.incarnation = process->identity().incarnation();
+  // Inference ranks choose.
+  const PayloadPaths paths(options.cache.device);
+  paths.AddP2p(transport_options);
+  paths.AddNccl(transport_options);
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, NewUcxTransport(transport_options));
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<CacheHost> host,
                           CacheHost::Create(options.cache, process->identity(), std::move(transport)));

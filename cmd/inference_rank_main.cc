@@ -3,6 +3,7 @@
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/inference_rank_metrics.h"
+#include "cmd/payload_paths.h"
 #include "cmd/role_options.h"
 #include "cmd/role_process.h"
 #include "common/rpc/identity.h"
@@ -24,6 +25,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.compute_dtype = options.compute;
   rank.kv_dtype = options.kv_dtype;
   rank.device = options.device;
+  rank.tensor_parallel = options.tensor_parallel;
   rank.isa = options.isa;
   rank.num_threads = ResolveThreads(options.threads);
   rank.max_context_tokens = options.max_context;
@@ -39,8 +41,11 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+    } else if (lane.code() == absl::StatusCode::kUnavailable) {
+      spdlog::error("rows to and from {} pass through host memory (ucx) from now on: {}", cache_rank,
+                    std::string(lane.message()));
     } else {
-      spdlog::info("rows to and from {} pass through host memory (ucx): {}", cache_rank, std::string(lane.message()));
+      spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
     }
   };
   return rank;
@@ -87,7 +92,16 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
         CacheHost::Create(options.cache, cache, NewInprocTransport(TransportOptionsOf(cache.incarnation()))));
     transport = NewInprocTransport(TransportOptionsOf(identity.incarnation()));
   } else {
-    WINNOW_ASSIGN_OR_RETURN(transport, NewUcxTransport(TransportOptionsOf(identity.incarnation())));
+    TransportOptions transport_options = TransportOptionsOf(identity.incarnation());
+    if (options.transport != TransportKind::kUcx) {
+      const PayloadPaths paths(options.device);
+      if (options.transport == TransportKind::kNccl) {
+        paths.AddNccl(transport_options);
+      } else {
+        paths.AddP2p(transport_options);
+      }
+    }
+    WINNOW_ASSIGN_OR_RETURN(transport, NewUcxTransport(transport_options));
   }
   WINNOW_ASSIGN_OR_RETURN(parts.rank, InferenceRank::Create(rank_options, std::move(transport), identity));
   return parts;

@@ -1,5 +1,6 @@
 #include "cmd/role_options.h"
 
+#include "absl/strings/numbers.h"
 #include "cmd/machine.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
@@ -7,6 +8,11 @@
 #include "common/selection/validate.h"
 
 namespace winnow {
+namespace {
+
+constexpr uint32_t kMaxCacheShards = 64;  // as `winnow up` starts no more cache ranks
+
+}  // namespace
 
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
@@ -117,7 +123,7 @@ void CacheOptions::Declare(Fields& fields) {
       "host memory; auto: there if it answers and can, otherwise on the CPU, and the log says why not.",
       [this](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(device, ParseDeviceChoice(text));
-        return absl::OkStatus();
+        return device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("a cache rank has one GPU");
       },
       [this] { return ToString(device); });
   fields.Bytes("device-memory", &device_memory_bytes,
@@ -130,6 +136,31 @@ RouterProcessOptions::RouterProcessOptions() {
   process.grpc.port = 8001;
 }
 
+void PlacementFlags::Declare(Fields& fields) {
+  fields.Custom(
+      "cache-shards", "N|auto",
+      "Cache ranks that the KV of each sequence is spread over, by kv head and, beyond their number, by ranges of "
+      "layers: "
+      "each holds that part, selects in it and streams its rows. auto = the fewest on whose free memory the sequence "
+      "fits.",
+      [this](std::string_view text) -> absl::Status {
+        if (text == "auto") {
+          cache_shards = 0;
+          return absl::OkStatus();
+        }
+        int64_t shards = 0;
+        if (!absl::SimpleAtoi(AbslSv(text), &shards) || shards < 1 || shards > kMaxCacheShards) {
+          return absl::InvalidArgumentError(absl::StrCat("a number from 1 to ", kMaxCacheShards, ", or auto"));
+        }
+        cache_shards = static_cast<uint32_t>(shards);
+        return absl::OkStatus();
+      },
+      [this] { return cache_shards == 0 ? std::string("auto") : std::to_string(cache_shards); });
+  fields.Duration("slow-start", &slow_start,
+                  "How long a cache rank that joins gets less than its share of new sequences, a tenth at first and "
+                  "then more and more; 0s = its share at once.");
+}
+
 void RouterProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
@@ -137,6 +168,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
   selection.Declare(fields);
   DeclareKeyWeights(fields, &key_weights);
+  placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
@@ -154,7 +186,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "them over after the first token, decode goes on from there with what is on the cache rank.");
   DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   DeclareTransport(fields, &transport);
-  DeclareDevice(fields, &device);
+  DeclareDevice(fields, &device, &tensor_parallel);
   DeclareCompute(fields, &compute);
   DeclareKvDtype(fields, &kv_dtype);
   fields.Text("isa", &isa, "CPU kernels: auto, or the name of a set (portable, avx512bf16).");
@@ -181,11 +213,13 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
       {{"auto", TransportKind::kAuto},
        {"inproc", TransportKind::kInproc},
        {"ucx", TransportKind::kUcx},
-       {"p2p", TransportKind::kP2p}},
-      "How KV rows travel to cache ranks in processes of their own: ucx through host memory; p2p from GPU to GPU "
-      "where both ranks have one (--device, --cache-device) and these reach each other, otherwise as ucx, and "
-      "the log says why. inproc hosts a cache rank inside the inference process, so that a crash loses both. "
-      "auto = p2p.");
+       {"p2p", TransportKind::kP2p},
+       {"nccl", TransportKind::kNccl}},
+      "How KV rows travel to cache ranks in processes of their own. ucx: by UCX. p2p: within a host, prompts and "
+      "frames in memory that both processes map, and decode steps from GPU to GPU where both ranks have one (--device, "
+      "--cache-device) that reach each other. nccl: prompts and frames from GPU to GPU by NCCL, also between hosts. "
+      "What cannot be goes by ucx, and the log says why. inproc hosts a cache rank inside the inference process, so "
+      "that a crash loses both. auto = p2p.");
 }
 
 void PrefillFlags::Declare(Fields& fields) {
@@ -200,9 +234,10 @@ void PrefillFlags::Declare(Fields& fields) {
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
       "512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
-  fields.Bytes("prefill-memory", &memory_bytes,
-               "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals. 0 = two of "
-               "the longest.");
+  fields.Bytes(
+      "prefill-memory", &memory_bytes,
+      "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals; of each GPU "
+      "where several hold a model. 0 = two of the longest.");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
@@ -212,18 +247,25 @@ void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens)
                  0u, 1u << 24);
 }
 
-void DeclareDevice(Fields& fields, DeviceChoice* device) {
+void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel) {
   fields.Custom(
-      "device", "auto|cpu|cuda[:N]",
+      "device", "auto|cpu|cuda[:N[,M...]]",
       "Where inference ranks compute. auto: on the GPU if one answers and can, otherwise on the CPU, and the log says "
       "why "
-      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0; `winnow up` gives each inference rank the "
-      "next.",
+      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0, :N,M several; `winnow up` gives each "
+      "inference rank the next, or the next --tensor-parallel.",
       [device](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(*device, ParseDeviceChoice(text));
         return absl::OkStatus();
       },
       [device] { return ToString(*device); });
+  fields.Integer(
+      "tensor-parallel", tensor_parallel,
+      "GPUs that hold a model together and compute each token together, 1, 2 or 4: each has its part of the heads and "
+      "of the MLP, of the weights and of resident KV. For models that do not fit one GPU, and for shorter times "
+      "between "
+      "tokens. The model's kv heads must be divisible by it. 0 = as many as --device names, of one process.",
+      0, 4);
 }
 
 void DeclareCompute(Fields& fields, Dtype* compute) {
@@ -270,7 +312,10 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
 }
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
-  fields.Bytes("slot-memory", memory_bytes, "Memory for resident KV rows; 0 = what the running sequences can need.");
+  fields.Bytes(
+      "slot-memory", memory_bytes,
+      "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can "
+      "need.");
 }
 
 void DeclareKeyWeights(Fields& fields, std::string* key_weights) {

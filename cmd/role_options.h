@@ -45,7 +45,7 @@ struct SchedulingFlags : SchedulingOptions {
   void Declare(Fields& fields);
 };
 
-enum class TransportKind { kAuto, kInproc, kUcx, kP2p };
+enum class TransportKind { kAuto, kInproc, kUcx, kP2p, kNccl };
 
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
@@ -64,6 +64,14 @@ struct CacheOptions {
   void Declare(Fields& fields);
 };
 
+// Where the KV of a sequence goes.
+struct PlacementFlags {
+  uint32_t cache_shards = 1;  // 0: auto
+  std::chrono::microseconds slow_start{30'000'000};
+
+  void Declare(Fields& fields);
+};
+
 struct RouterProcessOptions {
   ProcessOptions process;
   std::string model;
@@ -71,6 +79,7 @@ struct RouterProcessOptions {
   HostPort http{"127.0.0.1", 8000};
   SelectionOptions selection;
   std::string key_weights;
+  PlacementFlags placement;
   uint32_t max_queue = 1024;
   int http_threads = 2;
   std::chrono::microseconds request_timeout{600'000'000};
@@ -99,6 +108,7 @@ struct InferenceProcessOptions {
   uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
+  int tensor_parallel = 0;
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
   std::string isa = "auto";
@@ -127,7 +137,7 @@ struct CacheProcessOptions {
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
-void DeclareDevice(Fields& fields, DeviceChoice* device);
+void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
 void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "absl/cleanup/cleanup.h"
 #include "cmd/command_line.h"
@@ -28,6 +30,10 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.http.port = options.http.port;
   router_options.http.num_threads = options.http_threads;
   router_options.key_weights = options.key_weights;
+  const uint32_t shards = options.placement.cache_shards;
+  router_options.shards = {.least = std::max(shards, 1u),
+                           .most = shards == 0 ? std::numeric_limits<uint32_t>::max() : shards};
+  router_options.slow_start = std::chrono::duration_cast<std::chrono::milliseconds>(options.placement.slow_start);
   router_options.max_queue = options.max_queue;
   router_options.request_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.request_timeout);
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Create(router_options, &process->metrics()));

@@ -129,8 +129,9 @@ std::string SvgPlot(const PlotOptions& options, const std::vector<PlotPanel>& pa
   AppendText(&svg, 8, 31, "start", 10, options.y_label);
   const Axis axis(options, panels);
   for (size_t i = 0; i < panels.size(); ++i) {
-    AppendPanel(&svg, options, panels[i], axis, names, static_cast<double>(i % columns) * kWidth,
-                kHead + static_cast<double>(i / columns) * kHeight);
+    const size_t row = i / columns, column = i % columns;
+    AppendPanel(&svg, options, panels[i], axis, names, static_cast<double>(column) * kWidth,
+                kHead + static_cast<double>(row) * kHeight);
   }
   for (size_t i = 0; i < names.size(); ++i) {
     const double y = legend + kLegendLine * (static_cast<double>(i) + 0.5);

@@ -33,14 +33,14 @@ void UpOptions::Declare(Fields& fields) {
                  64);
   selection.Declare(fields);
   DeclareTransport(fields, &transport);
-  DeclareDevice(fields, &device);
+  DeclareDevice(fields, &device, &tensor_parallel);
   fields.Custom(
       "cache-device", "auto|cpu|cuda[:N]",
       "Where cache ranks score keys and select rows: --device of `winnow cache-rank`. Each cache rank takes the next "
       "GPU.",
       [this](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(cache_device, ParseDeviceChoice(text));
-        return absl::OkStatus();
+        return cache_device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("name the first GPU alone");
       },
       [this] { return ToString(cache_device); });
   DeclareCompute(fields, &compute);
@@ -50,6 +50,7 @@ void UpOptions::Declare(Fields& fields) {
   prefill.Declare(fields);
   scheduling.Declare(fields);
   DeclareKeyWeights(fields, &key_weights);
+  placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
   DeclareSlotMemory(fields, &slot_memory_bytes);
@@ -80,10 +81,19 @@ absl::Status UpOptions::Validate() const {
     return absl::InvalidArgumentError(
         "--prefill-ranks needs cache ranks that all ranks reach: --transport=inproc has none");
   }
+  if (placement.cache_shards != 1 && hosts_cache()) {
+    return absl::InvalidArgumentError(
+        "--cache-shards needs cache ranks that are processes of their own: --transport=inproc has none");
+  }
+  if (placement.cache_shards > static_cast<uint32_t>(cache_ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", placement.cache_shards,
+                                                   " needs as many cache ranks: --cache-ranks is ", cache_ranks));
+  }
   if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
   }
+  WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
   if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
   return selection.Resolve().status();
 }
@@ -110,6 +120,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.http = http;
   options.selection = selection;
   options.key_weights = key_weights;
+  options.placement = placement;
   options.max_queue = max_queue;
   return options;
 }
@@ -126,8 +137,12 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.decode_prefill_tokens = decode_prefill_tokens;
   options.transport = transport;
   options.device = device;
-  // A GPU each: two processes on one would take turns.
-  if (device.kind != DeviceChoice::Kind::kCpu) options.device.ordinal += index;
+  // GPUs of its own: two processes on one would take turns.
+  const absl::StatusOr<std::vector<int>> gpus = GpusOfRank(device, tensor_parallel, index, num_inference_ranks());
+  if (device.kind != DeviceChoice::Kind::kCpu && gpus.ok()) {
+    options.device.ordinal = gpus->front();
+    options.device.more.assign(gpus->begin() + 1, gpus->end());
+  }
   options.compute = compute;
   options.kv_dtype = kv_dtype;
   options.threads = threads > 0 ? threads : std::max(1, UsableCores() / num_inference_ranks());
@@ -163,7 +178,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
     options.cache.model = model;
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
-  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu && transport != TransportKind::kUcx;
+  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu &&
+                             (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
   if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
   return options;
 }

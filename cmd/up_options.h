@@ -21,6 +21,7 @@ struct UpOptions {
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
   DeviceChoice device;
+  int tensor_parallel = 0;
   DeviceChoice cache_device{DeviceChoice::Kind::kCpu, 0};
   Dtype compute = Dtype::kBf16;
   Dtype kv_dtype = Dtype::kBf16;
@@ -29,6 +30,7 @@ struct UpOptions {
   PrefillFlags prefill;
   SchedulingFlags scheduling;
   std::string key_weights;
+  PlacementFlags placement;
   uint32_t max_queue = 1024;
   int threads = 0;
   int64_t slot_memory_bytes = 0;

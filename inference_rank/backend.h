@@ -49,9 +49,10 @@ struct BackendOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
-  MemoryNeeds needs;            // with the prefill mode that was asked for
-  bool offers_lanes = false;    // makes room for one
-  std::string synthetic_model;  // name of random weights
+  MemoryNeeds needs;                 // with the prefill mode that was asked for
+  bool offers_lanes = false;         // makes room for one
+  std::string synthetic_model = {};  // name of random weights
+  std::string model_name = {};       // for messages
 };
 
 }  // namespace winnow

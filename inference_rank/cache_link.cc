@@ -101,7 +101,22 @@ CacheLink::~CacheLink() {
 }
 
 void CacheLink::MarkDead() {
-  if (alive_.exchange(false, std::memory_order_acq_rel)) wake_();
+  if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
+  {
+    const std::lock_guard lock(lane_mutex_);
+    if (lane_ != nullptr) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
+  }
+  wake_();
+}
+
+void CacheLink::set_lane(std::unique_ptr<DecodeLane> lane) {
+  {
+    const std::lock_guard lock(lane_mutex_);
+    lane_.swap(lane);
+  }
+  if (lane_ == nullptr) return;
+  seats_ = LaneSeats(lane_->shape().max_rows);
+  if (!alive()) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
 }
 
 absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout) {

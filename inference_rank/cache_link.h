@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -49,16 +50,14 @@ class CacheLink {
   // Engine thread.
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
   Channel* channel() const { return channel_.get(); }
+  // Any thread. Ends a decode step on the lane that waits for the peer.
   void MarkDead();
   // As of the newest watermark (wire::WatermarkEntry); wire::kOneTier before the first.
   uint64_t fast_rows_bytes() const { return fast_rows_bytes_; }
   void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
   // The lane's answer of the Exchange.
   const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
-  void set_lane(std::unique_ptr<DecodeLane> lane) {
-    lane_ = std::move(lane);
-    if (lane_ != nullptr) seats_ = LaneSeats(lane_->shape().max_rows);
-  }
+  void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
   LaneSeats& seats() { return seats_; }
 
@@ -79,7 +78,8 @@ class CacheLink {
   // Engine thread.
   std::unique_ptr<Channel> channel_;
   uint64_t fast_rows_bytes_ = wire::kOneTier;
-  std::unique_ptr<DecodeLane> lane_;
+  std::unique_ptr<DecodeLane> lane_;  // changed under lane_mutex_, for MarkDead
+  std::mutex lane_mutex_;
   LaneSeats seats_{0};
   // Any thread.
   std::atomic<bool> alive_{true};

@@ -11,6 +11,8 @@
 namespace winnow {
 namespace {
 
+constexpr char kGone[] = "the cache rank is gone";
+
 // The first layer whose delta the cache rank sends without what that layer publishes at this position.
 int FirstAheadLayer(const SelectionSpec& spec, uint32_t position, bool needs_delta) {
   constexpr int kNone = std::numeric_limits<int>::max();
@@ -40,13 +42,14 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
   plan_ = plan;
   active_ = true;
   lookahead_ = 0;
+  hidden_lookahead_ = 0;
   first_ahead_layer_ = 0;
   waits_for_partials_ = false;
   judged_layer_ = -1;
   step_lookups_ = 0;
   step_streamed_ = 0;
   rows_.clear();
-  groups_.clear();
+  num_groups_ = 0;
   token_ids_.clear();
   positions_.clear();
   missing_.assign(sequences.size() * layout_.num_layers, 0);
@@ -64,20 +67,15 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
       missing_[list / layout_.num_kv_heads * sequences.size() + rows_.size()] += set.NeedsDelta(list, position);
     }
     first_ahead_layer_ = std::max(first_ahead_layer_, FirstAheadLayer(sequence->spec, position, needs_delta));
-    if (groups_.empty() || groups_.back().link != sequence->link.get()) {
-      groups_.push_back({sequence->link.get(), static_cast<int>(rows_.size()), 0, false, false, 0});
-    }
-    Group& group = groups_.back();
-    ++group.count;
-    group.needs_queries |= UsesQueries(sequence->spec);
-    if (selects && sequence->spec.predictor == Predictor::kDepth) {
-      const int lookahead = static_cast<int>(sequence->spec.lookahead);
-      if (sequence->spec.projection == Projection::kCacheRank) {
-        group.hidden_layers = std::max(group.hidden_layers, layout_.num_layers - lookahead);
-      } else {
-        group.needs_predictions = true;
-        lookahead_ = lookahead;
-      }
+    const bool predicts = selects && sequence->spec.predictor == Predictor::kDepth;
+    const bool projects_there = sequence->spec.projection == Projection::kCacheRank;
+    if (predicts) (projects_there ? hidden_lookahead_ : lookahead_) = static_cast<int>(sequence->spec.lookahead);
+    for (const ShardLink& shard : sequence->shards) {
+      Group& group = GroupOf(shard.link.get());
+      group.members.push_back({static_cast<int>(rows_.size()), shard.shard});
+      group.needs_queries |= UsesQueries(sequence->spec);
+      group.needs_predictions |= predicts && !projects_there;
+      group.needs_hidden |= predicts && projects_there;
     }
     const bool judged = WaitsForVerdict(sequence->spec) && sparse;
     waits_for_partials_ |= judged;
@@ -85,45 +83,63 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
     token_ids_.push_back(sequence->token_at(position));
     positions_.push_back(position);
   }
-  for (const Group& group : groups_) {
-    if (absl::Status posted = PostPlan(group); !posted.ok()) Poison(group.first, group.count, posted);
+  for (size_t i = 0; i < num_groups_; ++i) {
+    if (absl::Status posted = PostPlan(groups_[i]); !posted.ok()) Poison(groups_[i], posted);
   }
 }
 
+DecodeStep::Group& DecodeStep::GroupOf(CacheLink* link) {
+  for (size_t i = 0; i < num_groups_; ++i) {
+    if (groups_[i].link == link) return groups_[i];
+  }
+  if (num_groups_ == groups_.size()) groups_.emplace_back();
+  Group& group = groups_[num_groups_++];
+  group.link = link;
+  group.members.clear();
+  group.needs_queries = group.needs_predictions = group.needs_hidden = false;
+  return group;
+}
+
 absl::Status DecodeStep::PostPlan(const Group& group) {
+  const size_t count = group.members.size();
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
-                          AwaitSendBuffer(transport_, *group.link, group.count * sizeof(wire::PlanRow), waits_));
+                          AwaitSendBuffer(transport_, *group.link, count * sizeof(wire::PlanRow), waits_));
   auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
-  for (int i = 0; i < group.count; ++i) {
-    const Row& row = rows_[group.first + i];
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [index, shard] = group.members[i];
+    const Row& row = rows_[index];
     plan_rows[i] = {.sequence_id = row.sequence->sequence_id,
-                    .attach_epoch = row.sequence->attach_epoch,
-                    .position = positions_[group.first + i],
-                    .token_id = token_ids_[group.first + i],
-                    .pool_slots = row.sequence->working_set->pool_slots(),
+                    .attach_epoch = row.sequence->FindShard(*group.link)->attach_epoch,
+                    .position = positions_[index],
+                    .token_id = token_ids_[index],
+                    .pool_slots = row.sequence->working_set->pool_slots(shard),
                     .grant_generation = 1,
-                    .flags = row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0};
+                    .flags = row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0,
+                    .first_kv_head = static_cast<uint16_t>(shard.first_kv_head),
+                    .num_kv_heads = static_cast<uint16_t>(shard.num_kv_heads),
+                    .first_layer = static_cast<uint16_t>(shard.first_layer),
+                    .num_layers = static_cast<uint16_t>(shard.num_layers)};
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kStepPlan;
   header.plan = plan_;
-  header.row_count = group.count;
+  header.row_count = static_cast<uint32_t>(count);
   return group.link->channel()->Post(header, std::move(buffer));
 }
 
-void DecodeStep::PlacesOfRows(std::span<void*> places) const {
-  WINNOW_CHECK(places.size() == layout_.num_lists() * rows_.size());
+void DecodeStep::PlacesOfRows(HeadRange heads, std::span<void*> places) const {
+  WINNOW_CHECK(places.size() == static_cast<size_t>(layout_.num_layers) * heads.count * rows_.size());
   for (int layer = std::min(first_ahead_layer_, layout_.num_layers); layer < layout_.num_layers; ++layer) {
-    void** out = &places[layer * rows_.size() * layout_.num_kv_heads];
+    void** out = &places[layer * rows_.size() * heads.count];
     for (size_t row = 0; row < rows_.size(); ++row) {
       const WorkingSet& set = *rows_[row].sequence->working_set;
-      for (int head = 0; head < layout_.num_kv_heads; ++head) *out++ = set.PlaceOfRow(layer, head, positions_[row]);
+      for (int i = 0; i < heads.count; ++i) *out++ = set.PlaceOfRow(layer, heads.first + i, positions_[row]);
     }
   }
 }
 
 bool DecodeStep::NeedsHidden(int layer) const {
-  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) { return layer < group.hidden_layers; });
+  return hidden_lookahead_ > 0 && HiddenTarget(layer) < layout_.num_layers;
 }
 
 void DecodeStep::Publish(const DecodeLayerOutput& output) {
@@ -149,53 +165,68 @@ void DecodeStep::Publish(const DecodeLayerOutput& output) {
                                                  output.kv_rows + (row * layout_.num_kv_heads + head) * row_bytes);
     }
   }
-  for (const Group& group : groups_) {
-    if (rows_[group.first].poisoned && !group.link->alive()) continue;
-    if (absl::Status posted = PostLayer(group, output); !posted.ok()) Poison(group.first, group.count, posted);
+  for (size_t i = 0; i < num_groups_; ++i) {
+    const Group& group = groups_[i];
+    const absl::Status posted = group.link->alive() ? PostLayer(group, output) : absl::UnavailableError(kGone);
+    if (!posted.ok()) Poison(group, posted);
   }
 }
 
 absl::Status DecodeStep::PostLayer(const Group& group, const DecodeLayerOutput& output) {
-  const size_t token_kv_bytes = layout_.num_kv_heads * layout_.row_bytes();
-  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
-  const size_t append_bytes = group.count * token_kv_bytes;
-  const size_t query_bytes = group.count * query_floats * sizeof(float);
-  const bool predictions = group.needs_predictions && output.prediction != nullptr;
-  const bool hidden = output.layer < group.hidden_layers;
-  const size_t hidden_bytes = group.count * output.hidden_size * sizeof(float);
-  const size_t bytes =
-      SectionWriter::Size(append_bytes) + (group.needs_queries ? SectionWriter::Size(query_bytes) : 0) +
-      (predictions ? SectionWriter::Size(query_bytes) : 0) + (hidden ? SectionWriter::Size(hidden_bytes) : 0);
-  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *group.link, bytes, waits_));
+  const size_t row_bytes = layout_.row_bytes();
+  const size_t query_heads = layout_.num_query_heads, head_bytes = layout_.head_dim * sizeof(float);
   wire::FrameHeader header{};
   header.type = wire::FrameType::kLayer;
   header.plan = plan_;
   header.layer_first = static_cast<uint16_t>(output.layer);
-  header.row_count = group.count;
-  SectionWriter writer(buffer.payload());
-  header.flags |= wire::kSectionAppend;
-  writer.Write(output.kv_rows + group.first * token_kv_bytes, append_bytes);
-  if (group.needs_queries) {
-    header.flags |= wire::kSectionQuery;
-    writer.Write(output.q_pre_rope + group.first * query_floats, query_bytes);
-  }
-  if (predictions) {
-    header.flags |= wire::kSectionPrediction;
+  header.row_count = static_cast<uint32_t>(group.members.size());
+  sections_.Clear();
+  // Of the rows whose shard has the section's layer.
+  const auto add = [&](uint32_t flag, int layer, auto part_of) {
+    sections_.BeginSection();
+    for (const Member& member : group.members) {
+      if (!member.shard.HasLayer(layer)) continue;
+      const auto [from, bytes] = part_of(member);
+      sections_.Add(from, bytes);
+      header.flags |= flag;
+    }
+  };
+  const auto queries_of = [&](const float* queries) {
+    return [&, first = reinterpret_cast<const std::byte*>(queries)](const Member& member) {
+      const size_t first_head = static_cast<size_t>(member.shard.first_kv_head) * layout_.group_size();
+      return std::pair(first + (member.row * query_heads + first_head) * head_bytes,
+                       static_cast<size_t>(member.shard.num_kv_heads) * layout_.group_size() * head_bytes);
+    };
+  };
+  add(wire::kSectionAppend, output.layer, [&](const Member& member) {
+    const size_t first = static_cast<size_t>(member.row) * layout_.num_kv_heads + member.shard.first_kv_head;
+    return std::pair(output.kv_rows + first * row_bytes, member.shard.num_kv_heads * row_bytes);
+  });
+  if (group.needs_queries) add(wire::kSectionQuery, output.layer, queries_of(output.q_pre_rope));
+  if (group.needs_predictions && output.prediction != nullptr) {
     header.prediction_layer = static_cast<uint16_t>(output.prediction_layer);
-    writer.Write(output.prediction + group.first * query_floats, query_bytes);
+    add(wire::kSectionPrediction, output.prediction_layer, queries_of(output.prediction));
   }
-  if (hidden) {
-    header.flags |= wire::kSectionHidden;
-    writer.Write(output.hidden + static_cast<size_t>(group.first) * output.hidden_size, hidden_bytes);
+  if (group.needs_hidden && NeedsHidden(output.layer)) {
+    header.prediction_layer = static_cast<uint16_t>(HiddenTarget(output.layer));
+    add(wire::kSectionHidden, header.prediction_layer, [&](const Member& member) {
+      return std::pair(output.hidden + static_cast<size_t>(member.row) * output.hidden_size,
+                       output.hidden_size * sizeof(float));
+    });
   }
+  if (header.flags == 0) return absl::OkStatus();  // nothing of the layer is there
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *group.link, sections_.bytes(), waits_));
+  sections_.WriteTo(buffer.payload());
   return group.link->channel()->Post(header, std::move(buffer));
 }
 
-void DecodeStep::Poison(int first, int count, const absl::Status& status) {
-  for (int row = first; row < first + count; ++row) {
-    rows_[row].poisoned = true;
-    rows_[row].sequence->Fail(status, /*can_retry=*/true);
-  }
+void DecodeStep::Poison(int row, const absl::Status& status) {
+  rows_[row].poisoned = true;
+  rows_[row].sequence->Fail(status, /*can_retry=*/true);
+}
+
+void DecodeStep::Poison(const Group& group, const absl::Status& status) {
+  for (const Member& member : group.members) Poison(member.row, status);
 }
 
 bool DecodeStep::Waits(int row) const {
@@ -225,8 +256,8 @@ void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std:
                           static_cast<uint32_t>(rows_.size()));
   const auto start = std::chrono::steady_clock::now();
   while (!done()) {
-    for (const Group& group : groups_) {
-      if (!group.link->alive()) Poison(group.first, group.count, absl::UnavailableError("the cache rank is gone"));
+    for (size_t i = 0; i < num_groups_; ++i) {
+      if (!groups_[i].link->alive()) Poison(groups_[i], absl::UnavailableError(kGone));
     }
     if (done()) break;
     transport_.Wait(std::chrono::milliseconds(5), waits_.spin);
@@ -246,7 +277,7 @@ void DecodeStep::AwaitSlots(int layer, SlotLists& lists) {
   const auto give_up = [&] {
     for (size_t row = 0; row < rows_.size(); ++row) {
       if (missing_[layer * rows_.size() + row] > 0) {
-        Poison(static_cast<int>(row), 1, absl::DeadlineExceededError(absl::StrCat("no delta for layer ", layer)));
+        Poison(static_cast<int>(row), absl::DeadlineExceededError(absl::StrCat("no delta for layer ", layer)));
       }
     }
   };
@@ -273,7 +304,7 @@ std::span<const PartialAttention> DecodeStep::AwaitPartials(int layer) {
   const auto give_up = [&] {
     for (size_t i = 0; i < unjudged_.size(); ++i) {
       if (unjudged_[i] == 0) continue;
-      Poison(static_cast<int>(i) / layout_.num_kv_heads, 1,
+      Poison(static_cast<int>(i) / layout_.num_kv_heads,
              absl::DeadlineExceededError(absl::StrCat("no verdict for layer ", layer)));
     }
   };
@@ -283,10 +314,19 @@ std::span<const PartialAttention> DecodeStep::AwaitPartials(int layer) {
 }
 
 const DecodeStep::Group* DecodeStep::FindGroup(const CacheLink& link) const {
-  for (const Group& group : groups_) {
-    if (group.link == &link) return &group;
+  for (size_t i = 0; i < num_groups_; ++i) {
+    if (groups_[i].link == &link) return &groups_[i];
   }
   return nullptr;
+}
+
+absl::StatusOr<int> DecodeStep::RowOf(const Group& group, uint32_t plan_row, int layer, int kv_head) const {
+  if (plan_row < group.members.size()) {
+    const auto& [row, shard] = group.members[plan_row];
+    if (shard.HasLayer(layer) && shard.HasHead(kv_head)) return row;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan row ", plan_row, ", layer ", layer, ", kv head ", kv_head, " is not of this cache rank"));
 }
 
 absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& frame) {
@@ -303,10 +343,7 @@ absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& f
     WINNOW_ASSIGN_OR_RETURN(auto entries, reader.Array<wire::PartialEntry>(1, alignof(uint32_t)));
     wire::PartialEntry entry;
     std::memcpy(&entry, entries.data(), sizeof entry);
-    if (entry.plan_row >= static_cast<uint32_t>(group->count) || entry.kv_head >= layout_.num_kv_heads) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("verdict on plan row ", entry.plan_row, ", kv head ", entry.kv_head));
-    }
+    WINNOW_ASSIGN_OR_RETURN(const int row, RowOf(*group, entry.plan_row, header.layer_first, entry.kv_head));
     const bool known =
         entry.flags == 0 || entry.flags == wire::kPartialMissedTopK || entry.flags == wire::kPartialWidened;
     const bool corrected = entry.flags != 0;
@@ -315,8 +352,7 @@ absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& f
           absl::StrCat("verdict with flags ", entry.flags, " and ", entry.rows_read, " rows"));
     }
     WINNOW_ASSIGN_OR_RETURN(auto state, reader.Array<float>(corrected ? state_floats : 0, alignof(float)));
-    WINNOW_RETURN_IF_ERROR(
-        TakeVerdict(group->first + static_cast<int>(entry.plan_row), header.layer_first, entry, state));
+    WINNOW_RETURN_IF_ERROR(TakeVerdict(row, header.layer_first, entry, state));
   }
   if (reader.offset() != frame.payload().size()) {
     return absl::InvalidArgumentError(
@@ -361,8 +397,6 @@ absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& fra
     ++metrics_.stale_frames;  // of a step that gave up on it
     return absl::OkStatus();
   }
-  if (header.layer_first >= layout_.num_layers)
-    return absl::InvalidArgumentError(absl::StrCat("delta of layer ", header.layer_first));
   const Group* group = FindGroup(link);
   if (group == nullptr) return absl::InvalidArgumentError("delta from a cache rank that is not in the plan");
   size_t offset = 0;
@@ -371,13 +405,9 @@ absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& fra
     WINNOW_ASSIGN_OR_RETURN(auto entries, reader.Array<wire::DeltaEntry>(1, alignof(uint32_t)));
     wire::DeltaEntry entry;
     std::memcpy(&entry, entries.data(), sizeof entry);
-    if (entry.plan_row >= static_cast<uint32_t>(group->count) || entry.kv_head >= layout_.num_kv_heads) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("delta entry of plan row ", entry.plan_row, ", kv head ", entry.kv_head));
-    }
+    WINNOW_ASSIGN_OR_RETURN(const int row, RowOf(*group, entry.plan_row, header.layer_first, entry.kv_head));
     offset = reader.offset();
-    WINNOW_RETURN_IF_ERROR(CommitEntry(group->first + static_cast<int>(entry.plan_row), header.layer_first, entry,
-                                       frame.payload(), &offset));
+    WINNOW_RETURN_IF_ERROR(CommitEntry(row, header.layer_first, entry, frame.payload(), &offset));
   }
   return absl::OkStatus();
 }

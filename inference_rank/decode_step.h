@@ -24,8 +24,8 @@ class DecodeStep final : public DecodeKv {
  public:
   DecodeStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits);
 
-  // Starts a plan for these sequences, which must be sorted by link, at most kMaxDecodeRows of them. Sends the StepPlan
-  // frames.
+  // Starts a plan for these sequences, at most kMaxDecodeRows of them. Sends the StepPlan frames, one to each cache
+  // rank that holds a shard of some of them.
   void Begin(uint64_t plan, std::span<Sequence* const> rows);
   std::span<const uint32_t> token_ids() const { return token_ids_; }
   std::span<const uint32_t> positions() const { return positions_; }
@@ -42,36 +42,45 @@ class DecodeStep final : public DecodeKv {
   int Lookahead() const override { return lookahead_; }
   bool NeedsHidden(int layer) const override;
   bool SlotsComeFirst(int layer) const override { return layer >= first_ahead_layer_; }
-  void PlacesOfRows(std::span<void*> places) const override;
+  void PlacesOfRows(HeadRange heads, std::span<void*> places) const override;
   void Publish(const DecodeLayerOutput& output) override;
   void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }
   std::span<const PartialAttention> AwaitPartials(int layer) override;
 
  private:
-  // Rows [first, first + count) of the plan go to one link.
+  // What one link has of the plan: the rows of its frames are these.
+  struct Member {
+    int row;
+    KvShard shard;
+  };
   struct Group {
     CacheLink* link;
-    int first;
-    int count;
+    std::vector<Member> members;
     bool needs_queries;
     bool needs_predictions;
-    int hidden_layers;  // the residuals that enter layers below it are sent: others are projected from them
+    bool needs_hidden;
   };
   struct Row {
     Sequence* sequence;
-    uint32_t dense_lists;  // those that attend everything
+    uint32_t dense_lists;  // those that attend everything, of all shards
     bool judged;           // waits for verdicts on its sparse lists
     bool poisoned;         // its result is discarded
   };
 
+  Group& GroupOf(CacheLink* link);
   absl::Status PostPlan(const Group& group);
   absl::Status PostLayer(const Group& group, const DecodeLayerOutput& output);
+  // The layer that residuals which enter `layer` are sent for.
+  int HiddenTarget(int layer) const { return layer + hidden_lookahead_; }
   absl::Status CommitEntry(int row, int layer, const wire::DeltaEntry& entry, std::span<const std::byte> payload,
                            size_t* offset);
   const Group* FindGroup(const CacheLink& link) const;
+  // The plan row that an entry of a link is about; INVALID_ARGUMENT when the link holds no such list of it.
+  absl::StatusOr<int> RowOf(const Group& group, uint32_t plan_row, int layer, int kv_head) const;
   absl::Status TakeVerdict(int row, int layer, const wire::PartialEntry& entry, std::span<const float> state);
-  void Poison(int first, int count, const absl::Status& status);
+  void Poison(int row, const absl::Status& status);
+  void Poison(const Group& group, const absl::Status& status);
   bool Waits(int row) const;
   bool Complete(int layer) const;
   bool Judged() const;
@@ -89,14 +98,18 @@ class DecodeStep final : public DecodeKv {
   uint64_t plan_ = 0;
   bool active_ = false;
   int lookahead_ = 0;
+  int hidden_lookahead_ = 0;   // of residuals that are sent
   int first_ahead_layer_ = 0;  // from it on, deltas come of what earlier layers or plans have sent
   uint64_t step_lookups_ = 0;
   uint64_t step_streamed_ = 0;
   std::vector<Row> rows_;
-  std::vector<Group> groups_;
+  std::vector<Group> groups_;  // num_groups_ in use
+  size_t num_groups_ = 0;
+  SectionGather sections_;  // of the frame under construction
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;
-  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come
+  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come, of all
+                                   // cache ranks
 
   // Verdicts of the layer that was published last; earlier layers have all of theirs.
   bool waits_for_partials_ = false;

@@ -29,6 +29,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       links_(
           link_options, *transport_, [this](std::function<void()> work) { return RunOnEngine(std::move(work)); },
           [this] { transport_->Wake(); }),
+      calls_{links_, layout_, options_.control_timeout},
       openers_(std::make_unique<TaskPool>(4)),
       releasers_(std::make_unique<TaskPool>(1)),
       forward_(forward),
@@ -112,7 +113,8 @@ void Engine::Loop() {
     mailbox_.Drain();
     links_.ReapDead([this](CacheLink& link) {
       scheduler_.ForEach([&](Sequence& sequence) {
-        if (sequence.link.get() == &link) sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
+        if (sequence.FindShard(link) == nullptr) return;
+        sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
       });
     });
     ReapSequences();
@@ -223,7 +225,7 @@ void Engine::HandOverIfStored(Sequence& sequence) {
 void Engine::ForgetHandedOver(uint64_t sequence_id) {
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.sequence_id != sequence_id || sequence.state != State::kHandedOver) return;
-    sequence.attach_epoch = 0;  // not ours to release
+    sequence.taken_over = true;
     sequence.cancelled = true;
   });
 }
@@ -231,7 +233,8 @@ void Engine::ForgetHandedOver(uint64_t sequence_id) {
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
-  DecodeLane* lane = sequence.link->lane();
+  // A lane goes to one cache rank: shards are served by frames.
+  DecodeLane* lane = sequence.shards.size() == 1 ? sequence.first_link()->lane() : nullptr;
   if (lane != nullptr && lane->shape().spec == sequence.spec && next_position >= sequence.spec.sink_tokens) {
     sequence.lane_state = Sequence::LaneState::kWanted;
   }
@@ -270,8 +273,8 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
   }
   for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
-    const std::shared_ptr<CacheLink> link = lane_batch_[first]->link;
-    while (end < lane_batch_.size() && lane_batch_[end]->link == link) ++end;
+    const std::shared_ptr<CacheLink> link = lane_batch_[first]->shards.front().link;
+    while (end < lane_batch_.size() && lane_batch_[end]->first_link() == link.get()) ++end;
     RunLaneStep(*link, {lane_batch_.data() + first, end - first});
     if (!forward_.status().ok()) return true;
   }
@@ -444,18 +447,13 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   LetGoOfSource(*sequence);
   LeaveLane(*sequence);
   sequence->early_refill.clear();
-  // A sequence that another rank may take over stays on its cache rank: detached when this rank's link ends, or fenced
-  // by the attach.
-  const bool keep = !sequence->cancelled && sequence->retryable;
-  if (sequence->link == nullptr || sequence->attach_epoch == 0 || keep) return;
-  v1::ReleaseSequenceRequest request;
-  request.set_sequence_id(sequence->sequence_id);
-  request.set_attach_epoch(sequence->attach_epoch);
-  releasers_->Add([link = sequence->link, request, timeout = options_.control_timeout] {
-    // When the cache rank cannot be reached it frees the sequence by itself: the link's end detaches it, and detached
-    // ones expire.
-    (void)link->Release(request, timeout);
-  });
+  if (!sequence->is_attached()) return;
+  // A sequence that another rank may take over stays on its cache ranks for a while. So do the shards of one that is
+  // being taken over, whose other shards have not been attached there yet.
+  const bool detach = sequence->taken_over || (!sequence->cancelled && sequence->retryable && !sequence->sequence_lost);
+  if (detach && stopping_) return;  // the end of the links does it
+  releasers_->Add(
+      [this, shards = sequence->shards, id = sequence->sequence_id, detach] { calls_.Release(shards, id, detach); });
 }
 
 void Engine::UpdateGauges() {
@@ -465,7 +463,7 @@ void Engine::UpdateGauges() {
     lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
     const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
-    if (takes_steps) working_set_bytes += sequence.working_set_bytes.value_or(0);
+    if (takes_steps) working_set_bytes += sequence.working_set_bytes();
   });
   metrics_.parked_sequences = scheduler_.num_parked();
   metrics_.fast_working_set_bytes = working_set_bytes;
@@ -485,7 +483,8 @@ void Engine::UpdateGauges() {
 void Engine::DistrustLink(CacheLink& link, const absl::Status& why) {
   ++metrics_.malformed_frames;
   scheduler_.ForEach([&](Sequence& sequence) {
-    if (sequence.link.get() == &link) sequence.Fail(Annotate(why, "malformed frame from the cache rank"), true);
+    if (sequence.FindShard(link) == nullptr) return;
+    sequence.Fail(Annotate(why, "malformed frame from the cache rank"), true);
   });
   link.channel()->Close();
   link.MarkDead();

@@ -71,9 +71,11 @@ class Engine {
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
-  void TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
-  void OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload);
+  // Rows of one shard, or the end of them.
+  void TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void OnRefilled(Sequence& sequence);
+  void LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void LoadRefilledRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
   void AdmitWaiting();
@@ -83,14 +85,13 @@ class Engine {
   void OpenAlone(Sequence& fork);
   void TakeCurrentTokens(Sequence& fork, const Sequence& source);
   void StartFork(Sequence& fork, Sequence& source);
-  void OnForked(Sequence& fork, const absl::StatusOr<v1::ForkSequenceResponse>& forked);
+  void OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>& forked);
   void LetGoOfSource(Sequence& fork);
   bool HasFollowers(const Sequence& source);
 
   void StartOpening(Sequence& sequence);
-  void OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
-                const absl::StatusOr<v1::AttachSequenceResponse>& opened);
-  // Of a sequence that goes layer by layer: the rows of the layer under way that the prefix cache has.
+  void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
+  // Asks for the rows that the prefix caches have: of the layer under way where it goes layer by layer, else all.
   void PullPrefix(Sequence& sequence);
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
@@ -128,6 +129,9 @@ class Engine {
   void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
   absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
   absl::Status AwaitLeaving(CacheLink& link);
+  // Captured masses [num_lists] of a position, NaN where a list was not measured.
+  void TakeMasses(Sequence& sequence, std::span<const float> masses);
+  void CountDenseLists(Sequence& sequence);
   void FailLane(CacheLink& link, const absl::Status& why);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();
@@ -161,6 +165,7 @@ class Engine {
   std::unique_ptr<Transport> transport_;
   Mailbox mailbox_;
   LinkTable links_;
+  const ShardCalls calls_;
   std::unique_ptr<TaskPool> openers_;    // Open and Attach calls
   std::unique_ptr<TaskPool> releasers_;  // Release calls: apart, so that opens that wait for room cannot hold them up
 

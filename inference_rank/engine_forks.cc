@@ -23,15 +23,23 @@ bool IsPrefixOf(const std::vector<uint32_t>& prefix, const std::vector<uint32_t>
 bool MayFork(const Sequence& source, const Sequence& fork) {
   if (!source.failure.ok() || (source.cancelled && !source.held())) return false;
   if (fork.holds_source) return true;
+  if (source.places.size() != fork.places.size()) return false;
   return source.prompt == fork.prompt && source.spec == fork.spec && source.hand_over == fork.hand_over &&
          IsPrefixOf(fork.generated, source.generated);
+}
+
+// The shards of the source before the fork has any of its own.
+std::vector<ShardLink> PlacesOf(const Sequence& source) {
+  std::vector<ShardLink> shards;
+  for (const ShardLink& shard : source.shards) shards.push_back({.link = shard.link, .shard = shard.shard});
+  return shards;
 }
 
 // Its prompt is not computed yet.
 bool IsBeforePromptEnd(const Sequence& source) {
   return (source.state == State::kAwaitingFork && !source.holds_source) ||
          (source.state == State::kWaiting && !source.resumes) ||
-         (source.state == State::kOpening && source.attach_epoch == 0) || source.state == State::kLoadingPrefix ||
+         (source.state == State::kOpening && !source.is_attached()) || source.state == State::kLoadingPrefix ||
          source.state == State::kPrefilling;
 }
 
@@ -67,7 +75,7 @@ void Engine::ServeFork(Sequence& fork) {
   const bool at_prompt_end = !source->prompt_logits.empty() && fork.generated.empty() && !fork.holds_source;
   if (at_prompt_end) {
     if (!std::exchange(fork.fork_at_current_token, false) && source->followers_due > 0) --source->followers_due;
-    fork.link = source->link;
+    fork.shards = PlacesOf(*source);
     fork.sampler.emplace(fork.sampling_params, fork.prompt);
     std::vector<float> logits = source->prompt_logits;
     TakeToken(fork, /*drawn=*/std::nullopt, logits);
@@ -91,7 +99,7 @@ void Engine::OpenAlone(Sequence& fork) {
   LetGoOfSource(fork);
   const uint64_t lost = fork.fork_of;
   fork.fork_of = 0;
-  fork.link.reset();
+  fork.shards.clear();
   fork.state = State::kWaiting;
   const Sequence* source = scheduler_.Find([&](const Sequence& other) { return other.sequence_id == lost; });
   if (source != nullptr && !source->prompt_logits.empty()) return;
@@ -121,20 +129,19 @@ void Engine::TakeCurrentTokens(Sequence& fork, const Sequence& source) {
 
 void Engine::StartFork(Sequence& fork, Sequence& source) {
   fork.state = State::kOpening;
-  fork.link = source.link;
+  fork.shards = PlacesOf(source);
   fork.next_position = source.next_position;
   v1::ForkSequenceRequest request;
-  request.set_channel_id(source.link->channel_id());
   request.set_source_sequence_id(source.sequence_id);
   request.set_sequence_id(fork.sequence_id);
   request.set_max_positions(fork.max_positions);
-  openers_->Add([this, &fork, link = source.link, request] {
-    const absl::StatusOr<v1::ForkSequenceResponse> forked = link->Fork(request, options_.control_timeout);
+  openers_->Add([this, &fork, shards = source.shards, position = source.next_position, request] {
+    const absl::StatusOr<ShardCalls::Attached> forked = calls_.Fork(shards, request, position);
     mailbox_.Put([this, &fork, forked] { OnForked(fork, forked); });
   });
 }
 
-void Engine::OnForked(Sequence& fork, const absl::StatusOr<v1::ForkSequenceResponse>& forked) {
+void Engine::OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>& forked) {
   LetGoOfSource(fork);
   fork.state = State::kWaiting;
   switch (forked.status().code()) {
@@ -146,18 +153,14 @@ void Engine::OnForked(Sequence& fork, const absl::StatusOr<v1::ForkSequenceRespo
       return OpenAlone(fork);
     default:
       // It may be there all the same: another attempt takes another id.
-      fork.link.reset();
+      fork.shards.clear();
       return fork.Fail(forked.status(), /*can_retry=*/true, /*lost=*/true);
   }
-  fork.attach_epoch = forked->attach_epoch();
-  fork.watermark = forked->position();
-  if (forked->position() != fork.next_position) {
-    return fork.Fail(absl::InternalError(absl::StrCat("the cache rank forked at position ", forked->position(),
-                                                      " instead of ", fork.next_position)),
-                     /*can_retry=*/true, /*lost=*/true);
-  }
+  fork.shards = forked->shards;
+  for (ShardLink& shard : fork.shards) shard.watermark = forked->position;
+  fork.watermark = forked->position;
   ++metrics_.forked_sequences;
-  metrics_.forked_tokens += forked->position();
+  metrics_.forked_tokens += forked->position;
   fork.fork_of = 0;
   fork.forked = fork.resumes = true;
   if (!fork.hand_over) return;

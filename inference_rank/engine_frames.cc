@@ -32,7 +32,8 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       break;
   }
   Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
-    return candidate.sequence_id == header.sequence_id && (candidate.link == nullptr || candidate.link.get() == link);
+    if (candidate.sequence_id != header.sequence_id) return false;
+    return candidate.shards.empty() || candidate.FindShard(*link) != nullptr;
   });
   if (sequence == nullptr) {
     ++metrics_.stale_frames;
@@ -45,9 +46,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kRefill:
     case wire::FrameType::kRefillDone:
       if (sequence->state == State::kOpening) {
-        sequence->early_refill.push_back(std::move(frame));
-      } else if (header.attach_epoch == sequence->attach_epoch) {
-        TakeRefill(*sequence, header, frame.payload());
+        sequence->early_refill.emplace_back(link, std::move(frame));
+      } else if (const ShardLink* shard = sequence->FindShard(*link); shard != nullptr) {
+        TakeRefill(*sequence, *shard, frame);
       } else {
         ++metrics_.stale_frames;
       }
@@ -58,7 +59,9 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kFenced: {
       if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
       ++metrics_.fenced_sequences;
-      const bool taken_over = header.attach_epoch > sequence->attach_epoch;
+      const ShardLink* shard = sequence->FindShard(*link);
+      const bool taken_over = shard != nullptr && header.attach_epoch > shard->attach_epoch;
+      sequence->taken_over |= taken_over;
       sequence->Fail(absl::AbortedError(taken_over ? "another rank has attached to the sequence"
                                                    : "the cache rank lost the sequence"),
                      /*can_retry=*/!taken_over, /*lost=*/!taken_over);
@@ -73,12 +76,13 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
 }
 
 void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame) {
+  const ShardLink* shard = sequence.FindShard(link);
   // Of another attachment: the pool that it was meant for is gone.
-  if (sequence.state != State::kDecoding || frame.header().attach_epoch != sequence.attach_epoch) {
+  if (sequence.state != State::kDecoding || shard == nullptr || frame.header().attach_epoch != shard->attach_epoch) {
     ++metrics_.stale_frames;
     return;
   }
-  const absl::StatusOr<uint32_t> rows = CommitPrefetch(layout_, frame, *sequence.working_set);
+  const absl::StatusOr<uint32_t> rows = CommitPrefetch(layout_, shard->shard, frame, *sequence.working_set);
   if (!rows.ok()) return DistrustLink(link, rows.status());
   sequence.prefetched_rows += *rows;
   metrics_.prefetched_rows += *rows;
@@ -91,66 +95,83 @@ void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
   for (size_t i = 0; i < count; ++i) {
     link.set_fast_rows_bytes(entries[i].fast_rows_bytes);
     Sequence* sequence = scheduler_.Find([&](const Sequence& candidate) {
-      return candidate.sequence_id == entries[i].sequence_id && candidate.attach_epoch == entries[i].attach_epoch;
+      if (candidate.sequence_id != entries[i].sequence_id) return false;
+      const ShardLink* of_link = candidate.FindShard(link);
+      return of_link != nullptr && of_link->attach_epoch == entries[i].attach_epoch;
     });
     if (sequence == nullptr) continue;
-    sequence->watermark = std::max(sequence->watermark, entries[i].watermark);
+    ShardLink* shard = sequence->FindShard(link);
+    shard->watermark = std::max(shard->watermark, entries[i].watermark);
     if (sequence->state == State::kDecoding) {
-      sequence->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
+      shard->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
     }
+    sequence->UpdateWatermark();
     HandOverIfStored(*sequence);
   }
 }
 
-void Engine::TakeRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (sequence.state == State::kRefilling) return OnRefill(sequence, header, payload);
-  if (sequence.state == State::kLoadingPrefix) return OnPrefix(sequence, header, payload);
-  ++metrics_.stale_frames;
+void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame) {
+  const bool refills = sequence.state == State::kRefilling, loads_prefix = sequence.state == State::kLoadingPrefix;
+  if (frame.header().attach_epoch != shard.attach_epoch || (!refills && !loads_prefix)) {
+    ++metrics_.stale_frames;
+  } else if (frame.header().type == wire::FrameType::kRefillDone) {
+    if (--sequence.refills_due == 0) OnRefilled(sequence);
+  } else if (refills) {
+    LoadRefilledRows(sequence, shard, frame);
+  } else {
+    LoadPrefixRows(sequence, shard, frame);
+  }
 }
 
-void Engine::OnPrefix(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (header.type == wire::FrameType::kRefillDone) {
+void Engine::OnRefilled(Sequence& sequence) {
+  if (sequence.state == State::kLoadingPrefix) {
     sequence.state = State::kPrefilling;
     return;
   }
+  BecomeDecoding(sequence, sequence.next_position);
+  // Everything known may have been computed already: then the next token comes from recomputing the last known
+  // position, which max_restart_position made sure of.
+  WINNOW_CHECK(sequence.next_position < sequence.known_tokens());
+}
+
+void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
   const size_t row_bytes = layout_.row_bytes();
   const size_t head_bytes = header.row_count * row_bytes;
   const bool is_wanted = !sequence.arena->by_layer() || header.layer_first == sequence.arena->layer;
-  const bool fits = header.layer_first < layout_.num_layers && is_wanted &&
+  const bool fits = shard.shard.HasLayer(header.layer_first) && is_wanted &&
                     uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
-                    payload.size() == layout_.num_kv_heads * head_bytes;
+                    frame.payload().size() == shard.shard.num_kv_heads * head_bytes;
   if (!fits) {
-    DistrustLink(*sequence.link, absl::InvalidArgumentError(absl::StrCat("prefix rows of ", payload.size(), " bytes")));
-    return;
+    const absl::Status status =
+        absl::InvalidArgumentError(absl::StrCat("prefix rows of ", frame.payload().size(), " bytes"));
+    return DistrustLink(*shard.link, status);
   }
   PrefillArena& arena = *sequence.arena;
-  for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    const std::byte* rows = payload.data() + head * head_bytes;
-    std::byte* to = arena.row(header.layer_first, head, header.apply_position);
+  for (int head = 0; head < shard.shard.num_kv_heads; ++head) {
+    const std::byte* rows = frame.payload().data() + head * head_bytes;
+    std::byte* to = arena.row(header.layer_first, shard.shard.first_kv_head + head, header.apply_position);
     if (!arena.on_device()) {
       std::memcpy(to, rows, head_bytes);
       continue;
     }
-    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(to + at, rows + at);
+    const int part = arena.part_of(head);
+    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(part, to + at, rows + at);
   }
 }
 
-void Engine::OnRefill(Sequence& sequence, const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (header.type == wire::FrameType::kRefillDone) {
-    BecomeDecoding(sequence, sequence.next_position);
-    // Everything known may have been computed already: then the next token comes from recomputing the last known
-    // position, which max_restart_position made sure of.
-    WINNOW_CHECK(sequence.next_position < sequence.known_tokens());
-    return;
-  }
+void Engine::LoadRefilledRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
   const size_t head_bytes = header.row_count * layout_.row_bytes();
-  if (header.layer_first >= layout_.num_layers || payload.size() != layout_.num_kv_heads * head_bytes) {
-    DistrustLink(*sequence.link, absl::InvalidArgumentError(absl::StrCat("refill of ", payload.size(), " bytes")));
-    return;
+  if (!shard.shard.HasLayer(header.layer_first) || frame.payload().size() != shard.shard.num_kv_heads * head_bytes) {
+    const absl::Status status =
+        absl::InvalidArgumentError(absl::StrCat("refill of ", frame.payload().size(), " bytes"));
+    return DistrustLink(*shard.link, status);
   }
-  for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    sequence.working_set->LoadRows(header.layer_first, head, header.apply_position, header.row_count,
-                                   payload.data() + head * head_bytes, sequence.next_position);
+  for (int head = 0; head < shard.shard.num_kv_heads; ++head) {
+    sequence.working_set->LoadRows(header.layer_first, shard.shard.first_kv_head + head, header.apply_position,
+                                   header.row_count, frame.payload().data() + head * head_bytes,
+                                   sequence.next_position);
   }
 }
 

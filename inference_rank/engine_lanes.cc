@@ -1,7 +1,9 @@
 // Decode steps that run from GPU to GPU: sequences take seats of a lane (inference_rank/model/decode_lane.h), and leave
 // them.
+#include <cmath>
 #include <cstring>
 
+#include "common/selection/mass_positions.h"
 #include "inference_rank/engine.h"
 
 namespace winnow {
@@ -20,12 +22,16 @@ absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> ro
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sequence& sequence = *rows[i];
     plan_rows[i] = {.sequence_id = sequence.sequence_id,
-                    .attach_epoch = sequence.attach_epoch,
+                    .attach_epoch = sequence.shards.front().attach_epoch,
                     .position = sequence.next_position,
                     .token_id = sequence.token_at(sequence.next_position),
                     .pool_slots = sequence.working_set->pool_slots(),
                     .grant_generation = 1,
-                    .flags = static_cast<uint32_t>(sequence.seat)};
+                    .flags = static_cast<uint32_t>(sequence.seat),
+                    .first_kv_head = 0,
+                    .num_kv_heads = static_cast<uint16_t>(layout_.num_kv_heads),
+                    .first_layer = 0,
+                    .num_layers = static_cast<uint16_t>(layout_.num_layers)};
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kStepPlan;
@@ -51,11 +57,12 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
   lane_rows_.clear();
   for (const Sequence* sequence : rows) {
-    std::optional<TokenDraw> draw = DrawFor(*sequence);
-    lane_rows_.push_back({.seat = sequence->seat,
-                          .token_id = sequence->token_at(sequence->next_position),
-                          .position = sequence->next_position,
-                          .draw = std::move(draw)});
+    lane_rows_.push_back(
+        {.seat = sequence->seat,
+         .token_id = sequence->token_at(sequence->next_position),
+         .position = sequence->next_position,
+         .draw = DrawFor(*sequence),
+         .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
   }
   if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
   if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
@@ -68,6 +75,8 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   for (size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = *rows[row];
     if (!sequence.failure.ok()) continue;
+    TakeMasses(sequence, link.lane()->captured_mass(row));
+    CountDenseLists(sequence);
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
@@ -79,12 +88,33 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
   }
 }
 
+void Engine::TakeMasses(Sequence& sequence, std::span<const float> masses) {
+  for (size_t list = 0; list < masses.size(); ++list) {
+    if (std::isnan(masses[list])) continue;
+    sequence.mass.Add(masses[list]);
+    metrics_.ObserveMass(static_cast<int>(list) / layout_.num_kv_heads, masses[list]);
+  }
+}
+
+// Lists that attend to everything hold all of it.
+void Engine::CountDenseLists(Sequence& sequence) {
+  const WorkingSet& set = *sequence.working_set;
+  const bool are_alike = sequence.spec.head_budgets.empty();
+  const size_t num_lists = layout_.num_lists();
+  uint64_t dense = 0;
+  for (size_t list = 0; list < (are_alike ? 1 : num_lists); ++list) {
+    dense += set.AttendsEverything(list, sequence.next_position);
+  }
+  if (are_alike) dense *= num_lists;
+  if (dense > 0) sequence.mass.Add(1.0, dense);
+}
+
 // Its sequences are attached again, through a link without a lane.
 void Engine::FailLane(CacheLink& link, const absl::Status& why) {
   ++metrics_.lanes_failed;
   const auto until = SteadyClock::now() + kQuarantine;
   scheduler_.ForEach([&](Sequence& sequence) {
-    if (sequence.link.get() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
+    if (sequence.first_link() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
     sequence.Fail(absl::UnavailableError(absl::StrCat("the lane to the cache rank has failed: ", why.message())),
                   /*can_retry=*/true);
     if (sequence.working_set.has_value()) quarantine_.emplace_back(until, *std::move(sequence.working_set));
@@ -92,7 +122,7 @@ void Engine::FailLane(CacheLink& link, const absl::Status& why) {
     sequence.lane_state = Sequence::LaneState::kNone;
     sequence.seat = -1;
   });
-  links_.DistrustLane(link);
+  links_.DistrustLane(link, why);
   link.channel()->Close();
   link.MarkDead();
 }
@@ -107,7 +137,7 @@ void Engine::AskForSeats() {
 }
 
 absl::Status Engine::AskForSeat(Sequence& sequence) {
-  CacheLink& link = *sequence.link;
+  CacheLink& link = *sequence.first_link();
   sequence.seat = link.seats().Take(sequence.sequence_id);
   if (sequence.seat < 0) return absl::ResourceExhaustedError("all seats are taken");
   const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(link.lane()->shape().pages_per_list);
@@ -117,7 +147,7 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
   wire::FrameHeader header{};
   header.type = wire::FrameType::kSeat;
   header.sequence_id = sequence.sequence_id;
-  header.attach_epoch = sequence.attach_epoch;
+  header.attach_epoch = sequence.shards.front().attach_epoch;
   header.apply_position = sequence.next_position;
   header.row_count = static_cast<uint32_t>(sequence.seat);
   WINNOW_RETURN_IF_ERROR(link.channel()->Post(header, std::move(buffer)));
@@ -128,7 +158,7 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
 
 void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
   const bool current = sequence.lane_state == Sequence::LaneState::kAsked &&
-                       header.attach_epoch == sequence.attach_epoch &&
+                       header.attach_epoch == sequence.shards.front().attach_epoch &&
                        header.row_count == static_cast<uint32_t>(sequence.seat);
   if (!current) {
     ++metrics_.stale_frames;
@@ -140,7 +170,7 @@ void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
 }
 
 void Engine::LeaveLane(Sequence& sequence) {
-  if (sequence.seat >= 0) sequence.link->seats().Free(sequence.seat, sequence.sequence_id);
+  if (sequence.seat >= 0) sequence.first_link()->seats().Free(sequence.seat, sequence.sequence_id);
   sequence.seat = -1;
   sequence.lane_state = Sequence::LaneState::kNone;
 }

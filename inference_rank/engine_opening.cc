@@ -18,51 +18,33 @@ constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 void Engine::StartOpening(Sequence& sequence) {
   sequence.state = State::kOpening;
   openers_->Add([this, &sequence] {
-    absl::StatusOr<std::shared_ptr<CacheLink>> link = links_.Get(sequence.cache_rank);
-    absl::StatusOr<v1::AttachSequenceResponse> opened = absl::UnknownError("");
-    if (!link.ok()) {
-      opened = link.status();
-    } else if (sequence.attach || sequence.resumes) {
-      v1::AttachSequenceRequest request;
-      request.set_channel_id((*link)->channel_id());
-      request.set_sequence_id(sequence.sequence_id);
-      request.set_max_restart_position(std::max(sequence.known_tokens(), 1u) - 1);
-      opened = (*link)->Attach(request, options_.control_timeout);
+    absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
+    if (sequence.attach || sequence.resumes) {
+      const uint32_t max_restart_position = std::max(sequence.known_tokens(), 1u) - 1;
+      opened = calls_.Attach(sequence.places, sequence.sequence_id, max_restart_position);
     } else {
       v1::OpenSequenceRequest request;
-      request.set_channel_id((*link)->channel_id());
       request.set_sequence_id(sequence.sequence_id);
-      *request.mutable_selection() = ToProto(sequence.spec);
       request.set_max_positions(sequence.max_positions);
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
-      request.set_pulls_prefix(sequence.arena->by_layer());
-      const absl::StatusOr<v1::OpenSequenceResponse> response = (*link)->Open(request, options_.control_timeout);
-      if (response.ok()) {
-        opened = v1::AttachSequenceResponse();
-        opened->set_attach_epoch(response->attach_epoch());
-        opened->set_restart_position(response->cached_tokens());
-      } else {
-        opened = response.status();
-      }
+      opened = calls_.Open(sequence.places, sequence.spec, std::move(request));
     }
-    mailbox_.Put([this, &sequence, link = link.ok() ? *link : nullptr, opened] { OnOpened(sequence, link, opened); });
+    mailbox_.Put([this, &sequence, opened = std::move(opened)] { OnOpened(sequence, opened); });
   });
 }
 
-void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
-                      const absl::StatusOr<v1::AttachSequenceResponse>& opened) {
+void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened) {
   const auto entry =
       std::find_if(reopen_.begin(), reopen_.end(), [&](const Reopen& e) { return e.sequence == &sequence; });
   WINNOW_CHECK(entry != reopen_.end());
-  sequence.link = std::move(link);
   if (!opened.ok()) {
+    sequence.shards.clear();  // nothing to release there
     const bool full = opened.status().code() == absl::StatusCode::kResourceExhausted;
     if (full && std::chrono::steady_clock::now() < entry->give_up) {
       sequence.state = State::kWaiting;
-      sequence.link.reset();
       entry->at = std::chrono::steady_clock::now() + kReopenInterval;
       return;
     }
@@ -71,12 +53,15 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     const bool lost = opened.status().code() == absl::StatusCode::kNotFound;
     const bool unreachable = opened.status().code() == absl::StatusCode::kUnavailable ||
                              opened.status().code() == absl::StatusCode::kDeadlineExceeded;
-    sequence.link.reset();  // nothing to release there
     sequence.Fail(opened.status(), lost || unreachable, lost);
     return;
   }
   reopen_.erase(entry);
-  sequence.attach_epoch = opened->attach_epoch();
+  std::vector<ShardLink> shards = opened->shards;
+  for (size_t i = 0; i < sequence.shards.size(); ++i) {
+    shards[i].working_set_bytes = sequence.shards[i].working_set_bytes;  // what it needed before it was preempted
+  }
+  sequence.shards = std::move(shards);
   const bool resumed = std::exchange(sequence.resumes, false);
   if (resumed) {
     if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
@@ -84,8 +69,9 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     ++metrics_.reattached_sequences;
   }
   // Of a new sequence: where its cached prefix ends.
-  const uint32_t restart = opened->restart_position();
+  const uint32_t restart = opened->position;
   sequence.next_position = restart;
+  for (ShardLink& shard : sequence.shards) shard.watermark = restart;
   sequence.watermark = restart;
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
   for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
@@ -108,38 +94,43 @@ void Engine::OnOpened(Sequence& sequence, std::shared_ptr<CacheLink> link,
     }
     GiveBackArena(sequence);
     sequence.state = State::kRefilling;
+    sequence.refills_due = sequence.shards.size();
   } else if (restart < sequence.prompt_tokens()) {
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
     scheduler_.CreditCachedTokens(sequence, restart);
-    sequence.state = State::kLoadingPrefix;
-    if (sequence.arena->by_layer()) PullPrefix(sequence);
+    PullPrefix(sequence);
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
                                                    " prompt tokens")),
                   false);
     return;
   }
-  for (const ReceivedFrame& frame : std::exchange(sequence.early_refill, {})) {
-    if (frame.header().attach_epoch == sequence.attach_epoch) TakeRefill(sequence, frame.header(), frame.payload());
+  for (const auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
+    if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr) TakeRefill(sequence, *shard, frame);
   }
 }
 
 void Engine::PullPrefix(Sequence& sequence) {
   sequence.state = State::kLoadingPrefix;
-  sequence.arena->layer_position = sequence.cached_tokens;
-  v1::PushPrefixRequest request;
-  request.set_channel_id(sequence.link->channel_id());
-  request.set_sequence_id(sequence.sequence_id);
-  request.set_attach_epoch(sequence.attach_epoch);
-  request.set_layer(static_cast<uint32_t>(sequence.arena->layer));
-  request.set_end_position(sequence.cached_tokens);
-  openers_->Add([this, link = sequence.link, request] {
-    const absl::Status pushed = link->PushPrefix(request, options_.control_timeout);
+  int first_layer = 0, num_layers = layout_.num_layers;
+  if (sequence.arena->by_layer()) {
+    sequence.arena->layer_position = sequence.cached_tokens;
+    first_layer = sequence.arena->layer;
+    num_layers = 1;
+  }
+  sequence.refills_due = std::count_if(sequence.shards.begin(), sequence.shards.end(), [&](const ShardLink& shard) {
+    return num_layers > 1 || shard.shard.HasLayer(first_layer);
+  });
+  openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers,
+                 end = sequence.cached_tokens] {
+    const absl::Status pushed = calls_.PushPrefix(shards, id, first_layer, num_layers, end);
     if (pushed.ok()) return;
-    mailbox_.Put([this, pushed, id = request.sequence_id(), epoch = request.attach_epoch()] {
-      Sequence* sequence = scheduler_.Find(
-          [&](const Sequence& other) { return other.sequence_id == id && other.attach_epoch == epoch; });
+    mailbox_.Put([this, pushed, id, shard = shards.front()] {
+      Sequence* sequence = scheduler_.Find([&](const Sequence& other) {
+        return other.sequence_id == id && other.is_attached() &&
+               other.shards.front().attach_epoch == shard.attach_epoch;
+      });
       if (sequence != nullptr) sequence->Fail(pushed, /*can_retry=*/true);
     });
   });

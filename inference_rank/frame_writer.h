@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/transport/transport.h"
@@ -34,20 +35,46 @@ inline absl::StatusOr<SendBuffer> AwaitSendBuffer(Transport& transport, CacheLin
   }
 }
 
-// Fills the sections of a payload one after the other, each at a multiple of wire::kRowAlignment.
-class SectionWriter {
+// The sections of a payload, gathered from where their parts lie: each section begins at a multiple of
+// wire::kRowAlignment. Parts side by side in memory become one copy. Reused from frame to frame.
+class SectionGather {
  public:
-  explicit SectionWriter(std::span<std::byte> payload) : payload_(payload) {}
-  static size_t Size(size_t section_bytes) { return wire::AlignUp(section_bytes, wire::kRowAlignment); }
-  void Write(const void* bytes, size_t size) {
-    std::memcpy(payload_.data() + offset_, bytes, size);
-    std::memset(payload_.data() + offset_ + size, 0, Size(size) - size);
-    offset_ += Size(size);
+  void Clear() {
+    parts_.clear();
+    bytes_ = 0;
+  }
+  void BeginSection() { bytes_ = wire::AlignUp(bytes_, wire::kRowAlignment); }
+  void Add(const void* from, size_t bytes) {
+    const auto* first = static_cast<const std::byte*>(from);
+    if (!parts_.empty() && parts_.back().from + parts_.back().bytes == first &&
+        parts_.back().offset + parts_.back().bytes == bytes_) {
+      parts_.back().bytes += bytes;
+    } else {
+      parts_.push_back({first, bytes, bytes_});
+    }
+    bytes_ += bytes;
+  }
+  // Of the payload: whole alignments.
+  size_t bytes() const { return wire::AlignUp(bytes_, wire::kRowAlignment); }
+  // `payload` has bytes().
+  void WriteTo(std::span<std::byte> payload) const {
+    size_t end = 0;
+    for (const Part& part : parts_) {
+      std::memset(payload.data() + end, 0, part.offset - end);
+      std::memcpy(payload.data() + part.offset, part.from, part.bytes);
+      end = part.offset + part.bytes;
+    }
+    std::memset(payload.data() + end, 0, payload.size() - end);
   }
 
  private:
-  std::span<std::byte> payload_;
-  size_t offset_ = 0;
+  struct Part {
+    const std::byte* from;
+    size_t bytes;
+    size_t offset;
+  };
+  std::vector<Part> parts_;
+  size_t bytes_ = 0;
 };
 
 }  // namespace winnow

@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                  .prefill_memory_bytes = options.prefill_memory_bytes,
                                                  .prefill_mode = options.prefill_mode},
                                        .offers_lanes = options.offers_lanes,
-                                       .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string()};
+                                       .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
+                                       .model_name = options.model_dir};
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
   Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
@@ -81,6 +82,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                            .prefill = {.mode = backend.memory_plan().prefill_mode,
                                        .memory_bytes = backend.memory_plan().prefill_bytes,
                                        .hidden_size = static_cast<uint32_t>(config.hidden_size)},
+                           .slot_parts = backend.memory_plan().parts,
                            .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
                            .age_bound = scheduling.age_bound,
                            .working_set_control = scheduling.working_set_control};
@@ -108,7 +110,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                    .max_budget_tokens = options.selection.budget_tokens,
                                    .lookahead = options.selection.lookahead,
                                    .layout = rank->layout_,
-                                   .slot_pages = backend.memory_plan().slot_pages});
+                                   .slot_pages = backend.memory_plan().slot_pages,
+                                   .slot_parts = backend.memory_plan().parts});
   return rank;
 }
 
@@ -120,7 +123,8 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
     options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
     BackendOptions on_gpu = options;
     on_gpu.needs.prefill_mode = PrefillMode::kChunked;
-    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(on_gpu, options_.device.ordinal);
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOfRank(options_.device, options_.tensor_parallel, 0, 1));
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(on_gpu, gpus);
     if (gpu.ok() && options_.prefill_mode == PrefillMode::kLayered) {
       return absl::UnimplementedError(
           "--prefill=layered works on CPUs alone: with --device=cuda prompts are prefilled chunk by chunk");
@@ -128,7 +132,7 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
     if (gpu.ok()) {
       backend_ = *std::move(gpu);
       device_description_ = backend_->description();
-    } else if (options_.device.kind == DeviceChoice::Kind::kCuda || !CpuWouldDo(gpu.status())) {
+    } else if (options_.device.kind == DeviceChoice::Kind::kCuda || gpus.size() > 1 || !CpuWouldDo(gpu.status())) {
       return Annotate(gpu.status(), absl::StrCat("--device=", ToString(options_.device)));
     } else {
       device_description_ = absl::StrCat(" (--device=auto: ", gpu.status().message(), ")");
@@ -166,7 +170,7 @@ v1::RankLoad InferenceRank::load() const {
   v1::RankLoad load;
   load.set_running_sequences(static_cast<uint32_t>(metrics_->running_sequences));
   load.set_waiting_sequences(static_cast<uint32_t>(metrics_->waiting_sequences));
-  const uint64_t page_bytes = kSlotPageTokens * layout_.row_bytes();
+  const uint64_t page_bytes = kSlotPageTokens * layout_.row_bytes() * backend_->memory_plan().parts;
   load.set_total_bytes(metrics_->slot_pages_total * page_bytes);
   load.set_free_bytes((metrics_->slot_pages_total - metrics_->slot_pages_used) * page_bytes);
   load.set_progress_count(metrics_->progress);

@@ -28,6 +28,7 @@ struct InferenceRankOptions {
   Dtype compute_dtype = Dtype::kBf16;  // of weights and matmul inputs: kBf16 or kF32
   Dtype kv_dtype = Dtype::kBf16;       // kBf16 or kF32
   DeviceChoice device;
+  int tensor_parallel = 0;   // GPUs that hold the model together; 0: those that `device` names
   std::string isa = "auto";  // CpuKernels
   int num_threads = 1;
   uint32_t max_context_tokens = 0;  // 0 = the model's
@@ -48,7 +49,8 @@ struct InferenceRankOptions {
   std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
   // Decode steps may run between this rank's GPU and cache ranks', where those can reach each other.
   bool offers_lanes = false;
-  // A link to that cache rank was made, and has a lane, or why not. On the engine thread.
+  // A link to that cache rank was made, and has a lane, or why not; UNAVAILABLE when a lane has failed. On the engine
+  // thread.
   std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
 };
 

@@ -108,9 +108,13 @@ void LinkTable::FinishLane(CacheLink& link, const absl::Status& offered) {
   if (options_.on_lane) options_.on_lane(link, status);
 }
 
-void LinkTable::DistrustLane(const CacheLink& link) {
-  std::lock_guard lock(mutex_);
-  lanes_distrusted_.insert(link.peer().incarnation());
+void LinkTable::DistrustLane(const CacheLink& link, const absl::Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    lanes_distrusted_.insert(link.peer().incarnation());
+  }
+  if (options_.on_lane)
+    options_.on_lane(link, absl::UnavailableError(absl::StrCat("the lane has failed: ", why.message())));
 }
 
 CacheLink* LinkTable::Find(const Channel& channel) {

@@ -24,7 +24,7 @@ class LinkTable {
     std::chrono::milliseconds connect_timeout{5000};
     // Engine thread: this rank's end of a lane, to be offered with every link; null: none is offered.
     std::function<absl::StatusOr<std::unique_ptr<DecodeLane>>()> new_lane = nullptr;
-    // Engine thread: a link was made, and whether it has a lane, or why not.
+    // Engine thread: a link was made, and whether it has a lane, or why not; later, why the lane has failed.
     std::function<void(const CacheLink& link, const absl::Status& lane)> on_lane = nullptr;
   };
   // Runs a function on the engine thread and waits for it; false when the engine has stopped.
@@ -40,7 +40,7 @@ class LinkTable {
   // it.
   void ReapDead(const std::function<void(CacheLink&)>& visit);
   // Engine thread: links to this cache rank go without a lane from now on.
-  void DistrustLane(const CacheLink& link);
+  void DistrustLane(const CacheLink& link, const absl::Status& why);
   uint64_t sent_bytes() const;
   uint64_t received_bytes() const;
   // Engine thread, at the end.

@@ -30,15 +30,17 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   plan.available_bytes = available_bytes;
   plan.max_running = needs.max_running;
   plan.memory_name = needs.memory_name;
+  plan.parts = needs.parts;
 
   const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
-  const uint64_t pages_per_sequence = WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens);
+  const uint64_t pages_per_sequence =
+      WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts);
   plan.prefill_mode = needs.prefill_mode;
   PrefillSizing sizing{
       .mode = needs.prefill_mode,
       .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max() : needs.prefill_memory_bytes,
       .hidden_size = needs.hidden_size};
-  const uint64_t longest_prefill = sizing.BytesNeeded(needs.layout, needs.max_context_tokens);
+  const uint64_t longest_prefill = sizing.BytesNeeded(needs.layout, needs.max_context_tokens) / needs.parts;
   plan.prefill_bytes = needs.prefill_memory_bytes != 0
                            ? needs.prefill_memory_bytes
                            : std::max(longest_prefill, std::min(2 * longest_prefill, available_bytes / 5));
@@ -51,7 +53,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
         std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
   }
   plan.slot_pages = static_cast<uint32_t>(
-      std::min<uint64_t>(slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens));
+
+      std::min<uint64_t>(slot_bytes / page_bytes,
+                         std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
   plan.slot_bytes = plan.slot_pages * page_bytes;
 
   if (plan.slot_pages < pages_per_sequence) {

@@ -9,7 +9,7 @@
 
 namespace winnow {
 
-// The memory of an inference rank, worked out before anything is loaded.
+// The memory of an inference rank, worked out before anything is loaded; of each of its GPUs, where it has several.
 struct MemoryPlan {
   uint64_t weights_bytes = 0;
   uint64_t slot_bytes = 0;     // resident KV of all running sequences
@@ -20,6 +20,7 @@ struct MemoryPlan {
   uint32_t max_running = 0;
   std::string memory_name;  // for messages
   PrefillMode prefill_mode = PrefillMode::kChunked;
+  int parts = 1;  // GPUs that share the model
 
   uint64_t total_bytes() const { return weights_bytes + slot_bytes + prefill_bytes + activation_bytes; }
   // One line per part, with the arithmetic.
@@ -27,7 +28,8 @@ struct MemoryPlan {
 };
 
 struct MemoryNeeds {
-  KvLayout layout;
+  KvLayout layout;  // of the whole model
+  int parts = 1;    // GPUs that share its heads: the bytes below are those of each
   SelectionSpec selection;
   uint32_t max_context_tokens = 0;
   uint32_t max_running = 0;

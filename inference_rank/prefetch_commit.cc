@@ -6,9 +6,10 @@
 
 namespace winnow {
 
-absl::StatusOr<uint32_t> CommitPrefetch(const KvLayout& layout, const ReceivedFrame& frame, WorkingSet& working_set) {
+absl::StatusOr<uint32_t> CommitPrefetch(const KvLayout& layout, const KvShard& shard, const ReceivedFrame& frame,
+                                        WorkingSet& working_set) {
   const int layer = frame.header().layer_first;
-  if (layer >= layout.num_layers) return absl::InvalidArgumentError(absl::StrCat("prefetch of layer ", layer));
+  if (!shard.HasLayer(layer)) return absl::InvalidArgumentError(absl::StrCat("prefetch of layer ", layer));
   size_t offset = 0;
   uint32_t rows = 0;
   for (uint32_t i = 0; i < frame.header().row_count; ++i) {
@@ -16,7 +17,7 @@ absl::StatusOr<uint32_t> CommitPrefetch(const KvLayout& layout, const ReceivedFr
     WINNOW_ASSIGN_OR_RETURN(auto entries, reader.Array<wire::DeltaEntry>(1, alignof(uint32_t)));
     wire::DeltaEntry entry;
     std::memcpy(&entry, entries.data(), sizeof entry);
-    if (entry.kv_head >= layout.num_kv_heads || entry.num_selected != 0 || entry.num_local != 0) {
+    if (!shard.HasHead(entry.kv_head) || entry.num_selected != 0 || entry.num_local != 0) {
       return absl::InvalidArgumentError(absl::StrCat("prefetch entry of kv head ", entry.kv_head, " with ",
                                                      entry.num_selected, " selected and ", entry.num_local,
                                                      " local rows"));

@@ -8,14 +8,16 @@
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
+#include "inference_rank/head_parts.h"
 #include "inference_rank/prefill_mode.h"
 #include "inference_rank/prefill_region.h"
 
 namespace winnow {
 
 // The whole KV of one prompt while it is prefilled, [layer][kv_head][prompt position] rows; given back after hand-over
-// to the cache rank. Host memory, or a part of a device's, which the forward pass writes itself. Where prefill goes
-// layer by layer: the KV of one layer after the other in one place, and the tokens' residuals. Engine thread only.
+// to the cache rank. Host memory, or a piece of devices' (each the same with its kv heads alone), which the forward
+// pass writes itself. Where prefill goes layer by layer: the KV of one layer after the other in one place, and the
+// tokens' residuals. Engine thread only.
 class PrefillArena {
  public:
   // In host memory. `hidden_size` of the residuals: for prefill layer by layer; 0: for all layers' KV.
@@ -33,7 +35,7 @@ class PrefillArena {
   // large enough.
   static absl::StatusOr<PrefillArena> CreateIn(PrefillRegion& region, const KvLayout& layout, uint32_t prompt_tokens) {
     PrefillArena arena(layout, prompt_tokens, /*hidden_size=*/0);
-    WINNOW_ASSIGN_OR_RETURN(arena.memory_, region.Take(arena.bytes_));
+    WINNOW_ASSIGN_OR_RETURN(arena.offset_, region.Take(arena.bytes_));
     arena.region_ = &region;
     return arena;
   }
@@ -44,6 +46,7 @@ class PrefillArena {
     std::swap(bytes_, other.bytes_);
     std::swap(prompt_tokens_, other.prompt_tokens_);
     std::swap(region_, other.region_);
+    std::swap(offset_, other.offset_);
     std::swap(kv_bytes_, other.kv_bytes_);
     std::swap(hidden_size_, other.hidden_size_);
     std::swap(layer, other.layer);
@@ -53,12 +56,8 @@ class PrefillArena {
     return *this;
   }
   ~PrefillArena() {
-    if (memory_ == nullptr) return;
-    if (region_ != nullptr) {
-      region_->GiveBack(memory_);
-    } else {
-      munmap(memory_, bytes_);
-    }
+    if (region_ != nullptr) region_->GiveBack(offset_);
+    if (memory_ != nullptr) munmap(memory_, bytes_);
   }
 
   bool on_device() const { return region_ != nullptr; }
@@ -66,8 +65,11 @@ class PrefillArena {
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   // By layer: of whichever layer is under way.
   std::byte* row(int layer, int kv_head, uint32_t position) const {
+    if (region_ != nullptr) return DeviceRow(layer, kv_head, position);
     return memory_ + (layout_.list(by_layer() ? 0 : layer, kv_head) * prompt_tokens_ + position) * layout_.row_bytes();
   }
+  // The part of the devices' memory that has this head.
+  int part_of(int kv_head) const { return PartOf(layout_, kv_head, region_ == nullptr ? 1 : region_->num_parts()); }
 
   bool by_layer() const { return hidden_size_ > 0; }
   // By layer: what of bytes() is KV, and the residuals [prompt_tokens, hidden size] from a position on.
@@ -104,6 +106,11 @@ class PrefillArena {
                                   : PrefillSizing::AllKvBytes(layout, prompt_tokens)),
         hidden_size_(hidden_size),
         bytes_(kv_bytes_ + sizeof(float) * hidden_size * prompt_tokens) {}
+  std::byte* DeviceRow(int layer, int kv_head, uint32_t position) const {
+    const size_t heads = layout_.num_kv_heads / region_->num_parts();
+    const size_t list = layer * heads + kv_head % heads;
+    return region_->memory(part_of(kv_head)) + offset_ + (list * prompt_tokens_ + position) * layout_.row_bytes();
+  }
 
   KvLayout layout_;
   uint32_t prompt_tokens_ = 0;
@@ -112,6 +119,7 @@ class PrefillArena {
   size_t bytes_ = 0;  // with the residuals
   std::byte* memory_ = nullptr;
   PrefillRegion* region_ = nullptr;
+  size_t offset_ = 0;  // of its piece
 };
 
 }  // namespace winnow

@@ -10,8 +10,8 @@ void PrefillStep::Begin(Sequence& sequence, uint32_t first, uint32_t count) {
   count_ = count;
 }
 
-PrefillKv::Rows PrefillStep::Destination(int layer) {
-  return sequence_->arena->on_device() ? RowsOf(layer) : Rows();
+PrefillKv::Rows PrefillStep::Destination(int layer, int first_kv_head) {
+  return sequence_->arena->on_device() ? RowsOf(layer, first_kv_head) : Rows();
 }
 
 int PrefillStep::QueriesWanted(int num_tokens) const {
@@ -32,12 +32,12 @@ PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const 
     if (posted.ok()) posted = sender_.SendRows(*sequence_, rows, layer, first_, count_);
     if (!posted.ok()) sequence_->Fail(posted, /*can_retry=*/true);
   }
-  return RowsOf(layer);
+  return RowsOf(layer, 0);
 }
 
-PrefillKv::Rows PrefillStep::RowsOf(int layer) const {
+PrefillKv::Rows PrefillStep::RowsOf(int layer, int first_kv_head) const {
   const PrefillArena& arena = *sequence_->arena;
-  return {.kv = arena.row(layer, 0, 0), .head_stride = arena.prompt_tokens()};
+  return {.kv = arena.row(layer, first_kv_head, 0), .head_stride = arena.prompt_tokens()};
 }
 
 }  // namespace winnow

@@ -17,12 +17,12 @@ class PrefillStep final : public PrefillKv {
 
   // Starts a chunk of `count` tokens from `first` on.
   void Begin(Sequence& sequence, uint32_t first, uint32_t count);
-  Rows Destination(int layer) override;
+  Rows Destination(int layer, int first_kv_head) override;
   int QueriesWanted(int num_tokens) const override;
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
 
  private:
-  Rows RowsOf(int layer) const;
+  Rows RowsOf(int layer, int first_kv_head) const;
 
   const KvLayout layout_;
   PromptSender sender_;

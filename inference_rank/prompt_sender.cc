@@ -24,16 +24,28 @@ HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows) {
 
 absl::Status PromptSender::SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first,
                                     uint32_t count) {
+  for (const ShardLink& shard : sequence.shards) {
+    if (!shard.shard.HasLayer(layer)) continue;
+    WINNOW_RETURN_IF_ERROR(SendRowsOf(shard, sequence.sequence_id, rows, layer, first, count));
+  }
+  transport_.Progress();
+  return absl::OkStatus();
+}
+
+absl::Status PromptSender::SendRowsOf(const ShardLink& shard, uint64_t sequence_id, const HostRows& rows, int layer,
+                                      uint32_t first, uint32_t count) {
   const size_t row_bytes = layout_.row_bytes();
-  const uint32_t most = static_cast<uint32_t>(wire::kMaxPayloadBytes / (layout_.num_kv_heads * row_bytes));
+  const int num_heads = shard.shard.num_kv_heads;
+  const uint32_t most = static_cast<uint32_t>(wire::kMaxPayloadBytes / (num_heads * row_bytes));
   for (uint32_t done = 0; done < count;) {
     const uint32_t num_rows = std::min(most, count - done);
     const size_t head_bytes = num_rows * row_bytes;
     WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
-                            AwaitSendBuffer(transport_, *sequence.link, layout_.num_kv_heads * head_bytes, waits_));
-    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+                            AwaitSendBuffer(transport_, *shard.link, num_heads * head_bytes, waits_));
+    for (int head = 0; head < num_heads; ++head) {
       std::byte* out = buffer.payload().data() + head * head_bytes;
-      const std::byte* from = rows.first + head * rows.head_stride + done * rows.token_stride;
+      const std::byte* from =
+          rows.first + (shard.shard.first_kv_head + head) * rows.head_stride + done * rows.token_stride;
       if (rows.token_stride == row_bytes) {
         std::memcpy(out, from, head_bytes);
         continue;
@@ -42,15 +54,14 @@ absl::Status PromptSender::SendRows(const Sequence& sequence, const HostRows& ro
     }
     wire::FrameHeader header{};
     header.type = wire::FrameType::kAppendRange;
-    header.sequence_id = sequence.sequence_id;
-    header.attach_epoch = sequence.attach_epoch;
+    header.sequence_id = sequence_id;
+    header.attach_epoch = shard.attach_epoch;
     header.apply_position = first + done;
     header.layer_first = static_cast<uint16_t>(layer);
     header.row_count = num_rows;
-    WINNOW_RETURN_IF_ERROR(sequence.link->channel()->Post(header, std::move(buffer)));
+    WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
     done += num_rows;
   }
-  transport_.Progress();
   return absl::OkStatus();
 }
 
@@ -60,18 +71,27 @@ absl::Status PromptSender::SendQueries(const Sequence& sequence, int layer, uint
   const uint32_t from = std::max(sequence.prompt_tokens() - wanted, first);
   const uint32_t end = first + count;
   if (wanted == 0 || from >= end) return absl::OkStatus();
-  const size_t query_floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
-  const size_t bytes = (end - from) * query_floats * sizeof(float);
-  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *sequence.link, bytes, waits_));
-  std::memcpy(buffer.payload().data(), q_pre_rope + (from - first) * query_floats, bytes);
-  wire::FrameHeader header{};
-  header.type = wire::FrameType::kPromptQueries;
-  header.sequence_id = sequence.sequence_id;
-  header.attach_epoch = sequence.attach_epoch;
-  header.apply_position = from;
-  header.layer_first = static_cast<uint16_t>(layer);
-  header.row_count = end - from;
-  return sequence.link->channel()->Post(header, std::move(buffer));
+  const size_t head_dim = layout_.head_dim, token_floats = layout_.num_query_heads * head_dim;
+  for (const ShardLink& shard : sequence.shards) {
+    if (!shard.shard.HasLayer(layer)) continue;
+    const size_t first_float = static_cast<size_t>(shard.shard.first_kv_head) * layout_.group_size() * head_dim;
+    const size_t shard_floats = static_cast<size_t>(shard.shard.num_kv_heads) * layout_.group_size() * head_dim;
+    const size_t bytes = (end - from) * shard_floats * sizeof(float);
+    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *shard.link, bytes, waits_));
+    for (uint32_t i = 0; i < end - from; ++i) {
+      std::memcpy(buffer.payload().data() + i * shard_floats * sizeof(float),
+                  q_pre_rope + (from - first + i) * token_floats + first_float, shard_floats * sizeof(float));
+    }
+    wire::FrameHeader header{};
+    header.type = wire::FrameType::kPromptQueries;
+    header.sequence_id = sequence.sequence_id;
+    header.attach_epoch = shard.attach_epoch;
+    header.apply_position = from;
+    header.layer_first = static_cast<uint16_t>(layer);
+    header.row_count = end - from;
+    WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
+  }
+  return absl::OkStatus();
 }
 
 void LoadPromptLayer(const KvLayout& layout, const PrefillArena& arena, int layer, Sequence& sequence) {

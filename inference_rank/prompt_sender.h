@@ -22,14 +22,14 @@ HostRows RowsOfArena(const KvLayout& layout, const PrefillArena& arena, int laye
 // `kv_rows` [tokens, num_kv_heads, 2 * head_dim].
 HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows);
 
-// Sends what prefill computed of a prompt to the sequence's cache rank: rows, and the last queries where the
-// specification's predictor looks back. Waits while the link's window is used up. Engine thread.
+// Sends what prefill computed of a prompt to the sequence's cache ranks, to each what its shard is of: rows, and the
+// last queries where the specification's predictor looks back. Waits while a link's window is used up. Engine thread.
 class PromptSender {
  public:
   PromptSender(Transport& transport, const KvLayout& layout, const DataPlaneWaits& waits)
       : transport_(transport), layout_(layout), waits_(waits) {}
 
-  // Rows [first, first + count) of a layer, all kv heads; `rows` begins with position `first`.
+  // Rows [first, first + count) of a layer, all kv heads of the model; `rows` begins with position `first`.
   absl::Status SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first, uint32_t count);
   // Of the queries [first, first + count) those that PromptQueries asks for, if any. `q_pre_rope` [count,
   // num_query_heads, head_dim], unrotated, begins with position `first`.
@@ -37,6 +37,9 @@ class PromptSender {
                            const float* q_pre_rope);
 
  private:
+  absl::Status SendRowsOf(const ShardLink& shard, uint64_t sequence_id, const HostRows& rows, int layer, uint32_t first,
+                          uint32_t count);
+
   Transport& transport_;
   const KvLayout layout_;
   const DataPlaneWaits waits_;

@@ -68,7 +68,8 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   // Rows under way to the cache rank would belong to an attachment that is over.
   if (sequence.resumes && sequence.watermark < sequence.next_position && sequence.failure.ok()) return nullptr;
   const bool past = IsPast(sequence.waiting_since, now);
-  if (working_sets_.IsFull(sequence.cache_rank.address())) {
+  if (std::any_of(sequence.places.begin(), sequence.places.end(),
+                  [&](const ShardPlace& place) { return working_sets_.IsFull(place.cache_rank.address()); })) {
     if (!past || !IsPast(last_forced_, now)) return nullptr;
     last_forced_ = now;
   }
@@ -156,7 +157,7 @@ Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
     shares_.Charge(sequence->tenant, FairShare::kGeneratedTokenCost);
   }
   std::stable_sort(rows_.begin(), rows_.end(), [](const Sequence* a, const Sequence* b) {
-    if (a->link != b->link) return std::less<>()(a->link.get(), b->link.get());
+    if (a->first_link() != b->first_link()) return std::less<>()(a->first_link(), b->first_link());
     return a->arrival < b->arrival;
   });
   const uint32_t prefill_tokens = std::min(inject, budget - static_cast<uint32_t>(rows_.size()));

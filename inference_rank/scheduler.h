@@ -34,6 +34,7 @@ class Scheduler {
   struct Limits {
     uint32_t max_running = 64;
     PrefillSizing prefill = {};
+    int slot_parts = 1;  // memories that slots lie in, see SlotPool
     // Decode rows and prefill tokens of one iteration together; at least 2.
     uint32_t max_batch_tokens = std::numeric_limits<uint32_t>::max();
     uint32_t prefill_chunk_tokens = 512;     // the most prefill tokens of one iteration
@@ -98,7 +99,8 @@ class Scheduler {
   bool TenantBefore(const Sequence& a, const Sequence& b, Time now) const;
   bool MayPreempt(const Sequence& head, const Sequence& running, Time now) const;
   uint32_t PagesNeeded(const Sequence& sequence) const {
-    return sequence.needs_slots() ? WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions) : 0;
+    if (!sequence.needs_slots()) return 0;
+    return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, limits_.slot_parts);
   }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.

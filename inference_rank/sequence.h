@@ -1,19 +1,22 @@
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
 #include "common/transport/transport.h"
-#include "inference_rank/cache_link.h"
 #include "inference_rank/event_sink.h"
 #include "inference_rank/mass_summary.h"
 #include "inference_rank/prefill_arena.h"
 #include "inference_rank/sampler.h"
+#include "inference_rank/shard_calls.h"
+#include "inference_rank/shard_link.h"
 #include "inference_rank/working_set.h"
 #include "winnow/v1/rank.pb.h"
 
@@ -47,7 +50,7 @@ struct Sequence {
   uint64_t request_id = 0;
   uint64_t sequence_id = 0;
   std::shared_ptr<EventSink> sink;
-  v1::Identity cache_rank;
+  std::vector<ShardPlace> places;  // of its shards, at least one, each on a cache rank of its own
   std::vector<uint32_t> prompt;
   std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
@@ -72,13 +75,11 @@ struct Sequence {
   double share_tag = 0;                                 // what its tenant had been served when it was admitted
   uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
   bool admitted_past_age_bound = false;
-  // Of fast memory on its cache rank, which says so after each step; nullopt: it has not decoded.
-  std::optional<uint64_t> working_set_bytes;
   // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
   // one.
   std::optional<std::chrono::steady_clock::time_point> parked_since;
   std::chrono::steady_clock::time_point turn_since;  // the last time it became one of those that take steps
-  bool resumes = false;  // was preempted: it is attached to its cache rank, which has its rows, and must be refilled
+  bool resumes = false;  // was preempted: it is attached to its cache ranks, which have its rows, and must be refilled
 
   // Engine thread.
   State state = State::kWaiting;
@@ -88,17 +89,19 @@ struct Sequence {
   bool sequence_lost = false;
   std::vector<uint32_t> generated;
   std::optional<Sampler> sampler;
-  std::shared_ptr<CacheLink> link;
-  uint32_t attach_epoch = 0;
+  std::vector<ShardLink> shards;  // as the places; empty before it is opened or attached for the first time
+  bool taken_over = false;        // another rank attaches to it: its shards are not ours to free
   std::optional<PrefillArena> arena;
   std::optional<WorkingSet> working_set;
   enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
   LaneState lane_state = LaneState::kNone;
-  int seat = -1;                            // kAsked and kSeated
-  std::vector<ReceivedFrame> early_refill;  // Refill frames that came before the Attach answer
-  uint32_t next_position = 0;               // the next position to compute; rows below are computed
-  uint32_t cached_tokens = 0;               // of the prompt, that came from the prefix cache
-  uint32_t watermark = 0;                   // rows below are on the cache rank
+  int seat = -1;  // kAsked and kSeated
+  // Refill frames that came before the Attach answer, and whose they are.
+  std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_refill;
+  size_t refills_due = 0;      // shards whose rows are still to come, all of them
+  uint32_t next_position = 0;  // the next position to compute; rows below are computed
+  uint32_t cached_tokens = 0;  // of the prompt, that came from the prefix cache
+  uint32_t watermark = 0;      // rows below are on the cache ranks: the lowest of all shards
 
   // Of a sequence that others fork: while it is held it neither decodes nor leaves.
   uint32_t followers_due = 0;        // that are to come
@@ -127,6 +130,25 @@ struct Sequence {
   uint32_t decode_steps = 0;
   uint32_t preempted_count = 0;
 
+  // The shard behind a link; null when there is none.
+  ShardLink* FindShard(const CacheLink& link) {
+    const auto found = std::find_if(shards.begin(), shards.end(), [&](const auto& s) { return s.link.get() == &link; });
+    return found == shards.end() ? nullptr : &*found;
+  }
+  const ShardLink* FindShard(const CacheLink& link) const { return const_cast<Sequence*>(this)->FindShard(link); }
+  // That of the first shard, or null: a sequence with a lane has no other.
+  CacheLink* first_link() const { return shards.empty() ? nullptr : shards.front().link.get(); }
+  bool is_attached() const { return !shards.empty() && shards.front().attach_epoch != 0; }
+  // Of fast memory on its cache ranks.
+  uint64_t working_set_bytes() const {
+    uint64_t bytes = 0;
+    for (const ShardLink& shard : shards) bytes += shard.working_set_bytes.value_or(0);
+    return bytes;
+  }
+  void UpdateWatermark() {
+    watermark = shards.front().watermark;
+    for (const ShardLink& shard : shards) watermark = std::min(watermark, shard.watermark);
+  }
   uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
   uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
   uint32_t token_at(uint32_t position) const {

@@ -22,17 +22,16 @@ absl::StatusOr<SlotPool> SlotPool::Create(size_t row_bytes, uint32_t num_pages) 
         absl::StrCat("cannot map ", pool.mapped_bytes_, " bytes of slot memory: ", std::strerror(errno)));
   }
   madvise(memory, pool.mapped_bytes_, MADV_HUGEPAGE);
-  pool.rows_ = static_cast<std::byte*>(memory);
+  pool.parts_ = {{.rows = static_cast<std::byte*>(memory)}};
   pool.FreeAll();
   return pool;
 }
 
-SlotPool SlotPool::OnDevice(size_t row_bytes, uint32_t num_pages, void* rows, RowMover& mover) {
+SlotPool SlotPool::OnDevices(size_t row_bytes, uint32_t num_pages, std::vector<Part> parts) {
   SlotPool pool;
   pool.row_bytes_ = row_bytes;
   pool.num_pages_ = num_pages;
-  pool.rows_ = static_cast<std::byte*>(rows);
-  pool.mover_ = &mover;
+  pool.parts_ = std::move(parts);
   pool.FreeAll();
   return pool;
 }
@@ -47,19 +46,18 @@ SlotPool::SlotPool(SlotPool&& other) noexcept {
 }
 
 SlotPool& SlotPool::operator=(SlotPool&& other) noexcept {
-  std::swap(rows_, other.rows_);
+  std::swap(parts_, other.parts_);
   std::swap(row_bytes_, other.row_bytes_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
-  std::swap(mover_, other.mover_);
   std::swap(num_pages_, other.num_pages_);
   std::swap(free_, other.free_);
   return *this;
 }
 
 SlotPool::~SlotPool() {
-  if (rows_ == nullptr) return;
+  if (parts_.empty()) return;
   WINNOW_CHECK(free_.size() == num_pages_);  // every page came back
-  if (mapped_bytes_ > 0) munmap(rows_, mapped_bytes_);
+  if (mapped_bytes_ > 0) munmap(parts_[0].rows, mapped_bytes_);
 }
 
 absl::StatusOr<std::vector<uint32_t>> SlotPool::Allocate(uint32_t pages) {

@@ -10,7 +10,16 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   auto sequence = std::make_unique<Sequence>();
   sequence->request_id = submit.request_id();
   sequence->sequence_id = submit.sequence_id();
-  sequence->cache_rank = submit.cache_rank();
+  if (submit.cache_ranks().empty()) return absl::InvalidArgumentError("cache_ranks is empty");
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<KvShard> shards, CutIntoShards(limits.layout, submit.cache_ranks_size()));
+  for (size_t i = 0; i < shards.size(); ++i) {
+    sequence->places.push_back({submit.cache_ranks(static_cast<int>(i)), shards[i]});
+    for (size_t other = 0; other < i; ++other) {
+      if (sequence->places[other].cache_rank.rank() != sequence->places[i].cache_rank.rank()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("two shards on cache rank ", sequence->places[i].cache_rank.rank()));
+    }
+  }
   sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
   sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
   sequence->attach = submit.attach();
@@ -65,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
-  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions);
+  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts);
   if (pages > limits.slot_pages) {
     std::string growth;
     if (GrowsBudgets(spec)) {
@@ -75,11 +84,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     for (size_t list = 0; list < limits.layout.num_lists(); ++list) {
       pool_slots += PoolSlots(spec, list, sequence->max_positions, limits.layout.group_size());
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the working set of ", sequence->max_positions, " positions needs ", pages, " slot pages: ", pool_slots,
-        " pool slots", growth, " over all lists, ", spec.sink_tokens, " sinks and a ring of ",
-        wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), " in each of ", limits.layout.num_layers,
-        " x ", limits.layout.num_kv_heads, "; the rank has ", limits.slot_pages));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the working set of ", sequence->max_positions, " positions needs ", pages,
+                     " slot pages: ", pool_slots, " pool slots", growth, " over all lists, ", spec.sink_tokens,
+                     " sinks and a ring of ", wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens),
+                     " in each of ", limits.layout.num_layers, " x ", limits.layout.num_kv_heads,
+                     limits.slot_parts > 1 ? "; each of the rank's GPUs has " : "; the rank has ", limits.slot_pages));
   }
   return sequence;
 }

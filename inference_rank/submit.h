@@ -15,6 +15,7 @@ struct SubmitLimits {
   uint32_t lookahead = 1;          // of the server: all rows of a batch share it
   KvLayout layout;
   uint32_t slot_pages = 0;  // of the rank, all of them: a sequence that needs more would wait for ever
+  int slot_parts = 1;       // memories that slots lie in, each with so many pages
 };
 
 // The Submit message as a sequence, checked.

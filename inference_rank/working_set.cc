@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "inference_rank/head_parts.h"
 
 namespace winnow {
 namespace {
@@ -16,17 +17,19 @@ uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t lis
 
 }  // namespace
 
-uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions) {
-  uint32_t pages = 0;
-  for (size_t list = 0; list < layout.num_lists(); ++list) pages += ListPages(layout, spec, list, max_positions);
-  return pages;
+uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts) {
+  std::vector<uint32_t> pages(parts, 0);
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
+    pages[PartOf(layout, list, parts)] += ListPages(layout, spec, list, max_positions);
+  }
+  return *std::max_element(pages.begin(), pages.end());
 }
 
 absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
                                               uint32_t max_positions, uint32_t prompt_tokens) {
   WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
   WorkingSet set(slots, layout, spec, max_positions, prompt_tokens);
-  WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(PagesNeeded(layout, spec, max_positions)));
+  WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(PagesNeeded(layout, spec, max_positions, slots.num_parts())));
   return set;
 }
 
@@ -42,10 +45,12 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
       split_(layout.num_lists(), false),
       slot_lists_(layout.num_lists() * lists_per_head_),
       kept_(slot_lists_.size(), spec.sink_tokens) {
-  uint32_t pages = 0;
+  std::vector<uint32_t> pages(slots.num_parts(), 0);
   for (size_t list = 0; list < layout.num_lists(); ++list) {
-    first_page_.push_back(pages);
-    pages += ListPages(layout, spec, list, max_positions);
+    const int part = PartOf(layout, list, slots.num_parts());
+    first_page_.push_back(pages[part]);
+    first_slot_.push_back(slots.first_slot(part));
+    pages[part] += ListPages(layout, spec, list, max_positions);
     pool_slots_.push_back(PoolSlots(spec, list, max_positions, layout.group_size()));
     total_pool_slots_ += pool_slots_[list];
     const uint32_t most = sink_tokens_ + std::min(BudgetCeiling(spec, list), pool_slots_[list]) + ring_tokens_;
@@ -60,12 +65,21 @@ WorkingSet::~WorkingSet() {
   if (!pages_.empty()) slots_->Free(pages_);
 }
 
+uint32_t WorkingSet::pool_slots(const KvShard& shard) const {
+  uint32_t slots = 0;
+  for (int layer = shard.first_layer; layer <= shard.last_layer(); ++layer) {
+    const size_t first = List(layer, shard.first_kv_head);
+    for (size_t list = first; list < first + shard.num_kv_heads; ++list) slots += pool_slots_[list];
+  }
+  return slots;
+}
+
 std::vector<uint32_t> WorkingSet::PagesOfLists(uint32_t pages_per_list) const {
   std::vector<uint32_t> pages;
   for (size_t list = 0; list < num_lists(); ++list) {
-    const uint32_t first = first_page_[list];
-    const uint32_t end = list + 1 < num_lists() ? first_page_[list + 1] : num_pages();
-    for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[std::min(first + i, end - 1)]);
+    const uint32_t slots = sink_tokens_ + ring_tokens_ + pool_slots_[list];
+    const uint32_t last = (slots - 1) / kSlotPageTokens;
+    for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[first_page_[list] + std::min(i, last)]);
   }
   return pages;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/kv_layout.h"
+#include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
 #include "common/transport/wire.h"
@@ -23,8 +24,9 @@ namespace winnow {
 // in between the selection stays and the window grows. Owned by the engine thread.
 class WorkingSet {
  public:
-  // Pages that a sequence of at most max_positions needs, over all layers and kv heads.
-  static uint32_t PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions);
+  // Pages that a sequence of at most max_positions needs, over all layers and kv heads; where slots lie in several
+  // parts, in the part whose heads need most.
+  static uint32_t PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts = 1);
 
   // Takes its pages from `slots`, which must outlive it. RESOURCE_EXHAUSTED when too few are free.
   static absl::StatusOr<WorkingSet> Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
@@ -33,8 +35,9 @@ class WorkingSet {
   WorkingSet& operator=(WorkingSet&&) = delete;
   ~WorkingSet();
 
-  // Over all lists: what PlanRow::pool_slots says.
-  uint32_t pool_slots() const { return total_pool_slots_; }
+  uint32_t pool_slots() const { return total_pool_slots_; }  // over all lists
+  // Over the lists of a shard: what PlanRow::pool_slots says.
+  uint32_t pool_slots(const KvShard& shard) const;
   uint32_t pool_slots(int layer, int kv_head) const { return pool_slots_[List(layer, kv_head)]; }
   uint32_t ring_tokens() const { return ring_tokens_; }
   size_t num_lists() const { return pool_slots_.size(); }
@@ -42,7 +45,8 @@ class WorkingSet {
   uint64_t resident_rows() const { return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_; }
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
 
-  // Slot pages of all lists, [num_lists][pages_per_list]; lists that have fewer repeat their last.
+  // Slot pages of all lists, [num_lists][pages_per_list], each of the part that has its kv head; lists that have fewer
+  // repeat their last.
   std::vector<uint32_t> PagesOfLists(uint32_t pages_per_list) const;
 
   // Writes one row where position p lives: its ring slot and, below s, its sink slot. `row` is layout.row_bytes().
@@ -99,7 +103,8 @@ class WorkingSet {
              uint32_t prompt_tokens);
   size_t List(int layer, int kv_head) const { return layout_.list(layer, kv_head); }
   uint32_t PhysicalSlot(size_t list, uint32_t logical) const {
-    return pages_[first_page_[list] + logical / kSlotPageTokens] * kSlotPageTokens + logical % kSlotPageTokens;
+    const uint32_t page = pages_[first_page_[list] + logical / kSlotPageTokens];
+    return first_slot_[list] + page * kSlotPageTokens + logical % kSlotPageTokens;
   }
   uint32_t RingSlot(size_t list, uint32_t position) const {
     return PhysicalSlot(list, sink_tokens_ + position % ring_tokens_);
@@ -126,8 +131,9 @@ class WorkingSet {
   uint32_t attach_position_ = 0;
   uint32_t total_pool_slots_ = 0;
   int lists_per_head_ = 1;
-  std::vector<uint32_t> pages_;                    // those of list i from first_page_[i] on
+  std::vector<uint32_t> pages_;                    // of each part: those of list i from first_page_[i] on
   std::vector<uint32_t> first_page_;               // [list]
+  std::vector<uint32_t> first_slot_;               // [list] of the part that it lies in
   std::vector<uint32_t> pool_slots_;               // [list]
   std::vector<bool> split_;                        // [list] each query head has a slot list of its own
   std::vector<std::vector<uint32_t>> slot_lists_;  // [list][lists_per_head] physical slots

@@ -10,16 +10,6 @@ namespace {
 // brought back in turn.
 constexpr uint64_t kSpareOnReturn = 8;
 
-// Until its cache rank has said what a sequence reads it counts as much as the others on average.
-uint64_t TypicalBytes(std::span<Sequence* const> sequences) {
-  uint64_t sum = 0, known = 0;
-  for (const Sequence* sequence : sequences) {
-    sum += sequence->working_set_bytes.value_or(0);
-    known += sequence->working_set_bytes.has_value();
-  }
-  return known == 0 ? 0 : sum / known;
-}
-
 }  // namespace
 
 bool WorkingSetControl::Before(const Sequence& a, const Sequence& b, Time now) const {
@@ -41,43 +31,67 @@ bool WorkingSetControl::Before(const Sequence& a, const Sequence& b, Time now) c
   return a.arrival < b.arrival;
 }
 
-void WorkingSetControl::TakeTurnsOf(std::span<Sequence*> sequences, Time now) {
-  const CacheLink* link = sequences.front()->link.get();
-  const uint64_t fast_bytes = link == nullptr ? wire::kOneTier : link->fast_rows_bytes();
-  const uint64_t typical = TypicalBytes(sequences);
-  std::sort(sequences.begin(), sequences.end(),
-            [&](const Sequence* a, const Sequence* b) { return Before(*a, *b, now); });
-  uint64_t taken = 0;
-  bool first = true, full = false;
-  for (Sequence* sequence : sequences) {
-    const uint64_t needed = sequence->working_set_bytes.value_or(typical);
-    const uint64_t room = sequence->parked_since.has_value() ? fast_bytes - fast_bytes / kSpareOnReturn : fast_bytes;
-    if (fast_bytes == wire::kOneTier || first || taken + needed <= room) {
-      if (sequence->parked_since.has_value()) sequence->turn_since = now;
-      sequence->parked_since.reset();
-      taken += needed;
-      first = false;
-    } else {
-      if (!sequence->parked_since.has_value()) sequence->parked_since = now;
-      full = true;
+WorkingSetControl::Room& WorkingSetControl::RoomOf(const CacheLink* link) {
+  const auto found = std::find_if(rooms_.begin(), rooms_.end(), [&](const Room& room) { return room.link == link; });
+  if (found != rooms_.end()) return *found;
+  rooms_.push_back(
+      {.link = link, .bytes = link->fast_rows_bytes(), .typical = 0, .taken = 0, .is_taken = false, .full = false});
+  return rooms_.back();
+}
+
+// Until its cache rank has said what a sequence reads it counts as much as the others there on average.
+void WorkingSetControl::MeasureRooms(const std::vector<Sequence*>& decoding) {
+  rooms_.clear();
+  std::vector<uint64_t> known;
+  for (const Sequence* sequence : decoding) {
+    for (const ShardLink& shard : sequence->shards) {
+      Room& room = RoomOf(shard.link.get());
+      known.resize(rooms_.size());
+      if (!shard.working_set_bytes.has_value()) continue;
+      room.typical += *shard.working_set_bytes;
+      ++known[&room - rooms_.data()];
     }
   }
-  if (full) full_.push_back(link);
+  for (size_t i = 0; i < rooms_.size(); ++i) rooms_[i].typical /= std::max<uint64_t>(1, known[i]);
+}
+
+bool WorkingSetControl::Fits(const Sequence& sequence) {
+  bool fits = true;
+  for (const ShardLink& shard : sequence.shards) {
+    Room& room = RoomOf(shard.link.get());
+    if (room.bytes == wire::kOneTier || !room.is_taken) continue;
+    const uint64_t needed = shard.working_set_bytes.value_or(room.typical);
+    const uint64_t spare = sequence.parked_since.has_value() ? room.bytes / kSpareOnReturn : 0;
+    if (room.taken + needed <= room.bytes - spare) continue;
+    room.full = true;
+    fits = false;
+  }
+  return fits;
 }
 
 void WorkingSetControl::TakeTurns(std::vector<Sequence*>& decoding, Time now) {
-  full_.clear();
+  MeasureRooms(decoding);
   std::sort(decoding.begin(), decoding.end(),
-            [](const Sequence* a, const Sequence* b) { return std::less<>()(a->link.get(), b->link.get()); });
-  for (size_t first = 0, last = 0; first < decoding.size(); first = last) {
-    while (last < decoding.size() && decoding[last]->link == decoding[first]->link) ++last;
-    TakeTurnsOf(std::span(decoding).subspan(first, last - first), now);
+            [&](const Sequence* a, const Sequence* b) { return Before(*a, *b, now); });
+  for (Sequence* sequence : decoding) {
+    if (!Fits(*sequence)) {
+      if (!sequence->parked_since.has_value()) sequence->parked_since = now;
+      continue;
+    }
+    if (sequence->parked_since.has_value()) sequence->turn_since = now;
+    sequence->parked_since.reset();
+    for (const ShardLink& shard : sequence->shards) {
+      Room& room = RoomOf(shard.link.get());
+      room.taken += shard.working_set_bytes.value_or(room.typical);
+      room.is_taken = true;
+    }
   }
   std::erase_if(decoding, [](const Sequence* sequence) { return sequence->parked_since.has_value(); });
 }
 
 bool WorkingSetControl::IsFull(std::string_view address) const {
-  return std::any_of(full_.begin(), full_.end(), [&](const CacheLink* link) { return link->address() == address; });
+  return std::any_of(rooms_.begin(), rooms_.end(),
+                     [&](const Room& room) { return room.full && room.link->address() == address; });
 }
 
 }  // namespace winnow

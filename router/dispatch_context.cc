@@ -76,18 +76,29 @@ void DispatchContext::AwaitEmpty() {
   emptied_.wait(lock, [this] { return requests_.empty(); });
 }
 
+RouteNeed DispatchContext::NeedOf(const TokenRequest& request) const {
+  const auto prompt_tokens = static_cast<uint32_t>(request.prompt_token_ids.size());
+  const Registry::KvSize kv = registry->kv_size();
+  ShardRange shards = options.shards;
+  if (kv.num_lists > 0) shards.most = std::max(shards.least, std::min(shards.most, kv.num_lists));
+  return {.prompt_tokens = prompt_tokens,
+          .kv_bytes = (uint64_t{prompt_tokens} + request.stopping.max_tokens()) * kv.position_bytes,
+          .shards = shards};
+}
+
 absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t group) {
   if (group != 0) {
     std::lock_guard lock(mutex_);
     if (const auto it = groups_.find(group); it != groups_.end() && it->second.route) {
       need.prefer_inference = KeyOf(it->second.route->inference);
-      need.prefer_cache = KeyOf(it->second.route->cache);
+      need.prefer_caches = KeysOf(it->second.route->caches);
       // A sibling that failed over has shown the way; do not go back to the rank that failed.
       if (need.prefer_inference == need.avoid_inference) need.prefer_inference.reset();
-      if (need.prefer_cache == need.avoid_cache) need.prefer_cache.reset();
+      if (need.prefer_caches == need.avoid_caches) need.prefer_caches.clear();
     }
   }
-  WINNOW_ASSIGN_OR_RETURN(Route route, ChooseRoute(registry->Snapshot(), clients->Assigned(), need));
+  const SlowStart slow_start{.window = options.slow_start, .now = registry->Now()};
+  WINNOW_ASSIGN_OR_RETURN(Route route, ChooseRoute(registry->Snapshot(), clients->Assigned(), need, slow_start));
   if (group != 0) {
     std::lock_guard lock(mutex_);
     if (const auto it = groups_.find(group); it != groups_.end()) it->second.route = route;
@@ -98,7 +109,8 @@ absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t g
 DispatchContext::GroupRole DispatchContext::JoinGroup(uint64_t group, uint32_t group_size, const Route& route,
                                                       uint64_t sequence_id, uint64_t previous_id) {
   if (group == 0) return {};
-  const ForkSource self{.sequence_id = sequence_id, .inference = KeyOf(route.inference), .cache = KeyOf(route.cache)};
+  const ForkSource self{
+      .sequence_id = sequence_id, .inference = KeyOf(route.inference), .caches = KeysOf(route.caches)};
   std::lock_guard lock(mutex_);
   const auto it = groups_.find(group);
   if (it == groups_.end()) return {};
@@ -107,7 +119,7 @@ DispatchContext::GroupRole DispatchContext::JoinGroup(uint64_t group, uint32_t g
     leader = self;
     return {.followers = group_size - 1};
   }
-  const bool is_near = leader->inference == self.inference && leader->cache == self.cache;
+  const bool is_near = leader->inference == self.inference && leader->caches == self.caches;
   if (is_near && leader->sequence_id != previous_id) return {.fork_of = leader->sequence_id};
   leader = self;
   return {};

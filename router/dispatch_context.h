@@ -26,6 +26,8 @@ class DispatchContext {
   void Stop();
   void AwaitEmpty();
 
+  // Of a request that is nowhere yet.
+  RouteNeed NeedOf(const TokenRequest& request) const;
   // Requests of a group follow the route of the one that was routed last. 0 is no group.
   absl::StatusOr<Route> ChooseRouteFor(RouteNeed need, uint64_t group);
 

@@ -72,26 +72,28 @@ void DispatchedRequest::SetPhase(Phase phase) {
 void DispatchedRequest::StartAttempt() {
   // Waiting first: a rank that joins after the table was read then wakes this request.
   SetPhase(Phase::kWaiting);
-  const auto prompt_tokens = static_cast<uint32_t>(request_.prompt_token_ids.size());
-  RouteNeed need{.prompt_tokens = prompt_tokens};
-  need.prefix_cache = context_->prefix_routes.Find(prefix_hashes_);
+  RouteNeed need = context_->NeedOf(request_);
+  need.prefix_caches = context_->prefix_routes.Find(prefix_hashes_);
   bool attach = false;
   if (request_.fork && !fork_tried_) {
     need.prefer_inference = request_.fork->source.inference;
-    need.prefer_cache = request_.fork->source.cache;
+    need.prefer_caches = request_.fork->source.caches;
     if (!journal_.ids().empty()) need.work = Work::kDecode;
   }
   if (route_) {
     need.avoid_inference = KeyOf(route_->inference);
-    const RankKey cache = KeyOf(route_->cache);
-    // Half of the attempts may try to reach the cache rank that is said to live; then the sequence is given up.
-    attach = submitted_ && !sequence_lost_ && fruitless_attempts_ * 2 < context_->options.max_attempts &&
-             context_->registry->Snapshot().Find(v1::ROLE_CACHE_RANK, cache);
+    const Placement caches = KeysOf(route_->caches);
+    const MembershipSnapshot snapshot = context_->registry->Snapshot();
+    const bool caches_live = std::all_of(caches.begin(), caches.end(), [&](const RankKey& cache) {
+      return snapshot.Find(v1::ROLE_CACHE_RANK, cache) != nullptr;
+    });
+    // Half of the attempts may try to reach cache ranks that are said to live; then the sequence is given up.
+    attach = submitted_ && !sequence_lost_ && fruitless_attempts_ * 2 < context_->options.max_attempts && caches_live;
     if (attach) {
-      need.cache = cache;
+      need.caches = caches;
       if (prompt_stored_) need.work = Work::kDecode;
     } else {
-      need.avoid_cache = cache;
+      need.avoid_caches = caches;
     }
   }
   const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
@@ -108,17 +110,18 @@ void DispatchedRequest::StartAttempt() {
     prompt_stored_ = false;
   }
   sequence_lost_ = false;
-  context_->prefix_routes.Remember(prefix_hashes_, KeyOf(route_->cache));
+  context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
-  queued_prompt_tokens_ = need.work == Work::kPrefill && role.fork_of == 0 ? prompt_tokens : 0;
+  queued_prompt_tokens_ = need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0;
   context_->clients->Assign(*route_, queued_prompt_tokens_);
   {
     std::lock_guard lock(place_mutex_);
-    place_ = {.sequence_id = sequence_id_, .inference = KeyOf(route_->inference), .cache = KeyOf(route_->cache)};
+    place_ = {.sequence_id = sequence_id_, .inference = KeyOf(route_->inference), .caches = KeysOf(route_->caches)};
   }
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
+  NoteNumerics();
   const absl::Status submitted =
       client_->Submit(MakeSubmit(attach, role),
                       [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
@@ -133,6 +136,14 @@ void DispatchedRequest::StartAttempt() {
   }
 }
 
+void DispatchedRequest::NoteNumerics() {
+  const MembershipSnapshot members = context_->registry->Snapshot();
+  const RankRecord* rank = members.Find(v1::ROLE_INFERENCE_RANK, KeyOf(route_->inference));
+  if (rank == nullptr) return;
+  not_identical_ = not_identical_ || (submitted_ && rank->numerics != numerics_);
+  numerics_ = rank->numerics;
+}
+
 std::optional<ForkSource> DispatchedRequest::fork_source() const {
   std::lock_guard lock(place_mutex_);
   return place_;
@@ -143,7 +154,7 @@ DispatchContext::GroupRole DispatchedRequest::RoleOf(uint64_t previous_id) {
     return context_->JoinGroup(request_.group, request_.group_size, *route_, sequence_id_, previous_id);
   }
   const ForkSource& source = request_.fork->source;
-  const bool is_near = source.inference == KeyOf(route_->inference) && source.cache == KeyOf(route_->cache);
+  const bool is_near = source.inference == KeyOf(route_->inference) && source.caches == KeysOf(route_->caches);
   return {.fork_of = std::exchange(fork_tried_, true) || !is_near ? 0 : source.sequence_id};
 }
 
@@ -151,7 +162,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   v1::DispatchRequest::Submit submit;
   submit.set_request_id(attempt_id_);
   submit.set_sequence_id(sequence_id_);
-  *submit.mutable_cache_rank() = route_->cache;
+  submit.mutable_cache_ranks()->Assign(route_->caches.begin(), route_->caches.end());
   submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
@@ -186,6 +197,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       DropAttempt(false);
       End();
       v1::SelectionStats stats = event->finished().stats();
+      if (not_identical_) stats.set_not_identical(true);
       if (stats.not_identical()) context_->counters.not_identical.fetch_add(1);
       if (!attempt_is_failover_) stats.set_reattach_count(0);
       return observer_->OnFinished(event->finished().reason(), stats);
@@ -274,10 +286,13 @@ void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_
 }
 
 void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
-  const RankKey cache = KeyOf(route_->cache);
+  const Placement caches = KeysOf(route_->caches);
   DropAttempt(false);
+  const AssignedCounts assigned = context_->clients->Assigned();
   // Nobody is there whose end would make room.
-  if (context_->clients->Assigned().count(cache) == 0) return Fail(status);
+  if (std::none_of(caches.begin(), caches.end(), [&](const RankKey& cache) { return assigned.contains(cache); })) {
+    return Fail(status);
+  }
   sequence_lost_ = true;  // it was not opened
   if (journal_.ids().empty()) submitted_ = false;
   SetPhase(Phase::kWaiting);

@@ -39,6 +39,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   // With the sequence that the new one forks, where there is one.
   v1::DispatchRequest::Submit MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const;
   DispatchContext::GroupRole RoleOf(uint64_t previous_id);
+  // The attempt that begins goes on with what others have computed: under the same numerics?
+  void NoteNumerics();
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
@@ -75,7 +77,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank
   bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on
   bool attempt_is_failover_ = false;
-  uint64_t queued_prompt_tokens_ = 0;                        // counted on the inference rank of the attempt under way
+  std::string numerics_;               // of the latest attempt's rank
+  bool not_identical_ = false;         // attempts under other numerics have gone on with the request
+  uint64_t queued_prompt_tokens_ = 0;  // counted on the inference rank of the attempt under way
   std::optional<TimerQueue::Clock::time_point> prompt_end_;  // until the next token, after a prompt that is handed over
   std::shared_ptr<RankClient> holder_;                       // the rank that handed over, while it holds the sequence
   uint64_t holder_attempt_id_ = 0;

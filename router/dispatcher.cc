@@ -40,10 +40,10 @@ absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest requ
     return absl::DeadlineExceededError("the deadline has passed");
   }
   const uint64_t group = request.group;
-  const auto prompt_tokens = static_cast<uint32_t>(request.prompt_token_ids.size());
+  const RouteNeed need = context_->NeedOf(request);
   auto dispatched = std::make_shared<DispatchedRequest>(context_, std::move(request), observer);
   WINNOW_RETURN_IF_ERROR(context_->Admit(dispatched, group));
-  if (const auto route = context_->ChooseRouteFor({.prompt_tokens = prompt_tokens}, group); !route.ok()) {
+  if (const auto route = context_->ChooseRouteFor(need, group); !route.ok()) {
     context_->Remove(dispatched.get(), group);
     return route.status();
   }

@@ -17,21 +17,22 @@ std::vector<uint64_t> PrefixRoutes::HashesOf(const std::string& tenant, std::spa
   return hashes;
 }
 
-std::optional<RankKey> PrefixRoutes::Find(std::span<const uint64_t> hashes) const {
+Placement PrefixRoutes::Find(std::span<const uint64_t> hashes) const {
   std::lock_guard lock(mutex_);
   for (; !hashes.empty(); hashes = hashes.first(hashes.size() - 1)) {
     for (const Generation* generation : {&newer_, &older_}) {
-      if (const auto found = generation->find(hashes.back()); found != generation->end()) return found->second;
+      if (const auto found = generation->find(hashes.back()); found != generation->end()) return *found->second;
     }
   }
-  return std::nullopt;
+  return {};
 }
 
-void PrefixRoutes::Remember(std::span<const uint64_t> hashes, const RankKey& cache_rank) {
+void PrefixRoutes::Remember(std::span<const uint64_t> hashes, const Placement& cache_ranks) {
+  const auto placement = std::make_shared<const Placement>(cache_ranks);
   std::lock_guard lock(mutex_);
   for (const uint64_t hash : hashes) {
     if (newer_.size() >= max_blocks_ / 2) older_ = std::exchange(newer_, {});
-    newer_[hash] = cache_rank;
+    newer_[hash] = placement;
   }
 }
 

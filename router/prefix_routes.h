@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -11,7 +11,7 @@
 
 namespace winnow {
 
-// Which cache rank last got a prompt that begins alike, by the hashes of its blocks (common/base/prefix_hash.h). A
+// Which cache ranks last got a prompt that begins alike, by the hashes of its blocks (common/base/prefix_hash.h). A
 // memory of what was sent, not of what the ranks still hold: a wrong answer costs a prefill, never a wrong output.
 // Bounded; what was not asked for lately is forgotten. Thread-safe.
 class PrefixRoutes {
@@ -21,12 +21,12 @@ class PrefixRoutes {
   // One hash per whole block of the prompt.
   static std::vector<uint64_t> HashesOf(const std::string& tenant, std::span<const uint32_t> prompt);
 
-  // The rank of the longest known prefix.
-  std::optional<RankKey> Find(std::span<const uint64_t> hashes) const;
-  void Remember(std::span<const uint64_t> hashes, const RankKey& cache_rank);
+  // The ranks of the longest known prefix; empty where there is none.
+  Placement Find(std::span<const uint64_t> hashes) const;
+  void Remember(std::span<const uint64_t> hashes, const Placement& cache_ranks);
 
  private:
-  using Generation = std::unordered_map<uint64_t, RankKey>;
+  using Generation = std::unordered_map<uint64_t, std::shared_ptr<const Placement>>;
   const size_t max_blocks_;
   mutable std::mutex mutex_;
   Generation newer_, older_;  // when `newer_` is full it becomes `older_`

@@ -82,12 +82,14 @@ void RankClients::Assign(const Route& route, uint64_t prompt_tokens) {
   AssignedWork& inference = assigned_[KeyOf(route.inference)];
   ++inference.requests;
   inference.prompt_tokens += prompt_tokens;
-  ++assigned_[KeyOf(route.cache)].requests;
+  for (const v1::Identity& cache : route.caches) ++assigned_[KeyOf(cache)].requests;
 }
 
 void RankClients::Unassign(const Route& route, uint64_t prompt_tokens) {
   std::lock_guard lock(mutex_);
-  for (const RankKey& key : {KeyOf(route.inference), KeyOf(route.cache)}) {
+  Placement keys = KeysOf(route.caches);
+  keys.push_back(KeyOf(route.inference));
+  for (const RankKey& key : keys) {
     const auto it = assigned_.find(key);
     if (it == assigned_.end()) continue;
     if (key == KeyOf(route.inference)) it->second.prompt_tokens -= prompt_tokens;

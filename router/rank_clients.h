@@ -28,7 +28,7 @@ class RankClients : public std::enable_shared_from_this<RankClients> {
   // Ends all streams and waits until gRPC is done with them. Not from gRPC's threads.
   void CloseAll();
 
-  // Counts a request on both ranks of its route, and its prompt, where that is still to be computed, on the inference
+  // Counts a request on all ranks of its route, and its prompt, where that is still to be computed, on the inference
   // rank.
   void Assign(const Route& route, uint64_t prompt_tokens);
   void Unassign(const Route& route, uint64_t prompt_tokens);

@@ -67,9 +67,11 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       if (fenced_.size() > kMaxFenced) fenced_.pop_back();
       entry = Entry();
     }
+    if (entry.record.identity.incarnation() != identity.incarnation()) entry.record.joined = clock_();
     entry.record.identity = identity;
     entry.record.limits = request.limits();
     entry.record.metrics_address = request.metrics_address();
+    entry.record.numerics = request.fingerprint().numerics();
     entry.record.hosted_by_rank = request.hosted_by_rank();
     const bool unspecified = request.phases() == v1::PHASES_UNSPECIFIED;
     entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
@@ -199,6 +201,16 @@ std::optional<v1::ModelLimits> Registry::Limits() const {
 std::optional<v1::Fingerprint> Registry::ModelFingerprint() const {
   std::lock_guard lock(mutex_);
   return model_;
+}
+
+Registry::KvSize Registry::kv_size() const {
+  std::lock_guard lock(mutex_);
+  if (!model_) return {};
+  const v1::KvShape& shape = model_->kv_shape();
+  const uint32_t lists = shape.num_layers() * shape.num_kv_heads();
+  // A row is K and V; keys are stored a second time, in the order in which they are scored.
+  const uint64_t list_bytes = uint64_t{3} * shape.head_dim() * (shape.kv_dtype() == v1::KV_DTYPE_F32 ? 4 : 2);
+  return {.position_bytes = lists * list_bytes, .num_lists = lists};
 }
 
 std::unique_ptr<Registry::Subscription> Registry::Subscribe(Callback callback) {

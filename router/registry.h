@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,16 +30,26 @@ inline RankKey KeyOf(const v1::Identity& identity) {
   return {identity.rank(), identity.incarnation()};
 }
 
+// The cache ranks of a sequence: one, or one for each shard of its KV, in their order.
+using Placement = std::vector<RankKey>;
+inline Placement KeysOf(std::span<const v1::Identity> identities) {
+  Placement keys;
+  for (const v1::Identity& identity : identities) keys.push_back(KeyOf(identity));
+  return keys;
+}
+
 // A rank that is registered and has not been found dead.
 struct RankRecord {
   v1::Identity identity;
   v1::ModelLimits limits;  // inference ranks
   v1::RankLoad load;
   std::string metrics_address;
+  std::string numerics;                 // inference ranks: equal text promises equal bits
   std::string hosted_by_rank;           // cache ranks: the one inference rank that reaches them, if not all do
   v1::Phases phases = v1::PHASES_BOTH;  // inference ranks: what of a request they are there for
   uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same
-  bool suspect = false;                 // someone could not reach it since its last heartbeat: gets no work
+  std::chrono::steady_clock::time_point joined{};  // this start of it
+  bool suspect = false;                            // someone could not reach it since its last heartbeat: gets no work
 };
 
 struct MembershipSnapshot {
@@ -81,9 +92,16 @@ class Registry {
   void ExpireLeases();
 
   MembershipSnapshot Snapshot() const;
+  std::chrono::steady_clock::time_point Now() const { return clock_(); }
   // Of the inference ranks that are or were last there: the smallest of each. Absent before the first one.
   std::optional<v1::ModelLimits> Limits() const;
   std::optional<v1::Fingerprint> ModelFingerprint() const;
+  // Of the model's KV, as the first inference rank registered it; all 0 before.
+  struct KvSize {
+    uint64_t position_bytes = 0;  // of one position on cache ranks, without indexes of pages
+    uint32_t num_lists = 0;       // layers x kv heads
+  };
+  KvSize kv_size() const;
 
   // Called after every change of who is there, suspect or draining (not of other load), one call at a time, with a
   // table at least as new as the change. Changes may be merged. The subscription must not outlive the registry;

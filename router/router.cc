@@ -44,7 +44,11 @@ struct Router::Parts {
         metrics(m),
         request_metrics(*m),
         registry({.cluster = options.identity.cluster()}),
-        dispatcher({.identity = options.identity, .max_queue = options.max_queue, .weights = std::move(weights)},
+        dispatcher({.identity = options.identity,
+                    .max_queue = options.max_queue,
+                    .weights = std::move(weights),
+                    .shards = options.shards,
+                    .slow_start = options.slow_start},
                    &registry, &timers),
         generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
         membership_service(&registry),
@@ -94,7 +98,7 @@ struct Router::Parts {
   }
 
   absl::Status Ready() const {
-    WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {}).status());
+    WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status());
     const std::optional<v1::ModelLimits> limits = registry.Limits();
     if (limits && limits->vocab_size() != configured.vocab_size) {
       return absl::UnavailableError(absl::StrCat("the ranks' model has a vocabulary of ", limits->vocab_size(),
@@ -142,6 +146,12 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
     return absl::FailedPreconditionError(absl::StrCat(options.model_dir, ": tokenizer.json has ids up to ",
                                                       text->tokenizer()->VocabSize() - 1,
                                                       ", but config.json's vocab_size is ", vocab_size));
+  }
+  const int num_lists = config.num_kv_heads * config.num_layers;
+  if (options.shards.least > static_cast<uint32_t>(num_lists)) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", options.shards.least, ": the KV of ",
+                                                   config.num_kv_heads, " kv heads x ", config.num_layers,
+                                                   " layers has at most ", num_lists, " shards"));
   }
   ServedModel model;
   model.id = options.model_id.empty() ? DirectoryName(options.model_dir) : options.model_id;

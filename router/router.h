@@ -8,6 +8,7 @@
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/rpc_server.h"
 #include "router/http/http_options.h"
+#include "router/routing_policy.h"
 #include "router/served_model.h"
 #include "winnow/v1/membership.pb.h"
 
@@ -21,7 +22,9 @@ struct RouterOptions {
   std::string head_profile;  // file of a HeadProfile; empty: none
   std::string key_weights;   // file of KeyWeights; empty: all are served alike
   HttpServerOptions http;
-  uint32_t max_queue = 1024;  // requests under way, each sample counted; more are refused
+  ShardRange shards;                        // of a sequence's KV, over cache ranks
+  std::chrono::milliseconds slow_start{0};  // of cache ranks that join; 0: none
+  uint32_t max_queue = 1024;                // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none
 };
 

@@ -2,32 +2,43 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "common/base/status.h"
 #include "router/registry.h"
+#include "router/slow_start.h"
 
 namespace winnow {
 
 // Where one attempt of a request runs.
 struct Route {
   v1::Identity inference;
-  v1::Identity cache;
-  bool hand_over = false;  // the inference rank is there for prefill, and another one can decode
+  std::vector<v1::Identity> caches;  // one for each shard of its KV, in their order
+  bool hand_over = false;            // the inference rank is there for prefill, and another one can decode
 };
 
 // What a request has to have done next.
 enum class Work { kPrefill, kDecode };
 
+// How many cache ranks a sequence is spread over: the fewest from `least` on whose free bytes hold it, `most` where
+// none do.
+struct ShardRange {
+  uint32_t least = 1;
+  uint32_t most = 1;
+};
+
 // What a request asks of its route.
 struct RouteNeed {
   Work work = Work::kPrefill;
   uint32_t prompt_tokens = 0;
-  std::optional<RankKey> cache{};             // its KV is there: no other cache rank will do
+  uint64_t kv_bytes = 0;  // of all its positions on cache ranks; 0: not known
+  ShardRange shards{};
+  Placement caches{};                         // its KV is there: no other cache ranks will do
   std::optional<RankKey> prefer_inference{};  // where its siblings are
-  std::optional<RankKey> prefer_cache{};
-  std::optional<RankKey> prefix_cache{};     // has the beginning of its prompt: unless others have far less to do
+  Placement prefer_caches{};
+  Placement prefix_caches{};                 // have the beginning of its prompt: unless others have far less to do
   std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
-  std::optional<RankKey> avoid_cache{};
+  Placement avoid_caches{};
 };
 
 // What this router has on a rank now. Heartbeats report load up to half a second late: without these counts, a burst
@@ -42,14 +53,18 @@ using AssignedCounts = std::map<RankKey, AssignedWork>;
 // elsewhere is preferred to waiting: more than twice as much and this.
 inline constexpr uint64_t kPrefixLoadSlack = 2;
 
-// The least loaded ranks that may serve and reach each other: fewest running and waiting sequences, then most free
-// bytes, then by name. Suspect and draining ranks are left out, except that a draining cache rank keeps the sequences
-// that it has. Pure. UNAVAILABLE says what is missing.
+// The least loaded ranks that may serve and reach each other: those with room for the sequence, then fewest running and
+// waiting sequences, then most free bytes, then by name. Suspect and draining ranks are left out, except that a
+// draining cache rank keeps the sequences that it has. A cache rank that has just joined counts as busier (SlowStart).
+// Pure. UNAVAILABLE says what is missing.
 //
 // Where inference ranks are there for prefill or decode alone, a request goes to one of its phase (a prompt that is
 // short enough for the ranks that decode, to one of these), and to another one only if there is none: any can do
 // everything. Prompts then go where the fewest prompt tokens are queued.
+//
+// Several cache ranks are taken in the order of their names, so that most sequences have the same shard on the same
+// rank, and prompts that begin alike find each other there.
 absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned,
-                                  const RouteNeed& need);
+                                  const RouteNeed& need, const SlowStart& slow_start = {});
 
 }  // namespace winnow

@@ -17,7 +17,8 @@ namespace winnow {
 // A sequence that another may fork, where it is now.
 struct ForkSource {
   uint64_t sequence_id = 0;
-  RankKey inference, cache;
+  RankKey inference;
+  Placement caches;
 };
 
 // What a request begins with instead of its prompt alone.

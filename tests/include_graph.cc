@@ -11,8 +11,9 @@
 namespace winnow {
 namespace {
 
-constexpr std::array<std::string_view, 9> kFolders = {"common", "kernels", "weights", "cache_rank", "inference_rank",
-                                                      "router", "cmd",     "tests",   "bench"};
+constexpr std::array<std::string_view, 10> kFolders = {"common",     "kernels",        "device_transport", "weights",
+                                                       "cache_rank", "inference_rank", "router",           "cmd",
+                                                       "tests",      "bench"};
 
 struct Rule {
   std::string_view module;
@@ -33,11 +34,13 @@ const std::vector<Rule>& Rules() {
       {"common/timeline", {"common/base"}},
       {"common/transport", {"common/base"}},
       {"kernels", {"common/base"}},
+      // Ways of payloads over GPUs: they know transports and devices, which do not know each other.
+      {"device_transport", {"common/base", "common/transport", "kernels"}},
       {"weights", {"common", "kernels"}},
       {"cache_rank", {"common", "kernels", "weights"}},
       {"inference_rank", {"common", "kernels", "weights"}},
       {"router", {"common"}},
-      {"cmd", {"common", "kernels", "weights", "cache_rank", "inference_rank", "router"}},
+      {"cmd", {"common", "kernels", "device_transport", "weights", "cache_rank", "inference_rank", "router"}},
       {"tests", {"*"}},
       {"bench", {"*"}},
   };

@@ -13,9 +13,8 @@ namespace winnow {
 // packed on the device. Of sharded matrices only the shard's part is read.
 class CheckpointUpload {
  public:
-  CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint,
-                   const ModelConfig& whole)
-      : table_(table), device_(device), checkpoint_(checkpoint), whole_(whole), stream_(device.NewStream()) {}
+  CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint)
+      : table_(table), device_(device), checkpoint_(checkpoint), stream_(device.NewStream()) {}
   absl::Status Fill(DeviceWeights& weights);
 
  private:
@@ -34,7 +33,6 @@ class CheckpointUpload {
   const cuda::CudaTable& table_;
   cuda::Device& device_;
   const Checkpoint& checkpoint_;
-  const ModelConfig& whole_;
   const cuda::Stream stream_;
   std::unique_ptr<cuda::DeviceMemory> staging_;
   std::unique_ptr<cuda::DeviceMemory> pinned_;

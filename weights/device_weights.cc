@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
@@ -26,7 +27,7 @@ size_t MatrixBytes(const cuda::DeviceMatrix& matrix) {
 }
 
 std::string Gigabytes(size_t bytes) {
-  return absl::StrCat(static_cast<double>(bytes / 10000000) / 100, " GB");
+  return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
 }  // namespace
@@ -50,8 +51,10 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
   const int count = options.shard.count;
   if (count < 1 || options.shard.index < 0 || options.shard.index >= count || config.num_kv_heads % count != 0 ||
       config.intermediate_size % count != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(count, " GPUs do not divide ", config.num_kv_heads,
-                                                   " kv heads and an intermediate size of ", config.intermediate_size));
+    return absl::InvalidArgumentError(absl::StrCat(count, " GPUs cannot share ", config.num_query_heads,
+                                                   " query heads, ", config.num_kv_heads,
+                                                   " kv heads and an intermediate size of ", config.intermediate_size,
+                                                   ": each of them has to be divisible by ", count));
   }
   return absl::OkStatus();
 }
@@ -228,7 +231,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
   WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(checkpoint, config));
   WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
-  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint, config).Fill(*weights));
+  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint).Fill(*weights));
   return weights;
 }
 

@@ -30,7 +30,7 @@ class HostSequence {
       : random_(random),
         sequence(id, spec,
                  SequenceKv::Create(&pool, CpuKernels().value(), kLayout, rows + kSteps, IndexLayoutFor(spec)).value(),
-                 kLayout, rows) {
+                 kLayout, WholeModel(kLayout), rows) {
     sequence.channel = 1;
     rows_.resize(kLayout.num_lists());
     Append(rows);

@@ -43,6 +43,8 @@ class CacheGpu {
 
   int max_rows() const { return static_cast<int>(options_.positions.size()); }
   bool sits(int row) const { return options_.positions[row] != cuda::kNoPosition; }
+  // Of every other one the prompt ends where the first plan begins.
+  uint32_t prompt_tokens(int row) const { return row % 2 == 0 ? 0 : options_.positions[row]; }
   uint32_t position(int row, int plan) const { return options_.positions[row] + plan; }
   const SelectionSpec& spec() const { return options_.spec; }
   const KvLayout& layout() const { return options_.layout; }

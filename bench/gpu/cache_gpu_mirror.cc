@@ -9,6 +9,7 @@
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
 #include "common/selection/attended_set.h"
+#include "common/selection/mass_positions.h"
 
 namespace winnow {
 
@@ -192,6 +193,46 @@ std::string CacheGpuMirror::CheckSelection(int plan, int row, size_t list, const
                                .query_rounding = gpu_.spec().key_copy == KeyCopy::kNone ? 0x1.4p-9 : 0x1.4p-11};
   for (uint32_t p = 0; p < reference.position; ++p) reference.keys.push_back(KeyOf(row, list, p));
   return reference.Check(selected);
+}
+
+CacheGpuMirror::Mass CacheGpuMirror::MassOf(int plan, int row, size_t list, const std::vector<uint32_t>& selected) {
+  const uint32_t position = gpu_.position(row, plan), prompt_tokens = gpu_.prompt_tokens(row);
+  if (!MeasuresMass(spec_, position, prompt_tokens) || !IsSparse(spec_, list, position, prompt_tokens)) return {NAN, 0};
+  const size_t dim = layout().head_dim, group = layout().group_size(), heads = layout().num_kv_heads;
+  const SelectAction own{SelectAction::Kind::kQueriesOfOwn, static_cast<int>(list / heads)};
+  const std::vector<float> queries = Queries(plan, own, row);
+  const double query_error = QueryTolerance(plan, own, row), scale = model_.attention_scale;
+  std::vector<bool> attended(position + 1);
+  for (uint32_t p = 0; p <= position; ++p) {
+    attended[p] = p < spec_.sink_tokens || p >= WindowStart(spec_, position, prompt_tokens);
+  }
+  for (const uint32_t p : selected) attended[p] = true;
+  Mass mass{0, 0};
+  for (size_t g = 0; g < group; ++g) {
+    const float* query = queries.data() + (list % heads * group + g) * dim;
+    std::vector<double> scores(position + 1);
+    double error = 0;  // of a score: f32 products summed up one after the other, and what the query errs by
+    for (uint32_t p = 0; p <= position; ++p) {
+      const std::vector<float> key = KeyOf(row, list, p);
+      double magnitude = 0, keys = 0;
+      for (size_t d = 0; d < dim; ++d) {
+        scores[p] += scale * query[d] * key[d];
+        magnitude += std::abs(scale * query[d] * key[d]);
+        keys += std::abs(scale * key[d]);
+      }
+      error = std::max(error, static_cast<double>(dim + 4) * 0x1p-24 * magnitude + query_error * keys);
+    }
+    const double most = *std::max_element(scores.begin(), scores.end());
+    double all = 0, held = 0;
+    for (uint32_t p = 0; p <= position; ++p) {
+      all += std::exp(scores[p] - most);
+      held += attended[p] ? std::exp(scores[p] - most) : 0;
+    }
+    mass.mass += held / all / static_cast<double>(group);
+    // Some thirty joins of sums, of two powers each that err by 2^-22.
+    mass.tolerance = std::max(mass.tolerance, 2 * error + 0x1p-16);
+  }
+  return mass;
 }
 
 void CacheGpuMirror::EndPlan(int plan) {

@@ -31,6 +31,13 @@ class CacheGpuMirror {
   std::string CheckSelection(int plan, int row, size_t list, const float* queries,
                              const std::vector<uint32_t>& selected);
 
+  // Captured mass of a list's sinks, `selected` and recent window, in f64, and by how much a sum in f32 may differ. NaN
+  // where it is not measured.
+  struct Mass {
+    double mass, tolerance;
+  };
+  Mass MassOf(int plan, int row, size_t list, const std::vector<uint32_t>& selected);
+
   // The plan's rows are appended, its queries kept.
   void EndPlan(int plan);
 

@@ -87,6 +87,14 @@ class BenchCache {
     });
   }
 
+  // Median time of a layer's captured masses, of all rows: their positions are to be measured.
+  double MassUs() {
+    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64};
+    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
+      selection_->EnqueueRealQueries(stream, bucket, set % kLayers, inboxes_[set / kLayers]);
+      selection_->EnqueueMass(stream, bucket, set % kLayers, peer_);
+    });
+  }
   // Of the layer that was selected last: rows selected, and missing, per list.
   std::pair<double, double> Counts() {
     const size_t lists = static_cast<size_t>(rows_) * config_.num_kv_heads;
@@ -189,6 +197,8 @@ void BenchSpec(GpuContext& gpu, const std::string& name, const SelectionSpec& sp
     gpu.report.Time(what + "rotate queries", rotate_us, 0);
     gpu.report.Time(what + "score, select, diff", select_us - rotate_us, floor_us, select_goal_us);
     gpu.report.Time(what + "queries to delta", cache.LayerUs(Begin::kOwn, /*push=*/true), floor_us, chain_goal_us);
+    const double keys_us = kContext * cache.key_bytes() * cache.lists() / gpu.read_bytes_per_us;
+    gpu.report.Time(what + "captured mass of all rows", cache.MassUs(), keys_us);
     if (PredictsFromPast(spec.predictor)) {
       gpu.report.Time(what + "predict queries", cache.QueriesUs(Begin::kPast), 0);
       gpu.report.Time(what + "past to delta", cache.LayerUs(Begin::kPast, /*push=*/true), floor_us);

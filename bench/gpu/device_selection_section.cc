@@ -1,5 +1,8 @@
 // A cache rank's GPU against the CPU backend: queries, selections and deltas of whole plans, step by step.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/batch_selector_check.h"
@@ -8,6 +11,7 @@
 #include "bench/gpu/device_selection_cases.h"
 #include "bench/gpu/sections.h"
 #include "bench/gpu/select_graph_check.h"
+#include "common/selection/attended_set.h"
 
 namespace winnow {
 namespace {
@@ -22,6 +26,13 @@ class CaseReport {
     if (first_wrong_.empty()) first_wrong_ = what;
     ++wrong_;
   }
+  // NaN: not measured.
+  void Mass(double mass, const CacheGpuMirror::Mass& wanted) {
+    if (std::isnan(mass) != std::isnan(wanted.mass)) return Wrong(absl::StrCat("a captured mass of ", mass));
+    if (std::isnan(mass)) return;
+    worst_mass_ = std::max(worst_mass_, std::abs(mass - wanted.mass) / wanted.tolerance);
+    ++masses_;
+  }
   void Query(double error, double tolerance) { worst_query_ = std::max(worst_query_, error / tolerance); }
   void Differs(size_t rows, size_t of) {
     differing_ += rows;
@@ -29,6 +40,8 @@ class CaseReport {
   }
   ~CaseReport() {
     gpu_.report.Check(name_ + ": queries, of what they may err by", worst_query_, 1);
+    if (masses_ > 0) gpu_.report.Check(name_ + ": captured masses, of what they may err by", worst_mass_, 1);
+    if (masses_ == 0) gpu_.report.Fail(name_, "no captured mass was measured");
     if (wrong_ > 0) {
       gpu_.report.Fail(name_, absl::StrCat(wrong_, " wrong, the first: ", first_wrong_));
     } else {
@@ -42,7 +55,8 @@ class CaseReport {
   const std::string name_;
   std::string first_wrong_;
   int wrong_ = 0;
-  double worst_query_ = 0;
+  double worst_query_ = 0, worst_mass_ = 0;
+  int masses_ = 0;
   size_t differing_ = 0, compared_ = 0;
 };
 
@@ -71,7 +85,11 @@ class SteppedPlans {
         if (action.kind <= Kind::kQueriesFromPast && action.kind >= Kind::kQueriesOfOwn) CheckQueries(plan, action);
         if (action.kind == Kind::kSelect) CheckSelections(plan, action.layer);
         if (action.kind == Kind::kPush) CheckDelta(action.layer);
+        if (action.kind == Kind::kSelect) settled_[action.layer] |= 1;
+        if (action.kind == Kind::kAppend) settled_[action.layer] |= 2;
+        if (settled_[action.layer] == 3) CheckMasses(plan, bucket, action.layer);
       }
+      CheckDigests(plan, bucket);
       cache_.plan->Advance();
       mirror_.EndPlan(plan);
     }
@@ -80,6 +98,62 @@ class SteppedPlans {
 
  private:
   size_t group_floats() const { return static_cast<size_t>(cache_.layout().group_size()) * cache_.layout().head_dim; }
+
+  void CheckMasses(int plan, const PlanBucket& bucket, int layer) {
+    settled_[layer] = 0;
+    cache_.selection->EnqueueRealQueries(gpu_.stream, bucket, layer, cache_.inbox);
+    cache_.selection->EnqueueMass(gpu_.stream, bucket, layer, cache_.peer);
+    const size_t heads = cache_.layout().num_kv_heads, lists = cache_.exchange.lists_per_layer();
+    const size_t first = layer * lists, number = cache_.plan->next_plan();
+    const auto masses = gpu_.Download(cache_.selection->masses() + first, lists);
+    const auto told = gpu_.Download(cache_.peer.masses + number % 2 * cache_.exchange.masses_per_plan() + first, lists);
+    for (size_t entry = 0; entry < lists; ++entry) {
+      const int row = static_cast<int>(entry / heads);
+      if (masses[entry].plan != number || told[entry].plan != number) report_.Wrong("a captured mass of another plan");
+      if (std::memcmp(&masses[entry], &told[entry], sizeof told[entry]) != 0) {
+        report_.Wrong("the peer is told of another captured mass");
+      }
+      CacheGpuMirror::Mass wanted{NAN, 0};
+      if (cache_.sits(row)) {
+        const size_t list = cache_.layout().list(layer, static_cast<int>(entry % heads));
+        wanted = mirror_.MassOf(plan, row, list, selected_of_[layer][entry]);
+      }
+      report_.Mass(masses[entry].mass, wanted);
+    }
+  }
+
+  // Of the plan's layer, against rows as the host knows them.
+  void CheckDigests(int plan, const PlanBucket& bucket) {
+    const uint32_t number = cache_.plan->next_plan();
+    const int layer = static_cast<int>(number % cache_.layout().num_layers), heads = cache_.layout().num_kv_heads;
+    const size_t lists = cache_.exchange.lists_per_layer();
+    cache_.selection->EnqueueDigest(gpu_.stream, bucket, cache_.peer);
+    const auto digests = gpu_.Download(cache_.peer.digests + number % 2 * lists, lists);
+    const std::vector<uint32_t> indices = cache_.PeerPoolIndices(layer);
+    for (size_t entry = 0; entry < lists; ++entry) {
+      const int row = static_cast<int>(entry) / heads;
+      if (!cache_.sits(row)) continue;
+      const size_t list = cache_.layout().list(layer, static_cast<int>(entry) % heads);
+      const uint32_t position = cache_.position(row, plan), sinks = cache_.spec().sink_tokens;
+      uint64_t sum = 0;
+      const auto add = [&](uint32_t at, uint64_t key) {
+        uint64_t of_row = 0;
+        for (int word = 0; word < cache_.layout().head_dim / 2; ++word) {
+          uint64_t bits;
+          std::memcpy(&bits, cache_.Row(row, list, at) + 4 * word, sizeof bits);
+          of_row += bits * cuda::DigestFactor(word);
+        }
+        sum += of_row * cuda::DigestFactor(~key);
+      };
+      const std::vector<uint32_t>& selected = selected_of_[layer][entry];
+      for (size_t i = 0; i < selected.size(); ++i) add(selected[i], indices[entry * cache_.plan->max_budget() + i]);
+      for (uint32_t at = 0; at < std::min(sinks, position + 1); ++at) add(at, cuda::kSinkKey + at);
+      for (uint32_t at = WindowStart(cache_.spec(), position, 0); at <= position; ++at) add(at, cuda::kRecentKey + at);
+      if (digests[entry].plan != number || digests[entry].digest != sum) {
+        report_.Wrong(absl::StrCat("the digest of plan ", plan, " row ", row, " list ", list));
+      }
+    }
+  }
 
   void CheckQueries(int plan, const SelectAction& action) {
     const size_t floats = group_floats() * cache_.layout().num_kv_heads;
@@ -97,6 +171,11 @@ class SteppedPlans {
   }
 
   void CheckSelections(int plan, int layer) {
+    FindSelections(plan, layer);
+    selected_of_[layer] = selected_;
+  }
+
+  void FindSelections(int plan, int layer) {
     const int heads = cache_.layout().num_kv_heads;
     const size_t max_budget = cache_.plan->max_budget(), lists = static_cast<size_t>(cache_.max_rows()) * heads;
     const std::vector<uint32_t> rows = gpu_.Download(cache_.selection->selected(), lists * max_budget);
@@ -162,7 +241,9 @@ class SteppedPlans {
   CacheGpuMirror mirror_;
   CaseReport report_;
   std::vector<float> queries_;
-  std::vector<std::vector<uint32_t>> selected_;  // [max_rows * num_kv_heads] of the layer at hand
+  std::vector<std::vector<uint32_t>> selected_;                    // [max_rows * num_kv_heads] of the layer at hand
+  std::map<int, std::vector<std::vector<uint32_t>>> selected_of_;  // [layer] the same
+  std::map<int, int> settled_;                                     // [layer] selected for: 1, appended to: 2
 };
 
 void CheckStepped(GpuContext& gpu, const std::string& name, const CacheGpu::Options& options) {

@@ -14,5 +14,6 @@ GpuSection PrefillAttentionSection();
 GpuSection RowMovesSection();
 GpuSection SelectionSection();
 GpuSection ServeSection();
+GpuSection TensorParallelSection();
 
 }  // namespace winnow

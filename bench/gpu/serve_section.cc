@@ -11,8 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/gpu/sections.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/golden.h"
+#include "bench/gpu/serve_answers.h"
+#include "bench/gpu/serve_checks.h"
+#include "bench/gpu/serve_lanes.h"
 
 ABSL_DECLARE_FLAG(std::string, demo_model);
 ABSL_DECLARE_FLAG(std::string, demo_golden);
@@ -21,7 +22,9 @@ ABSL_FLAG(std::string, serve_model, "",
           "model to time in the section serve, for example synthetic:qwen3-14b; empty: demo");
 ABSL_FLAG(std::vector<std::string>, serve_selections, (std::vector<std::string>{"dense", "async-token", "winnow"}),
           "that are timed in the section serve");
-ABSL_FLAG(bool, serve_by_frames, true, "check what goes by frames in the section serve, too");
+ABSL_FLAG(bool, serve_by_frames, true, "check and time what goes by frames in the section serve, too");
+ABSL_FLAG(std::string, serve_devices, "",
+          "--device of what is timed in the section serve, for example cuda:0,1; empty: --device of this program");
 ABSL_FLAG(uint32_t, serve_prompt, 2000, "tokens of its prompts, at most 8000");
 
 namespace winnow {
@@ -33,49 +36,11 @@ using e2e::GoldenCase;
 using e2e::Json;
 using e2e::TokenIds;
 
-// Of a logit, as in engine_section.cc. A step is decided where the best two are further apart than both can be wrong.
-constexpr double kLogitTolerance = 0.16;
-constexpr double kDecided = 2 * kLogitTolerance;
 constexpr int kTokens = 32;
 constexpr const char* kSelections[] = {"winnow", "async-token", "exact-token", "lserve", "psa", "quest"};
 // Of the first so many, answers are compared up to rounding. The others select whole pages, or as many as a mass asks
 // for: one more or less, which rounding may decide, moves logits by more than rounding does.
 constexpr size_t kTokenSelections = 3;
-
-std::string ProgramFolder() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
-}
-
-// Beside this program in a bundle, in its own folder in a build tree; empty: nowhere.
-std::string FindWinnow() {
-  for (const char* relative : {"/winnow", "/../cmd/winnow"}) {
-    const std::string path = ProgramFolder() + relative;
-    if (std::filesystem::exists(path)) return std::filesystem::canonical(path);
-  }
-  return {};
-}
-
-absl::StatusOr<std::unique_ptr<Cluster>> Start(const std::string& device, std::vector<std::string> flags) {
-  Cluster::Options options;
-  options.model = absl::GetFlag(FLAGS_demo_model);
-  options.flags = std::move(flags);
-  options.flags.push_back("--device=" + device);
-  options.flags.push_back("--max-context=8192");
-  return Cluster::Start(options);
-}
-
-std::string GpuName() {
-  return absl::StrCat("cuda:", absl::GetFlag(FLAGS_device));
-}
-
-// A bundle need not have the golden data; then nothing is compared with it.
-std::vector<GoldenCase> Cases(size_t min_tokens, size_t max_tokens) {
-  std::vector<GoldenCase> cases;
-  for (GoldenCase& item : e2e::LoadGolden(absl::GetFlag(FLAGS_demo_golden))) {
-    if (item.prompt.size() >= min_tokens && item.prompt.size() <= max_tokens) cases.push_back(std::move(item));
-  }
-  return cases;
-}
 
 Json RequestFor(const std::string& selection, const TokenIds& prompt) {
   Json request = e2e::GreedyRequest(prompt, kTokens);
@@ -83,42 +48,47 @@ Json RequestFor(const std::string& selection, const TokenIds& prompt) {
   return request;
 }
 
-// Steps until the first that is not decided, at which `ids` is another answer: 0 or 1, as the steps after it have
-// another past.
-int CountWrong(const TokenIds& ids, const TokenIds& wanted, const std::vector<double>& margins) {
-  for (size_t step = 0; step < wanted.size() && step < margins.size(); ++step) {
-    if (margins[step] < kDecided) return 0;
-    if (step >= ids.size() || ids[step] != wanted[step]) return 1;
-  }
-  return 0;
-}
+}  // namespace
 
-std::vector<double> MarginsOf(const Completion& completion) {
-  std::vector<double> margins;
-  for (const Json& top : completion.choice.at("logprobs").at("top_logprobs")) {
-    std::vector<double> values;
-    for (const Json& value : top) values.push_back(value.get<double>());
-    std::sort(values.begin(), values.end(), std::greater<>());
-    margins.push_back(values.size() < 2 ? 0 : values[0] - values[1]);
-  }
-  return margins;
-}
-
-void CheckDense(GpuContext& gpu) {
-  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Start(GpuName(), {"--selection=dense"});
-  if (!cluster.ok()) return gpu.report.Fail("serve dense", std::string(cluster.status().message()));
-  const std::vector<GoldenCase> cases = Cases(0, 8000);
+void CheckServedDense(GpuContext& gpu, const std::string& name, const std::string& device) {
+  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = StartServing(device, {"--selection=dense"});
+  if (!cluster.ok()) return gpu.report.Fail(name, std::string(cluster.status().message()));
+  const std::vector<GoldenCase> cases = ServedCases(0, 8000);
   int wrong = 0, equal = 0;
+  std::vector<TokenIds> alone;
   for (const GoldenCase& item : cases) {
     const Completion completion =
         e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
-    if (!completion.ok()) return gpu.report.Fail("serve dense " + item.name, completion.error);
+    if (!completion.ok()) return gpu.report.Fail(absl::StrCat(name, " ", item.name), completion.error);
     wrong += CountWrong(completion.ids, item.greedy, item.margin);
     equal += completion.ids == item.greedy;
+    alone.push_back(completion.ids);
   }
-  gpu.report.Check("serve dense: answers that leave the reference where it is decided", wrong, 0);
-  gpu.report.Note("serve dense", absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
+  std::vector<std::future<Completion>> together;
+  for (const GoldenCase& item : cases) {
+    together.push_back(std::async(std::launch::async, [&] {
+      return e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, static_cast<int>(item.greedy.size())));
+    }));
+  }
+  int changed = 0;
+  for (size_t i = 0; i < cases.size(); ++i) changed += together[i].get().ids != alone[i];
+  gpu.report.Check(name + ": answers that leave the reference where it is decided", wrong, 0);
+  gpu.report.Check(name + ": answers that change in a batch", changed, 0);
+  gpu.report.Note(name, absl::StrCat(equal, " of ", cases.size(), " answers equal over all tokens"));
 }
+
+bool CanServeDemo(GpuContext& gpu) {
+  const std::string winnow = FindWinnow();
+  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
+      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
+    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
+    return false;
+  }
+  setenv("WINNOW_BINARY", winnow.c_str(), 1);
+  return true;
+}
+
+namespace {
 
 struct Answer {
   TokenIds ids;
@@ -146,14 +116,14 @@ std::vector<std::vector<Answer>> AnswersOf(GpuContext& gpu, const Cluster& clust
 }
 
 void CheckSelections(GpuContext& gpu) {
-  const std::vector<GoldenCase> cases = Cases(1400, 6500);
+  const std::vector<GoldenCase> cases = ServedCases(1400, 6500);
   std::vector<std::vector<Answer>> expected;
   {
-    const auto cpu = Start("cpu", {"--budget=256"});
+    const auto cpu = StartServing("cpu", {"--budget=256"});
     if (!cpu.ok()) return gpu.report.Fail("serve cpu", std::string(cpu.status().message()));
     expected = AnswersOf(gpu, **cpu, cases, /*with_margins=*/true);
   }
-  const auto cluster = Start(GpuName(), {"--budget=256"});
+  const auto cluster = StartServing(GpuName(), {"--budget=256"});
   if (!cluster.ok()) return gpu.report.Fail("serve selections", std::string(cluster.status().message()));
   const std::vector<std::vector<Answer>> answers = AnswersOf(gpu, **cluster, cases, /*with_margins=*/false);
   if (expected.empty() || answers.empty()) return;
@@ -186,62 +156,11 @@ void CheckSelections(GpuContext& gpu) {
   gpu.report.Check(absl::StrCat("serve: answers of ", together.size(), " that change in a batch"), changed, 0);
 }
 
-// Decode steps from GPU to GPU, against the same selections by frames and a cache rank's CPU, alone and in a batch.
-void CheckLane(GpuContext& gpu, const std::string& selection) {
-  if (gpu.table.device_count() < 2) return gpu.report.Note("serve p2p", "not checked: there is one GPU alone");
-  const std::string name = absl::StrCat("serve p2p ", selection);
-  const std::vector<GoldenCase> cases = Cases(1400, 6500);
-  const std::vector<std::string> flags = {"--budget=256", "--max-running=8", "--selection=" + selection};
-  std::vector<Answer> expected;
-  {
-    const auto frames = Start(GpuName(), flags);
-    if (!frames.ok()) return gpu.report.Fail(name, std::string(frames.status().message()));
-    for (const GoldenCase& item : cases) {
-      Json request = e2e::GreedyRequest(item.prompt, kTokens);
-      request["logprobs"] = 2;
-      const Completion completion = e2e::Complete((*frames)->http(), request);
-      expected.push_back({completion.ids, completion.ok() ? MarginsOf(completion) : std::vector<double>()});
-    }
-  }
-  std::vector<std::string> with_lane = flags;
-  with_lane.push_back(absl::StrCat("--cache-device=cuda:", 1 - absl::GetFlag(FLAGS_device)));
-  const auto cluster = Start(GpuName(), with_lane);
-  if (!cluster.ok()) return gpu.report.Fail(name, std::string(cluster.status().message()));
-  std::vector<TokenIds> alone;
-  int wrong = 0, equal = 0, changed = 0;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    alone.push_back(e2e::Complete((*cluster)->http(), e2e::GreedyRequest(cases[i].prompt, kTokens)).ids);
-    wrong += CountWrong(alone[i], expected[i].ids, expected[i].margins);
-    equal += alone[i] == expected[i].ids;
-  }
-  std::vector<std::future<Completion>> together;
-  for (const GoldenCase& item : cases) {
-    together.push_back(std::async(std::launch::async, [&] {
-      return e2e::Complete((*cluster)->http(), e2e::GreedyRequest(item.prompt, kTokens));
-    }));
-  }
-  for (size_t i = 0; i < cases.size(); ++i) changed += together[i].get().ids != alone[i];
-  gpu.report.Check(name + ": answers that leave those by frames where it is decided", wrong, 0);
-  gpu.report.Check(name + ": answers that change in a batch", changed, 0);
-  const e2e::Metrics metrics = (*cluster)->MetricsOf("inference-0");
-  gpu.report.Check(name + ": lanes that failed", metrics.Value("winnow_lanes_failed_total"), 0);
-  gpu.report.Check(name + ": steps that went by frames",
-                   metrics.Value("winnow_decode_steps_total") - metrics.Value("winnow_lane_steps_total"), 0);
-  gpu.report.Note(name, absl::StrCat(equal, " of ", cases.size(), " answers equal, ",
-                                     metrics.Value("winnow_lane_steps_total"), " steps from GPU to GPU"));
-}
-
 void Check(GpuContext& gpu) {
-  const std::string winnow = FindWinnow();
-  if (winnow.empty() || !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)) ||
-      !std::filesystem::exists(absl::GetFlag(FLAGS_demo_golden))) {
-    gpu.report.Note("serve", "not checked: winnow, --demo_model or --demo_golden is not there");
-    return;
-  }
-  setenv("WINNOW_BINARY", winnow.c_str(), 1);
-  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckDense(gpu);
+  if (!CanServeDemo(gpu)) return;
+  if (absl::GetFlag(FLAGS_serve_by_frames)) CheckServedDense(gpu, "serve dense", GpuName());
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
-  for (const char* selection : {"depth", "winnow", "exact-token", "async-token"}) CheckLane(gpu, selection);
+  CheckLanes(gpu);
 }
 
 // What clients see of `batch` requests that are sent together.
@@ -297,7 +216,11 @@ void Bench(GpuContext& gpu) {
   if (winnow.empty() || (model.empty() && !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)))) return;
   setenv("WINNOW_BINARY", winnow.c_str(), 1);
   if (!model.empty()) absl::SetFlag(&FLAGS_demo_model, model);
-  const auto cluster = Start(GpuName(), {model.empty() ? "--budget=256" : "--budget=2048"});
+  BenchLanes(gpu);
+  if (!absl::GetFlag(FLAGS_serve_by_frames)) return;
+  const std::string devices = absl::GetFlag(FLAGS_serve_devices);
+  const auto cluster =
+      StartServing(devices.empty() ? GpuName() : devices, {model.empty() ? "--budget=256" : "--budget=2048"});
   if (!cluster.ok()) return gpu.report.Fail("serve", std::string(cluster.status().message()));
   TokenIds prompt(absl::GetFlag(FLAGS_serve_prompt));
   for (uint32_t& id : prompt) id = static_cast<uint32_t>(gpu.random() % 4000);

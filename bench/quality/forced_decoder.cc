@@ -124,7 +124,7 @@ absl::Status ForcedDecoder::Start(Sequence& sequence, const SavedPrompt& saved, 
   WINNOW_ASSIGN_OR_RETURN(WorkingSet set, WorkingSet::Create(slots, layout_, sequence.spec, sequence.max_positions,
                                                              sequence.prompt_tokens()));
   sequence.working_set.emplace(std::move(set));
-  WINNOW_RETURN_IF_ERROR(cache_->Open(sequence));
+  WINNOW_RETURN_IF_ERROR(cache_->Open(sequence, layout_));
   return saved.HandTo(sequence, layout_, sender_);
 }
 
@@ -138,7 +138,7 @@ absl::StatusOr<std::vector<AnswerRecord>> ForcedDecoder::RunBatch(const TokenPro
   transformer_.set_slot_pool(slots.rows());
   const absl::Cleanup end = [&] {
     for (const auto& sequence : batch_) {
-      if (sequence->link != nullptr) (void)cache_->Release(*sequence);
+      if (sequence->is_attached()) (void)cache_->Release(*sequence);
     }
     batch_.clear();
   };

@@ -47,7 +47,7 @@ HostedCacheRank::~HostedCacheRank() {
   if (server_ != nullptr) server_->Shutdown();
 }
 
-absl::Status HostedCacheRank::Open(Sequence& sequence) {
+absl::Status HostedCacheRank::Open(Sequence& sequence, const KvLayout& layout) {
   v1::OpenSequenceRequest request;
   request.set_channel_id(link_->channel_id());
   request.set_sequence_id(sequence.sequence_id);
@@ -55,15 +55,14 @@ absl::Status HostedCacheRank::Open(Sequence& sequence) {
   request.set_max_positions(sequence.max_positions);
   request.set_prompt_tokens(sequence.prompt_tokens());
   WINNOW_ASSIGN_OR_RETURN(const v1::OpenSequenceResponse opened, link_->Open(request, options_.waits.timeout));
-  sequence.attach_epoch = opened.attach_epoch();
-  sequence.link = link_;
+  sequence.shards = {{.link = link_, .shard = WholeModel(layout), .attach_epoch = opened.attach_epoch()}};
   return absl::OkStatus();
 }
 
 absl::Status HostedCacheRank::Release(const Sequence& sequence) {
   v1::ReleaseSequenceRequest request;
   request.set_sequence_id(sequence.sequence_id);
-  request.set_attach_epoch(sequence.attach_epoch);
+  request.set_attach_epoch(sequence.shards.front().attach_epoch);
   return link_->Release(request, options_.waits.timeout);
 }
 

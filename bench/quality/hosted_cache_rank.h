@@ -30,7 +30,7 @@ class HostedCacheRank {
 
   const std::shared_ptr<CacheLink>& link() const { return link_; }
   // Opens the sequence and sets its link and epoch.
-  absl::Status Open(Sequence& sequence);
+  absl::Status Open(Sequence& sequence, const KvLayout& layout);
   absl::Status Release(const Sequence& sequence);
   // Bytes of keys that the sequence's selections have read so far.
   absl::StatusOr<uint64_t> ScoredKeyBytes(uint64_t sequence_id);

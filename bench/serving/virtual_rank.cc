@@ -110,7 +110,8 @@ class VirtualRank {
       sequence->prompt.assign(request.prompt_tokens(), 0);
       sequence->max_positions = request.prompt_tokens() + request.answer_tokens;
       sequence->spec = {.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
-      sequence->cache_rank.set_address("virtual");
+      sequence->places.push_back({.cache_rank = {}, .shard = WholeModel(kOneList)});
+      sequence->places.back().cache_rank.set_address("virtual");
       clients_[next_request_].request = &request;
       scheduler_.Enqueue(std::move(sequence), At(request.arrival_us));
     }
@@ -144,7 +145,7 @@ class VirtualRank {
       if (sequence == nullptr) break;
       Client& client = Of(*sequence);
       const VirtualRequest& request = *client.request;
-      sequence->link = link_;
+      sequence->shards = {{.link = link_, .shard = WholeModel(kOneList)}};
       sequence->next_position = sequence->watermark = sequence->cached_tokens = request.history_tokens;
       scheduler_.CreditCachedTokens(*sequence, request.history_tokens);
       if (!system_.offloads) {
@@ -312,7 +313,7 @@ class VirtualRank {
       read_rows_.push_back(unit * kBlockTokens);
     }
     client.meter.Record(read_rows_);
-    sequence.working_set_bytes = static_cast<uint64_t>(client.meter.blocks() * UnitRowsBytes());
+    sequence.shards.front().working_set_bytes = static_cast<uint64_t>(client.meter.blocks() * UnitRowsBytes());
     return missed;
   }
 

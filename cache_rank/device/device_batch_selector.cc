@@ -110,6 +110,7 @@ absl::Status DeviceBatchSelector::Allocate() {
 
 bool DeviceBatchSelector::Takes(const CachedSequence& sequence) {
   const SelectionSpec& spec = sequence.spec;
+  if (sequence.layout != layout_) return false;  // a shard
   const bool is_indexed = spec.scorer == Scorer::kToken || spec.scorer == Scorer::kTwoStage ||
                           (spec.scorer == Scorer::kPageMinmax && spec.policy == Policy::kTopK);
   if (!is_indexed || !CheckDeviceSpec(spec).ok() || spec.key_copy != KeyCopy::kInt8 ||
@@ -220,7 +221,7 @@ cuda::SelectParams DeviceBatchSelector::SelectParams(const SelectionSpec& spec, 
 }
 
 absl::Status DeviceBatchSelector::Select(int layer, std::span<const Item> items) {
-  const absl::Status status = SelectOrFail(layer, items);
+  absl::Status status = SelectOrFail(layer, items);
   if (!status.ok()) options_.on_failure(status);
   return status;
 }

@@ -3,6 +3,7 @@
 #include "cache_rank/device/select_params.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/selection/mass_positions.h"
 
 namespace winnow {
 namespace {
@@ -96,12 +97,21 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
     delta.missing_indices = arena.TakeArray<uint32_t>(entries);
     delta.missing_counts = arena.TakeArray<uint32_t>(lists);
   }
+  if (!in_place()) {
+    arrays_.real_queries = arena.TakeArray<float>(rows * query_features);
+    arrays_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+    arrays_.mass_arrivals = arena.TakeArray<uint32_t>(lists);
+    arrays_.digest_sums = arena.TakeArray<uint64_t>(lists);
+    arrays_.digest_arrivals = arena.TakeArray<uint32_t>(lists);
+    arrays_.mass_scratch = arena.Take(table_->mass->mass_scratch_bytes(
+        MassParams({.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions}, 0)));
+  }
   arrays_.pushed_rows = arena.TakeArray<uint64_t>(1);
   arrays_.done_ctas = arena.TakeArray<uint32_t>(1);
 }
 
 void DeviceSelection::Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
-                             const float* norm_weight) {
+                             const float* norm_weight, float* out) {
   table_->predict->rotate_queries(
       stream, {.queries = queries,
                .num_rows = bucket.num_rows,
@@ -112,13 +122,13 @@ void DeviceSelection::Rotate(cuda::Stream stream, const PlanBucket& bucket, cons
                .norm_epsilon = model_.queries == nullptr ? 0 : model_.queries->config().rms_norm_eps,
                .positions = plan_->positions(),
                .rope = rope_,
-               .out = arrays_.queries});
+               .out = out});
 }
 
 void DeviceSelection::EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                         const cuda::CacheInbox& inbox) {
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
-  Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr);
+  Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr, arrays_.queries);
 }
 
 void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
@@ -140,7 +150,7 @@ void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket&
                                          .y_stride = query_features,
                                          .y_dtype = Dtype::kF32,
                                          .scratch = arrays_.matmul_scratch});
-  Rotate(stream, bucket, arrays_.projected, weights.qkv_bias, weights.q_norm);
+  Rotate(stream, bucket, arrays_.projected, weights.qkv_bias, weights.q_norm, arrays_.queries);
 }
 
 void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& bucket, int layer) {
@@ -272,6 +282,60 @@ void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucke
                                           .sequences = plan_->sequences(),
                                           .rings = store_->query_rings(layer),
                                           .rope = rope_});
+}
+
+void DeviceSelection::EnqueueRealQueries(cuda::Stream stream, const PlanBucket& bucket, int layer,
+                                         const cuda::CacheInbox& inbox) {
+  const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
+  Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr, arrays_.real_queries);
+}
+
+cuda::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, int layer) const {
+  return {.lists = plan_->lists(layer),
+          .num_rows = bucket.num_rows,
+          .num_kv_heads = layout().num_kv_heads,
+          .blocks = store_->blocks(),
+          .keys = store_->keys(),
+          .head_dim = layout().head_dim,
+          .group = layout().group_size(),
+          .scale = model_.attention_scale,
+          .queries = arrays_.real_queries,
+          .max_keys = bucket.max_keys,
+          .positions = plan_->positions(),
+          .prompt_tokens = plan_->prompt_tokens(),
+          .interval = kMassInterval,
+          .residency = plan_->residency(layer),
+          .plan = plan_->plan(),
+          .arrivals = arrays_.mass_arrivals,
+          .scratch = arrays_.mass_scratch};
+}
+
+void DeviceSelection::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer,
+                                  const cuda::InferenceInbox& peer) {
+  const size_t first = static_cast<size_t>(layer) * exchange_.lists_per_layer();
+  cuda::AttendedMassParams params = MassParams(bucket, layer);
+  params.masses = arrays_.masses + first;
+  params.peer_masses = peer.masses + first;
+  params.peer_stride = static_cast<int64_t>(exchange_.masses_per_plan());
+  table_->mass->attended_mass(stream, params);
+}
+
+void DeviceSelection::EnqueueDigest(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer) {
+  table_->digest->stored_digest(stream, {.plan = {.num_layers = layout().num_layers,
+                                                  .num_rows = bucket.num_rows,
+                                                  .num_kv_heads = layout().num_kv_heads,
+                                                  .layer_lists = static_cast<int64_t>(exchange_.lists_per_layer()),
+                                                  .row_bytes = layout().row_bytes(),
+                                                  .positions = plan_->positions(),
+                                                  .plan = plan_->plan(),
+                                                  .sums = arrays_.digest_sums,
+                                                  .arrivals = arrays_.digest_arrivals},
+                                         .lists = plan_->lists(0),
+                                         .residency = plan_->residency(0),
+                                         .blocks = store_->blocks(),
+                                         .row_pool = store_->row_pool(),
+                                         .digests = peer.digests,
+                                         .odd_digests = static_cast<int64_t>(exchange_.lists_per_layer())});
 }
 
 }  // namespace winnow

@@ -58,6 +58,15 @@ class DeviceSelection {
   // Appends the plan's rows of the layer, and keeps its queries where the predictor looks back.
   void EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
 
+  // Captured mass of the plan's rows in a layer, once it has been selected for and appended to, with the real queries
+  // of the inbox: to masses() and to the peer. May run on another stream than the above, one layer after the other:
+  // what EnqueueRealQueries rotates is what the next EnqueueMass measures with.
+  void EnqueueRealQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
+  void EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer);
+
+  // Digests of what the plan's rows attend to in one of the layers, once the plan has done everything else.
+  void EnqueueDigest(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
+
   // Device memory, of the layer that was selected for last.
   float* queries() const { return arrays_.queries; }  // [max_rows, num_query_heads, head_dim] rotated
   const uint32_t* selected() const {
@@ -68,6 +77,9 @@ class DeviceSelection {
   const uint32_t* counts(int layer) const { return delta(layer).counts; }
   const uint32_t* missing_counts(int layer) const { return delta(layer).missing_counts; }
   const uint64_t* pushed_rows() const { return arrays_.pushed_rows; }  // since the start, all layers
+  // Of the newest plan that measured, [num_layers][max_rows][num_kv_heads].
+  const cuda::MeasuredMass* masses() const { return arrays_.masses; }
+  size_t num_masses() const { return exchange_.masses_per_plan(); }
   const cuda::RopeParams& rope() const { return rope_; }
 
  private:
@@ -92,6 +104,12 @@ class DeviceSelection {
     uint64_t* pushed_rows = nullptr;
     uint32_t* done_ctas = nullptr;
     float* inv_freq = nullptr;
+    float* real_queries = nullptr;  // [max_rows, num_query_heads, head_dim] rotated
+    void* mass_scratch = nullptr;
+    uint32_t* mass_arrivals = nullptr;
+    cuda::MeasuredMass* masses = nullptr;
+    uint64_t* digest_sums = nullptr;
+    uint32_t* digest_arrivals = nullptr;
   };
 
   DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan, const Model& model,
@@ -99,6 +117,7 @@ class DeviceSelection {
   void Carve(cuda::Arena& arena);
   const Delta& delta(int layer) const { return arrays_.deltas[layer % 2]; }
   cuda::SelectParams SelectParams(const PlanBucket& bucket, int layer) const;
+  cuda::AttendedMassParams MassParams(const PlanBucket& bucket, int layer) const;
   cuda::UnitSelectParams UnitParams(const PlanBucket& bucket, int layer) const;
   // Pages are chosen by PageUnitKernels, which know more ways than SelectionKernels::select_pages.
   bool selects_units() const;
@@ -106,7 +125,7 @@ class DeviceSelection {
   bool in_place() const { return in_place_.lists != nullptr; }
   size_t FirstSelection(int layer) const { return static_cast<size_t>(layer) * exchange_.selections_per_layer(); }
   void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
-              const float* norm_weight);
+              const float* norm_weight, float* out);
 
   const KvLayout& layout() const { return store_->shape().layout; }
   const SelectionSpec& spec() const { return plan_->spec(); }

@@ -5,6 +5,8 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/selection/attended_set.h"
+#include "common/selection/mass_positions.h"
 #include "common/transport/wire.h"
 
 namespace winnow {
@@ -49,6 +51,7 @@ absl::Status GpuLane::Allocate() {
       harvest.lists = arena.TakeArray<cuda::SelectionList>(entries);
       harvest.positions = arena.TakeArray<uint32_t>(entries);
       harvest.kv = arena.Take<std::byte>(kv_bytes);
+      harvest.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
       harvest.ended = arena.TakeArray<uint32_t>(1);
     }
     return arena.used_bytes();
@@ -89,6 +92,7 @@ absl::Status GpuLane::Connect(const DeviceSelection::Model& model, const LaneOff
   options.timeout_us = wire::kLaneTimeoutUs;
   options.abort_word = link_->abort_word();
   options.error_word = link_->error_word();
+  options.digests_rows = true;
   WINNOW_ASSIGN_OR_RETURN(graph_, SelectGraph::Create(table_, device_, &store_->kv(), plan_.get(), selection_.get(),
                                                       inbox_, peer, options));
   return device_->Synchronize(stream_);
@@ -126,6 +130,7 @@ absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<c
            .mirror = std::move(mirror),
            .pool_slots = sequence.pool_slots,
            .next_position = position,
+           .prompt_tokens = sequence.prompt_tokens,
            .is_planned = false};
   return absl::OkStatus();
 }
@@ -181,24 +186,37 @@ void GpuLane::PlanSeats(std::span<const Row> rows) {
       continue;
     }
     plan_->Seat(static_cast<int>(seat), entry.mirror->place(), entry.next_position,
-                {.slot_pool = link_->region(0), .pool_bases = pool_bases, .pool_slots = entry.pool_slots});
+                {.slot_pool = link_->region(0), .pool_bases = pool_bases, .pool_slots = entry.pool_slots},
+                entry.prompt_tokens);
   }
   if (changed) plan_->Upload(stream_);
+}
+
+bool GpuLane::Measures(const Row& row) const {
+  const SelectionSpec& spec = store_->spec();
+  const uint32_t prompt_tokens = seats_[row.seat].prompt_tokens;
+  return MeasuresMass(spec, row.position, prompt_tokens) && AnyList(0, layout().num_lists(), [&](size_t list) {
+           return IsSparse(spec, list, row.position, prompt_tokens);
+         });
 }
 
 absl::Status GpuLane::Launch(std::span<const Row> rows) {
   WINNOW_CHECK(launched_ - taken_ < harvests_.size());
   WINNOW_RETURN_IF_ERROR(status());
   PlanSeats(rows);
-  WINNOW_RETURN_IF_ERROR(graph_->Launch(stream_));
-  EnqueueHarvest(rows);
+  const bool measures = std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return Measures(row); });
+  WINNOW_RETURN_IF_ERROR(graph_->Launch(stream_, measures));
+  EnqueueHarvest(rows, measures);
   for (const Row& row : rows) ++seats_[row.seat].next_position;
-  return device_->CheckLaunches();
+  const absl::Status launched = device_->CheckLaunches();
+  if (!launched.ok()) link_->Abort(launched);
+  return launched;
 }
 
-void GpuLane::EnqueueHarvest(std::span<const Row> rows) {
+void GpuLane::EnqueueHarvest(std::span<const Row> rows, bool measures) {
   Harvest& harvest = harvests_[++launched_ % harvests_.size()];
   harvest.rows.assign(rows.begin(), rows.end());
+  harvest.measures = measures;
   harvest.mirrors.clear();
   const size_t lists = layout().num_lists(), entries = rows.size() * lists;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -221,21 +239,40 @@ void GpuLane::EnqueueHarvest(std::span<const Row> rows) {
                           device_positions_, device_ones_, static_cast<int>(entries), 1, device_kv_);
     device_->CopyAsync(harvest.kv, device_kv_, entries * layout().row_bytes(), stream_);
   }
+  if (measures) {
+    device_->CopyAsync(harvest.masses, selection_->masses(), selection_->num_masses() * sizeof(cuda::MeasuredMass),
+                       stream_);
+  }
   device_->CopyAsync(harvest.ended, plan_->plan(), sizeof(uint32_t), stream_);
   harvest.event->Record(stream_);
+}
+
+std::span<const float> GpuLane::MassesOf(const Harvest& harvest, const Row& row) {
+  if (!harvest.measures) return {};
+  const size_t heads = layout().num_kv_heads;
+  masses_of_row_.clear();
+  for (size_t list = 0; list < layout().num_lists(); ++list) {
+    const size_t entry = (list / heads * exchange_.max_rows + row.seat) * heads + list % heads;
+    masses_of_row_.push_back(harvest.masses[entry].mass);
+  }
+  return masses_of_row_;
 }
 
 void GpuLane::TakeRows(bool wait, const TakeRow& take) {
   while (has_plans()) {
     Harvest& harvest = harvests_[(taken_ + 1) % harvests_.size()];
     if (wait && !harvest.event->Wait().ok()) return;
-    if (std::atomic_ref<uint32_t>(*harvest.ended).load(std::memory_order_acquire) != taken_ + 1) return;
+    if (std::atomic_ref<uint32_t>(*harvest.ended).load(std::memory_order_acquire) != taken_ + 1) {
+      // Of a GPU that has failed nothing comes any more.
+      if (const absl::Status failed = harvest.event->HasPassed().status(); !failed.ok()) link_->Abort(failed);
+      return;
+    }
     ++taken_;
     const bool good = graph_->error() == 0;
     const size_t row_bytes = layout().num_lists() * layout().row_bytes();
     for (size_t i = 0; good && i < harvest.rows.size(); ++i) {
       harvest.mirrors[i]->TakePosition(harvest.rows[i].position);
-      take(harvest.rows[i], harvest.kv + i * row_bytes);
+      take(harvest.rows[i], harvest.kv + i * row_bytes, MassesOf(harvest, harvest.rows[i]));
     }
     harvest.mirrors.clear();
   }

@@ -39,18 +39,20 @@ class GpuLane final : public DeviceLane {
     uint64_t sequence_id = 0;  // 0: nobody's
     std::shared_ptr<LaneMirror> mirror;
     std::vector<uint32_t> pool_slots;  // [num_lists]
-    uint32_t next_position = 0;
+    uint32_t next_position = 0, prompt_tokens = 0;
     bool is_planned = false;  // as the device has it
   };
   // A plan whose rows come back.
   struct Harvest {
     std::vector<Row> rows;
     std::vector<std::shared_ptr<LaneMirror>> mirrors;  // of them
+    bool measures = false;                             // captured mass
     // Pinned, [max_rows * num_lists].
     cuda::SelectionList* lists = nullptr;
     uint32_t* positions = nullptr;
     std::byte* kv = nullptr;
-    uint32_t* ended = nullptr;  // number of the plan
+    cuda::MeasuredMass* masses = nullptr;  // pinned, as DeviceSelection::masses
+    uint32_t* ended = nullptr;             // number of the plan
     std::unique_ptr<cuda::Event> event;
   };
 
@@ -59,7 +61,10 @@ class GpuLane final : public DeviceLane {
   absl::Status Connect(const DeviceSelection::Model& model, const LaneOffer& offer);
   absl::Status LoadPastQueries(const CachedSequence& sequence, uint32_t place);
   void PlanSeats(std::span<const Row> rows);
-  void EnqueueHarvest(std::span<const Row> rows);
+  bool Measures(const Row& row) const;
+  void EnqueueHarvest(std::span<const Row> rows, bool measures);
+  // Captured masses of a row of the harvest that has just ended: masses_of_row_, or nothing.
+  std::span<const float> MassesOf(const Harvest& harvest, const Row& row);
   const KvLayout& layout() const { return exchange_.layout; }
 
   const cuda::CudaTable* const table_;
@@ -85,6 +90,7 @@ class GpuLane final : public DeviceLane {
   std::vector<SeatEntry> seats_;
   std::array<Harvest, 2> harvests_;    // of plan n in n % 2
   uint32_t launched_ = 0, taken_ = 0;  // plans
+  std::vector<float> masses_of_row_;
 };
 
 }  // namespace winnow

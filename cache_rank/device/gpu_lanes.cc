@@ -52,7 +52,10 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> now, table_->open_device(device_->ordinal()));
   const size_t memory = options_.memory_bytes > 0 ? options_.memory_bytes : now->info().free_bytes / 10 * 9;
   // Beside the store: a lane's own arrays.
-  const cuda::ExchangeShape exchange{shape.layout, offer.max_rows, offer.hidden_size, offer.spec.budget_tokens};
+  const cuda::ExchangeShape exchange{.layout = shape.layout,
+                                     .max_rows = offer.max_rows,
+                                     .hidden_size = offer.hidden_size,
+                                     .max_budget = GreatestHeadBudget(offer.spec, shape.layout.num_lists())};
   const size_t beside = 4 * (CacheInboxBytes(exchange) + InferenceInboxBytes(exchange));
   WINNOW_ASSIGN_OR_RETURN(
       store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory > beside ? memory - beside : 0));

@@ -49,7 +49,7 @@ std::shared_ptr<LaneMirror> LaneStore::FindOrOpen(const CachedSequence& sequence
   if (!(sequence.spec == spec_) || sequence.kv.max_positions() > kv_->shape().max_positions) return nullptr;
   const absl::StatusOr<uint32_t> place = kv_->Open(sequence.kv.max_positions(), stream_);
   if (!place.ok()) return nullptr;
-  const auto mirror = std::make_shared<LaneMirror>(*kv_, *place, kv_->shape().layout.num_layers);
+  auto mirror = std::make_shared<LaneMirror>(*kv_, *place, kv_->shape().layout.num_layers);
   mirrors_[sequence.id] = mirror;
   return mirror;
 }

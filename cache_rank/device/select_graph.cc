@@ -45,7 +45,11 @@ SelectGraph::SelectGraph(const cuda::CudaTable* table, cuda::Device* device, con
       options_(options),
       order_(SelectOrder(plan->spec(), store->shape().layout.num_layers)),
       push_stream_(device->NewStream()),
+      mass_stream_(device->NewStream()),
       selected_(device->NewEvent()),
+      settled_(device->NewEvent()),
+      first_read_(device->NewEvent()),
+      measured_(device->NewEvent()),
       pushed_{device->NewEvent(), device->NewEvent()} {}
 
 PlanBucket SelectGraph::NextBucket() const {
@@ -54,18 +58,20 @@ PlanBucket SelectGraph::NextBucket() const {
   return {.num_rows = std::min(rows, plan_->max_rows()), .max_keys = std::min(keys, store_->shape().max_positions)};
 }
 
-absl::Status SelectGraph::Launch(cuda::Stream stream) {
+absl::Status SelectGraph::Launch(cuda::Stream stream, bool measures) {
   WINNOW_RETURN_IF_ERROR(plan_->CheckPositions());
   const PlanBucket bucket = NextBucket();
-  auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const auto& g) { return g.first == bucket; });
+  auto graph = std::find_if(graphs_.begin(), graphs_.end(),
+                            [&](const Captured& g) { return g.bucket == bucket && g.measures == measures; });
   if (graph == graphs_.end()) {
-    WINNOW_ASSIGN_OR_RETURN(
-        std::unique_ptr<cuda::Graph> captured,
-        device_->Capture(stream, [this, bucket](cuda::Stream capturing) { EnqueueOverlapped(capturing, bucket); }));
-    graphs_.emplace_back(bucket, std::move(captured));
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Graph> captured,
+                            device_->Capture(stream, [=, this](cuda::Stream capturing) {
+                              EnqueueOverlapped(capturing, bucket, measures);
+                            }));
+    graphs_.push_back({bucket, measures, std::move(captured)});
     graph = std::prev(graphs_.end());
   }
-  graph->second->Launch(stream);
+  graph->graph->Launch(stream);
   plan_->Advance();
   return device_->CheckLaunches();
 }
@@ -83,12 +89,17 @@ void SelectGraph::Enqueue(cuda::Stream stream, const PlanBucket& bucket) const {
   for (const SelectAction& action : order_) EnqueueAction(stream, bucket, action);
 }
 
-void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket) const {
+void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket, bool measures) const {
+  using Kind = SelectAction::Kind;
   plan_->EnqueueBegin(stream, bucket.num_rows);
+  const int last_layer = store_->shape().layout.num_layers - 1;
   bool has_pushed[2] = {};
+  std::vector<bool> was_selected_for(last_layer + 1), was_appended_to(last_layer + 1);
   for (const SelectAction& action : order_) {
     const int parity = action.layer % 2;
-    if (action.kind == SelectAction::Kind::kPush) {
+    if (action.kind == Kind::kPush) {
+      // Behind the delta of the last layer the queries of the first may be overwritten.
+      if (measures && action.layer == last_layer) first_read_->Hold(push_stream_);
       selected_->Record(stream);
       selected_->Hold(push_stream_);
       EnqueueAction(push_stream_, bucket, action);
@@ -97,12 +108,32 @@ void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucke
       continue;
     }
     // What the push of the layer two before reads is written anew.
-    if (action.kind == SelectAction::Kind::kSelect && has_pushed[parity]) pushed_[parity]->Hold(stream);
+    if (action.kind == Kind::kSelect && has_pushed[parity]) pushed_[parity]->Hold(stream);
     EnqueueAction(stream, bucket, action);
+    if (!measures) continue;
+    if (action.kind == Kind::kSelect) was_selected_for[action.layer] = true;
+    if (action.kind == Kind::kAppend) was_appended_to[action.layer] = true;
+    const bool settles = action.kind == Kind::kSelect || action.kind == Kind::kAppend;
+    if (settles && was_selected_for[action.layer] && was_appended_to[action.layer]) {
+      EnqueueMass(stream, bucket, action.layer);
+    }
+  }
+  if (measures) {
+    measured_->Record(mass_stream_);
+    measured_->Hold(stream);
   }
   for (int parity = 0; parity < 2; ++parity) {
     if (has_pushed[parity]) pushed_[parity]->Hold(stream);
   }
+  if (options_.digests_rows) selection_->EnqueueDigest(stream, bucket, peer_);
+}
+
+void SelectGraph::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer) const {
+  settled_->Record(stream);
+  settled_->Hold(mass_stream_);
+  selection_->EnqueueRealQueries(mass_stream_, bucket, layer, inbox_);
+  if (layer == 0) first_read_->Record(mass_stream_);
+  selection_->EnqueueMass(mass_stream_, bucket, layer, peer_);
 }
 
 void SelectGraph::EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const {

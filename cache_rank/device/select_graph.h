@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,7 +16,8 @@ namespace winnow {
 // layer by layer, selects, pushes and appends (SelectOrder). Numbers and positions of plans are counted on the device:
 // as long as the same sequences decode, a step is one launch. Graphs are captured when their bucket is first met.
 //
-// Rows travel on a second stream while the next layer is selected for.
+// Rows travel on a second stream while the next layer is selected for. Captured mass, in plans that measure it, is
+// measured on a third, layer by layer, and ends with the plan.
 //
 // Every wait is bounded. When one times out or is aborted, all that follow end at once, what the step has selected and
 // stored is worthless, and error() says so until the attachment ends.
@@ -28,6 +28,7 @@ class SelectGraph {
     // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
     const uint32_t* abort_word = nullptr;
     uint32_t* error_word = nullptr;
+    bool digests_rows = false;  // for the peer, behind each plan (kernels/cuda/row_digest.h)
   };
 
   // All arguments outlive the graph; `inbox` lies in this GPU's memory, `peer` is mapped.
@@ -36,8 +37,9 @@ class SelectGraph {
                                                              DeviceSelection* selection, const cuda::CacheInbox& inbox,
                                                              const cuda::InferenceInbox& peer, const Options& options);
 
-  // Enqueues the next plan of the rows that are seated. OUT_OF_RANGE when a sequence is full; nothing is enqueued then.
-  absl::Status Launch(cuda::Stream stream);
+  // Enqueues the next plan of the rows that are seated. `measures`: captured mass, where positions call for it.
+  // OUT_OF_RANGE when a sequence is full; nothing is enqueued then.
+  absl::Status Launch(cuda::Stream stream, bool measures = false);
 
   // The same on one stream, for a bucket that covers the plan: to be captured with other work. The caller advances the
   // plan.
@@ -56,7 +58,9 @@ class SelectGraph {
               DeviceSelection* selection, const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer,
               const Options& options);
   void Wait(cuda::Stream stream, const uint32_t* flag) const;
-  void EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket) const;
+  // Of a layer that has been selected for and appended to.
+  void EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer) const;
+  void EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket, bool measures) const;
 
   const cuda::CudaTable* const table_;
   cuda::Device* const device_;
@@ -67,11 +71,16 @@ class SelectGraph {
   const cuda::InferenceInbox peer_;
   Options options_;
   const std::vector<SelectAction> order_;
-  const cuda::Stream push_stream_;
-  const std::unique_ptr<cuda::Event> selected_;
+  struct Captured {
+    PlanBucket bucket;
+    bool measures = false;
+    std::unique_ptr<cuda::Graph> graph;
+  };
+  const cuda::Stream push_stream_, mass_stream_;
+  const std::unique_ptr<cuda::Event> selected_, settled_, first_read_, measured_;
   const std::unique_ptr<cuda::Event> pushed_[2];  // of even and odd layers
   std::unique_ptr<cuda::DeviceMemory> words_;     // of the host: abort, error; null with those of a link
-  std::vector<std::pair<PlanBucket, std::unique_ptr<cuda::Graph>>> graphs_;
+  std::vector<Captured> graphs_;
 };
 
 }  // namespace winnow

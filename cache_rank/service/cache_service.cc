@@ -4,6 +4,7 @@
 #include "cache_rank/service/call_deadline.h"
 #include "common/rpc/grpc_status.h"
 #include "common/selection/selection_proto.h"
+#include "common/selection/shard_spec.h"
 
 namespace winnow {
 namespace {
@@ -11,6 +12,12 @@ namespace {
 // Channel ids are small numbers here; anything else names no channel.
 uint32_t LinkId(uint64_t channel_id) {
   return channel_id <= UINT32_MAX ? static_cast<uint32_t>(channel_id) : 0;
+}
+
+// Unchecked; num_layers 0 where the request names none.
+template <typename Request>
+KvShard ShardOf(const Request& request) {
+  return request.has_shard() ? FromProto(request.shard()) : KvShard();
 }
 
 }  // namespace
@@ -27,7 +34,9 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
       .sampling = request->sampling(),
       .prompt_token_ids = {request->prompt_token_ids().begin(), request->prompt_token_ids().end()},
       .prefix_salt = request->prefix_salt(),
-      .pulls_prefix = request->pulls_prefix()};
+      .pulls_prefix = request->pulls_prefix(),
+      .shard = ShardOf(*request)};
+  if (request->has_max_cached_tokens()) options.max_cached_tokens = request->max_cached_tokens();
   const absl::StatusOr<DataPlane::Opened> opened =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), options = std::move(options)](DataPlane& data_plane) {
@@ -42,10 +51,12 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
 
 grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1::PushPrefixRequest* request,
                                           v1::PushPrefixResponse*) {
-  return ToGrpc(rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                            [link = LinkId(request->channel_id()), id = request->sequence_id(),
-                             epoch = request->attach_epoch(), layer = request->layer(), end = request->end_position()](
-                                DataPlane& data_plane) { return data_plane.PushPrefix(link, id, epoch, layer, end); }));
+  return ToGrpc(rank_->Call(
+      CallDeadline(*context, rank_->options().call_timeout),
+      [link = LinkId(request->channel_id()), id = request->sequence_id(), epoch = request->attach_epoch(),
+       layer = request->layer(), count = request->more_layers(), end = request->end_position()](DataPlane& data_plane) {
+        return data_plane.PushPrefix(link, id, epoch, layer, 1 + count, end);
+      }));
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
@@ -53,8 +64,8 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
   const absl::StatusOr<DataPlane::Attached> attached =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), id = request->sequence_id(),
-                   max_restart = request->max_restart_position()](DataPlane& data_plane) {
-                    return data_plane.AttachSequence(link, id, max_restart);
+                   max_restart = request->max_restart_position(), shard = ShardOf(*request)](DataPlane& data_plane) {
+                    return data_plane.AttachSequence(link, id, max_restart, shard);
                   });
   if (!attached.ok()) return ToGrpc(attached.status());
   response->set_attach_epoch(attached->attach_epoch);
@@ -81,9 +92,12 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
                                                v1::ReleaseSequenceResponse*) {
-  absl::Status released = rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                                      [id = request->sequence_id(), epoch = request->attach_epoch()](
-                                          DataPlane& data_plane) { return data_plane.ReleaseSequence(id, epoch); });
+  absl::Status released =
+      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                  [id = request->sequence_id(), epoch = request->attach_epoch(),
+                   detach = request->detach()](DataPlane& data_plane) {
+                    return detach ? data_plane.DetachSequence(id, epoch) : data_plane.ReleaseSequence(id, epoch);
+                  });
   // A cache rank that holds nothing has nothing to release.
   if (absl::IsNotFound(released)) released = absl::OkStatus();
   return ToGrpc(released);

@@ -136,7 +136,7 @@ absl::Status EngineBench::CheckFits(const DecodeCase& of) const {
 DecodeCase EngineBench::Fitted(DecodeCase of) const {
   const bool may_move =
       of.placement == Placement::kDisaggregated && (of.spec.key_copy != KeyCopy::kNone || !ScoresKeys(of.spec));
-  const DecodeCase in_hbm = of;
+  DecodeCase in_hbm = of;
   const int most = may_move ? static_cast<int>(kMostDramBytes / (setting_.shard().kv_layout(of.kv).token_bytes() *
                                                                  setting_.context_tokens))
                             : 0;

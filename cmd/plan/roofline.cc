@@ -96,6 +96,12 @@ PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWork
                                   model.kv_token_bytes,
                                   sequence_bytes > load.context_tokens * model.kv_token_bytes ? " and page bounds" : "",
                                   Gigabytes(sequence_bytes), Gigabytes(room), held));
+  const double one_holds = kUsableForCache * rates.hbm_bytes;
+  if (!colocated && sequence_bytes > one_holds) {
+    absl::StrAppend(&plan.arithmetic,
+                    absl::StrFormat("a cache GPU holds %s of it: winnow up --cache-shards=%.0f, at least\n",
+                                    Gigabytes(one_holds), std::ceil(sequence_bytes / one_holds)));
+  }
   const double attended = placement.dense ? load.context_tokens : std::min(load.budget_tokens, load.context_tokens);
   if (!colocated) {
     const double working_sets = beside_weights * placement.inference_gpus / (attended * model.kv_token_bytes);

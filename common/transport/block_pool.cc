@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <new>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -12,6 +13,9 @@ void ReturnBlock::operator()(Block* block) const {
   const std::shared_ptr<BlockPool> pool = std::move(block->pool);
   block->window.reset();
   block->consumption.reset();
+  if (block->memory != nullptr) std::exchange(block->memory, nullptr)->Free(block->elsewhere);
+  block->elsewhere = nullptr;
+  block->by_reference = false;
   std::lock_guard lock(pool->mutex_);
   block->next_free = pool->free_[block->size_class];
   pool->free_[block->size_class] = block;

@@ -8,10 +8,12 @@
 #include <mutex>
 #include <span>
 
+#include "common/transport/payload_path.h"
 #include "common/transport/send_window.h"
 #include "common/transport/wire.h"
 
-// Memory for payloads: recycled, 64-byte aligned blocks in sizes of powers of two.
+// Memory for payloads: recycled, 64-byte aligned blocks in sizes of powers of two, and blocks whose payload lies in
+// memory of somebody else.
 
 namespace winnow {
 
@@ -41,21 +43,24 @@ struct alignas(64) Block {
   uint32_t size_class = 0;
   uint32_t payload_bytes = 0;
   wire::FrameHeader header{};
+  PayloadRef reference{};                    // behind the header, as it is sent
   void* sender = nullptr;                    // who holds this block while it is being sent
   std::shared_ptr<SendWindow> window;        // until Post: holds this block's reservation
   std::shared_ptr<Consumption> consumption;  // after arrival: told when the receiver is done with the payload
 
-  std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
+  std::byte* elsewhere = nullptr;         // the payload, where it does not follow this
+  std::shared_ptr<PayloadMemory> memory;  // of `elsewhere`, to be freed there; null: not by this block
+  bool by_reference = false;              // the frame is sent, or came, with `reference` instead of its payload
+
+  std::byte* payload() { return elsewhere != nullptr ? elsewhere : reinterpret_cast<std::byte*>(this + 1); }
   std::span<std::byte> bytes() { return {payload(), payload_bytes}; }
-  static Block* FromPayload(const std::byte* payload) {
-    return reinterpret_cast<Block*>(const_cast<std::byte*>(payload)) - 1;
-  }
 };
 
 struct ReturnBlock {
   void operator()(Block* block) const;
 };
 using BlockPtr = std::unique_ptr<Block, ReturnBlock>;
+static_assert(offsetof(Block, reference) == offsetof(Block, header) + sizeof(wire::FrameHeader));
 
 // Grows to the largest amount that was in use at once, which the channel's window bounds, and never shrinks. Blocks may
 // be returned from any thread and may outlive the pool's owner.

@@ -7,7 +7,7 @@
 namespace winnow {
 namespace {
 
-constexpr uint32_t kMagic = 0x41434e57;  // "WNCA"
+constexpr uint32_t kMagic = 0x42434e57;  // "WNCB": grows with the layout of addresses
 
 struct Prefix {
   uint32_t magic;
@@ -47,6 +47,22 @@ absl::StatusOr<ChannelAddress> ChannelAddress::Decode(std::string_view bytes, Ki
     return absl::InvalidArgumentError("peer address belongs to another kind of transport");
   }
   return ChannelAddress{kind, prefix.channel, prefix.incarnation, prefix.host, std::string(endpoint)};
+}
+
+void AppendText(std::string& bytes, std::string_view text) {
+  const uint32_t size = static_cast<uint32_t>(text.size());
+  bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  bytes.append(text);
+}
+
+std::optional<std::string_view> TakeText(std::string_view& bytes) {
+  uint32_t size = 0;
+  if (bytes.size() < sizeof(size)) return std::nullopt;
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  if (bytes.size() - sizeof(size) < size) return std::nullopt;
+  const std::string_view text = bytes.substr(sizeof(size), size);
+  bytes.remove_prefix(sizeof(size) + size);
+  return text;
 }
 
 }  // namespace winnow

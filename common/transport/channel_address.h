@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,5 +22,9 @@ struct ChannelAddress {
   // INVALID_ARGUMENT unless Encode of this kind made the bytes.
   static absl::StatusOr<ChannelAddress> Decode(std::string_view bytes, Kind kind);
 };
+
+// Texts one after the other, each behind its length. Take answers nothing where `bytes` ends too early.
+void AppendText(std::string& bytes, std::string_view text);
+std::optional<std::string_view> TakeText(std::string_view& bytes);
 
 }  // namespace winnow

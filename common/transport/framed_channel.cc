@@ -9,13 +9,13 @@
 namespace winnow {
 namespace {
 
-void ReleaseUnsent(void* /*owner*/, std::byte* payload) {
-  const BlockPtr block(Block::FromPayload(payload));
+void ReleaseUnsent(void* owner, std::byte* /*payload*/) {
+  const BlockPtr block(static_cast<Block*>(owner));
   block->window->Unreserve(block->payload_bytes);
 }
 
-void ReleaseReceived(void* /*owner*/, const std::byte* payload, size_t bytes) {
-  BlockPtr block(Block::FromPayload(payload));
+void ReleaseReceived(void* owner, const std::byte* /*payload*/, size_t bytes) {
+  BlockPtr block(static_cast<Block*>(owner));
   const std::shared_ptr<Consumption> consumption = std::move(block->consumption);
   block.reset();
   consumption->Consume(bytes);
@@ -71,11 +71,10 @@ absl::StatusOr<SendBuffer> FramedChannel::AllocateFrom(bool (SendWindow::*reserv
 }
 
 SendBuffer FramedChannel::TakeBlock(size_t bytes) {
-  BlockPtr block = pool_->Take(bytes);
+  BlockPtr block = NewBlock(bytes);
   block->window = window_;
   const std::span<std::byte> payload = block->bytes();
-  block.release();  // the buffer owns it from here
-  return SendBuffer(payload, nullptr, ReleaseUnsent);
+  return SendBuffer(payload, block.release(), ReleaseUnsent);
 }
 
 absl::Status FramedChannel::Post(const wire::FrameHeader& header, SendBuffer buffer) {
@@ -86,8 +85,8 @@ absl::Status FramedChannel::Post(const wire::FrameHeader& header, SendBuffer buf
     return absl::InvalidArgumentError(
         absl::StrCat("frames of type ", static_cast<int>(header.type), " cannot be posted"));
   }
-  WINNOW_CHECK(Block::FromPayload(buffer.payload().data())->pool == pool_);  // else it is another channel's buffer
-  BlockPtr block(Block::FromPayload(buffer.Release()));
+  WINNOW_CHECK(static_cast<Block*>(buffer.owner())->pool == pool_);  // else it is another channel's buffer
+  BlockPtr block(static_cast<Block*>(buffer.Release()));
   const size_t bytes = block->payload_bytes;
   window_->Sent(bytes);
   block->window.reset();
@@ -197,9 +196,9 @@ std::optional<ReceivedFrame> FramedChannel::NextFrame() {
     ++last_arrived_frame_;
     received_bytes_ += block->payload_bytes;
     ++transport_.mutable_counters().frames_delivered;
-    ReceivedFrame frame(block->header, block->bytes(), nullptr, ReleaseReceived);
-    block.release();  // the frame owns it from here
-    return frame;
+    const std::span<const std::byte> payload = block->bytes();
+    const wire::FrameHeader header = block->header;
+    return ReceivedFrame(header, payload, block.release(), ReleaseReceived);
   }
   return std::nullopt;
 }

@@ -40,6 +40,8 @@ class FramedChannel : public Channel {
  protected:
   FramedChannel(FramedTransport& transport, uint32_t id);
 
+  // A block for a payload to be sent.
+  virtual BlockPtr NewBlock(size_t bytes) { return pool_->Take(bytes); }
   // Takes a sealed frame of this channel away. An error means that it will not arrive and fails the channel.
   virtual absl::Status Send(BlockPtr block) = 0;
   // Lets go of the link, without waiting for the peer: called once, by Close, Fail or the destructor of the

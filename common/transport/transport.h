@@ -8,8 +8,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/base/status.h"
+#include "common/transport/payload_path.h"
 #include "common/transport/wire.h"
 
 // Moves frames between processes. The contract, which tests/common/transport/contract_test.cc checks on every
@@ -24,8 +26,8 @@
 // - Integrity: magic, version, channel, frame number, size, header checksum and payload checksum (CRC32C) are checked
 //   before delivery. A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered.
 // - Failure: a failed channel reports its status from failed(), refuses Allocate and Post with it, and delivers nothing
-//   more. A dead peer need not be noticed here (UCX over shared memory does not): liveness comes from the control
-//   plane, which calls Close.
+//   more. A dead peer need not be noticed here (UCX over shared memory does not, p2p and nccl do where they can see
+//   its process): liveness comes from the control plane, which calls Close.
 // - Close: local and immediate; frames that were posted may or may not arrive. Memory of the channel is released by its
 //   destructor, which does not wait for the peer.
 
@@ -64,11 +66,13 @@ class SendBuffer {
 
   // 64-byte aligned, of the size that was asked for; contents unspecified.
   std::span<std::byte> payload() const { return payload_; }
-  // For transports: takes the memory out, so that the destructor does nothing.
-  std::byte* Release() {
+  // For transports: what they made it with, taken out, so that the destructor does nothing.
+  void* Release() {
     release_ = nullptr;
-    return std::exchange(payload_, {}).data();
+    payload_ = {};
+    return std::exchange(owner_, nullptr);
   }
+  void* owner() const { return owner_; }
 
  private:
   void Reset() {
@@ -141,6 +145,9 @@ class Channel {
   // peer makes of them.
   virtual bool sending() const { return false; }
 
+  // Name of the PayloadPath that payloads leave by; empty while they go with their headers.
+  virtual std::string_view payload_path() const { return {}; }
+
   virtual absl::Status failed() const = 0;  // OK while the channel works
   virtual void Close() = 0;
 
@@ -161,9 +168,9 @@ class Transport {
 
   // Moves what can be moved without waiting; returns the number of frames delivered.
   virtual int Progress() = 0;
-  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back, or
-  // `timeout` passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel. Returns the
-  // number of frames delivered.
+  // Progress until a frame was delivered, Wake was called, a channel that refused an Allocate has got window back or
+  // failed, or `timeout` passed: polls for up to `spin`, yielding the core between polls, then sleeps in the kernel.
+  // Returns the number of frames delivered.
   virtual int Wait(std::chrono::microseconds timeout, std::chrono::microseconds spin) = 0;
   // Ends a Wait that is under way, or the next one, at once. Any thread.
   virtual void Wake() = 0;
@@ -175,6 +182,11 @@ struct TransportOptions {
   uint64_t incarnation = 0;                // of this process, stamped on every frame
   size_t window_bytes = size_t{16} << 20;  // payload a channel may have under way: bounds memory on both sides
   std::string ucx_tls = {};  // UCX_TLS for this transport ("" = UCX's default), e.g. "posix,self" or "tcp,self"
+  // UCX only: ways for payloads beside UCX's own. A channel takes the first of these that its peer has too and that
+  // connects; frames go by UCX until it stands, and for good where there is none.
+  std::vector<PayloadPathKind> payload_paths = {};
+  // Told once for a channel, on its thread: which of them it takes, or why none (name empty).
+  std::function<void(std::string_view name, const absl::Status& why_none)> on_payload_path = {};
 };
 
 // Frames within one process, between any two InprocTransports.

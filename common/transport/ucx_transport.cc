@@ -11,12 +11,9 @@
 #include <fstream>
 #include <utility>
 
-#include "common/base/check.h"
-#include "common/transport/channel_address.h"
 #include "common/transport/crc32c.h"
-#include "common/transport/framed_channel.h"
 #include "common/transport/framed_transport.h"
-#include "common/transport/ucx_worker.h"
+#include "common/transport/ucx_channel.h"
 
 namespace winnow {
 namespace {
@@ -70,96 +67,6 @@ class EventFd {
 
  private:
   const int fd_;
-};
-
-struct UcxSettings {
-  std::shared_ptr<UcxContext> context;
-  uint64_t host = 0;
-  bool may_use_shared_memory = true;
-};
-
-class UcxChannel final : public FramedChannel {
- public:
-  UcxChannel(FramedTransport& transport, uint32_t id, const UcxSettings& settings)
-      : FramedChannel(transport, id), settings_(settings) {}
-  ~UcxChannel() override { Disconnect(); }
-
-  absl::Status Open() {
-    WINNOW_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(
-                                         settings_.context, pool_,
-                                         [this](BlockPtr block) {
-                                           block->consumption = consumption_;
-                                           Arrived(std::move(block));
-                                         },
-                                         [this](absl::Status status) {
-                                           if (link_error_.ok()) link_error_ = std::move(status);
-                                         }));
-    ChannelAddress address{ChannelAddress::Kind::kUcx, id(), transport_.options().incarnation, settings_.host,
-                           worker_->address()};
-    local_address_ = address.Encode();
-    return absl::OkStatus();
-  }
-
-  std::string LocalAddress() const override { return local_address_; }
-
-  absl::Status Connect(std::string_view peer_address) override {
-    WINNOW_RETURN_IF_ERROR(CheckConnectable());
-    WINNOW_ASSIGN_OR_RETURN(const ChannelAddress address,
-                            ChannelAddress::Decode(peer_address, ChannelAddress::Kind::kUcx));
-    const bool watch_peer = address.host != settings_.host || !settings_.may_use_shared_memory;
-    WINNOW_RETURN_IF_ERROR(worker_->Connect(address.endpoint, watch_peer));
-    SetPeer(address.channel, address.incarnation);
-    return absl::OkStatus();
-  }
-
-  // Moves what can be moved; true when something moved.
-  bool Pump() {
-    if (worker_ == nullptr) return false;
-    // Bounded, so that a peer that never stops sending does not keep the other channels waiting.
-    constexpr int kMaxRounds = 64;
-    int rounds = 0;
-    while (rounds < kMaxRounds && worker_->Progress()) ++rounds;
-    if (!link_error_.ok()) {
-      if (absl::IsDataLoss(link_error_)) ++transport_.mutable_counters().bad_frames;
-      Fail(link_error_);
-    }
-    return rounds > 0;
-  }
-
-  // Credit goes back in lots of a quarter of the window, and when nothing else is going on: the rest must not stay here
-  // for ever.
-  void ReturnCredit(bool idle) {
-    if (worker_ == nullptr) return;
-    const uint64_t bytes = consumption_->bytes.load(std::memory_order_relaxed);
-    const uint64_t frames = consumption_->frames.load(std::memory_order_relaxed);
-    if (frames == returned_frames_) return;
-    const bool due = bytes - returned_bytes_ >= transport_.options().window_bytes / 4 ||
-                     frames - returned_frames_ >= SendWindow::kMaxFrames / 4;
-    constexpr int kIdlePolls = 256;
-    if (!due && !idle && ++polls_with_credit_ < kIdlePolls) return;
-    polls_with_credit_ = 0;
-    returned_bytes_ = bytes;
-    returned_frames_ = frames;
-    SendCredit(*consumption_);
-  }
-
-  bool sending() const override { return worker_ != nullptr && worker_->sending(); }
-
-  // Null after Close or failure.
-  UcxWorker* worker() const { return worker_.get(); }
-
- private:
-  absl::Status Send(BlockPtr block) override { return worker_->Send(std::move(block)); }
-  void Disconnect() override { worker_.reset(); }
-
-  const UcxSettings& settings_;  // of the transport
-  std::string local_address_;
-  std::unique_ptr<UcxWorker> worker_;
-  absl::Status link_error_;  // what happened inside the worker's progress, where the worker cannot be destroyed
-  const std::shared_ptr<Consumption> consumption_ = std::make_shared<Consumption>();  // of what the peer sent
-  uint64_t returned_bytes_ = 0;
-  uint64_t returned_frames_ = 0;
-  int polls_with_credit_ = 0;
 };
 
 class UcxTransport final : public FramedTransport {
@@ -217,6 +124,7 @@ class UcxTransport final : public FramedTransport {
     // wrote.
     constexpr std::chrono::nanoseconds kMissedEvent = std::chrono::milliseconds(100);
     constexpr std::chrono::nanoseconds kFullQueue = std::chrono::microseconds(100);
+    constexpr std::chrono::nanoseconds kLanding = std::chrono::microseconds(10);
     constexpr std::chrono::nanoseconds kBusyQueue = std::chrono::milliseconds(1);
     constexpr int kMaxBusyRounds = 64;
 
@@ -228,7 +136,8 @@ class UcxTransport final : public FramedTransport {
       if (channel.worker() == nullptr) return;
       const absl::StatusOr<bool> armed = channel.worker()->Arm();
       busy |= !armed.ok() || !*armed;
-      if (channel.worker()->sending()) longest = std::min(longest, kFullQueue);
+      if (channel.sending()) longest = std::min(longest, kFullQueue);
+      if (channel.landing()) longest = std::min(longest, kLanding);
       poll_fds_.push_back(pollfd{channel.worker()->event_fd(), POLLIN, 0});
     });
     if (busy) {

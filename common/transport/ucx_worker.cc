@@ -7,6 +7,8 @@ namespace winnow {
 namespace {
 
 constexpr unsigned kFrameMessage = 1;  // id of the active message
+// Of a frame whose payload comes another way: its header and Block::reference.
+constexpr size_t kAnnouncedBytes = sizeof(wire::FrameHeader) + sizeof(PayloadRef);
 
 absl::Status UcxStatus(ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return absl::OkStatus();
@@ -144,8 +146,10 @@ absl::Status UcxWorker::Send(BlockPtr block) {
     ucp_request_free(request);
   };
   block->sender = this;
-  const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, kFrameMessage, &block->header, sizeof(block->header),
-                                                   block->payload(), block->payload_bytes, &params);
+  const size_t header_bytes = block->by_reference ? kAnnouncedBytes : sizeof(block->header);
+  const size_t payload_bytes = block->by_reference ? 0 : block->payload_bytes;
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint_, kFrameMessage, &block->header, header_bytes, block->payload(), payload_bytes, &params);
   if (request == nullptr) return absl::OkStatus();
   if (UCS_PTR_IS_ERR(request)) return UcxStatus(UCS_PTR_STATUS(request), "ucp_am_send_nbx");
   sending_.insert(block.release());
@@ -160,14 +164,21 @@ absl::StatusOr<bool> UcxWorker::Arm() {
 }
 
 void UcxWorker::Receive(const void* header, size_t header_bytes, const void* data, size_t data_bytes) {
-  if (header_bytes != sizeof(wire::FrameHeader) || data_bytes > wire::kMaxPayloadBytes) {
+  const bool announced = header_bytes == kAnnouncedBytes && data_bytes == 0;
+  if ((header_bytes != sizeof(wire::FrameHeader) && !announced) || data_bytes > wire::kMaxPayloadBytes) {
     on_error_(absl::DataLossError(
         absl::StrCat("message with ", header_bytes, " header and ", data_bytes, " payload bytes is no frame")));
     return;
   }
   BlockPtr block = pool_->Take(data_bytes);
   std::memcpy(&block->header, header, sizeof(block->header));
-  std::memcpy(block->payload(), data, data_bytes);
+  block->by_reference = announced;
+  if (announced) {
+    std::memcpy(&block->reference, static_cast<const std::byte*>(header) + sizeof(block->header),
+                sizeof(block->reference));
+  } else {
+    std::memcpy(block->payload(), data, data_bytes);
+  }
   on_arrival_(std::move(block));
 }
 

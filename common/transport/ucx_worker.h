@@ -33,7 +33,8 @@ class UcxContext {
 // else's queue; and destroying the worker is a way to let go of the link that asks nothing of the peer.
 class UcxWorker {
  public:
-  // Both are called inside Progress only. A block holds a header and a payload as they came, unchecked.
+  // Both are called inside Progress only. A block holds a header and a payload, or a reference to one, as
+  // they came, unchecked.
   using ArrivalHandler = std::function<void(BlockPtr block)>;
   using ErrorHandler = std::function<void(absl::Status status)>;
 
@@ -49,7 +50,8 @@ class UcxWorker {
   const std::string& address() const { return address_; }
   // `watch_peer`: UCX reports a dead peer, at the price of shared memory, which cannot.
   absl::Status Connect(std::string_view peer_address, bool watch_peer);
-  // Sends header and payload as one message, in order; the block goes back to its pool when UCX is done with it.
+  // Sends header and payload (or reference) as one message, in order; the block goes back to its pool when UCX is done
+  // with it.
   absl::Status Send(BlockPtr block);
   // False when there was nothing to do.
   bool Progress() { return ucp_worker_progress(worker_) != 0; }

@@ -10,6 +10,9 @@
 //
 // Positions, plans and slots. An iteration of an inference rank opens with one StepPlan per cache rank, naming its rows
 // (one sequence at one position each). Layer, Delta and Watermark frames refer to that plan, their rows in plan order.
+// Where a cache rank holds a shard of a sequence, its frames carry that shard's kv heads and layers alone, and each
+// section of a Layer frame skips the plan rows whose shard lacks the section's layer. Layers and kv heads in frames are
+// always those of the model.
 // Per (sequence, layer, kv head) the inference rank's resident rows are the sinks, a ring that holds the newest
 // RingTokens positions, and the pool, of as many slots as the specification says (common/selection/attended_set.h). The
 // cache rank assigns rows to the pool only, by pool index. While a list attends everything, pool index i holds position
@@ -18,16 +21,16 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 4;
+inline constexpr uint16_t kVersion = 5;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
 enum class FrameType : uint8_t {
   // inference rank -> cache rank
-  kStepPlan = 1,  // PlanRow[]
-  kLayer = 2,     // per (plan, layer): the sections named by LayerFlags, in that order
-  kAppendRange =
-      3,  // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position on
+  kStepPlan = 1,     // PlanRow[]
+  kLayer = 2,        // per (plan, layer): the sections named by LayerFlags, in that order
+  kAppendRange = 3,  // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position
+                     // on
   kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
   kSeat = 5,  // asks for seat `row_count` of the lane for a sequence that decodes apply_position next: its slot pages,
               // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
@@ -59,8 +62,8 @@ inline constexpr uint32_t kSectionAppend =
 inline constexpr uint32_t kSectionQuery =
     2;  // f32 [num_rows][num_query_heads][head_dim] before RoPE: queries of layer_first
 inline constexpr uint32_t kSectionPrediction = 4;  // f32, same shape: queries predicted for layer `prediction_layer`
-inline constexpr uint32_t kSectionHidden =
-    8;  // f32 [num_rows][hidden_size]: residuals that enter layer_first, for predictions projected by the cache rank
+inline constexpr uint32_t kSectionHidden = 8;  // f32 [num_rows][hidden_size]: residuals that enter layer_first, from
+                                               // which the cache rank predicts queries of layer `prediction_layer`
 
 struct FrameHeader {
   uint32_t magic;
@@ -100,11 +103,16 @@ struct PlanRow {
   uint32_t attach_epoch;
   uint32_t position;
   uint32_t token_id;          // the row's input token: the journal
-  uint32_t pool_slots;        // over all lists: both sides must have worked out the same
+  uint32_t pool_slots;        // over all lists of the shard: both sides must have worked out the same
   uint32_t grant_generation;  // of those pool slots
   uint32_t flags;             // on a lane: the seat
+  // What of the sequence the cache rank holds.
+  uint16_t first_kv_head;
+  uint16_t num_kv_heads;
+  uint16_t first_layer;
+  uint16_t num_layers;
 };
-static_assert(sizeof(PlanRow) == 32);
+static_assert(sizeof(PlanRow) == 40);
 
 inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selection
 inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head
@@ -159,7 +167,7 @@ constexpr size_t PartialStateBytes(int group_size, int head_dim) {
 struct WatermarkEntry {
   uint64_t sequence_id;
   uint32_t attach_epoch;
-  uint32_t watermark;  // rows below are on the cache rank in every layer
+  uint32_t watermark;  // rows below are on the cache rank in every layer that it holds
   // For the scheduler. Rows of the blocks that the sequence's last selections read on the cache rank, over all lists;
   // and rows that were read from the large tier for it since it was opened.
   uint64_t working_set_rows;

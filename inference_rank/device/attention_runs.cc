@@ -6,10 +6,11 @@
 
 namespace winnow {
 
-AttentionRuns::AttentionRuns(int num_query_heads, int num_kv_heads, std::span<cuda::AttentionList> lists,
-                             std::span<uint32_t> selected)
+AttentionRuns::AttentionRuns(int num_query_heads, int num_kv_heads, uint32_t first_slot,
+                             std::span<cuda::AttentionList> lists, std::span<uint32_t> selected)
     : num_query_heads_(num_query_heads),
       group_(num_query_heads / num_kv_heads),
+      first_slot_(first_slot),
       list_space_(lists),
       selected_space_(selected) {}
 
@@ -49,7 +50,8 @@ void AttentionRuns::AddRow(const RowLists& row) {
     const uint32_t copies = row.per_query_head ? input_->heads()[next_list_] : 1;
     std::fill_n(list_space_.begin() + num_lists_, copies, list);
     num_lists_ += copies;
-    std::copy(slots.begin(), slots.end(), selected_space_.begin() + num_selected_);
+    std::transform(slots.begin(), slots.end(), selected_space_.begin() + num_selected_,
+                   [this](uint32_t slot) { return slot - first_slot_; });
     num_selected_ += count;
     run.max_count = std::max(run.max_count, count);
   }

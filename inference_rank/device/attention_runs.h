@@ -23,8 +23,9 @@ struct AttentionRun {
 // selections from a page table that maps every page to itself. What does not fit comes in further packs.
 class AttentionRuns {
  public:
-  // `lists` [max_lists] and `selected` [max_selected] are the caller's. A row's lists must fit.
-  AttentionRuns(int num_query_heads, int num_kv_heads, std::span<cuda::AttentionList> lists,
+  // `lists` [max_lists] and `selected` [max_selected] are the caller's. A row's lists must fit. Slots are numbered on
+  // the GPU from `first_slot` on.
+  AttentionRuns(int num_query_heads, int num_kv_heads, uint32_t first_slot, std::span<cuda::AttentionList> lists,
                 std::span<uint32_t> selected);
 
   // Begins with the lists of a layer for `num_rows` rows, which stay the caller's until the last pack.
@@ -50,6 +51,7 @@ class AttentionRuns {
 
   const uint32_t num_query_heads_;
   const uint32_t group_;
+  const uint32_t first_slot_;
   const std::span<cuda::AttentionList> list_space_;
   const std::span<uint32_t> selected_space_;
   const SlotLists* input_ = nullptr;

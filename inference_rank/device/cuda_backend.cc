@@ -1,10 +1,12 @@
 #include "inference_rank/device/cuda_backend.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "inference_rank/device/cuda_decode_lane.h"
 #include "inference_rank/device/cuda_forward.h"
+#include "inference_rank/device/sharded_forward.h"
 #include "kernels/cuda/plugin.h"
 #include "weights/device_weights.h"
 
@@ -25,69 +27,140 @@ absl::Status CheckDtypes(Dtype compute, Dtype kv) {
   return absl::OkStatus();
 }
 
+// What the process has on one GPU.
+struct Gpu {
+  std::unique_ptr<cuda::Device> device;
+  std::unique_ptr<DeviceWeights> weights;
+  std::unique_ptr<cuda::DeviceMemory> slots, prefill_memory;
+  std::unique_ptr<CudaForward> forward;
+};
+
+std::string Ordinals(const std::vector<Gpu>& gpus) {
+  if (gpus.size() == 1) return absl::StrCat("GPU ", gpus[0].device->ordinal());
+  std::string text = "GPUs ";
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : i + 1 == gpus.size() ? " and " : ", ", gpus[i].device->ordinal());
+  }
+  return text;
+}
+
 class CudaBackend final : public Backend {
  public:
-  static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, int ordinal) {
-    const ModelConfig& config = *options.config;
-    DeviceWeightOptions weight_options;
-    weight_options.dtype = options.compute_dtype;
-    WINNOW_RETURN_IF_ERROR(CheckDtypes(options.compute_dtype, options.kv_dtype));
-    WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, weight_options));
+  static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, std::span<const int> ordinals) {
     auto backend = std::unique_ptr<CudaBackend>(new CudaBackend());
+    DeviceWeightOptions weights;
+    weights.dtype = options.compute_dtype;
+    weights.shard.count = static_cast<int>(ordinals.size());
+    WINNOW_RETURN_IF_ERROR(CheckDtypes(options.compute_dtype, options.kv_dtype));
+    WINNOW_RETURN_IF_ERROR(Annotate(CheckDeviceModel(*options.config, weights), options.model_name));
     WINNOW_ASSIGN_OR_RETURN(backend->table_, cuda::LoadPlugin());
-    WINNOW_ASSIGN_OR_RETURN(backend->device_, backend->table_->open_device(ordinal));
-    WINNOW_RETURN_IF_ERROR(backend->Plan(options, weight_options));
-    WINNOW_RETURN_IF_ERROR(backend->Load(options, weight_options));
-    const cuda::DeviceInfo& info = backend->device_->info();
-    backend->numerics_ = absl::StrCat("cuda-", info.compute_major, ".", info.compute_minor, "/",
-                                      DtypeName(options.compute_dtype), "/", DtypeName(options.kv_dtype));
+    WINNOW_RETURN_IF_ERROR(backend->Open(ordinals));
+    WINNOW_RETURN_IF_ERROR(backend->Plan(options, weights));
+    WINNOW_RETURN_IF_ERROR(backend->Load(options, weights));
     return backend;
   }
 
-  Forward& forward() override { return *forward_; }
+  Forward& forward() override {
+    if (sharded_ != nullptr) return *sharded_;
+    return *gpus_[0].forward;
+  }
   absl::StatusOr<SlotPool> NewSlotPool() override {
-    return SlotPool::OnDevice(forward_options_.row_bytes, memory_plan_.slot_pages, slots_->data(),
-                              forward_->row_mover());
+    std::vector<SlotPool::Part> parts;
+    for (const Gpu& gpu : gpus_) {
+      parts.push_back({.rows = static_cast<std::byte*>(gpu.slots->data()), .mover = &gpu.forward->row_mover()});
+    }
+    return SlotPool::OnDevices(forward_options_.row_bytes, memory_plan_.slot_pages, std::move(parts));
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
   absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane() override {
     WINNOW_RETURN_IF_ERROR(lane_shape_.status());
     WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane,
-                            CudaDecodeLane::Create(*device_, *forward_, *slots_, *lane_shape_));
+                            CudaDecodeLane::Create(*gpus_[0].device, *gpus_[0].forward, *gpus_[0].slots, *lane_shape_));
     return lane;
   }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
-  std::string numerics() const override { return numerics_; }
-  std::string description() const override {
-    const cuda::DeviceInfo& info = device_->info();
-    return absl::StrFormat("GPU %d, %s, PCI %s, with %.1f MiB of pinned host memory", device_->ordinal(), info.name,
-                           info.pci_bus_id, static_cast<double>(forward_->pinned_bytes()) / (1 << 20));
+  // Sums are added up in another order where GPUs share them.
+  std::string numerics() const override {
+    const cuda::DeviceInfo& info = gpus_[0].device->info();
+    std::string text = absl::StrCat("cuda-", info.compute_major, ".", info.compute_minor, "/",
+                                    DtypeName(gpus_[0].weights->dtype()), "/", DtypeName(Dtype::kBf16));
+    if (gpus_.size() > 1) absl::StrAppend(&text, "/tp", gpus_.size());
+    return text;
   }
-  std::vector<std::string> warnings() const override { return weights_->warnings(); }
+  std::string description() const override {
+    size_t pinned_bytes = stages_->pinned_bytes();
+    std::string bus_ids;
+    for (const Gpu& gpu : gpus_) {
+      pinned_bytes += gpu.forward->pinned_bytes();
+      absl::StrAppend(&bus_ids, bus_ids.empty() ? "" : " and ", gpu.device->info().pci_bus_id);
+    }
+    return absl::StrFormat("%s, %s, PCI %s, with %.1f MiB of pinned host memory%s", Ordinals(gpus_),
+                           gpus_[0].device->info().name, bus_ids, static_cast<double>(pinned_bytes) / (1 << 20),
+                           gpus_.size() > 1 ? ", which share the model's heads (tensor parallel)" : "");
+  }
+  std::vector<std::string> warnings() const override {
+    std::vector<std::string> warnings = gpus_[0].weights->warnings();
+    if (!no_peers_.ok()) {
+      warnings.push_back(absl::StrCat(no_peers_.message(),
+                                      ": what GPUs have computed in part is added up through host memory, which is "
+                                      "slower"));
+    }
+    return warnings;
+  }
   std::string Dump() const override {
-    const cuda::DeviceInfo& info = device_->info();
     const cuda::CudaVersions versions = table_->versions();
-    return absl::StrCat("GPU failure\n  error: ", forward_->status().message(), "\n  last work: ", forward_->LastWork(),
-                        "\n  device: ", device_->ordinal(), ", ", info.name, ", compute capability ",
-                        info.compute_major, ".", info.compute_minor, ", PCI ", info.pci_bus_id, "\n  CUDA: runtime ",
-                        versions.runtime, ", driver ", versions.driver, "\n  memory: ", memory_plan_.ToString(),
-                        "\n  stream now: ", device_->CheckLaunches().ToString());
+    std::string text = absl::StrCat("GPU failure\n  CUDA: runtime ", versions.runtime, ", driver ", versions.driver,
+                                    "\n  memory: ", memory_plan_.ToString());
+    for (const Gpu& gpu : gpus_) {
+      const cuda::DeviceInfo& info = gpu.device->info();
+      absl::StrAppend(&text, "\n  device: ", gpu.device->ordinal(), ", ", info.name, ", compute capability ",
+                      info.compute_major, ".", info.compute_minor, ", PCI ", info.pci_bus_id,
+                      "\n  error: ", gpu.forward->status().message(), "\n  last work: ", gpu.forward->LastWork(),
+                      "\n  stream now: ", gpu.device->CheckLaunches().ToString());
+    }
+    return text;
   }
 
  private:
+  int num_shards() const { return static_cast<int>(gpus_.size()); }
+
+  absl::Status Open(std::span<const int> ordinals) {
+    const std::string why = ordinals.size() > 1 ? absl::StrCat("--tensor-parallel=", ordinals.size()) : std::string();
+    for (const int ordinal : ordinals) {
+      absl::StatusOr<std::unique_ptr<cuda::Device>> device = table_->open_device(ordinal);
+      if (!device.ok()) return why.empty() ? device.status() : Annotate(device.status(), why);
+      gpus_.emplace_back().device = *std::move(device);
+    }
+    for (const Gpu& from : gpus_) {
+      for (const Gpu& to : gpus_) {
+        if (&from == &to) continue;
+        if (const absl::Status peers = from.device->EnablePeerAccess(to.device->ordinal()); !peers.ok()) {
+          if (peers.code() != absl::StatusCode::kFailedPrecondition) return peers;
+          no_peers_ = peers;
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Plan(const BackendOptions& options, const DeviceWeightOptions& weight_options) {
-    const ModelConfig& config = *options.config;
-    forward_options_ = {.max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
-                        .max_list_rows = options.max_context_tokens + kBlockTokens,
-                        .row_bytes = options.needs.layout.row_bytes()};
+    forward_options_ = {
+        .max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
+        .max_list_rows = options.max_context_tokens + kBlockTokens,
+        .row_bytes = options.needs.layout.row_bytes(),
+        .boxes = no_peers_.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
+    };
     PlanLane(options);
+    const ModelConfig config = ShardConfig(*options.config, weight_options.shard);
     MemoryNeeds needs = options.needs;
-    needs.weights_bytes = DeviceWeightBytes(*table_, config, weight_options);
-    needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, forward_options_);
+    needs.parts = num_shards();
+    needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
+    needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
     if (lane_shape_.ok()) needs.activation_bytes += CudaDecodeLane::DeviceBytes(*lane_shape_, config);
-    needs.memory_name = absl::StrCat("the memory of GPU ", device_->ordinal());
+    needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     needs.is_exclusive = true;
-    const uint64_t free = device_->info().free_bytes;
+    uint64_t free = std::numeric_limits<uint64_t>::max();
+    for (const Gpu& gpu : gpus_) free = std::min<uint64_t>(free, gpu.device->info().free_bytes);
     WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(needs, free > kReservedBytes ? free - kReservedBytes : 0));
     forward_options_.num_slots = memory_plan_.slot_pages * kSlotPageTokens;
     return absl::OkStatus();
@@ -95,6 +168,10 @@ class CudaBackend final : public Backend {
 
   void PlanLane(const BackendOptions& options) {
     if (!options.offers_lanes) return;
+    if (gpus_.size() > 1) {
+      lane_shape_ = absl::FailedPreconditionError("the inference rank computes on several GPUs");
+      return;
+    }
     if (table_->device_count() < 2) {
       lane_shape_ = absl::FailedPreconditionError("there is one GPU alone");
       return;
@@ -112,38 +189,57 @@ class CudaBackend final : public Backend {
     }
   }
 
-  absl::Status Load(const BackendOptions& options, const DeviceWeightOptions& weight_options) {
+  absl::Status Load(const BackendOptions& options, const DeviceWeightOptions& of_all) {
+    WINNOW_ASSIGN_OR_RETURN(
+        stages_, PublishStages::Create(*gpus_[0].device, *options.config, forward_options_.max_prefill_tokens,
+                                       forward_options_.row_bytes));
+    std::vector<std::byte*> prefill_memory;
+    std::vector<CudaForward*> shards;
+    std::vector<uint32_t> first_slots;
+    for (Gpu& gpu : gpus_) {
+      DeviceWeightOptions weight_options = of_all;
+      weight_options.shard.index = static_cast<int>(&gpu - gpus_.data());
+      WINNOW_RETURN_IF_ERROR(LoadWeights(options, weight_options, gpu));
+      WINNOW_ASSIGN_OR_RETURN(gpu.slots, gpu.device->Allocate(memory_plan_.slot_bytes));
+      WINNOW_ASSIGN_OR_RETURN(gpu.prefill_memory, gpu.device->Allocate(memory_plan_.prefill_bytes));
+      prefill_memory.push_back(static_cast<std::byte*>(gpu.prefill_memory->data()));
+      WINNOW_ASSIGN_OR_RETURN(gpu.forward, CudaForward::Create(*table_, *gpu.device, *gpu.weights, gpu.slots->data(),
+                                                               *stages_, forward_options_));
+      shards.push_back(gpu.forward.get());
+      first_slots.push_back(static_cast<uint32_t>(weight_options.shard.index) * forward_options_.num_slots);
+    }
+    prefill_region_.emplace(std::move(prefill_memory), memory_plan_.prefill_bytes);
+    if (gpus_.size() == 1) return absl::OkStatus();
+    WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadWeights(const BackendOptions& options, const DeviceWeightOptions& weight_options, Gpu& gpu) {
     if (options.checkpoint == nullptr) {
-      WINNOW_ASSIGN_OR_RETURN(weights_, DeviceWeights::Synthesize(*table_, *device_, *options.config, /*seed=*/1,
-                                                                  /*query_bias=*/false, weight_options));
+      WINNOW_ASSIGN_OR_RETURN(gpu.weights, DeviceWeights::Synthesize(*table_, *gpu.device, *options.config, /*seed=*/1,
+                                                                     /*query_bias=*/false, weight_options));
     } else {
       WINNOW_ASSIGN_OR_RETURN(
-          weights_, DeviceWeights::Load(*table_, *device_, *options.checkpoint, *options.config, weight_options));
+          gpu.weights, DeviceWeights::Load(*table_, *gpu.device, *options.checkpoint, *options.config, weight_options));
     }
-    WINNOW_ASSIGN_OR_RETURN(slots_, device_->Allocate(memory_plan_.slot_bytes));
-    WINNOW_ASSIGN_OR_RETURN(prefill_memory_, device_->Allocate(memory_plan_.prefill_bytes));
-    prefill_region_.emplace(prefill_memory_->data(), prefill_memory_->bytes());
-    WINNOW_ASSIGN_OR_RETURN(forward_,
-                            CudaForward::Create(*table_, *device_, *weights_, slots_->data(), forward_options_));
     return absl::OkStatus();
   }
 
   const cuda::CudaTable* table_ = nullptr;
-  std::unique_ptr<cuda::Device> device_;
   MemoryPlan memory_plan_;
-  std::string numerics_;
   CudaForward::Options forward_options_;
   absl::StatusOr<DecodeLaneShape> lane_shape_ = absl::FailedPreconditionError("frames alone were asked for");
-  std::unique_ptr<DeviceWeights> weights_;
-  std::unique_ptr<cuda::DeviceMemory> slots_, prefill_memory_;
+  absl::Status no_peers_;  // of several GPUs: why they do not reach each other
+  std::unique_ptr<PublishStages> stages_;
+  std::vector<Gpu> gpus_;
   std::optional<PrefillRegion> prefill_region_;
-  std::unique_ptr<CudaForward> forward_;
+  std::unique_ptr<ShardedForward> sharded_;  // null: one GPU
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const BackendOptions& options, int ordinal) {
-  return CudaBackend::Create(options, ordinal);
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const BackendOptions& options, std::span<const int> ordinals) {
+  return CudaBackend::Create(options, ordinals);
 }
 
 bool CpuWouldDo(const absl::Status& status) {

@@ -94,11 +94,12 @@ bool CudaForward::CorrectByPartials(DecodeStage& stage, int num_rows, std::span<
   if (!AttendF32(stage, num_rows)) return false;
   const int group = config_.group_size(), head_dim = config_.head_dim;
   for (const PartialAttention& partial : partials) {
-    const size_t first = static_cast<size_t>(partial.row) * config_.num_query_heads + partial.kv_head * group;
+    const int head = partial.kv_head - kv_heads().first;
+    const size_t first = static_cast<size_t>(partial.row) * config_.num_query_heads + head * group;
     for (int i = 0; i < group; ++i) {
-      const size_t head = first + i;
-      MergeHead(host_attention_ + head * head_dim, host_lse_[head], partial.o + static_cast<size_t>(i) * head_dim,
-                partial.lse[i], head_dim, host_corrected_ + head * head_dim);
+      const size_t at = first + i;
+      MergeHead(host_attention_ + at * head_dim, host_lse_[at], partial.o + static_cast<size_t>(i) * head_dim,
+                partial.lse[i], head_dim, host_corrected_ + at * head_dim);
     }
     device_->CopyAsync(static_cast<uint16_t*>(layers_->attention()) + first * head_dim,
                        host_corrected_ + first * head_dim, static_cast<size_t>(group) * head_dim * sizeof(uint16_t),
@@ -109,46 +110,45 @@ bool CudaForward::CorrectByPartials(DecodeStage& stage, int num_rows, std::span<
 
 void CudaForward::UploadPlaces(int num_rows, const DecodeKv& kv) {
   const size_t places = static_cast<size_t>(config_.num_layers) * num_rows * config_.num_kv_heads;
-  kv.PlacesOfRows({host_places_, places});
+  kv.PlacesOfRows(kv_heads(), {host_places_, places});
   device_->CopyAsync(places_, host_places_, places * sizeof(void*), stream_);
 }
 
 void CudaForward::EnqueueProjections(int layer, int num_rows, const DecodeKv& kv) {
   DecodeStage& stage = decode_stages_[layer % 2];
+  const PublishStages::Decode& published = stages_->decode(layer);
   if (lookahead_ > 0 && layer + lookahead_ < config_.num_layers) {
     // Before the layer's own projection, whose outputs it overwrites. The rotated queries and the rows go nowhere.
     layers_->ProjectQkv(stream_, DevicePhase::kDecode, layer + lookahead_, num_rows);
     layers_->Rope(stream_, DevicePhase::kDecode, layer + lookahead_, num_rows,
-                  {.positions = positions_, .q_pre_rope = stage.prediction});
+                  Published(nullptr, published.prediction));
   }
-  if (kv.NeedsHidden(layer)) {
-    device_->CopyAsync(stage.hidden, layers_->hidden(),
+  if (kv.NeedsHidden(layer) && shard_.index == 0) {
+    device_->CopyAsync(published.hidden, layers_->hidden(),
                        static_cast<size_t>(num_rows) * config_.hidden_size * sizeof(float), stream_);
   }
   const bool ahead = may_run_ahead_ && kv.SlotsComeFirst(layer);
   layers_->ProjectQkv(stream_, DevicePhase::kDecode, layer, num_rows);
-  layers_->Rope(
-      stream_, DevicePhase::kDecode, layer, num_rows,
-      {.positions = positions_,
-       .kv_destinations = ahead ? places_ + static_cast<size_t>(layer) * num_rows * config_.num_kv_heads : nullptr,
-       .kv_mirror = stage.kv_rows,
-       .q_pre_rope = stage.q_pre_rope});
+  RopeOutputs outputs = Published(published.kv_rows, published.q_pre_rope);
+  if (ahead) outputs.kv_destinations = places_ + static_cast<size_t>(layer) * num_rows * config_.num_kv_heads;
+  layers_->Rope(stream_, DevicePhase::kDecode, layer, num_rows, outputs);
   stage.projected->Record(stream_);
   stage.moves_before = mover_->num_launched();
 }
 
 bool CudaForward::PublishLayer(int layer, DecodeKv& kv) {
-  DecodeStage& stage = decode_stages_[layer % 2];
+  const DecodeStage& stage = decode_stages_[layer % 2];
+  const PublishStages::Decode& published = stages_->decode(layer);
   At("waiting for the rows", layer);
   if (!Take(device_->CheckLaunches()) || !Take(stage.projected->Wait())) return false;
   mover_->Recycle(stage.moves_before);
   const bool predicts = lookahead_ > 0 && layer + lookahead_ < config_.num_layers;
   kv.Publish({.layer = layer,
-              .kv_rows = stage.kv_rows,
-              .q_pre_rope = stage.q_pre_rope,
-              .prediction = predicts ? stage.prediction : nullptr,
+              .kv_rows = published.kv_rows,
+              .q_pre_rope = published.q_pre_rope,
+              .prediction = predicts ? published.prediction : nullptr,
               .prediction_layer = layer + lookahead_,
-              .hidden = kv.NeedsHidden(layer) ? stage.hidden : nullptr,
+              .hidden = kv.NeedsHidden(layer) ? published.hidden : nullptr,
               .hidden_size = config_.hidden_size,
               .rows_are_resident = may_run_ahead_ && kv.SlotsComeFirst(layer)});
   return true;
@@ -163,7 +163,7 @@ bool CudaForward::AttendLayer(int layer, int num_rows, DecodeKv& kv) {
   mover_->Flush();
   if (!Attend(stage, num_rows)) return false;
   if (!may_run_ahead_ && !CorrectByPartials(stage, num_rows, kv.AwaitPartials(layer))) return false;
-  layers_->OutputAndMlp(stream_, DevicePhase::kDecode, layer, num_rows);
+  layers_->OutputAndMlp(stream_, DevicePhase::kDecode, layer, num_rows, sums_.get());
   if (layer + 1 < config_.num_layers) EnqueueProjections(layer + 1, num_rows, kv);
   return true;
 }

@@ -1,6 +1,7 @@
 #include "inference_rank/device/cuda_decode_lane.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
@@ -89,6 +90,8 @@ absl::Status CudaDecodeLane::Allocate(const cuda::DeviceMemory& slot_memory) {
     host_.positions = arena.TakeArray<uint32_t>(shape_.max_rows);
     host_.draws = arena.TakeArray<cuda::SampleRow>(shape_.max_rows);
     host_.tokens_out = arena.TakeArray<uint32_t>(shape_.max_rows);
+    host_.digests = arena.TakeArray<cuda::RowDigest>(3 * exchange_.lists_per_layer());
+    host_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
     return arena.used_bytes();
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
@@ -116,6 +119,7 @@ absl::Status CudaDecodeLane::Connect(std::string_view peer_address) {
   options.wait_timeout_us = wire::kLaneTimeoutUs;
   options.abort_word = link_->abort_word();
   options.error_word = link_->error_word();
+  options.digests_rows = true;
   WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
   return absl::OkStatus();
 }
@@ -129,8 +133,10 @@ void CudaDecodeLane::FillRows(std::span<const Row> rows) {
   std::fill_n(host_.positions, shape_.max_rows, cuda::kNoPosition);
   std::fill_n(host_.draws, shape_.max_rows, cuda::SampleRow{});
   seats_of_rows_.clear();
+  follows_.clear();
   for (const Row& row : rows) {
     seats_of_rows_.push_back(row.seat);
+    follows_.push_back(seats_[row.seat].was_decoded);
     host_.token_ids[row.seat] = row.token_id;
     host_.positions[row.seat] = row.position;
     const TokenDraw draw = row.draw.value_or(TokenDraw());
@@ -150,6 +156,45 @@ void CudaDecodeLane::FillRows(std::span<const Row> rows) {
   }
 }
 
+void CudaDecodeLane::EnqueueMasses(std::span<const Row> rows, cuda::Stream stream) {
+  if (std::none_of(rows.begin(), rows.end(), [](const Row& row) { return row.takes_mass; })) return;
+  const size_t count = exchange_.masses_per_plan();
+  device_.CopyAsync(host_.masses, slots_->inbox().masses + (steps_ - 1) % 2 * count, count * sizeof(cuda::MeasuredMass),
+                    stream);
+}
+
+void CudaDecodeLane::TakeMasses(std::span<const Row> rows) {
+  const size_t heads = exchange_.layout.num_kv_heads;
+  masses_of_rows_.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<float>& masses = masses_of_rows_[i];
+    masses.clear();
+    if (!rows[i].takes_mass || !follows_[i]) continue;
+    for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
+      const cuda::MeasuredMass& entry =
+          host_.masses[(list / heads * shape_.max_rows + rows[i].seat) * heads + list % heads];
+      masses.push_back(entry.plan == steps_ - 1 ? entry.mass : std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+}
+
+absl::Status CudaDecodeLane::CompareDigests() {
+  const size_t lists = exchange_.lists_per_layer(), heads = exchange_.layout.num_kv_heads;
+  const cuda::RowDigest* const theirs = host_.digests + (steps_ - 1) % 2 * lists;
+  absl::Status status;
+  for (size_t row = 0; row < seats_of_rows_.size() && !own_digests_.empty(); ++row) {
+    if (!follows_[row]) continue;
+    for (size_t list = seats_of_rows_[row] * heads; list < (seats_of_rows_[row] + 1) * heads; ++list) {
+      const cuda::RowDigest &own = own_digests_[list], &their = theirs[list];
+      if (own.plan != steps_ - 1 || their.plan != own.plan || own.digest == their.digest) continue;
+      status = absl::DataLossError(absl::StrCat("rows of layer ", own.plan % exchange_.layout.num_layers, ", kv head ",
+                                                list % heads, " are not those that the cache rank holds"));
+    }
+  }
+  own_digests_.assign(host_.digests + 2 * lists, host_.digests + 3 * lists);
+  return status;
+}
+
 absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   WINNOW_CHECK(graph_ != nullptr && !rows.empty());
   WINNOW_RETURN_IF_ERROR(link_->status());
@@ -159,7 +204,11 @@ absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   graph_->EnqueueRows(host_.token_ids, host_.positions, host_.draws);
   const int num_rows = *std::max_element(seats_of_rows_.begin(), seats_of_rows_.end()) + 1;
   absl::Status status = graph_->Step(num_rows);
+  ++steps_;
   device_.CopyAsync(host_.tokens_out, graph_->next_tokens(), num_rows * sizeof(uint32_t), stream);
+  EnqueueMasses(rows, stream);
+  device_.CopyAsync(host_.digests, slots_->inbox().digests, 3 * exchange_.lists_per_layer() * sizeof(cuda::RowDigest),
+                    stream);
   const size_t vocab = forward_.layers().config().vocab_size;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].draw.has_value()) continue;
@@ -172,7 +221,9 @@ absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
     return status;
   }
   WINNOW_RETURN_IF_ERROR(link_->status());
-  return graph_->WaitError();
+  WINNOW_RETURN_IF_ERROR(graph_->WaitError());
+  TakeMasses(rows);
+  return CompareDigests();
 }
 
 std::span<float> CudaDecodeLane::logits(size_t row) {

@@ -33,8 +33,10 @@ class CudaDecodeLane final : public DecodeLane {
   absl::Status Connect(std::string_view peer_address) override;
   void Seat(int seat, std::span<const uint32_t> pages) override;
   absl::Status Decode(std::span<const Row> rows) override;
+  void Abort(const absl::Status& why) override { link_->Abort(why); }
   uint32_t drawn_token(size_t row) const override { return host_.tokens_out[seats_of_rows_[row]]; }
   std::span<float> logits(size_t row) override;
+  std::span<const float> captured_mass(size_t row) const override { return masses_of_rows_[row]; }
 
  private:
   struct SeatState {
@@ -47,11 +49,18 @@ class CudaDecodeLane final : public DecodeLane {
     uint32_t* positions = nullptr;
     cuda::SampleRow* draws = nullptr;
     uint32_t* tokens_out = nullptr;
+    cuda::MeasuredMass* masses = nullptr;  // of a plan, as InferenceInbox::masses
+    cuda::RowDigest* digests = nullptr;    // as InferenceInbox::digests
   };
 
   CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape);
   absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
   void FillRows(std::span<const Row> rows);
+  // Those of the step before, where a row takes them.
+  void EnqueueMasses(std::span<const Row> rows, cuda::Stream stream);
+  void TakeMasses(std::span<const Row> rows);
+  // DATA_LOSS where rows that the step before attended to are not what the cache rank has.
+  absl::Status CompareDigests();
 
   cuda::Device& device_;
   CudaForward& forward_;
@@ -63,7 +72,12 @@ class CudaDecodeLane final : public DecodeLane {
   std::unique_ptr<DecodeGraph> graph_;  // from Connect on
   Host host_;
   std::vector<SeatState> seats_;
-  std::vector<int> seats_of_rows_;  // of the last step
+  uint32_t steps_ = 0;  // the number of the last one, as the graph counts them
+  // Of the last step:
+  std::vector<int> seats_of_rows_;
+  std::vector<bool> follows_;                 // [row] its sequence was in the step before
+  std::vector<cuda::RowDigest> own_digests_;  // [max_rows][num_kv_heads]
+  std::vector<std::vector<float>> masses_of_rows_;
 };
 
 }  // namespace winnow

@@ -12,11 +12,16 @@
 namespace winnow {
 namespace {
 
-DeviceLayerOptions LayerOptions(const CudaForward::Options& options) {
+DeviceLayerOptions LayerOptions(int num_shards, const CudaForward::Options& options) {
   // Attention over slots is launched here, with scratch of its own.
   return {.max_decode_rows = kMaxDecodeRows,
           .max_prefill_rows = options.max_prefill_tokens,
+          .partial_chunks = num_shards > 1,
           .max_list_rows = options.lane_list_rows};
+}
+
+int SumRows(const CudaForward::Options& options) {
+  return std::max(options.max_prefill_tokens, kMaxDecodeRows);
 }
 
 // Slots of a layer's lists that are uploaded at once: those of 64 sequences with budgets of 4096, or of one row with
@@ -29,10 +34,12 @@ size_t MaxSelected(const ModelConfig& config, const CudaForward::Options& option
 }  // namespace
 
 CudaForward::CudaForward(const cuda::CudaTable& table, cuda::Device* device, const ModelConfig& config,
-                         const Options& options)
+                         WeightShard shard, const PublishStages* stages, const Options& options)
     : table_(table),
       device_(device),
       config_(config),
+      shard_(shard),
+      stages_(stages),
       options_(options),
       rope_(ComputeRope(config.rope, config.head_dim)),
       scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))) {}
@@ -61,7 +68,6 @@ size_t CudaForward::CarveDevice(void* region) {
 size_t CudaForward::CarvePinned(void* region) {
   const size_t chunk = options_.max_prefill_tokens, rows = std::max<size_t>(chunk, kMaxDecodeRows);
   const size_t q = config_.q_features(), heads = config_.num_query_heads;
-  const size_t token_kv_bytes = config_.num_kv_heads * options_.row_bytes;
   cuda::Arena arena(region);
   host_token_ids_ = arena.TakeArray<uint32_t>(rows);
   host_positions_ = arena.TakeArray<uint32_t>(rows);
@@ -74,33 +80,35 @@ size_t CudaForward::CarvePinned(void* region) {
   host_draw_rows_ = arena.TakeArray<cuda::SampleRow>(kMaxDecodeRows);
   host_drawn_ = arena.TakeArray<uint32_t>(kMaxDecodeRows);
   for (DecodeStage& stage : decode_stages_) {
-    stage.kv_rows = arena.Take<std::byte>(kMaxDecodeRows * token_kv_bytes);
-    stage.q_pre_rope = arena.TakeArray<float>(kMaxDecodeRows * q);
-    stage.prediction = arena.TakeArray<float>(kMaxDecodeRows * q);
-    stage.hidden = arena.TakeArray<float>(static_cast<size_t>(kMaxDecodeRows) * config_.hidden_size);
     stage.lists = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
     stage.selected = arena.TakeArray<uint32_t>(MaxSelected(config_, options_));
-  }
-  for (ChunkStage& stage : chunk_stages_) {
-    stage.kv_rows = arena.Take<std::byte>(chunk * token_kv_bytes);
-    stage.q_pre_rope = arena.TakeArray<float>(chunk * q);
   }
   return arena.used_bytes();
 }
 
-size_t CudaForward::ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config, const Options& options) {
-  return DeviceLayers::ActivationBytes(table, config, LayerOptions(options)) +
-         CudaForward(table, nullptr, config, options).CarveDevice(nullptr);
+size_t CudaForward::ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config, int num_shards,
+                                    const Options& options) {
+  const bool has_boxes = num_shards > 1 && options.boxes == ShardSums::Boxes::kPeerMemory;
+  return DeviceLayers::ActivationBytes(table, config, LayerOptions(num_shards, options)) +
+         CudaForward(table, nullptr, config, {.count = num_shards}, nullptr, options).CarveDevice(nullptr) +
+         (has_boxes ? ShardSums::BoxBytes(config, num_shards, SumRows(options)) : 0);
 }
 
 absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::CudaTable& table, cuda::Device& device,
                                                                  const DeviceWeights& weights, void* slots,
-                                                                 const Options& options) {
+                                                                 const PublishStages& stages, const Options& options) {
   WINNOW_CHECK(options.num_slots % kSlotPageTokens == 0 && options.max_list_rows > 0);
-  std::unique_ptr<CudaForward> forward(new CudaForward(table, &device, weights.config(), options));
+  std::unique_ptr<CudaForward> forward(
+      new CudaForward(table, &device, weights.config(), weights.shard(), &stages, options));
   forward->stream_ = device.NewStream();
   forward->slots_ = slots;
-  WINNOW_ASSIGN_OR_RETURN(forward->layers_, DeviceLayers::Create(table, device, weights, LayerOptions(options)));
+  const int num_shards = weights.shard().count;
+  WINNOW_ASSIGN_OR_RETURN(forward->layers_,
+                          DeviceLayers::Create(table, device, weights, LayerOptions(num_shards, options)));
+  if (num_shards > 1) {
+    WINNOW_ASSIGN_OR_RETURN(forward->sums_,
+                            ShardSums::Create(device, *forward->layers_, SumRows(options), options.boxes));
+  }
   WINNOW_ASSIGN_OR_RETURN(forward->memory_, device.Allocate(forward->CarveDevice(nullptr)));
   forward->CarveDevice(forward->memory_->data());
   WINNOW_ASSIGN_OR_RETURN(forward->pinned_, device.AllocatePinned(forward->CarvePinned(nullptr)));
@@ -113,17 +121,18 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
     stage.projected = device.NewEvent();
     stage.runs =
         std::make_unique<AttentionRuns>(forward->config_.num_query_heads, forward->config_.num_kv_heads,
+                                        /*first_slot=*/weights.shard().index * options.num_slots,
                                         std::span<cuda::AttentionList>(stage.lists, max_lists),
                                         std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
   }
-  for (ChunkStage& stage : forward->chunk_stages_) stage.ready = device.NewEvent();
+  for (std::unique_ptr<cuda::Event>& ready : forward->chunk_ready_) ready = device.NewEvent();
 
   std::vector<uint32_t> pages(options.num_slots / kSlotPageTokens);
   std::iota(pages.begin(), pages.end(), 0u);
   device.FillAsync(forward->memory_->data(), 0, forward->memory_->bytes(), forward->stream_);
   device.CopyAsync(forward->pages_, pages.data(), pages.size() * sizeof(uint32_t), forward->stream_);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(forward->stream_));
-  WINNOW_RETURN_IF_ERROR(forward->WarmUp());
+  if (num_shards == 1) WINNOW_RETURN_IF_ERROR(forward->WarmUp());
   return forward;
 }
 
@@ -134,7 +143,7 @@ absl::Status CudaForward::WarmUp() {
   const std::optional<TokenDraw> draw = TokenDraw();
   WarmUpPrefill prefill(slots_);
   Prefill({&token, 1}, 0, /*last=*/true, prefill);
-  WarmUpDecode decode(config_.num_kv_heads, config_.group_size());
+  WarmUpDecode decode(config_.num_kv_heads, config_.group_size(), shard_.index * options_.num_slots);
   PlanDraws({&draw, 1});
   Decode({&token, 1}, {&position, 1}, decode);
   return status_;
@@ -158,7 +167,19 @@ bool CudaForward::Wait(const char* what) {
   doing_ = what;
   if (!Take(device_->Synchronize(stream_))) return false;
   mover_->Recycle(mover_->num_launched());
-  return true;
+  return sums_ == nullptr || Take(sums_->Error());
+}
+
+RopeOutputs CudaForward::Published(std::byte* kv_rows, float* q_pre_rope) const {
+  const ModelConfig& whole = stages_->config();
+  RopeOutputs outputs{.positions = positions_};
+  if (kv_rows != nullptr) {
+    outputs.kv_mirror = kv_rows + kv_heads().first * options_.row_bytes;
+    outputs.kv_mirror_stride = int64_t{2} * whole.kv_features();
+  }
+  outputs.q_pre_rope = q_pre_rope + static_cast<size_t>(query_heads().first) * config_.head_dim;
+  outputs.q_pre_rope_stride = whole.q_features();
+  return outputs;
 }
 
 void CudaForward::At(const char* doing, int layer) {
@@ -171,6 +192,7 @@ std::string CudaForward::LastWork() const {
 }
 
 void CudaForward::UploadTokens(std::span<const uint32_t> token_ids) {
+  if (sums_ != nullptr) sums_->BeginPass(stream_);
   std::copy(token_ids.begin(), token_ids.end(), host_token_ids_);
   device_->CopyAsync(token_ids_, host_token_ids_, token_ids.size_bytes(), stream_);
 }
@@ -179,6 +201,11 @@ std::span<float> CudaForward::TakeLogits(int num_rows) {
   const size_t vocab = config_.vocab_size;
   At("logits", config_.num_layers);
   layers_->Logits(stream_, num_rows);
+  if (sums_ != nullptr) sums_->GatherLogits(stream_, num_rows);
+  if (shard_.index > 0) {
+    Wait("waiting for the others");
+    return {};
+  }
   draws_.resize(num_rows);
   bool any_drawn = false;
   for (int row = 0; row < num_rows; ++row) {

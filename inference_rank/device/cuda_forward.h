@@ -8,6 +8,8 @@
 #include "inference_rank/device/attention_runs.h"
 #include "inference_rank/device/device_layers.h"
 #include "inference_rank/device/device_row_mover.h"
+#include "inference_rank/device/publish_stages.h"
+#include "inference_rank/device/shard_sums.h"
 #include "inference_rank/model/forward.h"
 
 namespace winnow {
@@ -17,6 +19,10 @@ namespace winnow {
 // step launches attention and what follows up to the next layer's projections before it publishes the layer; otherwise
 // the GPU waits for the host. A prefill chunk publishes a layer while the GPU computes the next. Weights, table and
 // device are borrowed.
+//
+// Where the weights are a shard, this is one GPU's part of a pass that all of them make together, each on a thread of
+// its own (ShardedForward): it reads and writes the slots of its heads, fills in its heads of what is published, and
+// adds up with the others. The first one draws.
 class CudaForward final : public Forward {
  public:
   struct Options {
@@ -25,15 +31,22 @@ class CudaForward final : public Forward {
     uint32_t num_slots = 0;
     size_t row_bytes = 0;
     uint32_t lane_list_rows = 1;  // of the longest list of a decode graph that shares the activations
+    ShardSums::Boxes boxes = ShardSums::Boxes::kPeerMemory;  // of a shard
   };
 
   // Device memory beside weights and KV.
-  static size_t ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config, const Options& options);
+  static size_t ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config, int num_shards,
+                                const Options& options);
 
-  // `slots`: [num_slots] rows, a multiple of kSlotPageTokens, of device memory.
+  // `slots`: [num_slots] rows, a multiple of kSlotPageTokens, of device memory. `stages` outlives it, and is that of
+  // all shards. Of whole weights it is ready; shards are once they are connected.
   static absl::StatusOr<std::unique_ptr<CudaForward>> Create(const cuda::CudaTable& table, cuda::Device& device,
                                                              const DeviceWeights& weights, void* slots,
-                                                             const Options& options);
+                                                             const PublishStages& stages, const Options& options);
+  // The first pass of a shard, which all of them make together; of whole weights it has been made.
+  absl::Status WarmUp();
+  // Null where the weights are whole.
+  ShardSums* sums() { return sums_.get(); }
 
   std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
                           DecodeKv& kv) override;
@@ -61,33 +74,27 @@ class CudaForward final : public Forward {
   std::string LastWork() const;
 
  private:
-  // What a layer of a decode step publishes and what its attention reads, in pinned memory; two of them, so that one is
-  // filled while the other is in use.
+  // What a layer of a decode step publishes is in a PublishStages::Decode, and what its attention reads in pinned
+  // memory here; two of them, so that one is filled while the other is in use.
   struct DecodeStage {
-    std::byte* kv_rows = nullptr;          // [kMaxDecodeRows, num_kv_heads, 2 * head_dim]
-    float* q_pre_rope = nullptr;           // [kMaxDecodeRows, num_query_heads, head_dim]
-    float* prediction = nullptr;           // likewise
-    float* hidden = nullptr;               // [kMaxDecodeRows, hidden_size]
     cuda::AttentionList* lists = nullptr;  // [kMaxDecodeRows, num_query_heads]
     uint32_t* selected = nullptr;          // [max_selected]
     std::unique_ptr<AttentionRuns> runs;   // over the two
     std::unique_ptr<cuda::Event> projected;
     uint64_t moves_before = 0;  // launched before it was recorded
   };
-  // What a layer of a chunk sends, likewise.
-  struct ChunkStage {
-    std::byte* kv_rows = nullptr;  // [prefill rows, num_kv_heads, 2 * head_dim]
-    float* q_pre_rope = nullptr;   // [prefill rows, num_query_heads, head_dim]
-    std::unique_ptr<cuda::Event> ready;
-  };
 
-  CudaForward(const cuda::CudaTable& table, cuda::Device* device, const ModelConfig& config, const Options& options);
+  CudaForward(const cuda::CudaTable& table, cuda::Device* device, const ModelConfig& config, WeightShard shard,
+              const PublishStages* stages, const Options& options);
   size_t CarveDevice(void* region);
   size_t CarvePinned(void* region);
   cuda::DecodeAttentionParams AttentionParams(const AttentionRun& run) const;
   size_t AttentionScratchBytes() const;
+  HeadRange kv_heads() const { return {shard_.index * config_.num_kv_heads, config_.num_kv_heads}; }
+  HeadRange query_heads() const { return {shard_.index * config_.num_query_heads, config_.num_query_heads}; }
+  // What the rotation writes of this GPU's heads to `kv_rows` and `q_pre_rope` of a stage.
+  RopeOutputs Published(std::byte* kv_rows, float* q_pre_rope) const;
 
-  absl::Status WarmUp();
   void UploadTokens(std::span<const uint32_t> token_ids);
   // Of one layer of a decode step. Those that return bool return false when the device has failed.
   void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
@@ -101,7 +108,7 @@ class CudaForward final : public Forward {
   // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);
   void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                         const PrefillKv::Rows& rows, ChunkStage& stage);
+                         const PrefillKv::Rows& rows);
 
   // Waits for the stream; false, with status_ set, when the device has failed.
   bool Wait(const char* what);
@@ -110,11 +117,14 @@ class CudaForward final : public Forward {
 
   const cuda::CudaTable& table_;
   cuda::Device* const device_;  // null only to count
-  const ModelConfig config_;
+  const ModelConfig config_;    // of the weights' shard
+  const WeightShard shard_;
+  const PublishStages* const stages_;  // null only to count
   const Options options_;
   const RopeTable rope_;
   const float scale_;
   std::unique_ptr<DeviceLayers> layers_;
+  std::unique_ptr<ShardSums> sums_;
   std::unique_ptr<DeviceRowMover> mover_;
   std::unique_ptr<cuda::Event> flushed_;
   cuda::Stream stream_ = nullptr;
@@ -148,7 +158,7 @@ class CudaForward final : public Forward {
   cuda::SampleRow* host_draw_rows_ = nullptr;
   uint32_t* host_drawn_ = nullptr;
   std::array<DecodeStage, 2> decode_stages_;
-  std::array<ChunkStage, 2> chunk_stages_;
+  std::array<std::unique_ptr<cuda::Event>, 2> chunk_ready_;  // the chunk's stage is
 
   SlotLists slot_lists_;
   std::vector<std::optional<TokenDraw>> draws_;  // of the pass under way; empty: logits of all rows

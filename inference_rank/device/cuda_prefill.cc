@@ -5,7 +5,7 @@
 namespace winnow {
 
 void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                                    const PrefillKv::Rows& rows, ChunkStage& stage) {
+                                    const PrefillKv::Rows& rows) {
   table_.step->begin_chunk(stream_, {.rows = const_cast<void*>(rows.kv),
                                      .head_stride = rows.head_stride,
                                      .row_bytes = options_.row_bytes,
@@ -20,16 +20,22 @@ void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_po
                  .kv_destinations = kv_destinations_,
                  .kv_mirror = chunk_rows_,
                  .q_pre_rope = queries > 0 ? chunk_queries_ : nullptr});
-  device_->CopyAsync(stage.kv_rows, chunk_rows_,
-                     static_cast<size_t>(num_tokens) * config_.num_kv_heads * options_.row_bytes, stream_);
-  const size_t unwanted = static_cast<size_t>(num_tokens - queries) * config_.q_features();
-  device_->CopyAsync(stage.q_pre_rope + unwanted, chunk_queries_ + unwanted,
-                     static_cast<size_t>(queries) * config_.q_features() * sizeof(float), stream_);
-  stage.ready->Record(stream_);
+  const PublishStages::Chunk& stage = stages_->chunk(layer);
+  const size_t row_bytes = options_.row_bytes, kv_bytes = config_.num_kv_heads * row_bytes;
+  device_->CopyRowsAsync(stage.kv_rows + kv_heads().first * row_bytes, shard_.count * kv_bytes, chunk_rows_, kv_bytes,
+                         kv_bytes, num_tokens, stream_);
+  if (queries > 0) {
+    const size_t q = config_.q_features(), unwanted = num_tokens - queries;
+    device_->CopyRowsAsync(
+        stage.q_pre_rope + unwanted * shard_.count * q + static_cast<size_t>(query_heads().first) * config_.head_dim,
+        shard_.count * q * sizeof(float), chunk_queries_ + unwanted * q, q * sizeof(float), q * sizeof(float), queries,
+        stream_);
+  }
+  chunk_ready_[layer % 2]->Record(stream_);
   if (!attends) return;
   layers_->AttendChunk(stream_, num_tokens,
                        {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = first_position});
-  layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens);
+  layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get());
 }
 
 std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
@@ -47,16 +53,16 @@ std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint3
   // A layer is published while the next one is computed.
   for (int l = 0; l <= config_.num_layers; ++l) {
     if (l < config_.num_layers) {
-      const PrefillKv::Rows rows = kv.Destination(l);
+      const PrefillKv::Rows rows = kv.Destination(l, kv_heads().first);
       WINNOW_CHECK(rows.kv != nullptr);
       At("layer", l);
       // Nothing reads the last layer's output but the logits of the last token.
       const bool attends = last || l + 1 < config_.num_layers;
-      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, chunk_stages_[l % 2]);
+      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows);
     }
     if (l == 0) continue;
-    ChunkStage& stage = chunk_stages_[(l - 1) % 2];
-    if (!Take(device_->CheckLaunches()) || !Take(stage.ready->Wait())) return {};
+    const PublishStages::Chunk& stage = stages_->chunk(l - 1);
+    if (!Take(device_->CheckLaunches()) || !Take(chunk_ready_[(l - 1) % 2]->Wait())) return {};
     kv.Publish(l - 1, stage.kv_rows, stage.q_pre_rope);
   }
   if (last) return TakeLogits(1);

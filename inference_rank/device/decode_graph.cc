@@ -60,6 +60,8 @@ size_t DecodeGraph::Carve(void* region) {
   state_.kv_destinations = arena.TakeArray<void*>(lists);
   state_.kv_slots = arena.TakeArray<uint32_t>(lists);
   state_.arrivals = arena.TakeArray<uint32_t>(1);
+  state_.digest_sums = arena.TakeArray<uint64_t>(rows * heads);
+  state_.digest_arrivals = arena.TakeArray<uint32_t>(rows * heads);
   if (converts_rows()) {
     state_.bf16_rows = arena.Take(rows * heads * 2 * config_.head_dim * DtypeBytes(Dtype::kBf16));
     state_.kv_rows = arena.Take(rows * heads * slots_.shape().layout.row_bytes());
@@ -239,6 +241,24 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
                                       .timeout_us = options_.wait_timeout_us}});
 }
 
+void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
+  const size_t lists = slots_.shape().exchange().lists_per_layer();
+  table_.digest->attended_digest(stream, {.plan = {.num_layers = config_.num_layers,
+                                                   .num_rows = num_rows,
+                                                   .num_kv_heads = config_.num_kv_heads,
+                                                   .layer_lists = static_cast<int64_t>(lists),
+                                                   .row_bytes = slots_.shape().layout.row_bytes(),
+                                                   .positions = state_.positions,
+                                                   .plan = state_.plan,
+                                                   .sums = state_.digest_sums,
+                                                   .arrivals = state_.digest_arrivals},
+                                          .lists = slots_.inbox().lists,
+                                          .pages = slots_.pages(),
+                                          .selected = slots_.inbox().pool_indices,
+                                          .slot_pool = slots_.slot_pool(),
+                                          .digests = slots_.inbox().digests + 2 * lists});
+}
+
 void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled) {
   const DecodeSlotShape& shape = slots_.shape();
   layers_.Attend(stream, num_rows,
@@ -288,12 +308,20 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
   if (colocated) options_.cache->BeginPlan(stream);
   if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.token_ids, num_rows);
   for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
+  const bool digests = options_.digests_rows && is_remote() && parts.Has(DecodePart::kExchange);
+  if (digests) {
+    fork_->Record(stream);
+    fork_->Hold(side_stream_);
+    DigestRows(side_stream_, num_rows);
+    published_->Record(side_stream_);
+  }
   if (parts.Has(DecodePart::kFinalNorm)) layers_.FinalNorm(stream, num_rows);
   if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
   if (layers_.is_shard() && parts.Has(DecodePart::kAllReduce)) GatherLogits(stream, num_rows);
   if (parts.Has(DecodePart::kSample)) {
     layers_.Sample(stream, num_rows, state_.sample_rows, state_.token_ids, state_.logprobs);
   }
+  if (digests) published_->Hold(stream);
   if (colocated) options_.cache->EndPlan(stream);
 }
 

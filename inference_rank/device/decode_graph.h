@@ -86,6 +86,7 @@ struct DecodeGraphOptions {
   // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
   const uint32_t* abort_word = nullptr;
   uint32_t* error_word = nullptr;
+  bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/row_digest.h)
 };
 
 // What a row of the batch computes next; rows without one compute nothing.
@@ -150,6 +151,8 @@ class DecodeGraph {
     void** kv_destinations = nullptr;        // [num_layers][max_rows][num_kv_heads]
     uint32_t* kv_slots = nullptr;            // the same as numbers
     uint32_t* arrivals = nullptr;
+    uint64_t* digest_sums = nullptr;  // [max_rows][num_kv_heads], as digest_arrivals
+    uint32_t* digest_arrivals = nullptr;
     void* bf16_rows = nullptr;    // [max_rows][num_kv_heads][2 * head_dim], where slots hold another dtype
     void* kv_rows = nullptr;      // the same in the slots' dtype
     float* row_scales = nullptr;  // [max_rows * num_kv_heads][2]
@@ -164,6 +167,7 @@ class DecodeGraph {
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);
+  void DigestRows(cuda::Stream stream, int num_rows);
   void Attend(cuda::Stream stream, int layer, int num_rows, bool settled);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }

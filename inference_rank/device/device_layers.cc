@@ -70,7 +70,7 @@ size_t DeviceLayers::Carve(void* region) {
   cuda::Arena arena(region);
   rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
   hidden_ = arena.TakeArray<float>(rows * hidden);
-  partial_ = arena.TakeArray<float>(decode_rows * hidden);
+  partial_ = arena.TakeArray<float>((options_.partial_chunks ? rows : decode_rows) * hidden);
   normed_ = arena.Take(rows * hidden * kBf16Bytes);
   qkv_ = arena.TakeArray<float>(rows * config.qkv_features());
   q_ = arena.TakeArray<float>(decode_rows * q);
@@ -140,7 +140,8 @@ void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::De
                                         .y = output.y,
                                         .y_stride = output.stride,
                                         .y_dtype = output.dtype,
-                                        .scratch = matmul_scratch_});
+                                        .scratch = matmul_scratch_,
+                                        .spread = output.spread});
 }
 
 DeviceLayers::MatmulOutput DeviceLayers::ResidualSum() const {
@@ -183,8 +184,10 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .q = decode ? q_ : nullptr,
                                            .q_bf16 = decode ? nullptr : q_bf16_,
                                            .q_pre_rope = outputs.q_pre_rope,
+                                           .q_pre_rope_stride = outputs.q_pre_rope_stride,
                                            .kv_destinations = outputs.kv_destinations,
-                                           .kv_mirror = outputs.kv_mirror});
+                                           .kv_mirror = outputs.kv_mirror,
+                                           .kv_mirror_stride = outputs.kv_mirror_stride});
 }
 
 void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
@@ -216,7 +219,9 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvV
 }
 
 void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, ResidualSum());
+  MatmulOutput output = ResidualSum();
+  output.spread = true;
+  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, output);
 }
 
 void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {
@@ -240,12 +245,15 @@ void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int n
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, ResidualSum());
 }
 
-void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
+  WINNOW_CHECK(is_shard() == (sums != nullptr));
   Output(stream, phase, layer, num_rows);
+  if (sums != nullptr) sums->Add(stream, num_rows);
   MlpNorm(stream, layer, num_rows);
   GateUp(stream, phase, layer, num_rows);
   SiluMul(stream, phase, num_rows);
   Down(stream, phase, layer, num_rows);
+  if (sums != nullptr) sums->Add(stream, num_rows);
 }
 
 void DeviceLayers::FinalNorm(cuda::Stream stream, int num_rows) {

@@ -21,7 +21,9 @@ struct RopeOutputs {
   const uint32_t* positions = nullptr;     // [num_rows]; required
   void* const* kv_destinations = nullptr;  // [num_rows, num_kv_heads] where the rows' K and V go
   void* kv_mirror = nullptr;               // [num_rows, num_kv_heads, 2 * head_dim] bf16
+  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
   float* q_pre_rope = nullptr;             // [num_rows, num_query_heads, head_dim]
+  int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
 };
 
 // Where attention of decode rows finds K and V.
@@ -49,9 +51,17 @@ struct ChunkKvView {
 struct DeviceLayerOptions {
   int max_decode_rows = kMaxGraphRows;
   int max_prefill_rows = 0;         // of a chunk; 0: decode only
+  bool partial_chunks = false;      // of a shard: chunks leave their summands in partial(), too
   uint32_t max_list_rows = 131072;  // longest attention list of a decode row
   Dtype kv_dtype = Dtype::kBf16;
   int lists_per_kv_head = 1;  // that decode rows may have, beside one
+};
+
+// Where the weights are a shard: adds up what all shards have left in partial(), into hidden() of each.
+class PartialSums {
+ public:
+  virtual ~PartialSums() = default;
+  virtual void Add(cuda::Stream stream, int num_rows) = 0;
 };
 
 // Enqueues the parts of a forward pass on a stream, for up to 64 decode rows or a chunk of a prompt. Pure launches,
@@ -71,7 +81,8 @@ class DeviceLayers {
   void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
   void Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
   void AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
-  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  // `sums`: of a shard; null where the weights are whole.
+  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
   void Logits(cuda::Stream stream, int num_rows);
   void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs);
 
@@ -88,11 +99,11 @@ class DeviceLayers {
 
   float* hidden() const { return hidden_; }       // [rows, hidden_size] residual stream
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
-  float* partial() const { return partial_; }     // [decode rows, hidden_size] of a shard, see is_shard
+  float* partial() const { return partial_; }     // [rows, hidden_size] of a shard, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
   float* logits() const { return logits_; }       // [decode rows, vocab_size]
   // The weights are one part of several: Output and Down write their summand of the residual to partial(), which the
-  // caller adds up, and LmHead fills its part of the logits. Decode only.
+  // caller adds up, and LmHead fills its part of the logits. Chunks only where partial_chunks.
   bool is_shard() const { return weights_ != nullptr && weights_->shard().count > 1; }
   const ModelConfig& config() const { return config_; }
   const DeviceWeights& weights() const { return *weights_; }
@@ -108,6 +119,7 @@ class DeviceLayers {
     int64_t stride;
     Dtype dtype;
     bool accumulate;
+    bool spread = false;  // DecodeMatmulParams
   };
   void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
               const MatmulOutput& output);
@@ -127,7 +139,7 @@ class DeviceLayers {
 
   float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
   float* hidden_ = nullptr;         // [rows, hidden_size]
-  float* partial_ = nullptr;        // [decode rows, hidden_size]
+  float* partial_ = nullptr;        // [decode rows, or rows, hidden_size]
   void* normed_ = nullptr;          // [rows, hidden_size] bf16
   float* qkv_ = nullptr;            // [rows, qkv_features]
   float* q_ = nullptr;              // [decode rows, q_features]

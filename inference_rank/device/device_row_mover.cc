@@ -81,6 +81,7 @@ void DeviceRowMover::MakeRoom() {
 
 // Up to move `end`, which lies in the same round of the staging.
 void DeviceRowMover::Launch(uint64_t end) {
+  device_.Bind();  // the engine's thread may have written to another GPU before
   table_.rows->move_rows(stream_, {.moves = moves_ + num_launched_ % max_moves_,
                                    .num_moves = static_cast<uint32_t>(end - num_launched_),
                                    .row_bytes = row_bytes_});

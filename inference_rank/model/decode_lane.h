@@ -32,6 +32,7 @@ class DecodeLane {
     uint32_t token_id = 0;
     uint32_t position = 0;
     std::optional<TokenDraw> draw;  // nullopt: the logits are wanted
+    bool takes_mass = false;        // captured mass was measured at the position before
   };
 
   virtual ~DecodeLane() = default;
@@ -46,9 +47,14 @@ class DecodeLane {
   // One step of these rows, begun once the cache rank has been told of it. Returns when the tokens are there. After an
   // error the lane is over: every wait is bounded, so it comes within about a second.
   virtual absl::Status Decode(std::span<const Row> rows) = 0;
+  // Ends a step that is under way, which then fails with `why`, and all later ones. Any thread.
+  virtual void Abort(const absl::Status& why) = 0;
   // Of the rows of the last step: the token that was drawn, or the logits, overwritten by the next pass.
   virtual uint32_t drawn_token(size_t row) const = 0;
   virtual std::span<float> logits(size_t row) = 0;
+  // Of those that take it: captured mass of the position before, which the step before decoded on this lane,
+  // [num_lists]. NaN: the list was not measured; empty: none was.
+  virtual std::span<const float> captured_mass(size_t row) const = 0;
 };
 
 }  // namespace winnow

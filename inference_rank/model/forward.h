@@ -13,6 +13,12 @@ namespace winnow {
 
 inline constexpr int kMaxDecodeRows = 64;
 
+// Heads [first, first + count) of a model: those of one of the GPUs that share it.
+struct HeadRange {
+  int first = 0;
+  int count = 0;
+};
+
 // What one decode layer offers before its attention. All [num_rows, ...], valid until the next layer.
 struct DecodeLayerOutput {
   int layer = 0;
@@ -77,9 +83,9 @@ class DecodeKv {
   // True when AwaitSlots(layer) needs nothing that Publish(layer) sends. A pass may then call it first, if it has
   // written the layer's rows to their places itself.
   virtual bool SlotsComeFirst(int /*layer*/) const { return false; }
-  // Where the rows of this step live in the slots' memory, [num_layers, num_rows, num_kv_heads]; those of layers whose
-  // slots do not come first are left alone.
-  virtual void PlacesOfRows(std::span<void*> /*places*/) const {}
+  // Where the rows of this step live in the slots' memory: [num_layers, num_rows, heads.count] of those kv heads; those
+  // of layers whose slots do not come first are left alone.
+  virtual void PlacesOfRows(HeadRange /*heads*/, std::span<void*> /*places*/) const {}
   // The layer's rows and queries exist: make the rows resident, send everything to the cache rank.
   virtual void Publish(const DecodeLayerOutput& output) = 0;
   // Returns when the slots to attend to at `layer` are known and filled: adds the lists of all heads of all rows.
@@ -100,8 +106,8 @@ class PrefillKv {
   };
   virtual ~PrefillKv() = default;
   // Where the forward pass itself writes the layer's new rows and reads the earlier ones, when they lie in memory of
-  // its device; null `kv`: Publish keeps the rows.
-  virtual Rows Destination(int /*layer*/) { return {}; }
+  // its device: those of kv heads from `first_kv_head` on that this device has. Null `kv`: Publish keeps the rows.
+  virtual Rows Destination(int /*layer*/, int /*first_kv_head*/) { return {}; }
   // Of the chunk's `num_tokens` queries Publish reads those of the last so many.
   virtual int QueriesWanted(int num_tokens) const { return num_tokens; }
   // The layer's rows and queries exist in host memory: keep the rows (unless Destination named a place) and send them.

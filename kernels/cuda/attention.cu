@@ -43,8 +43,8 @@ bool HasLargeClusters() {
 // since each costs a start and a partial result.
 Plan MakePlan(const DecodeAttentionParams& params) {
   constexpr uint32_t kFewLists = 16, kShortList = 4096;
-  // Narrow rows are read in so little time that a unit's costs show sooner.
-  const uint32_t enough_units = params.kv_dtype == Dtype::kBf16 ? 200 : 120;
+  // A block to most multiprocessors brings whole lists faster than two to each bring quarters.
+  constexpr uint32_t kEnoughUnits = 120;
   constexpr int kClustered = 3;
   const uint32_t num_lists = NumLists(params);
   const bool cluster = params.unit_level < 0 ? num_lists <= kFewLists && params.max_count <= kShortList
@@ -53,7 +53,7 @@ Plan MakePlan(const DecodeAttentionParams& params) {
     return {kSplit, kClusterUnits, true};
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {
-    while (level > kSplit && num_lists * MaxUnits(params, level) < enough_units) --level;
+    while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;
   }
   return {level, MaxUnits(params, level), false};
 }

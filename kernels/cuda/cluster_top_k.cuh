@@ -118,7 +118,7 @@ __device__ __noinline__ uint64_t CutOfAll(const Importance<kKind> importance, ui
         const float value = i < 2 ? (i == 0 ? values[0][0] : values[0][1]) : (i == 2 ? values[0][2] : values[0][3]);
         uint32_t place;
         if ((meant >> i & 1) && range.Holds(OrderedKey(value), column + i, &place)) {
-          AddToBin(bins, mass_bins, place >> shift, column + i, rule, importance);
+          AddToBin(bins, mass_bins, place >> shift, OrderedKey(value), column + i, rule, importance);
         }
       }
     });

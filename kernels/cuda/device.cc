@@ -70,6 +70,13 @@ class StreamEvent final : public Event {
     if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
     return ToStatus(cudaEventSynchronize(event_), "on the GPU");
   }
+  absl::StatusOr<bool> HasPassed() override {
+    if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) return false;
+    if (error != cudaSuccess) return ToStatus(error, "on the GPU");
+    return true;
+  }
 
  private:
   const int ordinal_;
@@ -90,6 +97,7 @@ class CudaDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   int ordinal() const override { return ordinal_; }
+  void Bind() override { cudaSetDevice(ordinal_); }
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) override {
     Bind();
@@ -106,6 +114,19 @@ class CudaDevice final : public Device {
         ToStatus(cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
     if (!status.ok()) return Explain(status, bytes);
     return std::make_unique<Memory>(ordinal_, Memory::Kind::kPinned, data, bytes);
+  }
+
+  absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t bytes) override {
+    Bind();
+    const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // nothing was launched: the device goes on
+      return ToStatus(error, "cudaHostRegister");
+    }
+    return std::shared_ptr<void>(memory, [ordinal = ordinal_](void* pinned) {
+      cudaSetDevice(ordinal);
+      cudaHostUnregister(pinned);
+    });
   }
 
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) override {
@@ -126,6 +147,12 @@ class CudaDevice final : public Device {
   void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) override {
     Bind();
     Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  }
+  void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                     size_t num_rows, Stream stream) override {
+    if (to_stride == row_bytes && from_stride == row_bytes) return CopyAsync(to, from, row_bytes * num_rows, stream);
+    Bind();
+    Note(cudaMemcpy2DAsync(to, to_stride, from, from_stride, row_bytes, num_rows, cudaMemcpyDefault, stream));
   }
   void FillAsync(void* to, int byte, size_t bytes, Stream stream) override {
     Bind();
@@ -234,7 +261,6 @@ class CudaDevice final : public Device {
   }
 
  private:
-  void Bind() const { cudaSetDevice(ordinal_); }
   void Note(cudaError_t error) {
     if (first_error_ == cudaSuccess) first_error_ = error;
   }

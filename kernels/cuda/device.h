@@ -35,6 +35,8 @@ class Event {
   // The host waits until what was recorded last has ended; not at all where nothing was. Returns its error, or that of
   // earlier work if it was sticky.
   virtual absl::Status Wait() = 0;
+  // Whether what was recorded last has ended, without waiting; true where nothing was. Errors as those of Wait.
+  virtual absl::StatusOr<bool> HasPassed() = 0;
 };
 
 // What another process needs to map memory of this one (cudaIpcMemHandle_t).
@@ -60,9 +62,13 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual int ordinal() const = 0;
+  // What this thread launches from now on runs on this device.
+  virtual void Bind() = 0;
 
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) = 0;  // of the host, mapped
+  // Makes memory of this process, whole pages, such as AllocatePinned gives, until what is returned is destroyed.
+  virtual absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t bytes) = 0;
   // One range of addresses for kernels: device_bytes of this device's memory, then pinned DRAM. UNIMPLEMENTED where the
   // driver cannot.
   virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) {
@@ -71,6 +77,9 @@ class Device {
   }
   virtual Stream NewStream(bool high_priority = false) = 0;                             // owned by the device
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;  // any direction
+  // num_rows pieces of row_bytes, which lie that many bytes apart.
+  virtual void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                             size_t num_rows, Stream stream) = 0;
   virtual void FillAsync(void* to, int byte, size_t bytes, Stream stream) = 0;
   virtual absl::Status Synchronize(Stream stream) = 0;
   virtual absl::Status SynchronizeAll() = 0;  // of this device

@@ -22,8 +22,8 @@ LaunchShape EightsShape(int num_rows, int width) {
 }
 
 __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedParams p) {
-  WaitForInputs();
   LetDependentsStart();
+  WaitForInputs();
   const int column = (blockIdx.y * kThreads + threadIdx.x) * 8;
   if (column >= p.hidden_size) return;
   const size_t id = p.token_ids[blockIdx.x];
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
     const int at = threadIdx.x + i * blockDim.x;
     if (at < width) weight[i] = reinterpret_cast<const float4*>(p.weight)[at];
   }
-  WaitForInputs();
   LetDependentsStart();
+  WaitForInputs();
   const float4* row = reinterpret_cast<const float4*>(p.x) + static_cast<size_t>(blockIdx.x) * width;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -98,8 +98,8 @@ void RmsNorm(Stream stream, const RmsNormParams& params) {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) SiluMulKernel(SiluMulParams p) {
-  WaitForInputs();
   LetDependentsStart();
+  WaitForInputs();
   const int column = (blockIdx.y * kThreads + threadIdx.x) * 8;
   if (column >= p.intermediate_size) return;
   const size_t row = blockIdx.x;
@@ -123,8 +123,8 @@ void SiluMul(Stream stream, const SiluMulParams& params) {
 // Box and Muller's transform of the four words of counter i / 4: elements 4i and 4i + 1 of one pair, 4i + 2 and 4i + 3
 // of the other.
 __global__ void FillNormalKernel(__nv_bfloat16* out, size_t elements, uint64_t seed, float stddev) {
-  WaitForInputs();
   LetDependentsStart();
+  WaitForInputs();
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
   for (size_t quad = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; quad * 4 < elements; quad += stride) {
     const uint4 bits =

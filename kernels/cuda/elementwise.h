@@ -50,8 +50,10 @@ struct RopeAppendParams {
   float* q = nullptr;                      // [num_rows, num_query_heads, head_dim] rotated; may be null
   void* q_bf16 = nullptr;                  // the same rounded to bf16, for prefill attention; may be null
   float* q_pre_rope = nullptr;             // may be null; may be a peer's memory
+  int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
   void* const* kv_destinations = nullptr;  // may be null
   void* kv_mirror = nullptr;               // may be null
+  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
 };
 
 // out = bf16(silu(gate) * up), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a

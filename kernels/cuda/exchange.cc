@@ -26,6 +26,8 @@ std::pair<InferenceInbox, size_t> CarveInference(const ExchangeShape& shape, voi
   inbox.lists = arena.TakeArray<AttentionList>(lists);
   inbox.pool_indices = arena.TakeArray<uint32_t>(lists * shape.max_budget);
   inbox.delta_flags = arena.TakeArray<uint32_t>(layers);
+  inbox.masses = arena.TakeArray<MeasuredMass>(2 * shape.masses_per_plan());
+  inbox.digests = arena.TakeArray<RowDigest>(3 * shape.lists_per_layer());
   return {inbox, arena.used_bytes()};
 }
 

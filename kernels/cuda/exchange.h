@@ -3,7 +3,9 @@
 #include <cstdint>
 
 #include "common/base/kv_layout.h"
+#include "kernels/cuda/attended_mass.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/row_digest.h"
 
 namespace winnow::cuda {
 
@@ -18,6 +20,9 @@ namespace winnow::cuda {
 //   delta_flags[l]
 // The rows of (p, l) are pushed into slots only once rows_flags of a later layer of p - 1, or hidden_flags[0] of p, has
 // been seen: attention (p - 1, l) has read the slots then.
+//
+// masses of plan n, where any is measured, and digests of plan n are there when a flag of plan n + 1 is, and stay until
+// plan n + 2 begins.
 struct ExchangeShape {
   KvLayout layout;
   int max_rows = 0;  // sequences in a plan
@@ -25,6 +30,7 @@ struct ExchangeShape {
   uint32_t max_budget = 0;
   int lists_per_kv_head = 1;  // selections: one, or one for each query head
   size_t lists_per_layer() const { return static_cast<size_t>(max_rows) * layout.num_kv_heads; }
+  size_t masses_per_plan() const { return layout.num_layers * lists_per_layer(); }
   size_t selections_per_layer() const { return lists_per_layer() * lists_per_kv_head; }
 };
 
@@ -44,6 +50,10 @@ struct InferenceInbox {
   AttentionList* lists = nullptr;
   uint32_t* pool_indices = nullptr;  // [the same][max_budget]
   uint32_t* delta_flags = nullptr;   // [num_layers]
+  // [2][num_layers][max_rows][num_kv_heads], of even and odd plans; an entry is of the plan that it names
+  MeasuredMass* masses = nullptr;
+  // [3][max_rows][num_kv_heads]: of even and odd plans, by the cache rank; the inference rank's own of the newest plan
+  RowDigest* digests = nullptr;
 };
 
 // Regions are one allocation each, arrays aligned to 256 bytes in the order of the members.

@@ -42,6 +42,13 @@ size_t DecodeScratchBytes(int, int max_out_features) {
   return kPartialBytes + kTurnBytes + CeilDiv(max_out_features, kTileOut) * kMultiplyWarps * sizeof(int);
 }
 
+// Dynamic shared memory of a block that finds room on a multiprocessor beside one of kRingBytes, but not beside its
+// like.
+size_t SpreadBytes() {
+  const int half = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2;
+  return std::min(half - 768, DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024);
+}
+
 template <int kRows, bool kF8>
 void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   using Layout = DecodeLayout<kRows, kF8>;
@@ -71,8 +78,9 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   const auto kernel = DecodeMatmulKernel<kRows, kF8>;
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  LaunchDependent(kernel,
-                  {.grid = dim3(args.cuts.num_blocks), .threads = kDecodeThreads, .shared_bytes = Layout::kSharedBytes},
+  const size_t shared_bytes =
+      params.spread ? std::max<size_t>(Layout::kSharedBytes, SpreadBytes()) : Layout::kSharedBytes;
+  LaunchDependent(kernel, {.grid = dim3(args.cuts.num_blocks), .threads = kDecodeThreads, .shared_bytes = shared_bytes},
                   stream, args);
 }
 

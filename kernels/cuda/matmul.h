@@ -35,6 +35,9 @@ struct DecodeMatmulParams {
   int64_t y_stride = 0;
   Dtype y_dtype = Dtype::kF32;  // kF32 or kBf16
   void* scratch = nullptr;      // decode_scratch_bytes; zeroed once when it is allocated
+  // At most one block on a multiprocessor, for a product behind a kernel whose blocks do not leave all multiprocessors
+  // at once (attention): otherwise some get two and others none, and so do the products behind. Changes no result.
+  bool spread = false;
 };
 
 // The library behind prefill_matmul and, for each shape, the algorithm it chose. Belongs to one device and one thread.

@@ -51,14 +51,19 @@ class Pair final : public NcclPair {
     ncclResult_t result = nccl_.comm_init(&communicator_, 2, id, rank_, &config);
     const Clock::time_point deadline = Clock::now() + milliseconds(options_.connect_timeout_ms);
     while (result == ncclInProgress && Clock::now() < deadline) {
+      if (options_.is_cancelled && options_.is_cancelled()) {
+        const absl::Status why = absl::CancelledError("NCCL: given up while connecting");
+        Abort(why);
+        return why;
+      }
       std::this_thread::sleep_for(milliseconds(1));
       if (nccl_.comm_error(communicator_, &result) != ncclSuccess) result = ncclInternalError;
     }
     if (result != ncclSuccess) {
-      const absl::Status why = result == ncclInProgress
-                                   ? absl::DeadlineExceededError(absl::StrCat("NCCL: the peer did not connect within ",
-                                                                              options_.connect_timeout_ms, " ms"))
-                                   : ToStatus(result);
+      absl::Status why = result == ncclInProgress
+                             ? absl::DeadlineExceededError(absl::StrCat("NCCL: the peer did not connect within ",
+                                                                        options_.connect_timeout_ms, " ms"))
+                             : ToStatus(result);
       Abort(why);
       return why;
     }

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ constexpr size_t NcclBytes(size_t bytes) {
 struct NcclPairOptions {
   uint32_t connect_timeout_ms = 30000;
   uint32_t operation_timeout_ms = 5000;  // between posting an operation and its end on the GPU
+  // Asked, if set, while the pair connects: true gives up at once.
+  std::function<bool()> is_cancelled = {};
 };
 
 // Two ranks, a GPU each, that send each other device memory by NCCL, within a host or between hosts: a communicator of

@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
   HeadPart<kPairs> q_weight, k_weight;
   if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, at, half);
   if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, at, half);
-  WaitForInputs();
   LetDependentsStart();
+  WaitForInputs();
 
   const size_t row = blockIdx.x;
   const float position = static_cast<float>(p.positions[row]);
@@ -135,7 +135,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
     }
     if (active && is_query) {
       const size_t offset = (row * p.num_query_heads + head) * p.head_dim;
-      if (p.q_pre_rope != nullptr) StorePart(part, p.q_pre_rope + offset, at, half);
+      if (p.q_pre_rope != nullptr) {
+        StorePart(part, p.q_pre_rope + row * p.q_pre_rope_stride + head * p.head_dim, at, half);
+      }
       if (p.q != nullptr) StorePart(rotated, p.q + offset, at, half);
       if (p.q_bf16 != nullptr) StorePart(rotated, static_cast<__nv_bfloat16*>(p.q_bf16) + offset, at, half);
     } else if (active) {
@@ -144,8 +146,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
         StorePart(input.v, input.destination + p.head_dim, at, half);
       }
       if (p.kv_mirror != nullptr) {
-        const size_t kv_row = row * p.num_kv_heads + head - p.num_query_heads;
-        __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.kv_mirror) + kv_row * 2 * p.head_dim;
+        __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.kv_mirror) + row * p.kv_mirror_stride +
+                             (head - p.num_query_heads) * 2 * p.head_dim;
         StorePart(rotated, out, at, half);
         StorePart(input.v, out + p.head_dim, at, half);
       }
@@ -168,7 +170,11 @@ void RopeAppend(Stream stream, const RopeAppendParams& params) {
   constexpr int kEnoughCtas = 8192;
   const int row_ctas = std::clamp(kEnoughCtas / params.num_rows, 1, head_ctas);
   const LaunchShape shape = {.grid = dim3(params.num_rows, row_ctas), .threads = kWarps * kWarp};
-  LaunchDependent(params.head_dim <= 128 ? RopeAppendKernel<2> : RopeAppendKernel<4>, shape, stream, params);
+  RopeAppendParams strided = params;
+  if (strided.q_pre_rope_stride == 0) strided.q_pre_rope_stride = params.num_query_heads * params.head_dim;
+  if (strided.kv_mirror_stride == 0) strided.kv_mirror_stride = params.num_kv_heads * 2 * params.head_dim;
+  WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_mirror_stride % 2 == 0);
+  LaunchDependent(params.head_dim <= 128 ? RopeAppendKernel<2> : RopeAppendKernel<4>, shape, stream, strided);
 }
 
 }  // namespace winnow::cuda

@@ -45,9 +45,10 @@ struct ClusterShape {
 ClusterShape ShapeFor(int num_lists, uint32_t max_columns) {
   constexpr uint32_t kLeastColumns = 4096;
   const int multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  const int room = multiprocessors * 15 / 16;
+  // Pairs find room on every pair of multiprocessors.
+  const auto room = [&](int blocks) { return blocks == 2 ? multiprocessors : multiprocessors * 15 / 16; };
   int blocks = ComputeMajor() < 9 ? 1 : 8;
-  while (blocks > 1 && (blocks * num_lists > room || blocks * kLeastColumns > max_columns)) blocks /= 2;
+  while (blocks > 1 && (blocks * num_lists > room(blocks) || blocks * kLeastColumns > max_columns)) blocks /= 2;
   return {blocks, num_lists <= multiprocessors ? kMaxSelectThreads : kMaxSelectThreads / 2};
 }
 

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   __syncthreads();
   if (threadIdx.x < p.num_ranks && threadIdx.x != p.rank) {
     const int peer = threadIdx.x;
-    const uint32_t value = *p.value;
+    const uint32_t value = *p.value + p.value_plus;
     StoreRelease(p.flags[peer] + p.rank * kAllReduceBlocks + blockIdx.x, value);
     WaitFor({.flag = p.flags[p.rank] + peer * kAllReduceBlocks + blockIdx.x,
              .abort = p.abort,
@@ -139,8 +139,9 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   }
 }
 
-// The next launch may look at the lists behind its own wait for this one alone: it is let in when this has ended.
+// The next launch is there early, and may look at the lists behind its own wait for this one alone.
 __global__ void Swap(const SwapParams p) {
+  LetDependentsStart();
   WaitForInputs();
   StoreRelease(p.raise.flag, *p.raise.value);
   WaitFor(p.wait, *p.wait.value);

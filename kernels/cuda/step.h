@@ -68,8 +68,9 @@ struct PublishParams {
 
 // Adds up what the GPUs of a tensor-parallel group have each computed: x += partial of rank 0 + of rank 1 + ..., in
 // this order on every rank, so that all have the same bits. One shot: every rank stores its summand in the mailboxes of
-// the others and raises a flag for each of its thread blocks. A mailbox is used once in a step, so that nothing is
-// overwritten before it has been read. Waits end as those of WaitParams do.
+// the others and raises a flag for each of its thread blocks. A mailbox is used once in a step, or every other
+// sum, so that nothing is overwritten before it has been read: a rank that has ended a sum knows that all ranks have
+// ended the sum before. Waits end as those of WaitParams do.
 inline constexpr int kMaxTensorParallel = 4;
 inline constexpr int kAllReduceBlocks = 64;
 struct AllReduceParams {
@@ -82,6 +83,7 @@ struct AllReduceParams {
   size_t mailbox_stride = 0;                  // >= elements
   uint32_t* flags[kMaxTensorParallel] = {};   // of each rank: [num_ranks][kAllReduceBlocks]
   const uint32_t* value = nullptr;            // device word: what flags are raised to, the number of the step
+  uint32_t value_plus = 0;                    // added to it: where mailboxes serve several sums of a step
   const uint32_t* abort = nullptr;
   uint32_t* error = nullptr;
   uint32_t timeout_us = 1000000;

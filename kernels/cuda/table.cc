@@ -7,8 +7,10 @@ namespace winnow::cuda {
 
 extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_table() {
   static const CudaTable table = {.abi = kCudaAbi,
+                                  .mass = &kAttendedMassKernels,
                                   .attention = &kAttentionKernels,
                                   .cache = &kCacheKernels,
+                                  .digest = &kDigestKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,
                                   .page_units = &kPageUnitKernels,

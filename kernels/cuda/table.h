@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/attended_mass.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/device.h"
@@ -15,6 +16,7 @@
 #include "kernels/cuda/predict.h"
 #include "kernels/cuda/prefill_attention.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/cuda/row_digest.h"
 #include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
@@ -30,8 +32,10 @@ struct CudaVersions {
 // All that the CUDA backend gives: one table of launchers per family, and devices. Lives in the plugin, for ever.
 struct CudaTable {
   uint32_t abi = 0;  // kCudaAbi of the plugin
+  const AttendedMassKernels* mass = nullptr;
   const AttentionKernels* attention = nullptr;
   const CacheKernels* cache = nullptr;
+  const DigestKernels* digest = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;
   const PageUnitKernels* page_units = nullptr;

@@ -60,6 +60,9 @@ __device__ __forceinline__ uint64_t RankOf(uint32_t key, uint32_t column) {
 __device__ __forceinline__ uint32_t ColumnOf(uint64_t rank) {
   return ~static_cast<uint32_t>(rank);
 }
+__device__ __forceinline__ uint32_t KeyOf(uint64_t rank) {
+  return static_cast<uint32_t>(rank >> 32);
+}
 __device__ __forceinline__ uint64_t MassOf(float share) {
   return __float2ull_rn(share * kMassUnit);
 }
@@ -138,13 +141,20 @@ __device__ __forceinline__ void FindBin(const TopKMemory& memory, uint32_t rows,
   }
 }
 
+// The mass of a column that is chosen by `key`: where that is the softmaxes' sum, no score is read again.
 template <ImportanceKind kKind>
-__device__ __forceinline__ void AddToBin(uint32_t* bins, uint64_t* mass_bins, uint32_t bin, uint32_t column,
-                                         const CutRule& rule, const Importance<kKind>& importance) {
+__device__ __forceinline__ uint64_t MassOfColumn(const Importance<kKind>& importance, uint32_t key, uint32_t column) {
+  if constexpr (kKind == ImportanceKind::kSoftmaxSum) return MassOf(FromOrderedKey(key));
+  return MassOf(SoftmaxSumOf(importance, column));
+}
+
+template <ImportanceKind kKind>
+__device__ __forceinline__ void AddToBin(uint32_t* bins, uint64_t* mass_bins, uint32_t bin, uint32_t key,
+                                         uint32_t column, const CutRule& rule, const Importance<kKind>& importance) {
   atomicAdd(&bins[bin], rule.RowsOf(column));
   if (rule.by_mass) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&mass_bins[bin]),
-              static_cast<unsigned long long>(MassOf(SoftmaxSumOf(importance, column))));
+              static_cast<unsigned long long>(MassOfColumn(importance, key, column)));
   }
 }
 
@@ -220,7 +230,7 @@ __device__ __forceinline__ uint64_t CutOf(const Candidates& candidates, uint32_t
       const uint32_t column = candidates.Column(i);
       uint32_t place;
       if (range.Holds(candidates.Key(i), column, &place)) {
-        AddToBin(memory.bins, memory.mass_bins, place >> shift, column, rule, importance);
+        AddToBin(memory.bins, memory.mass_bins, place >> shift, candidates.Key(i), column, rule, importance);
       }
     }
     __syncthreads();
@@ -255,10 +265,10 @@ __device__ __forceinline__ uint64_t CutOf(const Candidates& candidates, uint32_t
       const uint64_t other = control.contested[i];
       if (other <= rank) continue;
       rows_above += rule.RowsOf(ColumnOf(other));
-      if (rule.by_mass) mass_above += MassOf(SoftmaxSumOf(importance, ColumnOf(other)));
+      if (rule.by_mass) mass_above += MassOfColumn(importance, KeyOf(other), ColumnOf(other));
     }
     const uint32_t own_rows = rule.RowsOf(ColumnOf(rank));
-    const uint64_t own_mass = rule.by_mass ? MassOf(SoftmaxSumOf(importance, ColumnOf(rank))) : 0;
+    const uint64_t own_mass = rule.by_mass ? MassOfColumn(importance, KeyOf(rank), ColumnOf(rank)) : 0;
     const bool wanted = rows_above < rows && !(rule.by_mass && mass_above >= mass);
     const bool last = rows_above + own_rows >= rows || (rule.by_mass && mass_above + own_mass >= mass);
     if (wanted && last) control.cut = rank;

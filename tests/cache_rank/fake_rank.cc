@@ -347,7 +347,11 @@ void FakeRank::SendPlan(const std::vector<FakeSequence*>& rows) {
                             .token_id = 1000 + position,
                             .pool_slots = pool_slots,
                             .grant_generation = 1,
-                            .flags = everything ? wire::kPlanAttendsEverything : 0};
+                            .flags = everything ? wire::kPlanAttendsEverything : 0,
+                            .first_kv_head = 0,
+                            .num_kv_heads = static_cast<uint16_t>(cluster_->shape.layout.num_kv_heads),
+                            .first_layer = 0,
+                            .num_layers = static_cast<uint16_t>(cluster_->shape.layout.num_layers)};
     const auto* bytes = reinterpret_cast<const std::byte*>(&row);
     payload.insert(payload.end(), bytes, bytes + sizeof row);
   }
@@ -381,6 +385,7 @@ void FakeRank::SendLayer(int layer, bool with_queries) {
   const int target = layer + static_cast<int>(rows_[0]->spec.lookahead);
   if (target < layout.num_layers && rows_[0]->spec.projection == Projection::kCacheRank) {
     header.flags |= wire::kSectionHidden;
+    header.prediction_layer = static_cast<uint16_t>(target);
     payload.resize(wire::AlignUp(payload.size(), wire::kRowAlignment));
     for (FakeSequence* sequence : rows_) {
       AppendBytes(payload,

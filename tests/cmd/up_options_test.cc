@@ -83,6 +83,25 @@ TEST_F(UpOptionsTest, PrefillAndDecodeCanHaveRanksOfTheirOwn) {
   EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("--transport=inproc has none"));
 }
 
+TEST_F(UpOptionsTest, SequencesMayBeSpreadOverCacheRanks) {
+  const auto load = [&](std::vector<std::string> flags) { return LoadOptions(Fields::Of(options_), flags); };
+  EXPECT_EQ(options_.Router().placement.cache_shards, 1u);
+  ASSERT_TRUE(load({"--cache-ranks=4", "--cache-shards=2", "--slow-start=5s"}).ok());
+  EXPECT_TRUE(options_.Validate().ok());
+  EXPECT_EQ(options_.Router().placement.cache_shards, 2u);
+  EXPECT_EQ(options_.Router().placement.slow_start, std::chrono::seconds(5));
+  ASSERT_TRUE(load({"--cache-shards=5"}).ok());
+  EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("--cache-shards=5 needs as many cache ranks"));
+  ASSERT_TRUE(load({"--cache-shards=auto"}).ok());
+  EXPECT_TRUE(options_.Validate().ok());
+  EXPECT_EQ(options_.Router().placement.cache_shards, 0u);
+  options_.transport = TransportKind::kInproc;
+  EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("--cache-shards needs cache ranks"));
+  for (const char* wrong : {"--cache-shards=0", "--cache-shards=-1", "--cache-shards=all", "--cache-shards=65"}) {
+    EXPECT_FALSE(load({wrong}).ok()) << wrong;
+  }
+}
+
 TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--selection=exact-token",
                                                                          "--budget=512",

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <future>
 #include <map>
+#include <utility>
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/golden.h"
@@ -29,10 +30,24 @@ std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::E
   return StartOrFail(std::move(flags), std::move(environment));
 }
 
-TEST(Gpu, DenseAnswersAreThoseOfTheReference) {
-  const auto cluster = StartCluster({"--device=cuda", "--selection=dense", "--max-running=4"});
+// One GPU, or two that hold the model together.
+struct Gpus {
+  const char* device;
+  const char* description;
+};
+class Gpu : public testing::TestWithParam<Gpus> {
+ protected:
+  static std::string Device() { return std::string("--device=") + GetParam().device; }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Gpu,
+                         testing::Values(Gpus{"cuda", "computes on GPU 0"},
+                                         Gpus{"cuda:0,1", "computes on GPUs 0 and 1"}),
+                         [](const auto& gpus) { return gpus.index == 0 ? "One" : "TensorParallel"; });
+
+TEST_P(Gpu, DenseAnswersAreThoseOfTheReference) {
+  const auto cluster = StartCluster({Device(), "--selection=dense", "--max-running=4"});
   ASSERT_NE(cluster, nullptr);
-  EXPECT_THAT(cluster->process().Log(), HasSubstr("computes on GPU 0"));
+  EXPECT_THAT(cluster->process().Log(), HasSubstr(GetParam().description));
   for (const GoldenCase& golden : DemoGolden()) {
     const Completion completion =
         Complete(cluster->http(), GreedyRequest(golden.prompt, static_cast<int>(golden.greedy.size())));
@@ -44,8 +59,8 @@ TEST(Gpu, DenseAnswersAreThoseOfTheReference) {
 }
 
 // A selection, a query head's own lists, the guard's corrections: everything that a step waits for in host memory.
-TEST(Gpu, AnswersAreTheSameAloneOrInABatch) {
-  const auto cluster = StartCluster({"--device=cuda", "--budget=256", "--max-context=8192"});
+TEST_P(Gpu, AnswersAreTheSameAloneOrInABatch) {
+  const auto cluster = StartCluster({Device(), "--budget=256", "--max-context=8192"});
   ASSERT_NE(cluster, nullptr);
   const auto request = [](const char* selection) {
     Json request = GreedyRequest(DemoCaseOfAtLeast(2000).prompt, 24);
@@ -77,8 +92,8 @@ TEST(Gpu, AnswersAreTheSameAloneOrInABatch) {
 }
 
 // With log probabilities the logits come to the host, which then draws; without them the GPU does.
-TEST(Gpu, DrawsTheTokensThatTheHostWouldDraw) {
-  const auto cluster = StartCluster({"--device=cuda", "--max-context=4096"});
+TEST_P(Gpu, DrawsTheTokensThatTheHostWouldDraw) {
+  const auto cluster = StartCluster({Device(), "--max-context=4096"});
   ASSERT_NE(cluster, nullptr);
   for (const Json& sampling : {Json{{"temperature", 1.2}}, Json{{"temperature", 2.0}, {"top_p", 0.9}},
                                Json{{"temperature", 1.5}, {"top_k", 7}}, Json{{"temperature", 1.5}, {"min_p", 0.02}},
@@ -94,7 +109,7 @@ TEST(Gpu, DrawsTheTokensThatTheHostWouldDraw) {
   }
 }
 
-TEST(Gpu, AFailedGpuEndsItsRankAndItsRequestsGoOnElsewhere) {
+TEST(GpuCluster, AFailedGpuEndsItsRankAndItsRequestsGoOnElsewhere) {
   const TempDir folder;
   const std::string fault = folder.path() + "/fault";
   Process::Environment environment = HostGpus();
@@ -172,17 +187,48 @@ std::string FailureOf(std::vector<std::string> flags, const Process::Environment
   return up.Log();
 }
 
-TEST(Gpu, WhatIsAskedForAndCannotBeIsSaid) {
+TEST(GpuCluster, WhatIsAskedForAndCannotBeIsSaid) {
   const Process::Environment none = {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}};
   EXPECT_THAT(FailureOf({"--device=cuda"}, none),
               HasSubstr("--device=cuda: no CUDA: there is no file /no/such/plugin.so"));
-  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 3"));
+  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 4"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus()),
               HasSubstr("on GPUs KV rows are bf16, not f32"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
+  EXPECT_THAT(FailureOf({"--device=cuda:3", "--tensor-parallel=2"}, HostGpus()),
+              HasSubstr("--tensor-parallel=2: GPU 4 was asked for, and there are 4"));
+  EXPECT_THAT(FailureOf({"--device=cuda", "--tensor-parallel=4"}, HostGpus()),
+              HasSubstr(DemoModel() + ": 4 GPUs cannot share 4 query heads, 2 kv heads"));
+  EXPECT_THAT(FailureOf({"--tensor-parallel=2"}, none), HasSubstr("no CUDA")) << "CPUs do not stand in for two GPUs";
 }
 
-TEST(Gpu, WhatDoesNotFitIsAddedUpBeforeAnythingIsLoaded) {
+// The KV of a sequence does not depend on how many GPUs hold the model; the last bits of what they compute do.
+TEST(GpuCluster, ARankOfOneGpuGoesOnForOneOfTwoAndSaysThatBitsMayDiffer) {
+  const auto cluster = StartCluster({"--device=cuda:0,1", "--budget=256", "--max-context=8192"});
+  ASSERT_NE(cluster, nullptr);
+  Process other({WinnowBinary(), "inference-rank", "--model=" + DemoModel(), "--router=" + cluster->grpc_address(),
+                 "--rank=inference-of-one", "--device=cuda:2", "--budget=256", "--max-context=8192"},
+                HostGpus());
+  ASSERT_TRUE(WaitUntil(milliseconds(30'000), [&] {
+    return cluster->MetricsOf("router-0").Value("winnow_router_ranks", {{"kind", "inference"}}) == 2;
+  })) << other.Log();
+  const Json request = GreedyRequest(DemoCaseOfAtLeast(1600).prompt, 60);
+  bool killed = false;
+  const Completion completion = StreamCompletion(cluster->http(), request, [&](size_t tokens) {
+    if (tokens < 20 || std::exchange(killed, true)) return true;
+    const bool two = cluster->MetricsOf("inference-0").Value("winnow_num_requests_running") > 0;
+    kill(two ? cluster->Pids("inference-rank").at(0) : other.pid(), SIGKILL);
+    return true;
+  });
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  EXPECT_TRUE(killed);
+  EXPECT_EQ(completion.ids.size(), 60u);
+  EXPECT_GE(completion.Stat("reattach_count"), 1);
+  EXPECT_TRUE(completion.usage.at("winnow").at("not_identical").get<bool>());
+  EXPECT_EQ(cluster->MetricsOf("router-0").Value("winnow_router_not_identical_total"), 1);
+}
+
+TEST(GpuCluster, WhatDoesNotFitIsAddedUpBeforeAnythingIsLoaded) {
   Process rank({WinnowBinary(), "inference-rank", "--model=" + DemoModel(), "--device=cuda", "--slot-memory=20GiB"},
                HostGpus());
   EXPECT_EQ(rank.Wait(milliseconds(20'000)), 1);
@@ -191,7 +237,7 @@ TEST(Gpu, WhatDoesNotFitIsAddedUpBeforeAnythingIsLoaded) {
   EXPECT_THAT(rank.Log(), HasSubstr("of 7168.0 MiB of the memory of GPU 0 available"));
 }
 
-TEST(Gpu, AutoComputesOnTheCpuAndSaysWhy) {
+TEST(GpuCluster, AutoComputesOnTheCpuAndSaysWhy) {
   const auto cluster = StartCluster({}, {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}});
   ASSERT_NE(cluster, nullptr);
   EXPECT_THAT(cluster->process().Log(), HasSubstr("(--device=auto: no CUDA: there is no file /no/such/plugin.so"));

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
+#include "tests/support/temp_dir.h"
 
 namespace winnow::e2e {
 namespace {
@@ -16,43 +20,69 @@ using testing::HasSubstr;
 
 constexpr int kTokens = 16;
 
-std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags) {
+std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = {}) {
   for (const char* flag : {"--device=cuda", "--budget=256", "--max-context=4096", "--max-running=4"}) {
     flags.push_back(flag);
   }
-  return StartOrFail(std::move(flags), {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}});
+  environment.emplace_back("WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN);
+  return StartOrFail(std::move(flags), environment);
 }
 // Of one inference rank; each rank has a GPU of its own.
 std::vector<std::string> LaneFlags(const std::string& selection) {
   return {"--cache-device=cuda:1", "--transport=p2p", "--selection=" + selection};
 }
 
-TokenIds Answer(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
+Completion AnswerOf(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
   const Completion completion = Complete(cluster.http(), GreedyRequest(prompt, tokens));
   EXPECT_TRUE(completion.ok()) << completion.error;
-  return completion.ids;
+  return completion;
+}
+TokenIds IdsOf(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
+  return AnswerOf(cluster, prompt, tokens).ids;
 }
 
 double LaneSteps(const Cluster& cluster) {
   return cluster.MetricsOf("inference-0").Value("winnow_lane_steps_total");
 }
 
+double MassesOf(const Cluster& cluster, const char* rank) {
+  return cluster.MetricsOf(rank).Value("winnow_captured_attention_mass_count");
+}
+
+// Captured masses are figures of the same softmaxes, summed in f32 on the CPU. A score of the demo model stays below
+// 100 and is a sum of 64 products, so that it errs by at most 64 * 2^-24 * 100 and a share by twice that, relative.
+constexpr double kMassTolerance = 2 * 64 * 100.0 / (1 << 24);
+
 // Keys are scored as they are stored, so that both ways select alike up to the roundings of scores.
 TEST(Lane, AnswersAreThoseOfFrames) {
   for (const char* selection : {"depth", "exact-token", "async-token"}) {
-    std::vector<TokenIds> by_frames;
+    std::vector<Completion> by_frames;
+    double masses_by_frames = 0;
     const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(700, 3), DemoText(40, 5)};
     {
       const auto cluster = StartCluster({std::string("--selection=") + selection, "--transport=ucx"});
       ASSERT_NE(cluster, nullptr);
-      for (const TokenIds& prompt : prompts) by_frames.push_back(Answer(*cluster, prompt));
+      for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt));
+      masses_by_frames = MassesOf(*cluster, "inference-0");
       EXPECT_EQ(LaneSteps(*cluster), 0);
     }
     const auto cluster = StartCluster(LaneFlags(selection));
     ASSERT_NE(cluster, nullptr);
-    std::vector<TokenIds> by_lane;
-    for (const TokenIds& prompt : prompts) by_lane.push_back(Answer(*cluster, prompt));
-    EXPECT_EQ(by_lane, by_frames) << selection;
+    size_t i = 0;
+    for (const TokenIds& prompt : prompts) {
+      const Completion by_lane = AnswerOf(*cluster, prompt);
+      EXPECT_EQ(by_lane.ids, by_frames[i].ids) << selection;
+      for (const char* figure : {"captured_mass_mean", "captured_mass_p5"}) {
+        // The percentile is an edge of a bin of 1/1000.
+        EXPECT_NEAR(by_lane.Stat(figure), by_frames[i].Stat(figure), kMassTolerance + 1e-3 * (figure[14] == 'p'))
+            << selection << ", prompt of " << prompt.size();
+      }
+      ++i;
+    }
+    EXPECT_LT(by_frames[0].Stat("captured_mass_mean"), 1);
+    EXPECT_EQ(by_frames[2].Stat("captured_mass_mean"), 1) << "40 tokens are all attended to";
+    EXPECT_EQ(MassesOf(*cluster, "inference-0"), masses_by_frames) << selection;
+    EXPECT_GT(MassesOf(*cluster, "cache-0"), 0);
     EXPECT_EQ(LaneSteps(*cluster), 3 * (kTokens - 1)) << selection;
     EXPECT_EQ(cluster->MetricsOf("cache-0").Value("winnow_lane_plans_total"), 3 * (kTokens - 1));
     EXPECT_THAT(cluster->process().Log(), HasSubstr("run from GPU to GPU"));
@@ -65,12 +95,11 @@ TEST(Lane, AnswersAreTheSameAloneOrInABatch) {
   ASSERT_NE(cluster, nullptr);
   std::vector<TokenIds> prompts, alone;
   for (size_t i = 0; i < 8; ++i) prompts.push_back(DemoText(100 + 250 * i, i));
-  for (size_t i = 0; i < prompts.size(); ++i)
-    alone.push_back(Answer(*cluster, prompts[i], 6 + 3 * static_cast<int>(i)));
+  for (size_t i = 0; i < prompts.size(); ++i) alone.push_back(IdsOf(*cluster, prompts[i], 6 + 3 * static_cast<int>(i)));
   std::vector<std::future<TokenIds>> together;
   for (size_t i = 0; i < prompts.size(); ++i) {
     together.push_back(
-        std::async(std::launch::async, [&, i] { return Answer(*cluster, prompts[i], 6 + 3 * static_cast<int>(i)); }));
+        std::async(std::launch::async, [&, i] { return IdsOf(*cluster, prompts[i], 6 + 3 * static_cast<int>(i)); }));
   }
   const auto given_up = std::async(std::launch::async, [&] {
     StreamCompletion(cluster->http(), GreedyRequest(DemoText(300, 20), 200), [](size_t tokens) { return tokens < 5; });
@@ -90,7 +119,7 @@ TEST(Lane, OtherSelectionsGoByFrames) {
   Json request = GreedyRequest(prompt, kTokens);
   request["winnow"] = {{"selection", "async-token"}};
   auto by_frames = std::async(std::launch::async, [&] { return Complete(cluster->http(), request); });
-  const TokenIds on_lane = Answer(*cluster, prompt);
+  const TokenIds on_lane = IdsOf(*cluster, prompt);
   const Completion completion = by_frames.get();
   ASSERT_TRUE(completion.ok()) << completion.error;
   EXPECT_EQ(completion.ids.size(), static_cast<size_t>(kTokens));
@@ -106,7 +135,7 @@ TEST(Lane, AnotherRankGoesOnAfterOneIsKilled) {
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
   const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
-  const TokenIds alone = Answer(*cluster, prompt, 60);
+  const TokenIds alone = IdsOf(*cluster, prompt, 60);
   bool killed = false;
   const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(prompt, 60), [&](size_t tokens) {
     if (tokens < 20 || std::exchange(killed, true)) return true;
@@ -118,6 +147,165 @@ TEST(Lane, AnotherRankGoesOnAfterOneIsKilled) {
   ASSERT_TRUE(completion.ok()) << completion.error;
   EXPECT_TRUE(killed);
   EXPECT_EQ(completion.ids, alone);
+}
+
+// Samples share the source's rows in host memory, and each has a mirror and a seat of its own.
+TEST(Lane, SamplesOfAPromptAreThoseOfRequestsOfTheirOwn) {
+  constexpr uint32_t kSamples = 4;
+  std::vector<std::string> flags = LaneFlags("winnow");
+  flags.push_back("--prefix-cache=false");
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  GenerationClient client(*cluster);
+  for (const uint32_t prompt_tokens : {997u, 40u}) {
+    v1::GenerateRequest request = SamplesOf("", DemoText(prompt_tokens, 300), kSamples, kTokens);
+    const Answer together = client.Generate(request)->Finish();
+    ASSERT_TRUE(together.status.ok()) << together.status.error_message();
+    request.set_n(1);
+    for (uint32_t i = 0; i < kSamples; ++i) {
+      request.mutable_sampling()->set_sample_index(i);
+      const Answer alone = client.Generate(request)->Finish();
+      ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
+      EXPECT_EQ(together.ids(i), alone.ids()) << "sample " << i << " of " << prompt_tokens;
+    }
+  }
+  const Metrics metrics = cluster->MetricsOf("inference-0");
+  EXPECT_EQ(metrics.Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), 2 * (kSamples - 1));
+  EXPECT_EQ(metrics.Value("winnow_lane_steps_total"), metrics.Value("winnow_decode_steps_total"));
+}
+
+// The source goes on in its seat; what its lane has under way is part of what is forked.
+TEST(Lane, AForkOfARunningSequenceGoesOnFromItsToken) {
+  constexpr uint32_t kLong = 90;
+  for (const char* selection : {"winnow", "async-token"}) {
+    const auto cluster = StartCluster(LaneFlags(selection));
+    ASSERT_NE(cluster, nullptr);
+    v1::GenerateRequest request = SamplesOf("", DemoText(800, 900), 1, kLong);
+    GenerationClient client(*cluster);
+    const TokenIds undisturbed = client.Generate(request)->Finish().ids();
+    request.set_request_id("source");
+    const auto source = client.Generate(request);
+    ASSERT_TRUE(source->ReadUntil(10));
+    v1::ForkRequest fork;
+    fork.set_source_request_id("source");
+    fork.set_sample_index(0);
+    const auto twin = client.Fork(fork);
+    fork.set_sample_index(7);
+    const auto other = client.Fork(fork);
+    const auto joined = [&](const Answer& answer) {
+      TokenIds ids(undisturbed.begin(), undisturbed.begin() + answer.accepted.forked_tokens());
+      ids.insert(ids.end(), answer.ids().begin(), answer.ids().end());
+      return ids;
+    };
+    for (Call* call : {source.get(), twin.get(), other.get()}) {
+      ASSERT_TRUE(call->Finish().status.ok()) << call->answer().status.error_message();
+      EXPECT_FALSE(call->answer().outputs.at(0).has_gaps);
+    }
+    EXPECT_EQ(source->answer().ids(), undisturbed) << selection;
+    EXPECT_GE(twin->answer().accepted.forked_tokens(), 10u);
+    EXPECT_EQ(joined(twin->answer()), undisturbed) << selection << ": the same random numbers";
+    EXPECT_EQ(joined(other->answer()).size(), kLong);
+    EXPECT_NE(joined(other->answer()), undisturbed) << selection;
+    const Metrics metrics = cluster->MetricsOf("inference-0");
+    // Past queries stay on the cache rank's GPU: where those are looked back on, a fork is opened on its own.
+    const int forked = selection == std::string("async-token") ? 0 : 2;
+    EXPECT_EQ(metrics.Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), forked) << selection;
+    EXPECT_EQ(metrics.Value("winnow_lanes_failed_total"), 0);
+  }
+}
+
+// A seat is given up with the working set, and another one is taken later.
+TEST(Lane, PreemptionChangesNoAnswer) {
+  std::vector<std::string> flags = LaneFlags("winnow");
+  flags.push_back("--age-bound=20ms");
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  std::vector<TokenIds> prompts, alone;
+  for (size_t i = 0; i < 8; ++i) prompts.push_back(DemoText(500 + 100 * i, i));
+  for (const TokenIds& prompt : prompts) alone.push_back(IdsOf(*cluster, prompt, 30));
+  std::vector<std::future<Completion>> together;
+  for (const TokenIds& prompt : prompts) {
+    together.push_back(std::async(std::launch::async, [&] { return AnswerOf(*cluster, prompt, 30); }));
+  }
+  double preemptions = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Completion completion = together[i].get();
+    EXPECT_EQ(completion.ids, alone[i]) << i;
+    preemptions += completion.Stat("preempted_count");
+  }
+  EXPECT_GT(preemptions, 0);
+  const Metrics metrics = cluster->MetricsOf("inference-0");
+  EXPECT_EQ(metrics.Value("winnow_lanes_failed_total"), 0);
+  EXPECT_EQ(metrics.Value("winnow_lane_steps_total"), metrics.Value("winnow_decode_steps_total"));
+}
+
+// A GPU error is final for an inference rank, and its sequences are where they were.
+TEST(Lane, AnotherRankGoesOnAfterAGpuHasFailed) {
+  const TempDir folder;
+  const std::string fault = folder.path() + "/fault";
+  std::vector<std::string> flags = LaneFlags("depth");
+  flags[0] = "--cache-device=cuda:2";
+  flags.push_back("--inference-ranks=2");
+  const auto cluster = StartCluster(flags, {{"WINNOW_HOST_GPU_FAULT", fault}});
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
+  const TokenIds alone = IdsOf(*cluster, prompt, 60);
+  const std::vector<pid_t> ranks = cluster->Pids("inference-rank");
+  std::optional<size_t> failed;
+  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(prompt, 60), [&](size_t tokens) {
+    if (tokens < 20 || failed.has_value()) return true;
+    failed = cluster->MetricsOf("inference-0").Value("winnow_num_requests_running") > 0 ? 0 : 1;
+    std::ofstream(fault) << ranks[*failed];
+    return true;
+  });
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  EXPECT_EQ(completion.ids, alone);
+  EXPECT_GE(completion.Stat("reattach_count"), 1);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("GPU failure"));
+  EXPECT_TRUE(WaitUntil(std::chrono::milliseconds(20'000), [&] { return !IsAlive(ranks[failed.value()]); }));
+}
+
+// A cache rank holds sequences in host memory, and goes on without its GPU.
+TEST(Lane, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
+  const TempDir folder;
+  const std::string fault = folder.path() + "/fault";
+  const auto cluster = StartCluster(LaneFlags("depth"), {{"WINNOW_HOST_GPU_FAULT", fault}});
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
+  const TokenIds alone = IdsOf(*cluster, prompt, 60);
+  const pid_t cache_rank = cluster->Pids("cache-rank")[0];
+  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(prompt, 60), [&](size_t tokens) {
+    if (tokens == 20) std::ofstream(fault) << cache_rank;
+    return true;
+  });
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  EXPECT_EQ(completion.ids, alone);
+  EXPECT_GE(completion.Stat("reattach_count"), 1);
+  EXPECT_EQ(cluster->MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", "recompute"}}), 0) << "rows lost";
+  EXPECT_EQ(cluster->Pids("cache-rank")[0], cache_rank) << "it has not been started again";
+  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 1);
+  const std::string log = cluster->process().Log();
+  EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on through host memory"));
+  EXPECT_THAT(log, HasSubstr("cudaErrorIllegalAddress"));
+  EXPECT_THAT(log, HasSubstr("pass through host memory (ucx) from now on: the lane has failed"));
+}
+
+// Digests of what is attended to are compared step by step.
+TEST(Lane, RowsThatAreDamagedOnTheWayEndTheLane) {
+  const TempDir folder;
+  const std::string flip = folder.path() + "/flip";
+  const auto cluster = StartCluster(LaneFlags("depth"), {{"WINNOW_HOST_GPU_FLIP", flip}});
+  ASSERT_NE(cluster, nullptr);
+  const Completion completion =
+      StreamCompletion(cluster->http(), GreedyRequest(DemoCaseOfAtLeast(2000).prompt, 60), [&](size_t tokens) {
+        if (tokens == 20) std::ofstream(flip) << "on";
+        return true;
+      });
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  EXPECT_EQ(completion.ids.size(), 60u);
+  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 1);
+  EXPECT_GE(LaneSteps(*cluster), 15);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("are not those that the cache rank holds"));
 }
 
 // What a cache rank loses is prefilled again at another one.
@@ -145,7 +333,7 @@ TEST(Lane, ARankDecodesWhatAnotherHasPrefilled) {
   {
     const auto cluster = StartCluster(LaneFlags("depth"));
     ASSERT_NE(cluster, nullptr);
-    expected = Answer(*cluster, prompt);
+    expected = IdsOf(*cluster, prompt);
   }
   std::vector<std::string> flags = LaneFlags("depth");
   flags[0] = "--cache-device=cuda:2";
@@ -153,8 +341,20 @@ TEST(Lane, ARankDecodesWhatAnotherHasPrefilled) {
   flags.push_back("--decode-ranks=1");
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
-  EXPECT_EQ(Answer(*cluster, prompt), expected);
+  EXPECT_EQ(IdsOf(*cluster, prompt), expected);
   EXPECT_EQ(cluster->MetricsOf("decode-0").Value("winnow_lane_steps_total"), kTokens - 1);
+}
+
+// The guard waits for verdicts, which no lane has.
+TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
+  const auto cluster = StartCluster(LaneFlags("depth,min_captured_mass=0.9"));
+  ASSERT_NE(cluster, nullptr);
+  const Completion completion = AnswerOf(*cluster, DemoText(900));
+  EXPECT_GE(completion.Stat("captured_mass_mean"), 0.9);
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(),
+              HasSubstr("pass through host memory (ucx): a cache rank on a GPU cannot serve min_captured_mass and "
+                        "correction"));
 }
 
 // GPUs that two ranks share take turns, and a lane cannot be.
@@ -163,7 +363,7 @@ TEST(Lane, RanksOfOneGpuSayWhyTheyUseFrames) {
   flags[0] = "--cache-device=cuda:0";
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
-  EXPECT_EQ(Answer(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(IdsOf(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
   EXPECT_EQ(LaneSteps(*cluster), 0);
   EXPECT_THAT(cluster->process().Log(), HasSubstr("both use the same GPU"));
 }

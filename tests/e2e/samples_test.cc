@@ -1,118 +1,19 @@
 // Samples of one prompt, and forks of what is being decoded, share what is stored; and nothing but the costs tells.
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <map>
 #include <optional>
 
+#include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
-#include "winnow/v1/generation.grpc.pb.h"
 
 namespace winnow::e2e {
 namespace {
 
 using testing::ElementsAreArray;
-
-// One output of a call.
-struct Output {
-  TokenIds ids;
-  uint32_t first_index = 0;  // of the first of ids
-  std::string text;
-  v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
-};
-
-struct Answer {
-  grpc::Status status;
-  v1::GenerateResponse::Accepted accepted;
-  std::map<uint32_t, Output> outputs;
-  v1::GenerateResponse::Usage usage;
-
-  const TokenIds& ids(uint32_t output = 0) const { return outputs.at(output).ids; }
-};
-
-// A stream of GenerationService, read message by message.
-class Call {
- public:
-  using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>;
-  explicit Call(const std::function<Reader(grpc::ClientContext*)>& start) {
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
-    reader_ = start(&context_);
-  }
-
-  // Reads until the output has that many tokens or the stream ends.
-  bool ReadUntil(size_t tokens, uint32_t output = 0) {
-    while (answer_.outputs[output].ids.size() < tokens) {
-      if (!ReadOne()) return false;
-    }
-    return true;
-  }
-  const Answer& Finish() {
-    while (ReadOne()) {
-    }
-    if (reader_ != nullptr) answer_.status = reader_->Finish();
-    reader_ = nullptr;
-    return answer_;
-  }
-  const Answer& answer() const { return answer_; }
-  bool WaitForAccepted() { return ReadOne(); }
-
- private:
-  bool ReadOne() {
-    v1::GenerateResponse message;
-    if (reader_ == nullptr || !reader_->Read(&message)) return false;
-    if (message.has_accepted()) answer_.accepted = message.accepted();
-    if (message.has_usage()) answer_.usage = message.usage();
-    if (message.has_output_finished()) {
-      answer_.outputs[message.output_finished().output_index()].reason = message.output_finished().reason();
-    }
-    if (message.has_delta()) {
-      Output& output = answer_.outputs[message.delta().output_index()];
-      if (output.ids.empty()) {
-        output.first_index = message.delta().first_index();
-      } else if (!message.delta().tokens().empty()) {
-        EXPECT_EQ(message.delta().first_index(), output.first_index + output.ids.size());
-      }
-      for (const v1::Token& token : message.delta().tokens()) output.ids.push_back(token.id());
-      output.text += message.delta().text();
-    }
-    return true;
-  }
-
-  grpc::ClientContext context_;
-  Reader reader_;
-  Answer answer_;
-};
-
-class Client {
- public:
-  explicit Client(const Cluster& cluster)
-      : stub_(v1::GenerationService::NewStub(
-            grpc::CreateChannel(cluster.grpc_address(), grpc::InsecureChannelCredentials()))) {}
-  std::unique_ptr<Call> Generate(const v1::GenerateRequest& request) {
-    return std::make_unique<Call>([&](grpc::ClientContext* context) { return stub_->Generate(context, request); });
-  }
-  std::unique_ptr<Call> Fork(const v1::ForkRequest& request) {
-    return std::make_unique<Call>([&](grpc::ClientContext* context) { return stub_->Fork(context, request); });
-  }
-
- private:
-  const std::unique_ptr<v1::GenerationService::Stub> stub_;
-};
-
-v1::GenerateRequest RequestFor(const std::string& selection, const TokenIds& prompt, uint32_t n, uint32_t tokens) {
-  v1::GenerateRequest request;
-  request.mutable_token_ids()->mutable_ids()->Assign(prompt.begin(), prompt.end());
-  request.set_n(n);
-  request.set_max_tokens(tokens);
-  request.set_ignore_eos(true);
-  request.mutable_sampling()->set_temperature(1.2f);
-  request.mutable_sampling()->set_seed(42);
-  request.mutable_selection()->set_specification(selection);
-  return request;
-}
 
 constexpr uint32_t kTokens = 40;
 
@@ -142,8 +43,8 @@ TEST_P(Samples, EachIsTheSameAloneAndThePromptIsComputedOnce) {
   constexpr uint32_t kSamples = 6;
   for (const uint32_t prompt_tokens : {1217u, 7u, 1u}) {
     const TokenIds prompt = DemoText(prompt_tokens, 300);
-    v1::GenerateRequest request = RequestFor(GetParam(), prompt, kSamples, kTokens);
-    Client client(*cluster_);
+    v1::GenerateRequest request = SamplesOf(GetParam(), prompt, kSamples, kTokens);
+    GenerationClient client(*cluster_);
     const double computed = Computed(), forked = Forked();
     const Answer together = client.Generate(request)->Finish();
     ASSERT_TRUE(together.status.ok()) << together.status.error_message();
@@ -158,6 +59,7 @@ TEST_P(Samples, EachIsTheSameAloneAndThePromptIsComputedOnce) {
       ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
       EXPECT_THAT(together.ids(i), ElementsAreArray(alone.ids())) << "sample " << i << " of " << prompt_tokens;
       EXPECT_EQ(together.outputs.at(i).text, alone.outputs.at(0).text);
+      EXPECT_FALSE(together.outputs.at(i).has_gaps);
       if (i > 0) {
         EXPECT_NE(alone.ids(), together.ids(0));
       }
@@ -168,8 +70,8 @@ TEST_P(Samples, EachIsTheSameAloneAndThePromptIsComputedOnce) {
 TEST_P(Samples, AForkGoesOnFromTheCurrentTokenWithItsOwnRandomNumbers) {
   constexpr uint32_t kLong = 160;
   const TokenIds prompt = DemoText(1500, 900);
-  v1::GenerateRequest request = RequestFor(GetParam(), prompt, 1, kLong);
-  Client client(*cluster_);
+  v1::GenerateRequest request = SamplesOf(GetParam(), prompt, 1, kLong);
+  GenerationClient client(*cluster_);
   const Answer undisturbed = client.Generate(request)->Finish();
   ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status.error_message();
 
@@ -196,6 +98,7 @@ TEST_P(Samples, AForkGoesOnFromTheCurrentTokenWithItsOwnRandomNumbers) {
   for (Call* call : {source.get(), twin.get(), other.get(), fork_of_fork.get()}) {
     ASSERT_TRUE(call->Finish().status.ok()) << call->answer().status.error_message();
     EXPECT_EQ(call->answer().outputs.at(0).reason, v1::FINISH_REASON_LENGTH);
+    EXPECT_FALSE(call->answer().outputs.at(0).has_gaps);
     EXPECT_EQ(call->answer().accepted.prompt_tokens(), prompt.size());
   }
   EXPECT_EQ(source->answer().ids(), undisturbed.ids());
@@ -219,14 +122,14 @@ INSTANTIATE_TEST_SUITE_P(Presets, Samples, testing::Values("winnow", "dense", "a
                          });
 
 TEST(SamplesOfSeveralRanks, HandedOverSamplesAreThoseOfOneRank) {
-  const v1::GenerateRequest request = RequestFor("winnow", DemoText(1700, 40), 5, kTokens);
+  const v1::GenerateRequest request = SamplesOf("winnow", DemoText(1700, 40), 5, kTokens);
   std::map<uint32_t, TokenIds> expected;
   for (const bool apart : {false, true}) {
     std::vector<std::string> flags = {"--budget=256", "--max-context=8192", "--prefix-cache=false"};
     if (apart) flags.insert(flags.end(), {"--prefill-ranks=1", "--decode-ranks=1"});
     const auto cluster = StartOrFail(flags);
     ASSERT_NE(cluster, nullptr);
-    Client client(*cluster);
+    GenerationClient client(*cluster);
     const Answer answer = client.Generate(request)->Finish();
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
     for (uint32_t i = 0; i < request.n(); ++i) {
@@ -248,8 +151,8 @@ TEST(SamplesOfSeveralRanks, HandedOverSamplesAreThoseOfOneRank) {
 TEST(SamplesOfSeveralRanks, ARankThatIsLostChangesNoSample) {
   const auto cluster = StartOrFail({"--inference-ranks=2", "--budget=256", "--max-context=8192"});
   ASSERT_NE(cluster, nullptr);
-  const v1::GenerateRequest request = RequestFor("winnow", DemoText(2500, 640), 4, 200);
-  Client client(*cluster);
+  const v1::GenerateRequest request = SamplesOf("winnow", DemoText(2500, 640), 4, 200);
+  GenerationClient client(*cluster);
   const Answer undisturbed = client.Generate(request)->Finish();
   ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status.error_message();
   const auto call = client.Generate(request);
@@ -279,8 +182,8 @@ class SampleCosts : public testing::TestWithParam<const char*> {
   static Costs CostsOf(Cluster& cluster, const char* preset, uint32_t n) {
     const auto value = [&](const char* name) { return cluster.MetricsOf("cache-0").Value(name); };
     const double keys = value("winnow_scored_key_bytes_total"), pages = value("winnow_scored_page_bytes_total");
-    Client client(cluster);
-    const auto call = client.Generate(RequestFor(preset, DemoText(kPrompt, 50), n, kGenerated));
+    GenerationClient client(cluster);
+    const auto call = client.Generate(SamplesOf(preset, DemoText(kPrompt, 50), n, kGenerated));
     Costs costs;
     for (uint32_t i = 0; i < n; ++i) {
       EXPECT_TRUE(call->ReadUntil(2, i));

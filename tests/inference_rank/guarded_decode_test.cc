@@ -345,7 +345,7 @@ TEST_F(MalformedVerdictTest, IsNamed) {
   ExpectMalformed(Take(with([](auto& e) { e.flags = 2, e.rows_read = 4; }), state_bytes_ - 4), "exceeds the payload");
   ExpectMalformed(Take(with([](auto& e) { e.plan_row = 1; }), 0), "unexpected verdict");
   ExpectMalformed(Take({good}, 0, /*layer=*/1), "unexpected verdict on layer 1");
-  ExpectMalformed(Take({good}, 0, /*layer=*/9999), "unexpected verdict");
+  ExpectMalformed(Take({good}, 0, /*layer=*/9999), "layer 9999");
   EXPECT_TRUE(Take({good}, 0, 0, /*plan=*/6).ok()) << "a straggler of an earlier step";
   EXPECT_TRUE(Take({good}, 0).ok());
   ExpectMalformed(Take({good}, 0), "second verdict");

@@ -51,6 +51,22 @@ TEST(MemoryPlan, SlotsOfAGpuTakeWhatTheRestLeaves) {
   EXPECT_GE(plan.slot_bytes, 20 * SequenceSlotBytes(needs));
 }
 
+// Weights and activations are given for each GPU; KV is divided by heads.
+TEST(MemoryPlan, IsThatOfEachGpuWhereSeveralShareAModel) {
+  MemoryNeeds needs = Needs();
+  needs.parts = 2;
+  needs.weights_bytes /= 2;
+  needs.memory_name = "the memory of each of GPUs 0 and 1";
+  const MemoryPlan plan = PlanMemory(needs, 139 * kGib).value();
+  EXPECT_EQ(plan.prefill_bytes, PrefillSizing::AllKvBytes(needs.layout, needs.max_context_tokens));
+  EXPECT_EQ(plan.slot_bytes, 32 * SequenceSlotBytes(needs));
+  const absl::Status status = PlanMemory(needs, 16 * kGib).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("weights 14336.0 MiB"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("of 16384.0 MiB of the memory of each of GPUs 0 and 1 available"));
+}
+
 TEST(MemoryPlan, OfSharedMemoryResidentKvTakesTwoFifths) {
   MemoryNeeds needs = Needs();
   needs.is_exclusive = false;

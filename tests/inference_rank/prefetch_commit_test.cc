@@ -59,7 +59,7 @@ class PrefetchCommitTest : public testing::Test {
   }
   absl::StatusCode Code(const wire::DeltaEntry& entry, const std::vector<uint32_t>& indices,
                         const std::vector<float>& rows, int layer = 0) {
-    return CommitPrefetch(layout_, Frame(entry, indices, rows, layer), *set_).status().code();
+    return CommitPrefetch(layout_, WholeModel(layout_), Frame(entry, indices, rows, layer), *set_).status().code();
   }
 
   const KvLayout layout_{1, 4, 2, 4, Dtype::kF32};
@@ -74,7 +74,7 @@ TEST_F(PrefetchCommitTest, RowsComeBesideTheListThatAttentionReads) {
   std::vector<float> rows = Row(60);
   const std::vector<float> second = Row(20);
   rows.insert(rows.end(), second.begin(), second.end());
-  const auto committed = CommitPrefetch(layout_, Frame(Entry(1, 2), {6, 2}, rows), *set_);
+  const auto committed = CommitPrefetch(layout_, WholeModel(layout_), Frame(Entry(1, 2), {6, 2}, rows), *set_);
   ASSERT_TRUE(committed.ok()) << committed.status();
   EXPECT_EQ(*committed, 2u);
   EXPECT_EQ(Attended(), (std::vector<float>{5, 0, 3, 1})) << "the list is what it was";

@@ -115,15 +115,15 @@ TEST(SchedulerTest, DecodesEverythingThatDecodesGroupedByCacheRank) {
   for (uint64_t id = 0; id < 6; ++id) {
     scheduler.Enqueue(NewSequence(id, 10, 20), kStart);
     admitted.push_back(scheduler.Admit(kPlenty, kStart));
-    admitted.back()->link = links[id % 2];
+    admitted.back()->shards = {{.link = links[id % 2], .shard = WholeModel(kLayout)}};
     admitted.back()->state = id == 4 ? Sequence::State::kPrefilling : Sequence::State::kDecoding;
   }
   const auto decoding = scheduler.Plan(0, kStart).rows;
   ASSERT_EQ(decoding.size(), 5u);
   int changes = 0;
   for (size_t i = 1; i < decoding.size(); ++i) {
-    changes += decoding[i]->link != decoding[i - 1]->link;
-    if (decoding[i]->link == decoding[i - 1]->link) {
+    changes += decoding[i]->first_link() != decoding[i - 1]->first_link();
+    if (decoding[i]->first_link() == decoding[i - 1]->first_link()) {
       EXPECT_LT(decoding[i - 1]->request_id, decoding[i]->request_id);
     }
   }

@@ -21,6 +21,7 @@ class SubmitTest : public ::testing::Test {
                .slot_pages = 0};
     submit_.mutable_prompt_token_ids()->Add(7);
     submit_.mutable_stopping()->set_max_tokens(5000);
+    submit_.add_cache_ranks()->set_rank("cache-0");
   }
   absl::Status Make(const SelectionSpec& spec) {
     *submit_.mutable_selection() = ToProto(spec);
@@ -43,6 +44,27 @@ TEST_F(SubmitTest, RefusesAWorkingSetThatCanNeverFit) {
   SelectionSpec streaming = spec;
   streaming.head_budgets = {1000, 0, 1000, 1000};
   EXPECT_TRUE(Make(streaming).ok()) << "a streaming head takes no pool";
+}
+
+TEST_F(SubmitTest, CutsTheSequenceForItsCacheRanks) {
+  limits_.slot_pages = 100000;
+  *submit_.mutable_selection() = ToProto(SelectionSpec{.budget_tokens = 64});
+  submit_.add_cache_ranks()->set_rank("cache-1");
+  const auto sequence = MakeSequence(submit_, limits_);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  ASSERT_EQ((*sequence)->places.size(), 2u);
+  EXPECT_EQ((*sequence)->places[1].cache_rank.rank(), "cache-1");
+  EXPECT_EQ((*sequence)->places[1].shard, (KvShard{1, 1, 0, 2}));
+
+  submit_.add_cache_ranks()->set_rank("cache-0");
+  EXPECT_THAT(std::string(MakeSequence(submit_, limits_).status().message()),
+              HasSubstr("two shards on cache rank cache-0"));
+  submit_.mutable_cache_ranks(2)->set_rank("cache-2");
+  for (const char* rank : {"cache-3", "cache-4"}) submit_.add_cache_ranks()->set_rank(rank);
+  EXPECT_THAT(std::string(MakeSequence(submit_, limits_).status().message()),
+              HasSubstr("5 shards of 2 kv heads x 2 layers: at most 4"));
+  submit_.clear_cache_ranks();
+  EXPECT_THAT(std::string(MakeSequence(submit_, limits_).status().message()), HasSubstr("cache_ranks is empty"));
 }
 
 TEST_F(SubmitTest, RefusesBudgetsOfAnotherShape) {
@@ -86,6 +108,7 @@ TEST(MakeSequence, RefusesAWorkingSetThatCanNeverFitWithTheArithmetic) {
   v1::DispatchRequest::Submit submit;
   for (int i = 0; i < 100; ++i) submit.add_prompt_token_ids(1);
   submit.mutable_stopping()->set_max_tokens(9900);
+  submit.add_cache_ranks()->set_rank("cache-0");
   const auto make = [&](float min_captured_mass, uint32_t slot_pages) {
     spec.min_captured_mass = min_captured_mass;
     *submit.mutable_selection() = ToProto(spec);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/selection/shard_spec.h"
 #include "inference_rank/prefetch_commit.h"
 
 namespace winnow::test {
@@ -39,7 +40,7 @@ class TwoRanks::PumpedTransport final : public Transport {
   const std::function<void()> pump_;
 };
 
-TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeout)
+TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeout, int num_shards)
     : config_(WriteAndLoad(model, directory_.path())),
       layout_(config_.kv_layout(Dtype::kF32)),
       kernels_(*CpuKernels("portable").value()),
@@ -51,35 +52,47 @@ TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeou
       transformer_(config_, *weights_, kernels_, *executor_, Dtype::kF32, 512, 1024),
       metrics_(config_.num_layers),
       slots_(SlotPool::Create(layout_.row_bytes(), 1024).value()),
-      cache_transport_(NewInprocTransport({.incarnation = 1})),
-      data_plane_(DataPlane::Create({.memory_bytes = size_t{64} << 20}, MakeShape(), &kernels_, cache_executor_.get(),
-                                    &cache_metrics_)
-                      .value()),
-      transport_(std::make_unique<PumpedTransport>(NewInprocTransport({.incarnation = 2}),
+      shards_(CutIntoShards(layout_, num_shards).value()),
+      transport_(std::make_unique<PumpedTransport>(NewInprocTransport({.incarnation = 1}),
                                                    [this] {
-                                                     cache_transport_->Progress();
-                                                     data_plane_->RunOnce();
+                                                     for (const auto& side : cache_sides_) {
+                                                       side->transport->Progress();
+                                                       side->data_plane->RunOnce();
+                                                     }
                                                    })),
-      link_(std::make_shared<CacheLink>("nowhere",
-                                        grpc::CreateChannel("localhost:1", grpc::InsecureChannelCredentials()), [] {})),
       decode_step_(*transport_, layout_, metrics_, {.timeout = wait_timeout}),
       prefill_step_(*transport_, layout_, {}) {
   transformer_.set_slot_pool(slots_.rows());
-  cache_transport_->SetHandler(
-      [this](Channel& channel, ReceivedFrame frame) { data_plane_->HandleFrame(channel, frame); });
-  transport_->SetHandler([this](Channel&, ReceivedFrame frame) { OnFrame(frame); });
-  std::unique_ptr<Channel> ours = transport_->NewChannel().value(), theirs = cache_transport_->NewChannel().value();
+  transport_->SetHandler([this](Channel& channel, ReceivedFrame frame) { OnFrame(channel, frame); });
+  for (int i = 0; i < num_shards; ++i) cache_sides_.push_back(NewCacheSide(2 + i));
+}
+
+std::unique_ptr<TwoRanks::CacheSide> TwoRanks::NewCacheSide(uint64_t incarnation) {
+  auto side = std::make_unique<CacheSide>();
+  side->transport = NewInprocTransport({.incarnation = incarnation});
+  side->data_plane = DataPlane::Create({.memory_bytes = size_t{64} << 20}, MakeShape(), &kernels_,
+                                       cache_executor_.get(), &side->metrics)
+                         .value();
+  side->transport->SetHandler([data_plane = side->data_plane.get()](Channel& channel, ReceivedFrame frame) {
+    data_plane->HandleFrame(channel, frame);
+  });
+  side->link = std::make_shared<CacheLink>(
+      "nowhere", grpc::CreateChannel("localhost:1", grpc::InsecureChannelCredentials()), [] {});
+  std::unique_ptr<Channel> ours = transport_->NewChannel().value(), theirs = side->transport->NewChannel().value();
   WINNOW_CHECK(ours->Connect(theirs->LocalAddress()).ok());
   WINNOW_CHECK(theirs->Connect(ours->LocalAddress()).ok());
-  link_->set_channel(std::move(ours));
-  link_id_ = data_plane_->OpenLink("inference-0", std::move(theirs), nullptr);
+  side->link->set_channel(std::move(ours));
+  side->link_id = side->data_plane->OpenLink("inference-0", std::move(theirs), nullptr);
+  return side;
 }
 
 TwoRanks::~TwoRanks() {
   sequences_.clear();
-  link_->channel()->Close();
-  link_.reset();
-  data_plane_.reset();
+  for (const auto& side : cache_sides_) {
+    side->link->channel()->Close();
+    side->link.reset();
+    side->data_plane.reset();
+  }
 }
 
 ServedShape TwoRanks::MakeShape() const {
@@ -95,15 +108,19 @@ ServedShape TwoRanks::MakeShape() const {
   return ParseKvShape(shape).value();
 }
 
-void TwoRanks::OnFrame(const ReceivedFrame& frame) {
+void TwoRanks::OnFrame(const Channel& channel, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
+  size_t shard = 0;
+  while (cache_sides_[shard]->link->channel() != &channel) ++shard;
+  const CacheLink& link = *cache_sides_[shard]->link;
   absl::Status status;
   if (header.type == wire::FrameType::kDelta) {
     const bool ahead = header.phase == wire::Phase::kPrefetch;
-    status = ahead ? CommitPrefetch(layout_, frame, *sequences_.at(header.sequence_id)->working_set).status()
-                   : decode_step_.OnDelta(*link_, frame);
+    status =
+        ahead ? CommitPrefetch(layout_, shards_[shard], frame, *sequences_.at(header.sequence_id)->working_set).status()
+              : decode_step_.OnDelta(link, frame);
   }
-  if (header.type == wire::FrameType::kPartial && !drop_partials) status = decode_step_.OnPartial(*link_, frame);
+  if (header.type == wire::FrameType::kPartial && !drop_partials) status = decode_step_.OnPartial(link, frame);
   if (header.type == wire::FrameType::kTransferFailed) {
     sequences_.at(header.sequence_id)->Fail(absl::UnavailableError("refused"), true);
   }
@@ -120,15 +137,17 @@ Sequence* TwoRanks::Open(uint64_t id, uint32_t seed, const SelectionSpec& spec, 
   for (uint32_t p = 0; p < prompt_tokens + decodes; ++p) {
     (p < prompt_tokens ? sequence.prompt : sequence.generated).push_back(TokenAt(seed, p, config_.vocab_size));
   }
-  sequence.link = link_;
-  sequence.attach_epoch = data_plane_
-                              ->OpenSequence(link_id_, {.sequence_id = id,
-                                                        .spec = spec,
-                                                        .max_positions = sequence.max_positions,
-                                                        .prompt_tokens = prompt_tokens,
-                                                        .sampling = {}})
-                              .value()
-                              .attach_epoch;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const CacheSide& side = *cache_sides_[i];
+    const SelectionSpec of_shard = SpecOfShard(spec, layout_, shards_[i]);
+    const auto opened = side.data_plane->OpenSequence(side.link_id, {.sequence_id = id,
+                                                                     .spec = of_shard,
+                                                                     .max_positions = sequence.max_positions,
+                                                                     .prompt_tokens = prompt_tokens,
+                                                                     .sampling = {},
+                                                                     .shard = shards_[i]});
+    sequence.shards.push_back({.link = side.link, .shard = shards_[i], .attach_epoch = opened.value().attach_epoch});
+  }
   sequence.working_set.emplace(
       WorkingSet::Create(slots_, layout_, spec, sequence.max_positions, prompt_tokens).value());
   return (sequences_[id] = std::move(owned)).get();
@@ -192,10 +211,17 @@ std::vector<std::vector<float>> TwoRanks::Decode(const std::vector<Sequence*>& s
 }
 
 const float* TwoRanks::StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const {
-  const CachedSequence* cached = data_plane_->store().Find(sequence.sequence_id);
-  WINNOW_CHECK(cached != nullptr && position < cached->kv.rows(layer));
-  const auto* block = static_cast<const float*>(cached->kv.row_blocks(layer, kv_head)[position / kBlockTokens]);
-  return block + static_cast<size_t>(position % kBlockTokens) * 2 * layout_.head_dim;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    const KvShard& shard = shards_[i];
+    if (!shard.HasLayer(layer) || !shard.HasHead(kv_head)) continue;
+    const CachedSequence* cached = data_plane(i).store().Find(sequence.sequence_id);
+    const int local = layer - shard.first_layer, head = kv_head - shard.first_kv_head;
+    WINNOW_CHECK(cached != nullptr && position < cached->kv.rows(local));
+    const auto* block = static_cast<const float*>(cached->kv.row_blocks(local, head)[position / kBlockTokens]);
+    return block + static_cast<size_t>(position % kBlockTokens) * 2 * layout_.head_dim;
+  }
+  WINNOW_CHECK(false);
+  return nullptr;
 }
 
 }  // namespace winnow::test

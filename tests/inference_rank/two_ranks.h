@@ -13,11 +13,13 @@
 
 namespace winnow::test {
 
-// The real transformer, prefill and decode steps against the real data plane of a cache rank, in one thread: the cache
-// rank works whenever the inference rank waits. Rows and weights are f32.
+// The real transformer, prefill and decode steps against the real data plane of a cache rank, or of several that hold a
+// shard of each sequence, in one thread: the cache ranks work whenever the inference rank waits. Rows and weights are
+// f32.
 class TwoRanks {
  public:
-  explicit TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeout = std::chrono::seconds(20));
+  explicit TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeout = std::chrono::seconds(20),
+                    int num_shards = 1);
   ~TwoRanks();
 
   // A sequence whose prompt was prefilled; its tokens are functions of `seed` and position.
@@ -36,7 +38,9 @@ class TwoRanks {
   const RopeTable& rope() const { return transformer_.rope(); }
   float attention_scale() const { return transformer_.attention_scale(); }
   const SlotPool& slots() const { return slots_; }
-  const CacheLink& link() const { return *link_; }
+  const CacheLink& link() const { return *cache_sides_[0]->link; }
+  const DataPlane& data_plane(size_t shard) const { return *cache_sides_[shard]->data_plane; }
+  const std::vector<KvShard>& shards() const { return shards_; }
   // The row at a position, as it was sent to the cache rank: [2 * head_dim].
   const float* StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const;
 
@@ -45,7 +49,15 @@ class TwoRanks {
 
  private:
   class PumpedTransport;
-  void OnFrame(const ReceivedFrame& frame);
+  struct CacheSide {
+    CacheRankMetrics metrics;
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<DataPlane> data_plane;
+    std::shared_ptr<CacheLink> link;
+    uint32_t link_id = 0;
+  };
+  std::unique_ptr<CacheSide> NewCacheSide(uint64_t incarnation);
+  void OnFrame(const Channel& channel, const ReceivedFrame& frame);
   Sequence* Open(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens, uint32_t decodes);
   ServedShape MakeShape() const;
 
@@ -57,13 +69,10 @@ class TwoRanks {
   const std::unique_ptr<ModelWeights> weights_;
   Transformer transformer_;
   InferenceRankMetrics metrics_;
-  CacheRankMetrics cache_metrics_;
   SlotPool slots_;
-  const std::unique_ptr<Transport> cache_transport_;
-  std::unique_ptr<DataPlane> data_plane_;
+  const std::vector<KvShard> shards_;
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<CacheLink> link_;
-  uint32_t link_id_ = 0;
+  std::vector<std::unique_ptr<CacheSide>> cache_sides_;  // one for each shard
   DecodeStep decode_step_;
   PrefillStep prefill_step_;
   std::map<uint64_t, std::unique_ptr<Sequence>> sequences_;

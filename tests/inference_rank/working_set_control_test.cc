@@ -28,6 +28,12 @@ std::shared_ptr<CacheLink> LinkTo(const char* address, uint64_t fast_bytes) {
   return link;
 }
 
+ShardPlace PlaceAt(const char* address) {
+  ShardPlace place{.cache_rank = {}, .shard = WholeModel(kLayout)};
+  place.cache_rank.set_address(address);
+  return place;
+}
+
 // Sequences that decode; request ids and arrivals count from 1.
 class WorkingSetControlTest : public testing::Test {
  protected:
@@ -35,8 +41,7 @@ class WorkingSetControlTest : public testing::Test {
     auto sequence = std::make_unique<Sequence>();
     sequence->request_id = sequence->arrival = sequences_.size() + 1;
     sequence->state = State::kDecoding;
-    sequence->link = std::move(link);
-    sequence->working_set_bytes = bytes;
+    sequence->shards = {{.link = std::move(link), .shard = WholeModel(kLayout), .working_set_bytes = bytes}};
     sequence->priority = priority;
     sequence->turn_since = kStart;
     sequences_.push_back(std::move(sequence));
@@ -98,7 +103,7 @@ TEST_F(WorkingSetControlTest, WhoHasNotDecodedCountsAsTheOthersDo) {
   EXPECT_EQ(Turns(control, kStart), Ids({1, 2}));
   // Nobody is known: all take their first step, and say what it took.
   for (auto& sequence : sequences_) {
-    sequence->working_set_bytes.reset();
+    sequence->shards[0].working_set_bytes.reset();
     sequence->parked_since.reset();
   }
   EXPECT_EQ(Turns(control, kStart), Ids({1, 2, 3}));
@@ -122,14 +127,14 @@ TEST_F(WorkingSetControlTest, ATurnIsKeptWhileThereIsRoom) {
   Sequence* third = Add(link, 25);
   ASSERT_EQ(Turns(control, kStart), Ids({1, 2}));
   // Room for the third, but so little that the next step might take it back.
-  third->working_set_bytes = 20;
+  third->shards[0].working_set_bytes = 20;
   EXPECT_EQ(Turns(control, kStart), Ids({1, 2}));
-  third->working_set_bytes = 7;
+  third->shards[0].working_set_bytes = 7;
   EXPECT_EQ(Turns(control, kStart), Ids({1, 2, 3}));
-  third->working_set_bytes = 20;
+  third->shards[0].working_set_bytes = 20;
   EXPECT_EQ(Turns(control, kStart), Ids({1, 2, 3}));
   // The youngest goes when they grow.
-  first->working_set_bytes = 41;
+  first->shards[0].working_set_bytes = 41;
   EXPECT_EQ(Turns(control, kStart), Ids({1, 2}));
 }
 
@@ -147,7 +152,7 @@ TEST_F(WorkingSetControlTest, NobodyStarves) {
     uint64_t bytes = 0;
     const Ids turns = Turns(control, now);
     for (const uint64_t id : turns) {
-      bytes += *sequences_[id - 1]->working_set_bytes;
+      bytes += *sequences_[id - 1]->shards[0].working_set_bytes;
       ++steps[id];
     }
     ASSERT_LE(bytes, 1000u);
@@ -156,7 +161,8 @@ TEST_F(WorkingSetControlTest, NobodyStarves) {
       milliseconds& wait = longest[sequence->request_id];
       wait = std::max(wait, std::chrono::duration_cast<milliseconds>(now - *sequence->parked_since));
       // They grow and shrink a little from step to step.
-      sequence->working_set_bytes = std::clamp<uint64_t>(*sequence->working_set_bytes + random() % 5 - 2, 100, 800);
+      sequence->shards[0].working_set_bytes =
+          std::clamp<uint64_t>(*sequence->shards[0].working_set_bytes + random() % 5 - 2, 100, 800);
     }
   }
   EXPECT_EQ(longest.size(), 12u) << "somebody was never parked: the test shows little";
@@ -207,11 +213,11 @@ struct Thrashing {
       sequence->prompt.assign(10, 1);
       sequence->max_positions = 20;
       sequence->spec = {.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
-      sequence->cache_rank.set_address("127.0.0.1:1");
+      sequence->places = {PlaceAt("127.0.0.1:1")};
       scheduler.Enqueue(std::move(sequence), kStart);
       Sequence* admitted = scheduler.Admit(kPlenty, kStart);
       admitted->state = State::kDecoding;
-      admitted->link = link;
+      admitted->shards = {{.link = link, .shard = WholeModel(kLayout)}};
       newest[admitted] = uint64_t{1000000} * (i + 1);
     }
     for (milliseconds t(0); t < seconds(300); t += milliseconds(50)) {
@@ -221,7 +227,7 @@ struct Thrashing {
         ++rows;
         newest[sequence] += kChanged;
         for (int i = kRead - 1; i >= 0; --i) loaded += fast.Read(newest[sequence] - i);
-        sequence->working_set_bytes = kRead + 11 * kChanged;  // the union of twelve steps
+        sequence->shards[0].working_set_bytes = kRead + 11 * kChanged;  // the union of twelve steps
       }
     }
   }
@@ -245,15 +251,14 @@ TEST(SchedulerWithFastMemory, AFullCacheRankTakesOneMoreEachAgeBound) {
     sequence->request_id = id;
     sequence->prompt.assign(10, 1);
     sequence->max_positions = 20;
-    sequence->cache_rank.set_address(address);
+    sequence->places = {PlaceAt(address)};
     scheduler.Enqueue(std::move(sequence), kStart);
   };
   for (uint64_t id = 1; id <= 2; ++id) {
     enqueue(id, "127.0.0.1:1");
     Sequence* sequence = scheduler.Admit(kPlenty, kStart);
     sequence->state = State::kDecoding;
-    sequence->link = link;
-    sequence->working_set_bytes = 60;
+    sequence->shards = {{.link = link, .shard = WholeModel(kLayout), .working_set_bytes = 60}};
   }
   EXPECT_EQ(scheduler.Plan(0, kStart).rows.size(), 1u);
   EXPECT_EQ(scheduler.num_parked(), 1u);

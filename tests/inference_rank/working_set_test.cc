@@ -331,6 +331,44 @@ TEST_F(WorkingSetTest, RefusesMasksThatNameNoHeadOrAnother) {
   EXPECT_EQ(set->NumSlotLists(0, 0), 1);
 }
 
+// Three memories with a head each, of which the middle one needs the most pages.
+TEST_F(WorkingSetTest, RowsLieInTheMemoryThatHasTheirHead) {
+  const SelectionSpec spec{.budget_tokens = 300,
+                           .head_budgets = {20, 300, 20, 20, 300, 20},
+                           .sink_tokens = 4,
+                           .recent_tokens = 64,
+                           .pool_factor = 1};
+  const uint32_t pages = WorkingSet::PagesNeeded(layout_, spec, 5000, kHeads);
+  const uint32_t all = WorkingSet::PagesNeeded(layout_, spec, 5000);
+  EXPECT_GT(pages, all / kHeads);
+  EXPECT_LT(pages, all);
+  const size_t part_bytes = size_t{pages} * kSlotPageTokens * layout_.row_bytes();
+  std::array<std::vector<std::byte>, kHeads> memory;
+  std::vector<SlotPool::Part> parts;
+  for (std::vector<std::byte>& part : memory) {
+    part.resize(part_bytes);
+    parts.push_back({.rows = part.data()});
+  }
+  SlotPool slots = SlotPool::OnDevices(layout_.row_bytes(), pages, parts);
+  const uint32_t prompt = 260;
+  auto set = WorkingSet::Create(slots, layout_, spec, 5000, prompt);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(slots.free_pages(), 0u);
+  Load(*set, 0, prompt, prompt);
+  set->FinishLoad(prompt);
+  set->Advance(prompt);
+  Write(*set, prompt);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(Positions(slots, *set, layer, 1), Range(0, prompt + 1)) << "its budget covers everything";
+    for (int head = 0; head < kHeads; ++head) {
+      const auto* place = static_cast<const std::byte*>(set->PlaceOfRow(layer, head, prompt));
+      EXPECT_GE(place, memory[head].data());
+      EXPECT_LT(place, memory[head].data() + part_bytes);
+      EXPECT_EQ(std::memcmp(place, Row(layer, head, prompt).data(), layout_.row_bytes()), 0);
+    }
+  }
+}
+
 TEST_F(WorkingSetTest, TakesNothingWhenThePoolIsTooSmall) {
   const SelectionSpec spec{.budget_tokens = 64};
   SlotPool slots = Pool(WorkingSet::PagesNeeded(layout_, spec, 5000) - 1);

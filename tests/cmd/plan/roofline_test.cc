@@ -123,6 +123,16 @@ TEST(Roofline, AModelThatDoesNotFitIsSaidWithTheArithmetic) {
   EXPECT_NE(plan.arithmetic.find("does not fit"), std::string::npos);
 }
 
+// 164 GB of KV, of which one GPU holds 142.
+TEST(Roofline, ASequenceThatOneCacheGpuDoesNotHoldIsSpreadOverSeveral) {
+  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const Placement placement{.name = "", .cache_gpus = 4, .scorer = kTwoStageFp8};
+  const std::string of_one = Plan(model, kH200, Load(128 * 1024), placement, 0).arithmetic;
+  EXPECT_EQ(of_one.find("--cache-shards"), std::string::npos) << of_one;
+  const std::string of_several = Plan(model, kH200, Load(1e6), placement, 0).arithmetic;
+  EXPECT_NE(of_several.find("--cache-shards=2, at least"), std::string::npos) << of_several;
+}
+
 TEST(Roofline, SmallBudgetsOfSlotsLimitTheBatch) {
   const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
   const PlacementPlan plan = Plan(model, kH200, Load(8192, 0.9), {.cache_gpus = 64, .scorer = kTwoStageFp8}, 0);

@@ -11,7 +11,7 @@ namespace {
 using std::chrono::microseconds;
 
 class ContractTest : public ::testing::TestWithParam<TransportKind> {};
-INSTANTIATE_TEST_SUITE_P(All, ContractTest, ::testing::Values(kInproc, kUcxPosix, kUcxSysv, kUcxTcp), KindName);
+INSTANTIATE_TEST_SUITE_P(All, ContractTest, ::testing::ValuesIn(KindsUnderTest()), KindName);
 
 TEST_P(ContractTest, FrameArrivesWithItsHeaderAndTheFieldsOfTheTransport) {
   Link link(GetParam());

@@ -5,7 +5,7 @@ namespace winnow {
 namespace {
 
 class FaultTest : public ::testing::TestWithParam<TransportKind> {};
-INSTANTIATE_TEST_SUITE_P(All, FaultTest, ::testing::Values(kInproc, kUcxPosix, kUcxSysv, kUcxTcp), KindName);
+INSTANTIATE_TEST_SUITE_P(All, FaultTest, ::testing::ValuesIn(KindsUnderTest()), KindName);
 
 // Sends five frames of which the third is bent by `fault`: the two before it arrive, nothing after it does, and the
 // channel says why.

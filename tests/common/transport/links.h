@@ -1,6 +1,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -23,10 +24,16 @@ namespace winnow {
 struct TransportKind {
   std::string name;
   std::string ucx_tls;  // "" for inproc
+  // The payload path that channels take, once it is up; "" for none. Two transports whose incarnations differ in their
+  // lowest bit can be linked by it.
+  std::string path_name = {};
+  std::function<PayloadPathKind(uint64_t incarnation)> path = {};
+  bool notices_death = false;  // of the peer
 
   std::unique_ptr<Transport> Make(TransportOptions options, LinkFaults faults = {}) const {
     if (ucx_tls.empty()) return NewInprocTransport(options, std::move(faults));
     options.ucx_tls = ucx_tls;
+    if (path) options.payload_paths = {path(options.incarnation)};
     auto transport = NewUcxTransport(options, std::move(faults));
     if (!transport.ok()) ADD_FAILURE() << transport.status();
     return *std::move(transport);
@@ -37,9 +44,17 @@ inline void PrintTo(const TransportKind& kind, std::ostream* out) {
 }
 
 inline const TransportKind kInproc{"Inproc", ""};
-inline const TransportKind kUcxPosix{"UcxPosix", "posix,self"};
-inline const TransportKind kUcxSysv{"UcxSysv", "sysv,self"};
-inline const TransportKind kUcxTcp{"UcxTcp", "tcp,self"};
+inline const TransportKind kUcxTcp{.name = "UcxTcp", .ucx_tls = "tcp,self", .notices_death = true};
+
+// Of the program: every suite runs on each.
+const std::vector<TransportKind>& KindsUnderTest();
+inline std::vector<TransportKind> KindsBetweenProcesses() {
+  std::vector<TransportKind> kinds;
+  for (const TransportKind& kind : KindsUnderTest()) {
+    if (!kind.ucx_tls.empty()) kinds.push_back(kind);
+  }
+  return kinds;
+}
 
 inline std::string KindName(const ::testing::TestParamInfo<TransportKind>& info) {
   return info.param.name;
@@ -72,12 +87,25 @@ inline bool PumpUntil(const std::vector<Transport*>& transports, const std::func
   return true;
 }
 
+// Paths may take a while to come up; what is tested is what happens from then on.
+inline void AwaitPath(const TransportKind& kind, const std::vector<Transport*>& transports,
+                      const std::vector<Channel*>& channels) {
+  EXPECT_TRUE(PumpUntil(transports,
+                        [&] {
+                          return std::all_of(channels.begin(), channels.end(), [&](Channel* channel) {
+                            return channel->payload_path() == kind.path_name;
+                          });
+                        }))
+      << "no " << kind.path_name;
+}
+
 struct Link {
   explicit Link(const TransportKind& kind, size_t window_bytes = size_t{16} << 20, LinkFaults faults_of_a = {})
       : a(kind, {.incarnation = 0xa, .window_bytes = window_bytes}, std::move(faults_of_a)),
         b(kind, {.incarnation = 0xb, .window_bytes = window_bytes}) {
     EXPECT_EQ(a.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());
     EXPECT_EQ(b.channel->Connect(a.channel->LocalAddress()), absl::OkStatus());
+    AwaitPath(kind, {a.transport.get(), b.transport.get()}, {a.channel.get(), b.channel.get()});
   }
   bool PumpUntil(const std::function<bool()>& done) {
     return winnow::PumpUntil({a.transport.get(), b.transport.get()}, done);

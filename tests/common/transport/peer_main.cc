@@ -4,9 +4,9 @@
 #include <string>
 
 #include "common/base/check.h"
-#include "common/transport/transport.h"
+#include "tests/common/transport/links.h"
 
-// The other process of process_test: peer_main <ucx_tls> <echo|flood|silent> <socket>. Runs until it is killed or the
+// The other process of process_test: peer_main <kind> <echo|flood|silent> <socket>. Runs until it is killed or the
 // socket closes.
 
 namespace {
@@ -27,7 +27,10 @@ int main(int argc, char** argv) {
   WINNOW_CHECK(argc == 4);
   const std::string mode = argv[2];
   const int fd = std::stoi(argv[3]);
-  auto transport = NewUcxTransport({.incarnation = 2, .window_bytes = size_t{16} << 20, .ucx_tls = argv[1]}).value();
+  const std::vector<TransportKind>& kinds = KindsUnderTest();
+  const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const TransportKind& k) { return k.name == argv[1]; });
+  WINNOW_CHECK(kind != kinds.end());
+  auto transport = kind->Make({.incarnation = 2, .window_bytes = size_t{16} << 20});
   auto channel = transport->NewChannel().value();
   const std::string address = channel->LocalAddress();
   const uint64_t size = address.size();

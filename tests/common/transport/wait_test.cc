@@ -12,7 +12,7 @@ using std::chrono::seconds;
 constexpr microseconds kLong = seconds(60);  // a Wait that lasts this long has missed its event
 
 class WaitTest : public ::testing::TestWithParam<TransportKind> {};
-INSTANTIATE_TEST_SUITE_P(All, WaitTest, ::testing::Values(kInproc, kUcxPosix, kUcxSysv, kUcxTcp), KindName);
+INSTANTIATE_TEST_SUITE_P(All, WaitTest, ::testing::ValuesIn(KindsUnderTest()), KindName);
 
 double ThreadCpuSeconds() {
   timespec used{};

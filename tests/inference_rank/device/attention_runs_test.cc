@@ -69,7 +69,7 @@ class AttentionRunsTest : public testing::Test {
 
 TEST_F(AttentionRunsTest, RowsOfOneKindAreOneLaunch) {
   for (uint32_t i = 0; i < 5; ++i) AddRow(0, 100 + i);
-  AttentionRuns runs(kQueryHeads, kKvHeads, list_space_, selected_space_);
+  AttentionRuns runs(kQueryHeads, kKvHeads, /*first_slot=*/0, list_space_, selected_space_);
   runs.Begin(Lists(), rows_);
   ASSERT_TRUE(runs.NextPack());
   ASSERT_EQ(runs.runs().size(), 1u);
@@ -82,7 +82,7 @@ TEST_F(AttentionRunsTest, RowsOfOneKindAreOneLaunch) {
 // A row's launch, and with it its bits, must not depend on what else is in the batch.
 TEST_F(AttentionRunsTest, ARowWithListsOfItsQueryHeadsIsNeverInALaunchWithOthers) {
   for (const uint32_t split : {0u, 0u, 1u, 3u, 0u}) AddRow(split, 50);
-  AttentionRuns runs(kQueryHeads, kKvHeads, list_space_, selected_space_);
+  AttentionRuns runs(kQueryHeads, kKvHeads, /*first_slot=*/0, list_space_, selected_space_);
   runs.Begin(Lists(), rows_);
   ASSERT_TRUE(runs.NextPack());
   std::vector<std::pair<int, bool>> kinds;
@@ -95,7 +95,7 @@ TEST_F(AttentionRunsTest, ARowWithListsOfItsQueryHeadsIsNeverInALaunchWithOthers
 TEST_F(AttentionRunsTest, WhatDoesNotFitComesInFurtherPacks) {
   for (uint32_t i = 0; i < 7; ++i) AddRow(i % 2 == 0 ? 0 : 2, 90 + i);
   const std::span<uint32_t> little(selected_space_.data(), 1000);
-  AttentionRuns runs(kQueryHeads, kKvHeads, list_space_, little);
+  AttentionRuns runs(kQueryHeads, kKvHeads, /*first_slot=*/0, list_space_, little);
   runs.Begin(Lists(), rows_);
   std::vector<std::vector<uint32_t>> read;
   int packs = 0, next_row = 0;

@@ -25,6 +25,7 @@ class FakeEvent final : public Event {
   void Record(Stream) override {}
   void Hold(Stream) override {}
   absl::Status Wait() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> HasPassed() override { return true; }
 };
 
 // A device without a GPU: memory of the host, and streams that do everything at once. A peer's memory cannot be mapped
@@ -35,14 +36,25 @@ class FakeDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   int ordinal() const override { return 0; }
+  void Bind() override {}
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(size_t bytes) override {
     return std::make_unique<FakeMemory>(bytes);
   }
   absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocatePinned(size_t bytes) override {
     return std::make_unique<FakeMemory>(bytes);
   }
+  absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
+    return std::shared_ptr<void>(memory, [](void*) {});
+  }
   Stream NewStream(bool) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, Stream) override { std::memcpy(to, from, bytes); }
+  void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                     size_t num_rows, Stream) override {
+    for (size_t i = 0; i < num_rows; ++i) {
+      std::memcpy(static_cast<std::byte*>(to) + i * to_stride, static_cast<const std::byte*>(from) + i * from_stride,
+                  row_bytes);
+    }
+  }
   void FillAsync(void* to, int byte, size_t bytes, Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
   absl::Status SynchronizeAll() override { return absl::OkStatus(); }

@@ -139,7 +139,7 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
   EXPECT_THAT(submit.prompt_token_ids(), ElementsAre(4, 5, 6));
   EXPECT_EQ(submit.generated_token_ids_size(), 0);
   EXPECT_FALSE(submit.attach());
-  EXPECT_EQ(submit.cache_rank().rank(), "cache-0");
+  EXPECT_EQ(submit.cache_ranks(0).rank(), "cache-0");
   EXPECT_EQ(submit.sampling().seed(), 5u);
   EXPECT_EQ(submit.stopping().max_tokens(), 100u);
   EXPECT_THAT(submit.stopping().stop_token_ids(), ElementsAre(9));
@@ -178,7 +178,7 @@ TEST_F(DispatcherTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   EXPECT_TRUE(again.attach());
   EXPECT_EQ(again.sequence_id(), submit.sequence_id());
   EXPECT_NE(again.request_id(), submit.request_id());
-  EXPECT_EQ(again.cache_rank().SerializeAsString(), submit.cache_rank().SerializeAsString());
+  EXPECT_EQ(again.cache_ranks(0).SerializeAsString(), submit.cache_ranks(0).SerializeAsString());
   EXPECT_THAT(again.prompt_token_ids(), ElementsAre(1, 2, 3));
   EXPECT_THAT(again.generated_token_ids(), ElementsAre(10, 11, 12));
   EXPECT_EQ(again.sampling().SerializeAsString(), submit.sampling().SerializeAsString());
@@ -194,6 +194,33 @@ TEST_F(DispatcherTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   EXPECT_EQ(dispatcher_->counters().replayed_tokens, 1u);
   EXPECT_EQ(dispatcher_->counters().mismatched_tokens, 0u);
   ExpectNothingLeft();
+}
+
+// Ranks whose kernels round or add up differently may go on for each other, and the answer says so.
+TEST_F(DispatcherTest, GoingOnUnderOtherNumericsIsMarked) {
+  const auto join = [&](const v1::Identity& identity, const char* numerics) {
+    v1::RegisterRequest request = Registration(identity);
+    request.mutable_fingerprint()->set_numerics(numerics);
+    ASSERT_TRUE(registry_.Register(request).ok());
+  };
+  Join(CacheRank("cache-0"));
+  MakeDispatcher();
+  uint64_t marked = 0;
+  for (const char* numerics : {"cuda-9.0/bf16/bf16/tp2", "cuda-9.0/bf16/bf16"}) {
+    ScriptedRank first("inference-0"), second("inference-1");
+    join(first.identity(), "cuda-9.0/bf16/bf16/tp2");
+    Recorder recorder;
+    auto stream = Start(Request(), &recorder);
+    first.SendTokens(first.AwaitSubmit(1).request_id(), 0, {10});
+    recorder.AwaitTokens(1);
+    join(second.identity(), numerics);
+    first.Kill();
+    const ScriptedRank::Submit again = second.AwaitSubmit(1);
+    second.SendTokens(again.request_id(), 1, {11});
+    second.SendFinished(again.request_id());
+    EXPECT_TRUE(recorder.AwaitEnd().ok());
+    EXPECT_EQ(dispatcher_->counters().not_identical, marked++) << numerics;
+  }
 }
 
 TEST_F(DispatcherTest, WaitsForARestartOfTheOnlyRank) {
@@ -236,7 +263,7 @@ TEST_F(DispatcherTest, ALostCacheRankMeansPrefillingAgainElsewhere) {
   const ScriptedRank::Submit again = rank.AwaitSubmit(2);
   EXPECT_FALSE(again.attach());
   EXPECT_NE(again.sequence_id(), submit.sequence_id());
-  EXPECT_EQ(again.cache_rank().rank(), "cache-1");
+  EXPECT_EQ(again.cache_ranks(0).rank(), "cache-1");
   EXPECT_THAT(again.generated_token_ids(), ElementsAre(10, 11));
   rank.SendTokens(again.request_id(), 2, {12});
   rank.SendFinished(again.request_id());
@@ -258,7 +285,7 @@ TEST_F(DispatcherTest, ALostSequenceIsOpenedAnewOnAnotherCacheRankIfThereIsOne) 
   const ScriptedRank::Submit again = rank.AwaitSubmit(2);
   EXPECT_FALSE(again.attach());
   EXPECT_NE(again.sequence_id(), submit.sequence_id());
-  EXPECT_NE(again.cache_rank().rank(), submit.cache_rank().rank());
+  EXPECT_NE(again.cache_ranks(0).rank(), submit.cache_ranks(0).rank());
   // What happens next to the new sequence is about that one alone.
   rank.SendFailed(again.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
   const ScriptedRank::Submit third = rank.AwaitSubmit(3);
@@ -322,7 +349,7 @@ TEST_F(DispatcherTest, ASequenceWhoseCacheRankCannotBeReachedIsGivenUp) {
   rank.SendFailed(second.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
   const ScriptedRank::Submit third = rank.AwaitSubmit(3);
   EXPECT_FALSE(third.attach());
-  EXPECT_NE(third.cache_rank().rank(), first.cache_rank().rank());
+  EXPECT_NE(third.cache_ranks(0).rank(), first.cache_ranks(0).rank());
   rank.SendFinished(third.request_id());
   EXPECT_TRUE(recorder.AwaitEnd().ok());
 }
@@ -474,8 +501,8 @@ TEST_F(DispatcherTest, SamplesOfOneGroupShareTheirRanks) {
   for (int i = 0; i < 4; ++i) start(2);
   std::set<std::string> caches;
   for (size_t i = 1; i <= 4; ++i) {
-    caches.insert("a" + a.AwaitSubmit(i).cache_rank().rank());
-    caches.insert("b" + b.AwaitSubmit(i).cache_rank().rank());
+    caches.insert("a" + a.AwaitSubmit(i).cache_ranks(0).rank());
+    caches.insert("b" + b.AwaitSubmit(i).cache_ranks(0).rank());
   }
   EXPECT_EQ(caches.size(), 2u);
 }
@@ -688,7 +715,7 @@ TEST_F(HandOverTest, ThePromptIsComputedOnOneRankAndAnotherGoesOn) {
   EXPECT_FALSE(next.hand_over());
   EXPECT_TRUE(next.attach());
   EXPECT_EQ(next.sequence_id(), submit.sequence_id());
-  EXPECT_EQ(next.cache_rank().SerializeAsString(), submit.cache_rank().SerializeAsString());
+  EXPECT_EQ(next.cache_ranks(0).SerializeAsString(), submit.cache_ranks(0).SerializeAsString());
   EXPECT_THAT(next.generated_token_ids(), ElementsAre(10));
   decode_.SendTokens(next.request_id(), 1, {11});
   prefill_.AwaitCancel(submit.request_id());  // which frees what the rank remembers of it

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "tests/support/host_gpu/host_table.h"
 
 namespace winnow::test {
 namespace {
@@ -28,7 +29,10 @@ class HostMemory final : public cuda::DeviceMemory {
   }
   HostMemory(int file, size_t bytes) : file_(file), bytes_(bytes) {}
   ~HostMemory() override {
-    if (data_ != nullptr) munmap(data_, MappedBytes());
+    if (data_ != nullptr) {
+      ForgetMatrices(data_, static_cast<std::byte*>(data_) + MappedBytes());
+      munmap(data_, MappedBytes());
+    }
     close(file_);
   }
   void Map() {
@@ -77,7 +81,8 @@ class HostDevice final : public cuda::Device {
     if (!fault_file_.empty() && !failed_) {
       std::ifstream file(fault_file_);
       pid_t pid = 0;
-      failed_ = file >> pid && pid == getpid();
+      int ordinal = 0;
+      failed_ = file >> pid && pid == getpid() && (!(file >> ordinal) || ordinal == ordinal_);
     }
     if (failed_) return absl::InternalError("on the GPU: cudaErrorIllegalAddress, as it was asked for");
     return absl::OkStatus();
@@ -85,6 +90,7 @@ class HostDevice final : public cuda::Device {
 
   const cuda::DeviceInfo& info() const override { return info_; }
   int ordinal() const override { return ordinal_; }
+  void Bind() override {}
   absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Allocate(size_t bytes) override {
     if (bytes > info_.free_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked, ", info_.free_bytes, " free"));
@@ -92,12 +98,22 @@ class HostDevice final : public cuda::Device {
     return std::make_unique<HostMemory>(bytes);
   }
   absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
+  absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
+    return std::shared_ptr<void>(memory, [](void*) {});
+  }
   cuda::Stream NewStream(bool) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, cuda::Stream) override { std::memcpy(to, from, bytes); }
+  void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
+                     size_t num_rows, cuda::Stream) override {
+    for (size_t i = 0; i < num_rows; ++i) {
+      std::memcpy(static_cast<std::byte*>(to) + i * to_stride, static_cast<const std::byte*>(from) + i * from_stride,
+                  row_bytes);
+    }
+  }
   void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
   absl::Status Synchronize(cuda::Stream) override { return Wait(); }
   absl::Status SynchronizeAll() override { return Wait(); }
-  absl::Status CheckLaunches() override { return absl::OkStatus(); }
+  absl::Status CheckLaunches() override { return Wait(); }
   std::unique_ptr<cuda::Event> NewEvent() override;
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
                                                        const std::function<void(cuda::Stream)>& enqueue) override {
@@ -107,7 +123,11 @@ class HostDevice final : public cuda::Device {
     enqueue(stream);
     return 1.0;
   }
-  absl::Status EnablePeerAccess(int) override { return absl::OkStatus(); }
+  absl::Status EnablePeerAccess(int peer_ordinal) override {
+    if (std::getenv("WINNOW_HOST_GPU_NO_PEERS") == nullptr) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("GPU ", ordinal_, " cannot reach the memory of GPU ", peer_ordinal));
+  }
   absl::StatusOr<cuda::IpcHandle> Export(const cuda::DeviceMemory& memory) override {
     const SharedFile shared{getpid(), static_cast<const HostMemory&>(memory).file()};
     cuda::IpcHandle handle{};
@@ -137,6 +157,10 @@ class HostEvent final : public cuda::Event {
   void Record(cuda::Stream) override {}
   void Hold(cuda::Stream) override {}
   absl::Status Wait() override { return device_.Wait(); }
+  absl::StatusOr<bool> HasPassed() override {
+    if (absl::Status status = device_.Wait(); !status.ok()) return status;
+    return true;
+  }
 
  private:
   HostDevice& device_;

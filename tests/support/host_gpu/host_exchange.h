@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cuda/attended_mass.h"
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/predict.h"
+#include "kernels/cuda/row_digest.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
 
@@ -11,8 +13,11 @@ namespace winnow::test {
 float FromBf16(uint16_t value);
 
 // What the two sides of a lane launch, by brute force: selection over every key, residency, pushes, flags. Waits hold
-// the calling thread, four times as long as they are told: these kernels are slow.
+// the calling thread, four times as long as they are told: these kernels are slow. Once the file that
+// $WINNOW_HOST_GPU_FLIP names is there, pushes damage the rows that they move.
 cuda::CacheKernels HostCacheKernels();
+cuda::AttendedMassKernels HostAttendedMassKernels();
+cuda::DigestKernels HostDigestKernels();
 cuda::PredictKernels HostPredictKernels();
 cuda::SelectionKernels HostSelectionKernels();
 // Beside those of HostGpuTable.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernels/kernel_table.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
+#include "tests/support/host_gpu/host_nccl.h"
 
 namespace winnow::test {
 namespace {
@@ -96,8 +98,17 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
                              .kv_rows = rows.data()});
   if (p.q != nullptr) std::copy(q.begin(), q.end(), p.q);
   if (p.q_bf16 != nullptr) Store(q, Dtype::kBf16, p.q_bf16);
-  if (p.q_pre_rope != nullptr) std::copy(pre_rope.begin(), pre_rope.end(), p.q_pre_rope);
-  if (p.kv_mirror != nullptr) std::memcpy(p.kv_mirror, rows.data(), rows.size() * sizeof(uint16_t));
+  const size_t kv_elements = p.num_kv_heads * row_elements;
+  const size_t q_stride = p.q_pre_rope_stride == 0 ? q_features : p.q_pre_rope_stride;
+  const size_t kv_stride = p.kv_mirror_stride == 0 ? kv_elements : p.kv_mirror_stride;
+  for (int row = 0; row < p.num_rows; ++row) {
+    if (p.q_pre_rope != nullptr) {
+      std::copy_n(pre_rope.begin() + row * q_features, q_features, p.q_pre_rope + row * q_stride);
+    }
+    if (p.kv_mirror != nullptr) {
+      std::copy_n(rows.begin() + row * kv_elements, kv_elements, static_cast<uint16_t*>(p.kv_mirror) + row * kv_stride);
+    }
+  }
   for (size_t i = 0; p.kv_destinations != nullptr && i < static_cast<size_t>(p.num_rows) * p.num_kv_heads; ++i) {
     if (p.kv_destinations[i] == nullptr) continue;
     std::memcpy(p.kv_destinations[i], rows.data() + i * row_elements, row_elements * sizeof(uint16_t));
@@ -157,13 +168,25 @@ size_t MatrixBytes(int out_features, int in_features, Dtype) {
   return static_cast<size_t>(out_features) * in_features * sizeof(uint16_t);
 }
 
-// On the device a matrix of bf16 lies row-major. What the CPU's kernels read is made from it at its first use.
+struct Packed {
+  std::unique_ptr<std::byte[]> memory;
+  void* data;
+};
+// By the matrix that they were made from.
+struct PackedMatrices {
+  std::mutex mutex;
+  std::map<const void*, Packed> all;
+};
+PackedMatrices& AllPacked() {
+  static auto* const matrices = new PackedMatrices;
+  return *matrices;
+}
+
+// On the device a matrix of bf16 lies row-major. What the CPU's kernels read is made from it at its first use. Any
+// thread: each GPU of a rank has its own.
 const void* PackedFor(const cuda::DeviceMatrix& matrix) {
-  struct Packed {
-    std::unique_ptr<std::byte[]> memory;
-    void* data;
-  };
-  static std::map<const void*, Packed> all;
+  auto& [mutex, all] = AllPacked();
+  const std::lock_guard lock(mutex);
   const auto found = all.find(matrix.data);
   if (found != all.end()) return found->second.data;
   const size_t bytes = PackedBytes(matrix.out_features, matrix.in_features, Dtype::kBf16);
@@ -312,6 +335,8 @@ void MoveRows(Stream, const cuda::MoveRowsParams& p) {
 struct HostKernels {
   cuda::AttentionKernels attention{};
   cuda::CacheKernels cache = HostCacheKernels();
+  cuda::DigestKernels digest = HostDigestKernels();
+  cuda::AttendedMassKernels mass = HostAttendedMassKernels();
   cuda::PredictKernels predict = HostPredictKernels();
   cuda::SelectionKernels selection = HostSelectionKernels();
   cuda::ElementwiseKernels elementwise{};
@@ -344,6 +369,8 @@ struct HostKernels {
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
+    table.digest = &digest;
+    table.mass = &mass;
     table.predict = &predict;
     table.selection = &selection;
     table.elementwise = &elementwise;
@@ -354,12 +381,20 @@ struct HostKernels {
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;
+    table.new_nccl_id = NewHostNcclId;
+    table.open_nccl_pair = OpenHostNcclPair;
     table.versions = [] { return cuda::CudaVersions(); };
     table.can_access_peer = [](int, int) { return true; };
   }
 };
 
 }  // namespace
+
+void ForgetMatrices(const void* begin, const void* end) {
+  auto& [mutex, all] = AllPacked();
+  const std::lock_guard lock(mutex);
+  all.erase(all.lower_bound(begin), all.lower_bound(end));
+}
 
 const cuda::CudaTable& HostGpuTable() {
   static const HostKernels kernels;

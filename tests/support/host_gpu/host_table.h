@@ -8,4 +8,7 @@ namespace winnow::test {
 // two sides of a lane need, and bf16 only.
 const cuda::CudaTable& HostGpuTable();
 
+// Device memory has been freed: other matrices may come to lie there.
+void ForgetMatrices(const void* begin, const void* end);
+
 }  // namespace winnow::test

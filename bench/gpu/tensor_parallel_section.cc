@@ -1,0 +1,196 @@
+// Clusters of the demo model whose inference rank has two GPUs, against the golden data; and the forward pass that
+// serves, timed on one GPU and on two that hold the model together, without cache ranks and with nothing to send:
+// prompts in chunks, steps over lists of slots.
+#include <algorithm>
+#include <chrono>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "bench/gpu/sections.h"
+#include "bench/gpu/serve_checks.h"
+#include "common/model/synthetic_models.h"
+#include "inference_rank/device/cuda_backend.h"
+#include "inference_rank/prefill_arena.h"
+#include "inference_rank/working_set.h"
+
+ABSL_DECLARE_FLAG(std::string, serve_model);
+ABSL_DECLARE_FLAG(int, device);
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kPrompt = 8192;
+constexpr uint32_t kAttendedRows = 2112;  // of a step: a budget of 2,048 with its sinks and recent rows
+constexpr int kChunk = 2048, kSteps = 24;
+
+// Keeps rows where the forward pass writes them.
+class SilentPrefill final : public PrefillKv {
+ public:
+  explicit SilentPrefill(const PrefillArena& arena) : arena_(arena) {}
+  Rows Destination(int layer, int first_kv_head) override {
+    return {.kv = arena_.row(layer, first_kv_head, 0), .head_stride = arena_.prompt_tokens()};
+  }
+  int QueriesWanted(int) const override { return 0; }
+  Rows Publish(int layer, const std::byte*, const float*) override { return Destination(layer, 0); }
+
+ private:
+  const PrefillArena& arena_;
+};
+
+class SilentDecode final : public DecodeKv {
+ public:
+  SilentDecode(const KvLayout& layout, std::span<WorkingSet> sets, uint32_t position)
+      : layout_(layout), sets_(sets), position_(position) {}
+  int Lookahead() const override { return 0; }
+  bool NeedsHidden(int) const override { return false; }
+  bool SlotsComeFirst(int) const override { return true; }
+  void PlacesOfRows(HeadRange heads, std::span<void*> places) const override {
+    size_t at = 0;
+    for (int layer = 0; layer < layout_.num_layers; ++layer) {
+      for (const WorkingSet& set : sets_) {
+        for (int i = 0; i < heads.count; ++i) places[at++] = set.PlaceOfRow(layer, heads.first + i, position_);
+      }
+    }
+  }
+  void Publish(const DecodeLayerOutput&) override {}
+  void AwaitSlots(int layer, SlotLists& lists) override {
+    for (const WorkingSet& set : sets_) {
+      for (int head = 0; head < layout_.num_kv_heads; ++head)
+        lists.Add(set.Slots(layer, head).first(kAttendedRows), layout_.group_size());
+    }
+  }
+
+ private:
+  const KvLayout& layout_;
+  const std::span<WorkingSet> sets_;
+  const uint32_t position_;
+};
+
+double Milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+double MedianOf(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+class ServingPass {
+ public:
+  static absl::StatusOr<std::unique_ptr<ServingPass>> Create(const std::string& model, const std::vector<int>& gpus) {
+    auto pass = std::unique_ptr<ServingPass>(new ServingPass());
+    WINNOW_ASSIGN_OR_RETURN(pass->config_, ModelConfigOf(model));
+    pass->layout_ = pass->config_.kv_layout(Dtype::kBf16);
+    BackendOptions options;
+    options.config = &pass->config_;
+    options.max_context_tokens = 2 * kPrompt;
+    options.prefill_chunk_tokens = kChunk;
+    options.needs = {.layout = pass->layout_,
+                     .selection = pass->spec_,
+                     .max_context_tokens = 2 * kPrompt,
+                     .max_running = 8,
+                     .prefill_memory_bytes = PrefillSizing::AllKvBytes(pass->layout_, 2 * kPrompt) / gpus.size()};
+    options.model_name = model;
+    WINNOW_ASSIGN_OR_RETURN(pass->backend_, NewCudaBackend(options, gpus));
+    WINNOW_ASSIGN_OR_RETURN(SlotPool slots, pass->backend_->NewSlotPool());
+    pass->slots_.emplace(std::move(slots));
+    return pass;
+  }
+
+  absl::StatusOr<double> PrefillMs() {
+    WINNOW_ASSIGN_OR_RETURN(const PrefillArena arena,
+                            PrefillArena::CreateIn(*backend_->prefill_region(), layout_, kPrompt + 1));
+    SilentPrefill kv(arena);
+    const std::vector<uint32_t> tokens(kChunk, 17);
+    std::vector<double> times;
+    for (int i = 0; i < 4; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      for (uint32_t first = 0; first < kPrompt; first += kChunk) {
+        backend_->forward().Prefill(tokens, first, /*last=*/false, kv);
+      }
+      if (i > 0) times.push_back(Milliseconds(std::chrono::steady_clock::now() - start));
+    }
+    WINNOW_RETURN_IF_ERROR(backend_->forward().status());
+    return MedianOf(std::move(times));
+  }
+
+  absl::StatusOr<double> StepMs(int batch) {
+    std::vector<WorkingSet> sets;
+    for (int i = 0; i < batch; ++i) {
+      WINNOW_ASSIGN_OR_RETURN(WorkingSet set, WorkingSet::Create(*slots_, layout_, spec_, 2 * kPrompt, kPrompt));
+      set.FinishLoad(kPrompt);
+      sets.push_back(std::move(set));
+    }
+    std::vector<double> times;
+    const std::vector<std::optional<TokenDraw>> draws(batch, TokenDraw());
+    for (uint32_t position = kPrompt; position < kPrompt + kSteps; ++position) {
+      for (WorkingSet& set : sets) set.Advance(position);
+      SilentDecode kv(layout_, sets, position);
+      backend_->forward().PlanDraws(draws);
+      const auto start = std::chrono::steady_clock::now();
+      backend_->forward().Decode(std::vector<uint32_t>(batch, 17), std::vector<uint32_t>(batch, position), kv);
+      if (position > kPrompt + 3) times.push_back(Milliseconds(std::chrono::steady_clock::now() - start));
+    }
+    WINNOW_RETURN_IF_ERROR(backend_->forward().status());
+    return MedianOf(std::move(times));
+  }
+
+ private:
+  ServingPass() = default;
+
+  const SelectionSpec spec_{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+  ModelConfig config_;
+  KvLayout layout_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<SlotPool> slots_;
+};
+
+absl::Status Measure(GpuContext& gpu, const std::string& model, const std::vector<int>& gpus) {
+  WINNOW_ASSIGN_OR_RETURN(const auto pass, ServingPass::Create(model, gpus));
+  const std::string name =
+      absl::StrCat("serving pass of ", model, ", ", gpus.size(), gpus.size() > 1 ? " GPUs" : " GPU");
+  WINNOW_ASSIGN_OR_RETURN(const double prefill, pass->PrefillMs());
+  gpu.report.Time(absl::StrCat(name, ", prefill of ", kPrompt, " in chunks of ", kChunk), prefill * 1000, 0);
+  for (const int batch : {1, 8}) {
+    WINNOW_ASSIGN_OR_RETURN(const double step, pass->StepMs(batch));
+    gpu.report.Time(absl::StrCat(name, ", step of ", batch, " x ", kAttendedRows, " rows"), step * 1000, 0);
+  }
+  return absl::OkStatus();
+}
+
+int Other(int ordinal) {
+  return ordinal == 0 ? 1 : 0;
+}
+
+void Check(GpuContext& gpu) {
+  const std::string name = "serve dense on two GPUs";
+  if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");
+  if (!CanServeDemo(gpu)) return;
+  const int first = absl::GetFlag(FLAGS_device);
+  CheckServedDense(gpu, name, absl::StrCat("cuda:", first, ",", Other(first)));
+}
+
+void Bench(GpuContext& gpu) {
+  const std::string flag = absl::GetFlag(FLAGS_serve_model), model = flag.empty() ? "synthetic:qwen3-14b" : flag;
+  const int first = absl::GetFlag(FLAGS_device);
+  std::vector<std::vector<int>> all = {{first}};
+  if (gpu.table.device_count() > 1) {
+    all.push_back({first, Other(first)});
+  } else {
+    gpu.report.Note("tensor_parallel", "there is one GPU alone");
+  }
+  for (const std::vector<int>& gpus : all) {
+    if (const absl::Status status = Measure(gpu, model, gpus); !status.ok()) {
+      gpu.report.Fail("tensor_parallel", std::string(status.message()));
+    }
+  }
+}
+
+}  // namespace
+
+GpuSection TensorParallelSection() {
+  return {"tensor_parallel", Check, Bench};
+}
+
+}  // namespace winnow

@@ -1,0 +1,146 @@
+#include "inference_rank/device/shard_sums.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/cuda/arena.h"
+
+namespace winnow {
+namespace {
+
+// GPUs of a pass are launched to by threads that start it together: only a GPU that has failed, or a host that has
+// stalled, makes another wait for long.
+constexpr uint32_t kTimeoutUs = 20'000'000;
+// Words of pinned memory.
+constexpr int kAbortWord = 0, kErrorWord = 1, kCountWord = 2, kNumWords = 3;
+constexpr size_t kBoxes = 2;  // used in turn
+
+}  // namespace
+
+ShardSums::ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes)
+    : device_(device),
+      layers_(layers),
+      shard_(layers.weights().shard()),
+      kind_(boxes),
+      mailbox_stride_(static_cast<size_t>(max_rows) * layers.config().hidden_size) {}
+
+size_t ShardSums::BoxBytes(const ModelConfig& config, int num_ranks, int max_rows) {
+  return kBoxes * num_ranks * static_cast<size_t>(max_rows) * config.hidden_size * sizeof(float) + (size_t{1} << 16);
+}
+
+size_t ShardSums::Carve(void* region, int max_rows) {
+  const ModelConfig& config = layers_.config();
+  cuda::Arena arena(region);
+  box_.flags = arena.TakeArray<uint32_t>(kBoxes * shard_.count * cuda::kAllReduceBlocks);
+  box_.logit_flags = arena.TakeArray<uint32_t>(shard_.count);
+  box_.mailboxes = arena.TakeArray<float>(kBoxes * shard_.count * static_cast<size_t>(max_rows) * config.hidden_size);
+  box_.logits = kind_ == Boxes::kPeerMemory
+                    ? layers_.logits()
+                    : arena.TakeArray<float>(static_cast<size_t>(kMaxGraphRows) * config.vocab_size);
+  return arena.used_bytes();
+}
+
+absl::StatusOr<std::unique_ptr<ShardSums>> ShardSums::Create(cuda::Device& device, DeviceLayers& layers, int max_rows,
+                                                             Boxes boxes) {
+  WINNOW_CHECK(layers.is_shard());
+  std::unique_ptr<ShardSums> sums(new ShardSums(device, layers, max_rows, boxes));
+  const size_t bytes = sums->Carve(nullptr, max_rows);
+  WINNOW_ASSIGN_OR_RETURN(sums->memory_,
+                          boxes == Boxes::kPeerMemory ? device.Allocate(bytes) : device.AllocatePinned(bytes));
+  sums->Carve(sums->memory_->data(), max_rows);
+  WINNOW_ASSIGN_OR_RETURN(sums->state_, device.Allocate(512));
+  sums->counted_ = static_cast<uint32_t*>(sums->state_->data());
+  sums->arrivals_ = sums->counted_ + 1;
+  WINNOW_ASSIGN_OR_RETURN(sums->words_, device.AllocatePinned(kNumWords * sizeof(uint32_t)));
+  std::fill_n(sums->word(0), kNumWords, 0u);
+  const cuda::Stream stream = device.NewStream();
+  // Flags begin as zeros; so may mailboxes.
+  device.FillAsync(sums->memory_->data(), 0, bytes, stream);
+  device.FillAsync(sums->state_->data(), 0, sums->state_->bytes(), stream);
+  WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
+  return sums;
+}
+
+void ShardSums::Connect(std::span<const Box> boxes) {
+  WINNOW_CHECK(boxes.size() == static_cast<size_t>(shard_.count) && boxes.size() <= boxes_.size());
+  std::copy(boxes.begin(), boxes.end(), boxes_.begin());
+}
+
+void ShardSums::BeginPass(cuda::Stream stream) {
+  pass_begin_ = num_sums_;
+  *word(kCountWord) = num_sums_;
+  device_.CopyAsync(counted_, word(kCountWord), sizeof(uint32_t), stream);
+}
+
+void ShardSums::Add(cuda::Stream stream, int num_rows) {
+  ++num_sums_;
+  const size_t box = num_sums_ % kBoxes * shard_.count;
+  cuda::AllReduceParams params = {.rank = shard_.index,
+                                  .num_ranks = shard_.count,
+                                  .partial = layers_.partial(),
+                                  .x = layers_.hidden(),
+                                  .elements = static_cast<size_t>(num_rows) * layers_.config().hidden_size,
+                                  .mailbox_stride = mailbox_stride_,
+                                  .value = counted_,
+                                  .value_plus = num_sums_ - pass_begin_,
+                                  .abort = word(kAbortWord),
+                                  .error = word(kErrorWord),
+                                  .timeout_us = kTimeoutUs};
+  WINNOW_CHECK(params.elements <= mailbox_stride_);
+  for (int r = 0; r < shard_.count; ++r) {
+    params.mailboxes[r] = boxes_[r].mailboxes + box * mailbox_stride_;
+    params.flags[r] = boxes_[r].flags + box * cuda::kAllReduceBlocks;
+  }
+  layers_.table().step->all_reduce(stream, params);
+}
+
+void ShardSums::GatherLogits(cuda::Stream stream, int num_rows) {
+  const DeviceWeights& weights = layers_.weights();
+  const size_t vocab = layers_.config().vocab_size, part = weights.lm_head().out_features;
+  if (part == vocab) return;
+  const size_t row_bytes = vocab * sizeof(float), part_bytes = part * sizeof(float);
+  if (shard_.index > 0) {
+    const size_t first = weights.lm_head_first();
+    layers_.table().step->publish(stream, {.from = layers_.logits() + first,
+                                           .from_stride = static_cast<int64_t>(row_bytes),
+                                           .to = boxes_[0].logits + first,
+                                           .to_stride = static_cast<int64_t>(row_bytes),
+                                           .num_rows = num_rows,
+                                           .row_bytes = part_bytes,
+                                           .flag = boxes_[0].logit_flags + shard_.index,
+                                           .value = counted_,
+                                           .arrivals = arrivals_});
+    return;
+  }
+  for (int r = 1; r < shard_.count; ++r) {
+    layers_.table().cache->wait(stream, {.flag = box_.logit_flags + r,
+                                         .value = counted_,
+                                         .abort = word(kAbortWord),
+                                         .error = word(kErrorWord),
+                                         .timeout_us = kTimeoutUs});
+    if (kind_ == Boxes::kPeerMemory) continue;
+    device_.CopyRowsAsync(layers_.logits() + r * part, row_bytes, box_.logits + r * part, row_bytes, part_bytes,
+                          num_rows, stream);
+  }
+}
+
+absl::Status ShardSums::Error() const {
+  switch (std::atomic_ref(*word(kErrorWord)).load()) {
+    case 0:
+      return absl::OkStatus();
+    case cuda::kWaitAborted:
+      return absl::AbortedError("another GPU of the rank has failed");
+    default:
+      return absl::DeadlineExceededError(
+          absl::StrCat("another GPU of the rank has sent nothing for ", kTimeoutUs / 1'000'000, " s"));
+  }
+}
+
+void ShardSums::Abort() {
+  std::atomic_ref(*word(kAbortWord)).store(1);
+}
+
+}  // namespace winnow

@@ -1,0 +1,14 @@
+#pragma once
+#include <cstddef>
+
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+
+// Where `parts` memories hold a model's KV, each the same number of kv heads, in order: the one that has a list's, or a
+// kv head's.
+inline int PartOf(const KvLayout& layout, size_t list, int parts) {
+  return static_cast<int>(list % layout.num_kv_heads) / (layout.num_kv_heads / parts);
+}
+
+}  // namespace winnow

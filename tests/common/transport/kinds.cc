@@ -1,0 +1,20 @@
+#include "common/transport/shared_memory_path.h"
+#include "tests/common/transport/links.h"
+
+namespace winnow {
+
+const std::vector<TransportKind>& KindsUnderTest() {
+  static const std::vector<TransportKind> kinds = {kInproc,
+                                                   {"UcxPosix", "posix,self"},
+                                                   {"UcxSysv", "sysv,self"},
+                                                   kUcxTcp,
+                                                   {"SharedMemory", "posix,self", "shared", [](uint64_t) {
+                                                      return PayloadPathKind{
+                                                          .name = "shared", .make = [](size_t window_bytes) {
+                                                            return NewSharedMemoryPath({.window_bytes = window_bytes});
+                                                          }};
+                                                    }}};
+  return kinds;
+}
+
+}  // namespace winnow

@@ -1,0 +1,44 @@
+#include "device_transport/nccl_path.h"
+#include "device_transport/p2p_path.h"
+#include "kernels/cuda/plugin.h"
+#include "tests/common/transport/links.h"
+#include "tests/support/host_gpu/host_table.h"
+
+namespace winnow {
+namespace {
+
+const cuda::CudaTable& Table() {
+  static const absl::StatusOr<const cuda::CudaTable*> plugin = cuda::LoadPlugin();
+  return plugin.ok() ? **plugin : test::HostGpuTable();
+}
+
+// One GPU for the transports of even incarnations, another for those of odd ones, where there are two.
+int OrdinalOf(uint64_t incarnation) {
+  return static_cast<int>(incarnation % 2) % Table().device_count();
+}
+
+cuda::Device* DeviceOf(uint64_t incarnation) {
+  static std::vector<cuda::Device*> devices(2, nullptr);  // to the process's end
+  cuda::Device*& device = devices[OrdinalOf(incarnation)];
+  if (device == nullptr) device = Table().open_device(OrdinalOf(incarnation)).value().release();
+  return device;
+}
+
+}  // namespace
+
+const std::vector<TransportKind>& KindsUnderTest() {
+  static const std::vector<TransportKind> kinds = [] {
+    std::vector<TransportKind> kinds = {
+        {"P2p", "posix,self", "p2p", [](uint64_t incarnation) { return P2pPaths(DeviceOf(incarnation)); }, true}};
+    // NCCL gives a GPU to one side alone.
+    if (Table().device_count() > 1) {
+      kinds.push_back({"Nccl", "posix,self", "nccl",
+                       [](uint64_t incarnation) { return NcclPaths(Table(), {.ordinal = OrdinalOf(incarnation)}); },
+                       true});
+    }
+    return kinds;
+  }();
+  return kinds;
+}
+
+}  // namespace winnow
