@@ -158,7 +158,7 @@ class SteppedPlans {
 
   void CheckQueries(int plan, const SelectAction& action) {
     const size_t floats = group_floats() * cache_.layout().num_kv_heads;
-    queries_ = gpu_.Download(cache_.selection->queries(), floats * cache_.max_rows());
+    queries_ = gpu_.Download(cache_.selection->queries(action.layer), floats * cache_.max_rows());
     for (int row = 0; row < cache_.max_rows(); ++row) {
       if (!cache_.sits(row)) continue;
       const std::vector<float> expected = mirror_.Queries(plan, action, row);
