@@ -9,6 +9,7 @@
 #include "bench/gpu/cache_gpu_mirror.h"
 #include "bench/gpu/device_selection_bench.h"
 #include "bench/gpu/device_selection_cases.h"
+#include "bench/gpu/digest_check.h"
 #include "bench/gpu/sections.h"
 #include "bench/gpu/select_graph_check.h"
 #include "common/selection/attended_set.h"
@@ -298,6 +299,7 @@ void Check(GpuContext& gpu) {
   CheckPresets(gpu);
   if (!gpu.few_small) CheckVariants(gpu);
   CheckSelectGraphs(gpu);
+  CheckAttendedDigests(gpu);
   CheckBatchSelector(gpu);
 }
 
