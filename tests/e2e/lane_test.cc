@@ -318,7 +318,7 @@ TEST(Lane, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
   EXPECT_EQ(cluster->Pids("cache-rank")[0], cache_rank) << "it has not been started again";
   EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 1);
   const std::string log = cluster->process().Log();
-  EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on through host memory"));
+  EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on by frames"));
   EXPECT_THAT(log, HasSubstr("cudaErrorIllegalAddress"));
   EXPECT_THAT(log, HasSubstr("go by frames from now on: the lane has failed"));
 }
@@ -386,8 +386,7 @@ TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
   EXPECT_GE(completion.Stat("captured_mass_mean"), 0.9);
   EXPECT_EQ(LaneSteps(*cluster), 0);
   EXPECT_THAT(cluster->process().Log(),
-              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and "
-                        "correction"));
+              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and correction"));
 }
 
 // GPUs that two ranks share take turns, and a lane cannot be.
