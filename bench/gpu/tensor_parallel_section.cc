@@ -1,8 +1,10 @@
-// Clusters of the demo model whose inference rank has two GPUs, against the golden data; and the forward pass that
-// serves, timed on one GPU and on two that hold the model together, without cache ranks and with nothing to send:
-// prompts in chunks, steps over lists of slots.
+// The forward pass that serves, by GPUs that hold the model together, against that of one GPU: the demo model, also
+// where one GPU plays two; clusters of the demo model whose inference rank has two GPUs, against the golden data; and
+// times on one GPU and on two, without cache ranks and with nothing to send: prompts in chunks, steps over lists of
+// slots.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
@@ -13,8 +15,11 @@
 #include "inference_rank/device/cuda_backend.h"
 #include "inference_rank/prefill_arena.h"
 #include "inference_rank/working_set.h"
+#include "tests/e2e/golden.h"
 
 ABSL_DECLARE_FLAG(std::string, serve_model);
+ABSL_DECLARE_FLAG(std::string, demo_model);
+ABSL_DECLARE_FLAG(std::string, demo_golden);
 ABSL_DECLARE_FLAG(int, device);
 
 namespace winnow {
@@ -40,8 +45,8 @@ class SilentPrefill final : public PrefillKv {
 
 class SilentDecode final : public DecodeKv {
  public:
-  SilentDecode(const KvLayout& layout, std::span<WorkingSet> sets, uint32_t position)
-      : layout_(layout), sets_(sets), position_(position) {}
+  SilentDecode(const KvLayout& layout, std::span<WorkingSet> sets, uint32_t position, size_t most_rows = SIZE_MAX)
+      : layout_(layout), sets_(sets), position_(position), most_rows_(most_rows) {}
   int Lookahead() const override { return 0; }
   bool NeedsHidden(int) const override { return false; }
   bool SlotsComeFirst(int) const override { return true; }
@@ -57,7 +62,8 @@ class SilentDecode final : public DecodeKv {
   void AwaitSlots(int layer, SlotLists& lists) override {
     for (const WorkingSet& set : sets_) {
       for (int head = 0; head < layout_.num_kv_heads; ++head)
-        lists.Add(set.Slots(layer, head).first(kAttendedRows), layout_.group_size());
+        const std::span<const uint32_t> slots = set.Slots(layer, head);
+      lists.Add(slots.first(std::min<size_t>(slots.size(), most_rows_)), layout_.group_size());
     }
   }
 
@@ -65,6 +71,7 @@ class SilentDecode final : public DecodeKv {
   const KvLayout& layout_;
   const std::span<WorkingSet> sets_;
   const uint32_t position_;
+  const size_t most_rows_;
 };
 
 double Milliseconds(std::chrono::steady_clock::duration time) {
@@ -78,24 +85,62 @@ double MedianOf(std::vector<double> times) {
 
 class ServingPass {
  public:
-  static absl::StatusOr<std::unique_ptr<ServingPass>> Create(const std::string& model, const std::vector<int>& gpus) {
+  static absl::StatusOr<std::unique_ptr<ServingPass>> Create(const std::string& model, const std::vector<int>& gpus,
+                                                             uint32_t max_context, uint32_t max_running) {
     auto pass = std::unique_ptr<ServingPass>(new ServingPass());
     WINNOW_ASSIGN_OR_RETURN(pass->config_, ModelConfigOf(model));
     pass->layout_ = pass->config_.kv_layout(Dtype::kBf16);
     BackendOptions options;
     options.config = &pass->config_;
-    options.max_context_tokens = 2 * kPrompt;
+    if (!IsSyntheticModel(model)) {
+      WINNOW_ASSIGN_OR_RETURN(options.checkpoint, Checkpoint::Open(model));
+    }
+    options.max_context_tokens = max_context;
     options.prefill_chunk_tokens = kChunk;
     options.needs = {.layout = pass->layout_,
                      .selection = pass->spec_,
-                     .max_context_tokens = 2 * kPrompt,
-                     .max_running = 8,
-                     .prefill_memory_bytes = PrefillSizing::AllKvBytes(pass->layout_, 2 * kPrompt) / gpus.size()};
+                     .max_context_tokens = max_context,
+                     .max_running = max_running,
+                     .prefill_memory_bytes = PrefillSizing::AllKvBytes(pass->layout_, max_context) / gpus.size()};
     options.model_name = model;
     WINNOW_ASSIGN_OR_RETURN(pass->backend_, NewCudaBackend(options, gpus));
     WINNOW_ASSIGN_OR_RETURN(SlotPool slots, pass->backend_->NewSlotPool());
     pass->slots_.emplace(std::move(slots));
     return pass;
+  }
+
+  // After the prompt, and after each of `steps` further tokens, which follow it in `tokens`.
+  absl::StatusOr<std::vector<float>> Logits(const std::vector<uint32_t>& tokens, uint32_t steps) {
+    const auto prompt = static_cast<uint32_t>(tokens.size()) - steps;
+    std::vector<float> all;
+    const auto take = [&](std::span<const float> logits) { all.insert(all.end(), logits.begin(), logits.end()); };
+    std::vector<WorkingSet> sets;
+    WINNOW_ASSIGN_OR_RETURN(WorkingSet set, WorkingSet::Create(*slots_, layout_, spec_, prompt + steps, prompt));
+    {
+      WINNOW_ASSIGN_OR_RETURN(const PrefillArena arena,
+                              PrefillArena::CreateIn(*backend_->prefill_region(), layout_, prompt));
+      SilentPrefill kv(arena);
+      for (uint32_t first = 0; first < prompt;) {
+        const bool last = first + 1 == prompt;
+        const uint32_t count = last ? 1 : std::min<uint32_t>(kChunk, prompt - 1 - first);
+        take(backend_->forward().Prefill({tokens.data() + first, count}, first, last, kv));
+        first += count;
+      }
+      for (int layer = 0; layer < layout_.num_layers; ++layer) {
+        for (int head = 0; head < layout_.num_kv_heads; ++head) {
+          set.LoadRows(layer, head, 0, prompt, arena.row(layer, head, 0), prompt, WorkingSet::RowsIn::kSlotMemory);
+        }
+      }
+    }
+    set.FinishLoad(prompt);
+    sets.push_back(std::move(set));
+    for (uint32_t position = prompt; position < prompt + steps; ++position) {
+      sets[0].Advance(position);
+      SilentDecode kv(layout_, sets, position);
+      take(backend_->forward().Decode({&tokens[position], 1}, {&position, 1}, kv));
+    }
+    WINNOW_RETURN_IF_ERROR(backend_->forward().status());
+    return all;
   }
 
   absl::StatusOr<double> PrefillMs() {
@@ -126,7 +171,7 @@ class ServingPass {
     const std::vector<std::optional<TokenDraw>> draws(batch, TokenDraw());
     for (uint32_t position = kPrompt; position < kPrompt + kSteps; ++position) {
       for (WorkingSet& set : sets) set.Advance(position);
-      SilentDecode kv(layout_, sets, position);
+      SilentDecode kv(layout_, sets, position, kAttendedRows);
       backend_->forward().PlanDraws(draws);
       const auto start = std::chrono::steady_clock::now();
       backend_->forward().Decode(std::vector<uint32_t>(batch, 17), std::vector<uint32_t>(batch, position), kv);
@@ -147,7 +192,7 @@ class ServingPass {
 };
 
 absl::Status Measure(GpuContext& gpu, const std::string& model, const std::vector<int>& gpus) {
-  WINNOW_ASSIGN_OR_RETURN(const auto pass, ServingPass::Create(model, gpus));
+  WINNOW_ASSIGN_OR_RETURN(const auto pass, ServingPass::Create(model, gpus, 2 * kPrompt, 8));
   const std::string name =
       absl::StrCat("serving pass of ", model, ", ", gpus.size(), gpus.size() > 1 ? " GPUs" : " GPU");
   WINNOW_ASSIGN_OR_RETURN(const double prefill, pass->PrefillMs());
@@ -163,7 +208,54 @@ int Other(int ordinal) {
   return ordinal == 0 ? 1 : 0;
 }
 
+// Of a logit, as in engine_section.cc.
+constexpr double kLogitTolerance = 0.16;
+
+double LargestDifference(std::span<const float> a, std::span<const float> b) {
+  double largest = a.size() == b.size() ? 0 : NAN;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    largest = difference <= largest ? largest : difference;  // keeps NaN
+  }
+  return largest;
+}
+
+absl::Status ComparePasses(GpuContext& gpu, int first) {
+  const std::string model = absl::GetFlag(FLAGS_demo_model);
+  constexpr uint32_t kSteps = 12, kMaxContext = 8192;
+  std::vector<std::vector<uint32_t>> texts;
+  for (const e2e::GoldenCase& golden : e2e::LoadGolden(absl::GetFlag(FLAGS_demo_golden))) {
+    if (golden.prompt.size() > 2 * kSteps && golden.prompt.size() < kMaxContext) texts.push_back(golden.prompt);
+  }
+  const auto logits = [&](const std::vector<int>& gpus) -> absl::StatusOr<std::vector<float>> {
+    WINNOW_ASSIGN_OR_RETURN(const auto pass, ServingPass::Create(model, gpus, kMaxContext, 2));
+    std::vector<float> all;
+    for (const std::vector<uint32_t>& text : texts) {
+      WINNOW_ASSIGN_OR_RETURN(const std::vector<float> of_text, pass->Logits(text, kSteps));
+      all.insert(all.end(), of_text.begin(), of_text.end());
+    }
+    return all;
+  };
+  std::vector<std::vector<int>> groups = {{first, first}};
+  if (gpu.table.device_count() > 1) groups.push_back({first, Other(first)});
+  for (const std::vector<int>& group : groups) {
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<float> got, logits(group));
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<float> expected, logits({first}));
+    const char* who = group[0] == group[1] ? "one GPU that plays two" : "two GPUs";
+    gpu.report.Check(absl::StrCat("serving pass of ", who, ": logits of ", texts.size(), " texts"),
+                     LargestDifference(got, expected), kLogitTolerance);
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<float> again, logits(group));
+    gpu.report.Check(absl::StrCat("serving pass of ", who, ": the same again"), LargestDifference(again, got), 0);
+  }
+  return absl::OkStatus();
+}
+
 void Check(GpuContext& gpu) {
+  if (CanServeDemo(gpu)) {
+    if (const absl::Status status = ComparePasses(gpu, absl::GetFlag(FLAGS_device)); !status.ok()) {
+      gpu.report.Fail("serving pass of several GPUs", std::string(status.message()));
+    }
+  }
   const std::string name = "serve dense on two GPUs";
   if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");
   if (!CanServeDemo(gpu)) return;

@@ -70,9 +70,9 @@ struct Sequence {
 };
 
 struct StepOptions {
-  bool slots_come_first = false;
-  bool corrects = false;        // heads 1 and 3 of the first row
-  bool per_query_head = false;  // lists of the first row, each shorter than the one before
+  bool slots_come_first = false;  // not for rows that are sinks, too
+  bool corrects = false;          // heads 1 and 3 of the first row
+  bool per_query_head = false;    // lists of the first row, each shorter than the one before
 };
 
 // A rank's memory and forward pass on these GPUs, without cache ranks: everything is attended.
@@ -262,8 +262,9 @@ TEST_P(ShardedBackendTest, ComputesWhatOneGpuComputes) {
     Sequence a = one.Prefill(prompt, prompt), b = several.Prefill(prompt, prompt);
     EXPECT_LT(LargestDifference(a.prompt_logits, b.prompt_logits), kLogitTolerance) << prompt;
     for (int step = 0; step < 70; ++step) {
-      const StepOptions options{
-          .slots_come_first = step % 2 == 1, .corrects = step % 5 == 4, .per_query_head = step % 3 == 2 && prompt > 8};
+      const StepOptions options{.slots_come_first = step % 2 == 1 && prompt > 4,
+                                .corrects = step % 5 == 4,
+                                .per_query_head = step % 3 == 2 && prompt > 8};
       const std::vector<float> expected = one.DecodeAlone(a, options), got = several.DecodeAlone(b, options);
       EXPECT_LT(LargestDifference(expected, got), kLogitTolerance) << prompt << ", step " << step;
       // Nothing has been added up before the first layer: all heads lie where those of one GPU do.
