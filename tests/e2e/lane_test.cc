@@ -389,6 +389,18 @@ TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
               HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and correction"));
 }
 
+// A lane goes to one cache rank; parts of a sequence go by frames, with what the prefix caches have of them, too.
+TEST(Lane, ShardsGoByFrames) {
+  std::vector<std::string> flags = LaneFlags("depth");
+  flags.insert(flags.end(), {"--cache-ranks=2", "--cache-shards=2"});
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds first = IdsOf(*cluster, DemoText(900));
+  EXPECT_EQ(first.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(IdsOf(*cluster, DemoText(900)), first);
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+}
+
 // GPUs that two ranks share take turns, and a lane cannot be.
 TEST(Lane, RanksOfOneGpuSayWhyTheyUseFrames) {
   std::vector<std::string> flags = LaneFlags("depth");
