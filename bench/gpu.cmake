@@ -13,6 +13,7 @@ add_executable(winnow-gpu-check
   gpu/cache_section.cc
   gpu/device_selection_bench.cc
   gpu/device_selection_section.cc
+  gpu/digest_check.cc
   gpu/elementwise_section.cc
   gpu/engine_section.cc
   gpu/gpu_check.cc

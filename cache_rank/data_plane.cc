@@ -36,14 +36,14 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
       lanes_(options.lanes),
-      on_lane_failed_(options.on_lane_failed),
+      on_lane_ended_(options.on_lane_ended),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
       streamer_(options.streamer, shape_.layout, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
-              &streamer_, &selector_, &prefetcher_, metrics, lanes_.get()) {
+              &streamer_, &selector_, &prefetcher_, executor, metrics, lanes_.get()) {
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -82,8 +82,9 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   metrics_->queued_frames.Add(-link->queued());
   if (link->lane != nullptr) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (!failed.ok() && on_lane_failed_) on_lane_failed_(link->rank, failed);
+    if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
+    frames_.TakeLanded(*link, /*wait=*/true);
     frames_.TakeLaneRows(*link, /*wait=*/true);
     link->lane.reset();
     metrics_->lanes.Add(-1);
@@ -102,7 +103,10 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 }
 
 void DataPlane::TakeRowsUnderWay(uint32_t link_id) {
-  if (const auto link = links_.find(link_id); link != links_.end()) frames_.TakeLaneRows(*link->second, /*wait=*/true);
+  const auto link = links_.find(link_id);
+  if (link == links_.end()) return;
+  frames_.TakeLanded(*link->second, /*wait=*/true);
+  frames_.TakeLaneRows(*link->second, /*wait=*/true);
 }
 
 void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
@@ -131,6 +135,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
                                                    ", the most that can be selected from"));
   }
   if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
+  if (link->HasLanded(options.sequence_id)) frames_.TakeLanded(*link, /*wait=*/true);  // of one that had its number
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {
     metrics_->admissions_refused.Add(1);
@@ -140,6 +145,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   metrics_->sequences_opened.Add(1);
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
+    if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
     if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shard.num_layers - 1, cached);
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
@@ -244,6 +250,8 @@ bool DataPlane::RunLanes() {
   for (auto& [id, link] : links_) {
     waits |= link->failure.ok() && frames_.RunSeats(*link);
     if (link->lane == nullptr) continue;
+    frames_.TakeLanded(*link, /*wait=*/false);
+    waits |= frames_.MirrorPrefix(*link) || !link->landed.empty();
     frames_.TakeLaneRows(*link, /*wait=*/false);
     if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
     waits |= link->failure.ok() && link->lane->has_plans();

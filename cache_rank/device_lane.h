@@ -51,6 +51,15 @@ class DeviceLane {
   // Hands over the rows of plans that have ended well, oldest first. `wait`: until all have ended, which is bounded.
   virtual void TakeRows(bool wait, const TakeRow& take) = 0;
   virtual bool has_plans() const = 0;  // that TakeRows has not seen
+  // Rows [first, first + count) of one layer of a prompt, that the peer says lie in the place of this push: begins to
+  // bring them to host memory and, where they continue it, to the sequence's mirror. `sequence` null: nobody wants
+  // them. INVALID_ARGUMENT for what no peer may send.
+  virtual absl::Status Land(uint64_t push, const CachedSequence* sequence, int layer, uint32_t first,
+                            uint32_t count) = 0;
+  // The rows of the oldest push that has landed and was not popped, in host memory: [num_kv_heads][count][2 *
+  // head_dim]. Null while they are not there, unless it is to `wait`.
+  virtual absl::StatusOr<const std::byte*> OldestLanded(bool wait) = 0;
+  virtual void PopLanded() = 0;
   // Ends what is under way early.
   virtual void Abort(const absl::Status& why) = 0;
   // Not OK once a wait has run out, or the peer has ended: the link is over.

@@ -44,6 +44,9 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kAppendRange:
       status = HandleAppendRange(link, frame);
       break;
+    case wire::FrameType::kLanded:
+      status = HandleLanded(link, frame);
+      break;
     case wire::FrameType::kPromptQueries:
       status = HandlePromptQueries(link, frame);
       break;
@@ -94,6 +97,7 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
     plan.rows.push_back({row.sequence_id, row.attach_epoch, row.position, shard});
     CachedSequence* sequence = Holder(link, row.sequence_id, row.attach_epoch);
     if (sequence == nullptr) continue;
+    if (link.HasLanded(sequence->id)) TakeLanded(link, /*wait=*/true);  // a step reads rows
     if (sequence->seat.plan == header.plan) {
       return absl::InvalidArgumentError(
           absl::StrCat("sequence ", row.sequence_id, " is in plan ", header.plan, " twice"));
@@ -163,6 +167,7 @@ absl::Status FrameHandler::HandleSeat(PeerLink& link, const ReceivedFrame& frame
 bool FrameHandler::RunSeats(PeerLink& link) {
   if (link.seat_requests.empty()) return false;
   SeatRequest& request = link.seat_requests.front();
+  if (link.HasLanded(request.sequence_id)) return true;
   CachedSequence* sequence = store_->FindAttached(request.sequence_id, request.attach_epoch, link.id);
   if (sequence != nullptr) {
     absl::Status seated = absl::FailedPreconditionError("there is no lane");
@@ -363,25 +368,76 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
     return absl::InvalidArgumentError(absl::StrCat("rows of layer ", header.layer_first));
   }
   WINNOW_RETURN_IF_ERROR(PayloadSize(frame, header.row_count * layout.num_kv_heads * layout.row_bytes()));
-  const uint32_t watermark = sequence->kv.watermark();
-  const absl::Status appended =
-      sequence->kv.Append(layer, header.apply_position, header.row_count, frame.payload().data());
-  if (!appended.ok()) {
-    selector_->Refuse(link, 0, *sequence, layer);
-    return absl::OkStatus();
-  }
-  metrics_->appended_rows.Add(uint64_t{header.row_count} * layout.num_kv_heads);
+  if (link.HasLanded(sequence->id)) TakeLanded(link, /*wait=*/true);
+  const std::byte* const rows = frame.payload().data();
+  if (!AppendRange(link, *sequence, layer, header.apply_position, header.row_count, rows)) return absl::OkStatus();
   if (lanes_ != nullptr && link.lane != nullptr && sequence->shard == WholeModel(layout_)) {
-    lanes_->OnRows(*sequence, layer, header.apply_position, header.row_count, frame.payload().data());
-  }
-  const uint32_t rows = sequence->kv.rows(layer);
-  if (rows == sequence->prompt_tokens && rows > 0) selector_->OnQuery(link, *sequence, layer, rows - 1);
-  if (sequence->kv.watermark() > watermark) {
-    if (sequence->kv.watermark() == sequence->prompt_tokens) store_->KeepPrefix(*sequence);
-    streamer_->SendWatermark(link, 0, *sequence);
-    streamer_->Pump(link);
+    lanes_->OnRows(*sequence, layer, header.apply_position, header.row_count, rows);
   }
   return absl::OkStatus();
+}
+
+bool FrameHandler::AppendRange(PeerLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+                               const std::byte* rows) {
+  const TimelineSpan span(metrics_->timeline, Span::kAppend, static_cast<uint16_t>(layer), 0, 1);
+  const uint32_t watermark = sequence.kv.watermark();
+  if (!sequence.kv.Append(layer, first, count, rows, executor_).ok()) {
+    selector_->Refuse(link, 0, sequence, layer);
+    return false;
+  }
+  metrics_->appended_rows.Add(uint64_t{count} * sequence.layout.num_kv_heads);
+  const uint32_t end = sequence.kv.rows(layer);
+  if (end == sequence.prompt_tokens && end > 0) selector_->OnQuery(link, sequence, layer, end - 1);
+  if (sequence.kv.watermark() > watermark) {
+    if (sequence.kv.watermark() == sequence.prompt_tokens) store_->KeepPrefix(sequence);
+    streamer_->SendWatermark(link, 0, sequence);
+    streamer_->Pump(link);
+  }
+  return true;
+}
+
+absl::Status FrameHandler::HandleLanded(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  const int layer = header.layer_first;
+  if (link.lane == nullptr) return absl::InvalidArgumentError("rows on a lane that there is not");
+  if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("rows of layer ", layer));
+  const CachedSequence* sequence = Holder(link, header.sequence_id, header.attach_epoch);
+  if (sequence != nullptr && !(sequence->shard == WholeModel(layout_))) {
+    return absl::InvalidArgumentError("rows of a part of the model on a lane");
+  }
+  WINNOW_RETURN_IF_ERROR(link.lane->Land(header.plan, sequence, layer, header.apply_position, header.row_count));
+  link.landed.push_back({.push = header.plan,
+                         .sequence_id = sequence == nullptr ? 0 : header.sequence_id,
+                         .attach_epoch = header.attach_epoch,
+                         .first = header.apply_position,
+                         .count = header.row_count,
+                         .layer = layer});
+  return absl::OkStatus();
+}
+
+void FrameHandler::TakeLanded(PeerLink& link, bool wait) {
+  while (!link.landed.empty()) {
+    const absl::StatusOr<const std::byte*> rows = link.lane->OldestLanded(wait);
+    if (!rows.ok()) return link.Fail(rows.status());
+    if (*rows == nullptr) return;
+    const LandedRows landed = link.landed.front();
+    link.landed.pop_front();
+    CachedSequence* sequence = store_->FindAttached(landed.sequence_id, landed.attach_epoch, link.id);
+    if (sequence != nullptr) AppendRange(link, *sequence, landed.layer, landed.first, landed.count, *rows);
+    link.lane->PopLanded();
+    streamer_->SendLandingFree(link, landed.push);
+    streamer_->Pump(link);
+    if (!wait) return;
+  }
+}
+
+bool FrameHandler::MirrorPrefix(PeerLink& link) {
+  if (link.to_mirror.empty()) return false;
+  const CachedSequence* sequence = store_->Find(link.to_mirror.front());
+  const bool is_here = sequence != nullptr && sequence->channel == link.id;
+  // Rows that land from then on continue the mirror.
+  if (!is_here || (lanes_->Advance(*sequence) && link.landed.empty())) link.to_mirror.pop_front();
+  return !link.to_mirror.empty();
 }
 
 absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame) {

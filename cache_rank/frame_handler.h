@@ -21,7 +21,7 @@ class FrameHandler {
  public:
   // `hidden_size` of the residuals that may come; 0 where this rank projects none.
   FrameHandler(const KvLayout& layout, int hidden_size, const RopeShape& rope, const KernelTable* kernels,
-               SequenceStore* store, Streamer* streamer, Selector* selector, Prefetcher* prefetcher,
+               SequenceStore* store, Streamer* streamer, Selector* selector, Prefetcher* prefetcher, Executor* executor,
                CacheRankMetrics* metrics, DeviceLanes* lanes = nullptr)
       : layout_(layout),
         hidden_size_(hidden_size),
@@ -31,12 +31,18 @@ class FrameHandler {
         streamer_(streamer),
         selector_(selector),
         prefetcher_(prefetcher),
+        executor_(executor),
         metrics_(metrics),
         lanes_(lanes) {}
 
   void Handle(PeerLink& link, const ReceivedFrame& frame);
   // Goes on with the first sequence that waits for a seat; false when there is none.
   bool RunSeats(PeerLink& link);
+  // Stores the oldest rows that were pushed to the link's lane, once they are in host memory; `wait`: all of them.
+  void TakeLanded(PeerLink& link, bool wait);
+  // Goes on with the mirror of a sequence that began with a cached prefix, so that it has caught up when a seat is
+  // asked for; false when there is none.
+  bool MirrorPrefix(PeerLink& link);
   // Stores the rows of plans on the link's lane that have ended; `wait`: of all plans.
   void TakeLaneRows(PeerLink& link, bool wait);
 
@@ -46,8 +52,12 @@ class FrameHandler {
   absl::Status HandleSeat(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandleLayer(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandleAppendRange(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandleLanded(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame);
 
+  // Rows [first, first + count) of a prompt, in host memory. False: they were refused.
+  bool AppendRange(PeerLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+                   const std::byte* rows);
   // Null, and the peer is fenced, when the sequence is not attached to this link with this epoch.
   CachedSequence* Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch);
   // Gives a plan row its seat; false when it was refused.
@@ -75,6 +85,7 @@ class FrameHandler {
   Streamer* const streamer_;
   Selector* const selector_;
   Prefetcher* const prefetcher_;
+  Executor* const executor_;
   CacheRankMetrics* const metrics_;
   DeviceLanes* const lanes_;  // may be null
   std::vector<DeviceLane::Row> lane_rows_;

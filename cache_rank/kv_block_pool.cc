@@ -62,7 +62,7 @@ absl::Status KvBlockReservation::Extend(size_t blocks, size_t index_bytes) {
   return absl::OkStatus();
 }
 
-KvBlock KvBlockReservation::Allocate(const IndexParts& index) {
+KvBlock KvBlockReservation::Allocate(const IndexParts& index, Tile tile) {
   WINNOW_CHECK(count_ > 0);
   WINNOW_CHECK(index.rows_bytes == 0 || index.tile_bytes == 0);
   --count_;
@@ -82,8 +82,8 @@ KvBlock KvBlockReservation::Allocate(const IndexParts& index) {
     WINNOW_CHECK(index.bytes() <= index_bytes_);
     index_bytes_ -= index.bytes();
     pool_->fast_parts_[number] = {pool_->tiers_->fast().AllocateIndex(index.bytes()), index};
-  } else {
-    std::memset(block.tile(), 0, pool_->block_bytes_ - pool_->rows_bytes_);
+  } else if (tile == Tile::kZeroed) {
+    pool_->ClearTile(block);
   }
   return block;
 }
@@ -146,6 +146,10 @@ KvBlockPool::~KvBlockPool() {
 absl::StatusOr<KvBlockReservation> KvBlockPool::Reserve(size_t blocks, size_t index_bytes) {
   WINNOW_RETURN_IF_ERROR(Promise(blocks, index_bytes));
   return KvBlockReservation(this, blocks, index_bytes);
+}
+
+void KvBlockPool::ClearTile(const KvBlock& block) const {
+  std::memset(block.tile(), 0, block_bytes_ - rows_bytes_);
 }
 
 absl::Status KvBlockPool::Promise(size_t blocks, size_t index_bytes) {

@@ -71,7 +71,9 @@ class KvBlockReservation {
   // RESOURCE_EXHAUSTED, and nothing changes, when `blocks` more, or bytes of the fast tier for index, are not there.
   absl::Status Extend(size_t blocks, size_t index_bytes = 0);
   // Turns one promised block into a real one with a zeroed tile; the caller knows that one is left, and its index.
-  KvBlock Allocate(const IndexParts& index = {});
+  // kAsItIs: the caller calls KvBlockPool::ClearTile.
+  enum class Tile { kZeroed, kAsItIs };
+  KvBlock Allocate(const IndexParts& index = {}, Tile tile = Tile::kZeroed);
   // A promised block becomes a copy of `block`, with the same parts in the fast tier.
   KvBlock CopyOf(const KvBlock& block);
   // Drops a reference that is the last one and keeps its block promised.
@@ -104,6 +106,9 @@ class KvBlockPool {
   // Called with the blocks and bytes of index wanted where fewer are free, to give back what can be spared; null:
   // nothing can.
   void SetReclaimer(std::function<void(size_t, size_t)> reclaimer) { reclaimer_ = std::move(reclaimer); }
+
+  // Zeroes the tile of a block with one tier; of different blocks on any threads.
+  void ClearTile(const KvBlock& block) const;
 
   RowTiers* tiers() const { return tiers_.get(); }  // null: one tier
 

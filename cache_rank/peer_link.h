@@ -71,6 +71,16 @@ struct SeatRequest {
   std::vector<uint32_t> pages;
 };
 
+// Rows of a prompt that have been pushed to the link's lane and are not in host memory yet.
+struct LandedRows {
+  uint64_t push = 0;
+  uint64_t sequence_id = 0;  // 0: nobody's
+  uint32_t attach_epoch = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+  int layer = 0;
+};
+
 // An inference rank's channel and everything that waits on it. Data-plane thread.
 struct PeerLink {
   static constexpr size_t kOpenPlans = 4;
@@ -80,6 +90,8 @@ struct PeerLink {
   std::unique_ptr<Channel> channel;
   std::unique_ptr<DeviceLane> lane;  // may be null
   RingQueue<SeatRequest> seat_requests;
+  RingQueue<LandedRows> landed;
+  RingQueue<uint64_t> to_mirror;  // sequences that began with a cached prefix, which the lane's GPU has not seen
   std::function<void(const absl::Status&)> on_closed;  // called once, when the cache rank gives the link up
   absl::Status failure;                                // set: to be closed outside of Progress
 
@@ -94,6 +106,12 @@ struct PeerLink {
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 
   size_t queued() const { return outgoing.size() + bulk.size(); }
+  bool HasLanded(uint64_t sequence_id) {
+    for (size_t i = 0; i < landed.size(); ++i) {
+      if (landed.at(i).sequence_id == sequence_id) return true;
+    }
+    return false;
+  }
   OpenPlan* FindPlan(uint64_t plan) {
     for (OpenPlan& open : plans) {
       if (plan != 0 && open.plan == plan) return &open;

@@ -8,6 +8,8 @@
 namespace winnow {
 namespace {
 
+constexpr uint32_t kManyRows = 2 * kBlockTokens;
+
 size_t RoundUp64(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
@@ -171,7 +173,7 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
   return fork;
 }
 
-absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, const std::byte* rows) {
+absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team) {
   if (position != rows_[layer]) {
     return absl::FailedPreconditionError(
         absl::StrCat("layer ", layer, " continues at position ", rows_[layer], ", rows came for ", position));
@@ -182,6 +184,10 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
   }
   const size_t row_bytes = layout_.row_bytes();
   RowTiers* const tiers = pool_->tiers();
+  if (team != nullptr && count >= kManyRows && tiers == nullptr && retention_.streams.empty()) {
+    AppendTogether(layer, position, count, rows, *team);
+    return absl::OkStatus();
+  }
   const std::byte* const staged =
       tiers == nullptr ? nullptr : tiers->Stage(rows, layout_.num_kv_heads * count * row_bytes);
   if (tiers != nullptr) {
@@ -222,6 +228,57 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
   rows_[layer] += count;
   if (tiers != nullptr) tiers->EndWrite(staged);
   return absl::OkStatus();
+}
+
+// Blocks are taken by one thread, and filled by all.
+void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team) {
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    BlockList& blocks = list(layer, head).rows;
+    while (blocks.size() < BlockList::BlocksFor(position + count)) {
+      blocks.Push(reservation_.Allocate(key_parts_, KvBlockReservation::Tile::kAsItIs));
+    }
+  }
+  const size_t first_block = position / kBlockTokens;
+  const int num_blocks = static_cast<int>(BlockList::BlocksFor(position + count) - first_block);
+  const auto fill = [&](int unit) {
+    const int head = unit / num_blocks;
+    const size_t block = first_block + unit % num_blocks;
+    const uint32_t begin = std::max(position, static_cast<uint32_t>(block * kBlockTokens));
+    const uint32_t end = std::min(position + count, static_cast<uint32_t>((block + 1) * kBlockTokens));
+    const std::byte* const from = rows + (static_cast<size_t>(head) * count + (begin - position)) * layout_.row_bytes();
+    const KvBlock& to = list(layer, head).rows[block];
+    const uint32_t first_row = begin % kBlockTokens;
+    if (first_row == 0) pool_->ClearTile(to);
+    std::memcpy(to.rows() + first_row * layout_.row_bytes(), from, (end - begin) * layout_.row_bytes());
+    kernels_->index_keys({.rows = from,
+                          .num_rows = static_cast<int>(end - begin),
+                          .first_row = static_cast<int>(first_row),
+                          .head_dim = layout_.head_dim,
+                          .dtype = layout_.dtype,
+                          .tile = to.tile(),
+                          .tile_dtype = index_layout_.key_dtype});
+  };
+  constexpr int kGrain = 4;  // blocks
+  const int units = num_blocks * layout_.num_kv_heads;
+  struct Work {
+    const decltype(fill)& fill_block;
+    int units;
+  } work{fill, units};
+  kernels_->parallel_for(
+      team, (units + kGrain - 1) / kGrain,
+      [](void* context, int grain, int) {
+        const Work& work = *static_cast<const Work*>(context);
+        for (int unit = grain * kGrain; unit < std::min((grain + 1) * kGrain, work.units); ++unit)
+          work.fill_block(unit);
+      },
+      &work);
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    const uint32_t pages = CompletePages(index_layout_, position + count);
+    for (uint32_t page = CompletePages(index_layout_, position); page < pages; ++page) {
+      IndexPage(list(layer, head), page);
+    }
+  }
+  rows_[layer] += count;
 }
 
 void SequenceKv::Settle(int layer, uint32_t end) const {

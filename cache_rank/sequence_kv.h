@@ -38,8 +38,9 @@ class SequenceKv {
   absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
 
   // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when
-  // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions.
-  absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows);
+  // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions. Many rows are shared out over the
+  // threads of `team`, where one is given.
+  absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team = nullptr);
 
   // References to all blocks that positions [block * kBlockTokens, (block + 1) * kBlockTokens) fill; below the
   // watermark, and no list streams.
@@ -84,6 +85,7 @@ class SequenceKv {
   };
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
+  void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
   HeadLists& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
   const HeadLists& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
   void Adopt(std::span<const PrefixUnit* const> prefix);

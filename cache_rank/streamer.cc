@@ -160,6 +160,10 @@ void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_
                .granted = granted});
 }
 
+void Streamer::SendLandingFree(PeerLink& link, uint64_t push) {
+  Queue(link, {.type = wire::FrameType::kLandingFree, .plan = push});
+}
+
 void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer) {
   QueueTransferFailed(link, plan, sequence.id, sequence.attach_epoch,
                       static_cast<uint16_t>(sequence.layer_of_model(layer)));

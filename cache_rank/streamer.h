@@ -45,6 +45,7 @@ class Streamer {
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
   void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
+  void SendLandingFree(PeerLink& link, uint64_t push);
   void SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
   // All rows below `end`, which the sequence has, of layers [first_layer, last_layer], then RefillDone.
   void SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end);

@@ -42,8 +42,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
     } else if (lane.code() == absl::StatusCode::kUnavailable) {
-      spdlog::error("rows to and from {} pass through host memory (ucx) from now on: {}", cache_rank,
-                    std::string(lane.message()));
+      spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(lane.message()));
     } else {
       spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
     }

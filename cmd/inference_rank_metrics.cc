@@ -34,6 +34,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
   counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
   gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
+  counter("winnow_pushed_prompt_rows_total", "KV rows of prompts pushed from GPU to GPU, one per layer and kv head.",
+          metrics.pushed_prompt_rows);
   counter("winnow_lanes_failed_total", "Lanes that have broken; their links go by frames since.", metrics.lanes_failed);
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
   counter("winnow_injected_tokens_total", "Prompt tokens computed in iterations that decoded, too.",

@@ -17,9 +17,16 @@ struct Cost {
 // By thread and span, in the order of their names.
 using Costs = std::map<std::string, Cost>;
 
-Costs CostsOf(const v1::TimelineThread& thread) {
+// Spans of decode iterations, which have a plan, or of prompts, which have none.
+enum class Phase { kDecode, kPrefill };
+Phase PhaseOf(const v1::TimelineEvent& event) {
+  return event.plan() == 0 && event.span() != "step" ? Phase::kPrefill : Phase::kDecode;
+}
+
+Costs CostsOf(const v1::TimelineThread& thread, Phase phase) {
   Costs costs;
   for (const v1::TimelineEvent& event : thread.events()) {
+    if (PhaseOf(event) != phase) continue;
     Cost& cost = costs[event.span()];
     const double us = event.duration_ns() / 1000.0;
     cost.all_us += us;
@@ -30,35 +37,47 @@ Costs CostsOf(const v1::TimelineThread& thread) {
   return costs;
 }
 
-uint64_t StepsOf(std::span<const v1::StopTimelineResponse> timelines) {
-  uint64_t steps = 0;
+uint64_t CountOf(std::span<const v1::StopTimelineResponse> timelines, std::string_view span) {
+  uint64_t count = 0;
   for (const v1::StopTimelineResponse& rank : timelines) {
     for (const v1::TimelineThread& thread : rank.threads()) {
-      for (const v1::TimelineEvent& event : thread.events()) steps += event.span() == "step";
+      for (const v1::TimelineEvent& event : thread.events()) count += event.span() == span;
     }
   }
-  return steps;
+  return count;
+}
+
+void AppendRows(std::span<const v1::StopTimelineResponse> timelines, Phase phase, double scale, std::string& table) {
+  for (const v1::StopTimelineResponse& rank : timelines) {
+    for (const v1::TimelineThread& thread : rank.threads()) {
+      for (const auto& [span, cost] : CostsOf(thread, phase)) {
+        absl::StrAppendFormat(&table, "%-16s %-16s %9.1f ", rank.identity().rank(), span, cost.all_us * scale);
+        for (const double us : cost.by_layer_us) absl::StrAppendFormat(&table, " %.1f", us * scale);
+        table += "\n";
+      }
+    }
+  }
 }
 
 }  // namespace
 
 std::string SummarizeTimelines(std::span<const v1::StopTimelineResponse> timelines) {
-  const uint64_t steps = StepsOf(timelines);
-  if (steps == 0) return "";
-  const double per_step = 1.0 / static_cast<double>(steps);
-  std::string table = absl::StrFormat("%d decode steps; mean us per step\n%-16s %-16s %9s  %s\n", steps, "rank", "span",
-                                      "all", "by layer");
+  std::string table;
+  if (const uint64_t steps = CountOf(timelines, "step"); steps > 0) {
+    absl::StrAppendFormat(&table, "%d decode steps; mean us per step\n%-16s %-16s %9s  %s\n", steps, "rank", "span",
+                          "all", "by layer");
+    AppendRows(timelines, Phase::kDecode, 1.0 / static_cast<double>(steps), table);
+  }
+  if (const uint64_t chunks = CountOf(timelines, "prefill chunk"); chunks > 0) {
+    absl::StrAppendFormat(&table, "%d chunks of prompts; ms in all\n%-16s %-16s %9s  %s\n", chunks, "rank", "span",
+                          "all", "by layer");
+    AppendRows(timelines, Phase::kPrefill, 1e-3, table);
+  }
   for (const v1::StopTimelineResponse& rank : timelines) {
     for (const v1::TimelineThread& thread : rank.threads()) {
-      for (const auto& [span, cost] : CostsOf(thread)) {
-        absl::StrAppendFormat(&table, "%-16s %-16s %9.1f ", rank.identity().rank(), span, cost.all_us * per_step);
-        for (const double us : cost.by_layer_us) absl::StrAppendFormat(&table, " %.1f", us * per_step);
-        table += "\n";
-      }
-      if (thread.dropped() > 0) {
-        absl::StrAppendFormat(&table, "%-16s %d events were dropped: record for a shorter time\n",
-                              rank.identity().rank(), thread.dropped());
-      }
+      if (table.empty() || thread.dropped() == 0) continue;
+      absl::StrAppendFormat(&table, "%-16s %d events were dropped: record for a shorter time\n", rank.identity().rank(),
+                            thread.dropped());
     }
   }
   return table;

@@ -11,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "inference_rank/landing_places.h"
 #include "inference_rank/lane_seats.h"
 #include "inference_rank/model/decode_lane.h"
 #include "winnow/v1/cache.grpc.pb.h"
@@ -60,6 +61,7 @@ class CacheLink {
   void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
   LaneSeats& seats() { return seats_; }
+  LandingPlaces& landings() { return landings_; }  // of the lane
 
  private:
   friend class ExchangeStream;
@@ -81,6 +83,7 @@ class CacheLink {
   std::unique_ptr<DecodeLane> lane_;  // changed under lane_mutex_, for MarkDead
   std::mutex lane_mutex_;
   LaneSeats seats_{0};
+  LandingPlaces landings_;
   // Any thread.
   std::atomic<bool> alive_{true};
 };

@@ -36,7 +36,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
-      prefill_step_(*transport_, layout, options_.waits),
+      prefill_step_(*transport_, layout, metrics, options_.waits),
       max_inject_tokens_(options_.max_inject_tokens == 0
                              ? options_.limits.prefill_chunk_tokens
                              : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {
@@ -247,9 +247,9 @@ bool Engine::RunIteration() {
   const uint32_t most = MostInjected(start);
   metrics_.max_inject_tokens = most;
   const Scheduler::Iteration plan = scheduler_.Plan(most, start);
-  // A prompt that has waited too long gets a whole chunk.
-  const bool paced = inject_controller_.has_value() && !plan.rows.empty() && most > 0;
-  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, paced);
+  const bool beside = inject_controller_.has_value() && !plan.rows.empty();
+  const Pace pace = !beside ? Pace::kFree : most > 0 ? Pace::kPaced : Pace::kOverdue;
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, pace);
   if (!forward_.status().ok()) return true;
   const auto prefill_end = SteadyClock::now();
   if (!RunDecodeStep(plan.rows)) {

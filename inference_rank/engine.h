@@ -104,11 +104,14 @@ class Engine {
   size_t FreePrefillBytes() const;
   // Drops a decoding sequence's working set; Attach brings it back when it is admitted again.
   void Preempt(Sequence& sequence);
-  // The prompts' next `tokens` tokens, fewer where `paced` and the room before the next token is used up; returns how
-  // many were computed.
-  uint32_t RunPrefill(uint32_t tokens, bool paced);
+  // kPaced: until the room before the next token is used up. kOverdue: it was too small for too long; a small piece
+  // goes first, whose time is noted, so that what was believed of pieces can turn out wrong.
+  enum class Pace { kFree, kPaced, kOverdue };
+  // The prompts' next `tokens` tokens, or fewer where it is paced; returns how many were computed.
+  uint32_t RunPrefill(uint32_t tokens, Pace pace);
   // Tokens of a piece of a prompt that fit into the room before the next token; 0: fewer than are worth a piece.
   uint32_t PacedTokens(const Sequence& sequence, std::chrono::steady_clock::time_point now) const;
+  uint32_t LeastPiece() const;
   // The most tokens that the next iteration may inject.
   uint32_t MostInjected(std::chrono::steady_clock::time_point now) const;
   // The next at most `most` tokens of the prompt through all layers, at least one; returns how many.

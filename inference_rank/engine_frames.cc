@@ -28,6 +28,11 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kWatermark:
       OnWatermarks(*link, frame);
       return;
+    case wire::FrameType::kLandingFree:
+      if (!link->landings().SetFree(header.plan)) {
+        DistrustLink(*link, absl::InvalidArgumentError(absl::StrCat("push ", header.plan, " was not under way")));
+      }
+      return;
     default:
       break;
   }

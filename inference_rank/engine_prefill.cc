@@ -21,6 +21,10 @@ uint32_t PiecePosition(const Sequence& sequence) {
 
 }  // namespace
 
+uint32_t Engine::LeastPiece() const {
+  return forward_.PrefillsByLayer() ? kLeastLayerPiece : kLeastChunk;
+}
+
 uint32_t Engine::MostInjected(SteadyClock::time_point now) const {
   const Sequence* next = inject_controller_.has_value() ? scheduler_.NextPrefill(now) : nullptr;
   if (next == nullptr) return max_inject_tokens_;
@@ -33,7 +37,7 @@ uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point n
   const uint32_t first = PiecePosition(sequence);
   const std::chrono::duration<double, std::micro> since_token = now - *last_step_;
   const double layers = forward_.PrefillsByLayer() ? 1 : layout_.num_layers;
-  const uint32_t least = forward_.PrefillsByLayer() ? kLeastLayerPiece : kLeastChunk;
+  const uint32_t least = LeastPiece();
   const double work = inject_controller_->WorkWithin(inject_controller_->RoomUs(since_token.count()),
                                                      layers * options_.prefill_work.ThroughLayer(2 * least, first));
   const double tokens = options_.prefill_work.TokensWithin(work / layers, first);
@@ -41,7 +45,7 @@ uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point n
 }
 
 // In token-layers: tokens, each through one layer.
-uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
+uint32_t Engine::RunPrefill(uint32_t tokens, Pace pace) {
   const uint64_t layers = layout_.num_layers, planned = tokens * layers;
   uint64_t done = 0;
   while (done < planned && forward_.status().ok()) {
@@ -51,7 +55,9 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     const uint64_t piece_layers = forward_.PrefillsByLayer() ? 1 : layers;
     uint32_t most = static_cast<uint32_t>(
         std::min<uint64_t>((planned - done) / piece_layers, options_.limits.prefill_chunk_tokens));
-    if (paced) most = std::min(most, PacedTokens(*sequence, now));
+    const bool is_trial = pace == Pace::kOverdue && done == 0;
+    if (pace == Pace::kPaced) most = std::min(most, PacedTokens(*sequence, now));
+    if (is_trial) most = std::min(most, LeastPiece());
     if (most == 0) break;
     sequence->last_chunk = now;
     const uint32_t first = PiecePosition(*sequence);
@@ -59,7 +65,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
     done += count * piece_layers;
     // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
-    if (!inject_controller_.has_value() || count == 1 || last_layer) continue;
+    if ((pace != Pace::kPaced && !is_trial) || count == 1 || last_layer) continue;
     const std::chrono::duration<double, std::micro> taken = SteadyClock::now() - now;
     inject_controller_->ObservePrefill(
         static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first), taken.count());

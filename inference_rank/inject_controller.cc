@@ -5,11 +5,11 @@
 namespace winnow {
 namespace {
 
-constexpr double kAim = 0.9;  // of the target
+constexpr double kAim = 0.8;  // of the target
 constexpr double kTail = 0.99;
 constexpr double kMostForStep = 0.5;  // of the target, unless the median step takes longer
 constexpr double kSlackShare = 0.95;
-constexpr double kMostSlack = 2;
+constexpr double kMostSlack = 1.5;
 constexpr double kMostGrowth = 2;  // of a piece over the largest before it
 // Draws the fixed part towards 0 where pieces are too much alike to tell it from the rest.
 constexpr double kRidge = 0.002;
@@ -31,8 +31,9 @@ double InjectController::WorkWithin(double room_us, double first_work) const {
 }
 
 void InjectController::ObservePrefill(double work, double us) {
+  us = std::max(us, 1e-3);
   const double expected_us = fixed_us_ + us_per_work_ * work;
-  pieces_[num_pieces_++ % pieces_.size()] = {.work = work, .us = us, .scale_us = std::max({us, expected_us, 1e-3})};
+  pieces_[num_pieces_++ % pieces_.size()] = {.work = work, .us = us, .scale_us = std::max(us, expected_us)};
   Fit();
 }
 
@@ -40,9 +41,11 @@ void InjectController::Fit() {
   // Of (fixed + rate * work - us) / scale_us: a piece that was interrupted, or was over at once, hardly matters.
   double ones = 0, works = 0, squares = 0, to_ones = 0, to_works = 0;
   const size_t count = std::min(num_pieces_, pieces_.size());
+  double shortest_us = pieces_[0].us;
   largest_work_ = 0;
   for (size_t i = 0; i < count; ++i) {
     largest_work_ = std::max(largest_work_, pieces_[i].work);
+    shortest_us = std::min(shortest_us, pieces_[i].us);
     const double one = 1 / pieces_[i].scale_us, work = pieces_[i].work / pieces_[i].scale_us;
     const double us = pieces_[i].us / pieces_[i].scale_us;
     ones += one * one;
@@ -53,13 +56,10 @@ void InjectController::Fit() {
   }
   ones *= 1 + kRidge;
   const double determinant = ones * squares - works * works;
-  fixed_us_ = (to_ones * squares - to_works * works) / determinant;
-  us_per_work_ = (ones * to_works - works * to_ones) / determinant;
-  if (fixed_us_ < 0 || us_per_work_ <= 0) {
-    fixed_us_ = 0;
-    us_per_work_ = to_works / squares;
-  }
-  RecentQuantile<64> slacks;
+  // The fixed part is in every piece.
+  fixed_us_ = std::clamp((to_ones * squares - to_works * works) / determinant, 0.0, 0.9 * shortest_us);
+  us_per_work_ = (to_works - fixed_us_ * works) / squares;
+  RecentQuantile<256> slacks;
   for (size_t i = 0; i < count; ++i) slacks.Add(pieces_[i].us / (fixed_us_ + us_per_work_ * pieces_[i].work));
   slack_ = std::clamp(slacks.At(kSlackShare), 1.0, kMostSlack);
 }

@@ -10,16 +10,16 @@ namespace winnow {
 // stays below a target in all but one of a hundred. Measured times in, work that fits out (in units of the caller's
 // choice that cost about the same, see PrefillWork); no clock.
 //
-// An iteration has until its aim, nine tenths of the target after the last token. Of that, it leaves to the decode step
-// what 99 of 100 recent ones took beside prefill or alone, so that the tail of steps is what is planned for, and uses
-// the rest up piece by piece: a piece that took longer than foreseen makes the next ones smaller, in the same
-// iteration.
+// An iteration has until its aim, four fifths of the target after the last token; the rest is for what happens to
+// tokens on their way to clients, which is not seen here. Of that, it leaves to the decode step what 99 of 100 recent
+// ones took beside prefill or alone, so that the tail of steps is what is planned for, and uses the rest up piece by
+// piece: a piece that took longer than foreseen makes the next ones smaller, in the same iteration.
 //
 // A tail that comes from elsewhere cannot be helped here and must not stop prompts: what is left to the step is at most
 // half of the target, or the median step where that is longer.
 //
 // A piece is expected to take fixed + rate * work, as fitted to recent ones (least squares of relative errors), times
-// the slack that 95 of 100 of them need, at most 2. None is more than twice as large as all of them.
+// the slack that 95 of 100 of them need, at most 1.5. None is more than twice as large as all of them.
 class InjectController {
  public:
   explicit InjectController(double target_us);
@@ -41,7 +41,7 @@ class InjectController {
 
   const double target_us_;  // constant after construction
   RecentQuantile<256> decode_us_;
-  std::array<Piece, 64> pieces_;  // the latest, in a ring
+  std::array<Piece, 256> pieces_;  // the latest, in a ring
   size_t num_pieces_ = 0;         // ever
   double fixed_us_ = 0;
   double us_per_work_ = 0;

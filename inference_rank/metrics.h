@@ -26,6 +26,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> lane_steps{0};      // of decode_steps, those that ran between two GPUs
   std::atomic<uint64_t> lane_sequences{0};  // that have a seat
   std::atomic<uint64_t> lanes_failed{0};
+  std::atomic<uint64_t> pushed_prompt_rows{0};  // to cache ranks' GPUs; one per layer and kv head
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
   std::atomic<uint64_t> waiting_sequences{0};

@@ -1,6 +1,7 @@
 #include "inference_rank/prefill_step.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace winnow {
 
@@ -14,6 +15,19 @@ PrefillKv::Rows PrefillStep::Destination(int layer, int first_kv_head) {
   return sequence_->arena->on_device() ? RowsOf(layer, first_kv_head) : Rows();
 }
 
+void* PrefillStep::PushTo(int layer) {
+  uint64_t& push = pushes_[layer % pushes_.size()];
+  push = 0;
+  if (!sequence_->arena->on_device() || !sequence_->failure.ok()) return nullptr;
+  const absl::StatusOr<PromptSender::Landing> landing = sender_.AwaitLanding(*sequence_, layer, count_);
+  if (!landing.ok()) {
+    sequence_->Fail(landing.status(), /*can_retry=*/true);
+    return nullptr;
+  }
+  push = landing->push;
+  return landing->place;
+}
+
 int PrefillStep::QueriesWanted(int num_tokens) const {
   const uint32_t of_prompt = std::min(PromptQueries(sequence_->spec), sequence_->prompt_tokens());
   const uint32_t from = std::max(sequence_->prompt_tokens() - of_prompt, first_);
@@ -22,16 +36,21 @@ int PrefillStep::QueriesWanted(int num_tokens) const {
 }
 
 PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) {
+  const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(layer), 0, 1);
   PrefillArena& arena = *sequence_->arena;
   if (!arena.on_device()) arena.Store(layer, first_, count_, kv_rows);
-  if (sequence_->failure.ok()) {
+  const uint64_t push = std::exchange(pushes_[layer % pushes_.size()], 0);
+  absl::Status posted;
+  // Queries first: once the rows are acknowledged another rank may attach, for which the queries must be there.
+  if (sequence_->failure.ok()) posted = sender_.SendQueries(*sequence_, layer, first_, count_, q_pre_rope);
+  if (push != 0) {
+    posted.Update(sender_.SendLanded(*sequence_, push, layer, first_, count_));  // of a failed sequence, too
+  } else if (sequence_->failure.ok() && posted.ok()) {
     const HostRows rows =
-        arena.on_device() ? RowsByToken(layout_, kv_rows) : RowsOfArena(layout_, arena, layer, first_);
-    // Queries first: once the rows are acknowledged another rank may attach, for which the queries must be there.
-    absl::Status posted = sender_.SendQueries(*sequence_, layer, first_, count_, q_pre_rope);
-    if (posted.ok()) posted = sender_.SendRows(*sequence_, rows, layer, first_, count_);
-    if (!posted.ok()) sequence_->Fail(posted, /*can_retry=*/true);
+        arena.on_device() ? RowsByHead(layout_, kv_rows, count_) : RowsOfArena(layout_, arena, layer, first_);
+    posted = sender_.SendRows(*sequence_, rows, layer, first_, count_);
   }
+  if (!posted.ok()) sequence_->Fail(posted, /*can_retry=*/true);
   return RowsOf(layer, 0);
 }
 

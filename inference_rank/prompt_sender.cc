@@ -12,14 +12,16 @@ uint32_t PromptQueries(const SelectionSpec& spec) {
 }
 
 HostRows RowsOfArena(const KvLayout& layout, const PrefillArena& arena, int layer, uint32_t first) {
-  return {.first = arena.row(layer, 0, first),
-          .token_stride = layout.row_bytes(),
-          .head_stride = arena.prompt_tokens() * layout.row_bytes()};
+  return {.first = arena.row(layer, 0, first), .head_stride = arena.prompt_tokens() * layout.row_bytes()};
 }
 
-HostRows RowsByToken(const KvLayout& layout, const std::byte* kv_rows) {
-  return {
-      .first = kv_rows, .token_stride = layout.num_kv_heads * layout.row_bytes(), .head_stride = layout.row_bytes()};
+HostRows RowsByHead(const KvLayout& layout, const std::byte* kv_rows, uint32_t count) {
+  return {.first = kv_rows, .head_stride = count * layout.row_bytes()};
+}
+
+absl::StatusOr<SendBuffer> PromptSender::AwaitBuffer(CacheLink& link, int layer, size_t bytes) {
+  const TimelineSpan span(metrics_.timeline, Span::kAwaitRoom, static_cast<uint16_t>(layer), 0, 1);
+  return AwaitSendBuffer(transport_, link, bytes, waits_);
 }
 
 absl::Status PromptSender::SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first,
@@ -40,17 +42,10 @@ absl::Status PromptSender::SendRowsOf(const ShardLink& shard, uint64_t sequence_
   for (uint32_t done = 0; done < count;) {
     const uint32_t num_rows = std::min(most, count - done);
     const size_t head_bytes = num_rows * row_bytes;
-    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
-                            AwaitSendBuffer(transport_, *shard.link, num_heads * head_bytes, waits_));
+    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitBuffer(*shard.link, layer, num_heads * head_bytes));
     for (int head = 0; head < num_heads; ++head) {
-      std::byte* out = buffer.payload().data() + head * head_bytes;
-      const std::byte* from =
-          rows.first + (shard.shard.first_kv_head + head) * rows.head_stride + done * rows.token_stride;
-      if (rows.token_stride == row_bytes) {
-        std::memcpy(out, from, head_bytes);
-        continue;
-      }
-      for (uint32_t i = 0; i < num_rows; ++i) std::memcpy(out + i * row_bytes, from + i * rows.token_stride, row_bytes);
+      std::memcpy(buffer.payload().data() + head * head_bytes,
+                  rows.first + (shard.shard.first_kv_head + head) * rows.head_stride + done * row_bytes, head_bytes);
     }
     wire::FrameHeader header{};
     header.type = wire::FrameType::kAppendRange;
@@ -62,6 +57,43 @@ absl::Status PromptSender::SendRowsOf(const ShardLink& shard, uint64_t sequence_
     WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
     done += num_rows;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PromptSender::Landing> PromptSender::AwaitLanding(const Sequence& sequence, int layer, uint32_t count) {
+  if (sequence.shards.size() != 1) return Landing();  // a lane takes rows of the whole model
+  CacheLink& link = *sequence.first_link();
+  const DecodeLane* const lane = link.lane();
+  if (lane == nullptr || count > lane->landing_tokens()) return Landing();
+  const TimelineSpan span(metrics_.timeline, Span::kAwaitRoom, static_cast<uint16_t>(layer), 0, 1);
+  const auto give_up = std::chrono::steady_clock::now() + waits_.timeout;
+  while (true) {
+    WINNOW_RETURN_IF_ERROR(link.channel()->failed());
+    if (!link.alive()) return absl::UnavailableError(absl::StrCat("cache rank ", link.peer().rank(), " is gone"));
+    const std::optional<uint64_t> push = link.landings().Take(lane->landing_places());
+    if (push.has_value()) return Landing{*push, lane->Landing(*push)};
+    if (std::chrono::steady_clock::now() > give_up) {
+      return absl::DeadlineExceededError(absl::StrCat("cache rank ", link.peer().rank(), " takes no rows"));
+    }
+    transport_.Wait(std::chrono::milliseconds(1), waits_.spin);
+  }
+}
+
+absl::Status PromptSender::SendLanded(const Sequence& sequence, uint64_t push, int layer, uint32_t first,
+                                      uint32_t count) {
+  const ShardLink& shard = sequence.shards.front();
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitBuffer(*shard.link, layer, 0));
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kLanded;
+  header.plan = push;
+  header.sequence_id = sequence.sequence_id;
+  header.attach_epoch = shard.attach_epoch;
+  header.apply_position = first;
+  header.layer_first = static_cast<uint16_t>(layer);
+  header.row_count = count;
+  WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
+  metrics_.pushed_prompt_rows += uint64_t{count} * layout_.num_kv_heads;
+  transport_.Progress();
   return absl::OkStatus();
 }
 
@@ -77,7 +109,7 @@ absl::Status PromptSender::SendQueries(const Sequence& sequence, int layer, uint
     const size_t first_float = static_cast<size_t>(shard.shard.first_kv_head) * layout_.group_size() * head_dim;
     const size_t shard_floats = static_cast<size_t>(shard.shard.num_kv_heads) * layout_.group_size() * head_dim;
     const size_t bytes = (end - from) * shard_floats * sizeof(float);
-    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, *shard.link, bytes, waits_));
+    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitBuffer(*shard.link, layer, bytes));
     for (uint32_t i = 0; i < end - from; ++i) {
       std::memcpy(buffer.payload().data() + i * shard_floats * sizeof(float),
                   q_pre_rope + (from - first + i) * token_floats + first_float, shard_floats * sizeof(float));

@@ -59,7 +59,7 @@ CacheGpu::CacheGpu(GpuContext& gpu, const Options& options)
       &gpu.table, &gpu.device, store.get(), plan.get(),
       {.rope = rope_, .attention_scale = attention_scale(), .queries = projects ? weights.get() : nullptr}, exchange));
   graph = Must(SelectGraph::Create(&gpu.table, &gpu.device, store.get(), plan.get(), selection.get(), inbox, peer,
-                                   {.timeout_us = 2000000}));
+                                   {.timeout_us = 2000000, .digests_rows = true}));
   MakeInputs();
   OpenSequences();
   WINNOW_CHECK(gpu.device.Synchronize(gpu.stream).ok());

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "bench/gpu/digest_check.h"
 #include "cache_rank/device/select_graph.h"
 #include "common/model/rope.h"
 #include "common/model/synthetic_models.h"
@@ -95,6 +96,13 @@ class BenchCache {
       selection_->EnqueueMass(stream, bucket, set % kLayers, peer_);
     });
   }
+  // Median time of the digests of what a layer attends to, of the last pass of LayerUs.
+  double DigestUs() {
+    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64};
+    return gpu_.MedianUs(1, kLayers * kVariants,
+                         [&](cuda::Stream stream, int) { selection_->EnqueueDigest(stream, bucket, peer_); });
+  }
+
   // Of the layer that was selected last: rows selected, and missing, per list.
   std::pair<double, double> Counts() {
     const size_t lists = static_cast<size_t>(rows_) * config_.num_kv_heads;
@@ -199,6 +207,7 @@ void BenchSpec(GpuContext& gpu, const std::string& name, const SelectionSpec& sp
     gpu.report.Time(what + "queries to delta", cache.LayerUs(Begin::kOwn, /*push=*/true), floor_us, chain_goal_us);
     const double keys_us = kContext * cache.key_bytes() * cache.lists() / gpu.read_bytes_per_us;
     gpu.report.Time(what + "captured mass of all rows", cache.MassUs(), keys_us);
+    gpu.report.Time(what + "digest of what is attended to (in L2)", cache.DigestUs(), 0);
     if (PredictsFromPast(spec.predictor)) {
       gpu.report.Time(what + "predict queries", cache.QueriesUs(Begin::kPast), 0);
       gpu.report.Time(what + "past to delta", cache.LayerUs(Begin::kPast, /*push=*/true), floor_us);
@@ -215,6 +224,7 @@ void BenchSpec(GpuContext& gpu, const std::string& name, const SelectionSpec& sp
 }  // namespace
 
 void BenchDeviceSelection(GpuContext& gpu) {
+  BenchAttendedDigests(gpu);
   const SelectionSpec two_stage = TwoStage(), winnow = FindPreset("winnow").value();
   const double head_dim = 128, key = head_dim + 4, bf16_key = 2 * head_dim;
   const double bounds = kContext / 16 * 4 * head_dim;

@@ -9,6 +9,7 @@
 #include "bench/gpu/cache_gpu_mirror.h"
 #include "bench/gpu/device_selection_bench.h"
 #include "bench/gpu/device_selection_cases.h"
+#include "bench/gpu/digest_check.h"
 #include "bench/gpu/sections.h"
 #include "bench/gpu/select_graph_check.h"
 #include "common/selection/attended_set.h"
@@ -157,7 +158,7 @@ class SteppedPlans {
 
   void CheckQueries(int plan, const SelectAction& action) {
     const size_t floats = group_floats() * cache_.layout().num_kv_heads;
-    queries_ = gpu_.Download(cache_.selection->queries(), floats * cache_.max_rows());
+    queries_ = gpu_.Download(cache_.selection->queries(action.layer), floats * cache_.max_rows());
     for (int row = 0; row < cache_.max_rows(); ++row) {
       if (!cache_.sits(row)) continue;
       const std::vector<float> expected = mirror_.Queries(plan, action, row);
@@ -298,6 +299,7 @@ void Check(GpuContext& gpu) {
   CheckPresets(gpu);
   if (!gpu.few_small) CheckVariants(gpu);
   CheckSelectGraphs(gpu);
+  CheckAttendedDigests(gpu);
   CheckBatchSelector(gpu);
 }
 

@@ -1,10 +1,21 @@
 #include "bench/gpu/select_graph_check.h"
 
+#include <bit>
+
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/device_selection_cases.h"
 
 namespace winnow {
 namespace {
+
+// Bits of the captured masses of the newest plan.
+std::vector<uint32_t> MassBits(GpuContext& gpu, const CacheGpu& cache) {
+  std::vector<uint32_t> bits;
+  for (const cuda::MeasuredMass& mass : gpu.Download(cache.selection->masses(), cache.selection->num_masses())) {
+    bits.insert(bits.end(), {mass.plan, std::bit_cast<uint32_t>(mass.mass)});
+  }
+  return bits;
+}
 
 // An inference rank's stream plays its part of the plans, flag by flag, while graphs of the cache rank wait for it:
 // both end, and the slots are those of the same plans done one by one.
@@ -25,7 +36,7 @@ void CheckGraphs(GpuContext& gpu, const char* preset) {
     for (int plan = 0; plan < options.num_plans; ++plan) {
       const uint32_t* number = device_numbers + plan;
       if (!stepped) {
-        if (const absl::Status status = cache.graph->Launch(selecting); !status.ok()) {
+        if (const absl::Status status = cache.graph->Launch(selecting, /*measures=*/true); !status.ok()) {
           return gpu.report.Fail(absl::StrCat("graphs of ", preset), std::string(status.message()));
         }
       }
@@ -49,6 +60,16 @@ void CheckGraphs(GpuContext& gpu, const char* preset) {
     }
     gpu.report.Check(absl::StrCat("graphs of ", preset, ": errors of waits"),
                      cache.graph->error() + gpu.Download(error, 1)[0], 0);
+    if (!stepped) {
+      const std::vector<uint32_t> beside = MassBits(gpu, cache);
+      for (int layer = 0; layer < num_layers; ++layer) {
+        const PlanBucket bucket{.num_rows = cache.max_rows(), .max_keys = cache.store->shape().max_positions};
+        cache.selection->EnqueueRealQueries(gpu.stream, bucket, layer, cache.inbox);
+        cache.selection->EnqueueMass(gpu.stream, bucket, layer, cache.peer);
+      }
+      gpu.report.Check(absl::StrCat("graphs of ", preset, ": captured masses"), beside == MassBits(gpu, cache) ? 0 : 1,
+                       0);
+    }
     slots.push_back(cache.PeerSlots());
     indices.emplace_back();
     for (int layer = 0; layer < num_layers; ++layer) {

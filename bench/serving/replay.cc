@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kLongestRunUs = 3600e6;
+constexpr double kLongestRunUs = 600e6;
 
 void FillGaps(std::vector<double> gaps_ms, ClientFigures& figures) {
   if (gaps_ms.empty()) return;

@@ -75,7 +75,7 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
   const int query_features = layout().num_query_heads * layout().head_dim;
   const size_t entries = lists * plan_->max_budget();
   arrays_.inv_freq = arena.TakeArray<float>(layout().head_dim / 2);
-  arrays_.queries = arena.TakeArray<float>(rows * query_features);
+  for (float*& queries : arrays_.queries) queries = arena.TakeArray<float>(rows * query_features);
   if (model_.queries != nullptr) {
     arrays_.projected = arena.TakeArray<float>(rows * query_features);
     arrays_.normed = arena.Take(rows * exchange_.hidden_size * DtypeBytes(Dtype::kBf16));
@@ -128,7 +128,7 @@ void DeviceSelection::Rotate(cuda::Stream stream, const PlanBucket& bucket, cons
 void DeviceSelection::EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                         const cuda::CacheInbox& inbox) {
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
-  Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr, arrays_.queries);
+  Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr, queries(layer));
 }
 
 void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
@@ -150,7 +150,7 @@ void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket&
                                          .y_stride = query_features,
                                          .y_dtype = Dtype::kF32,
                                          .scratch = arrays_.matmul_scratch});
-  Rotate(stream, bucket, arrays_.projected, weights.qkv_bias, weights.q_norm, arrays_.queries);
+  Rotate(stream, bucket, arrays_.projected, weights.qkv_bias, weights.q_norm, queries(layer));
 }
 
 void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& bucket, int layer) {
@@ -164,7 +164,7 @@ void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& 
                                             .window = spec().predictor == Predictor::kTemporal ? spec().window : 0,
                                             .weights = BlendWeightsOf(spec().temporal_variant),
                                             .rope = rope_,
-                                            .out = arrays_.queries});
+                                            .out = this->queries(layer)});
 }
 
 cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int layer) const {
@@ -176,7 +176,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
       .pages = store_->pages(),
       .head_dim = layout().head_dim,
       .group = layout().group_size(),
-      .queries = arrays_.queries,
+      .queries = queries(layer),
       .scale = model_.attention_scale,
       .max_keys = bucket.max_keys,
       .max_budget = plan_->max_budget(),
@@ -232,7 +232,7 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
 }
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
-                                  const cuda::InferenceInbox& peer) {
+                                  const cuda::InferenceInbox& peer, int max_ctas) {
   if (in_place()) {
     if (selects_units()) return;  // which has told them already
     table_->page_units->tell_counts(stream, {.counts = delta(layer).counts,
@@ -259,7 +259,8 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
                                .peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t),
                                .pushed_rows = arrays_.pushed_rows,
                                .raise = {.flag = peer.delta_flags + layer, .value = plan_->plan()},
-                               .done_ctas = arrays_.done_ctas});
+                               .done_ctas = arrays_.done_ctas,
+                               .max_ctas = max_ctas});
 }
 
 void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer,

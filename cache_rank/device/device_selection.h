@@ -52,8 +52,9 @@ class DeviceSelection {
   // Sel of the plan's positions, and what of it is not resident. Changes the image of what is.
   void EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer);
   // Rows and lists to the peer, and delta_flags[layer] behind them. May run on another stream beside the selection of
-  // the next layer; that of the layer after it must wait.
-  void EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer);
+  // the next layer; that of the layer after it must wait. max_ctas: PushParams.
+  void EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer,
+                   int max_ctas = 0);
 
   // Appends the plan's rows of the layer, and keeps its queries where the predictor looks back.
   void EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
@@ -67,8 +68,10 @@ class DeviceSelection {
   // Digests of what the plan's rows attend to in one of the layers, once the plan has done everything else.
   void EnqueueDigest(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
 
-  // Device memory, of the layer that was selected for last.
-  float* queries() const { return arrays_.queries; }  // [max_rows, num_query_heads, head_dim] rotated
+  // Device memory. Of a layer, until queries of another one of the same parity are made: [max_rows, num_query_heads,
+  // head_dim] rotated.
+  float* queries(int layer) const { return arrays_.queries[layer % 2]; }
+  // Of the layer that was selected for last.
   const uint32_t* selected() const {
     return arrays_.selected;
   }  // [max_rows, num_kv_heads, max_budget] ascending; null
@@ -92,7 +95,7 @@ class DeviceSelection {
     uint32_t* missing_counts = nullptr;
   };
   struct Arrays {
-    float* queries = nullptr;
+    float* queries[2] = {};
     float* projected = nullptr;  // [max_rows, num_query_heads * head_dim]
     void* normed = nullptr;      // [max_rows, hidden_size] bf16
     void* matmul_scratch = nullptr;

@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<GpuLane>> GpuLane::Create(const cuda::CudaTable* 
 absl::Status GpuLane::Allocate() {
   const size_t entries = exchange_.max_rows * layout().num_lists(), kv_bytes = entries * layout().row_bytes();
   WINNOW_ASSIGN_OR_RETURN(inbox_memory_, device_->Allocate(CacheInboxBytes(exchange_)));
+  WINNOW_ASSIGN_OR_RETURN(landing_, LandingZone::Create(device_, layout()));
   inbox_ = CacheInboxAt(exchange_, inbox_memory_->data());
   device_->FillAsync(inbox_memory_->data(), 0, inbox_memory_->bytes(), stream_);
   const auto carve_device = [&](void* region) {
@@ -76,7 +77,7 @@ absl::Status GpuLane::Allocate() {
 }
 
 absl::Status GpuLane::Connect(const DeviceSelection::Model& model, const LaneOffer& offer) {
-  const cuda::DeviceMemory* exposed[] = {inbox_memory_.get()};
+  const cuda::DeviceMemory* exposed[] = {inbox_memory_.get(), &landing_->memory()};
   WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(*device_, exposed));
   WINNOW_RETURN_IF_ERROR(link_->Connect(offer.address));
   if (link_->num_regions() != 2 || link_->region_bytes(1) < InferenceInboxBytes(exchange_)) {
@@ -101,6 +102,14 @@ absl::Status GpuLane::Connect(const DeviceSelection::Model& model, const LaneOff
 GpuLane::~GpuLane() {
   if (link_ != nullptr) link_->Abort(absl::CancelledError("the lane was closed"));
   (void)device_->Synchronize(stream_);
+  (void)device_->Synchronize(store_->stream());  // which reads the places of pushes
+}
+
+absl::Status GpuLane::Land(uint64_t push, const CachedSequence* sequence, int layer, uint32_t first, uint32_t count) {
+  if (count > cuda::kLandingTokens) return absl::InvalidArgumentError(absl::StrCat("a push of ", count, " rows"));
+  if (sequence != nullptr) store_->OnDeviceRows(*sequence, layer, first, count, landing_->rows(push));
+  const size_t bytes = sequence == nullptr ? 0 : layout().num_kv_heads * count * layout().row_bytes();
+  return landing_->Begin(push, bytes, store_->stream());
 }
 
 absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) {

@@ -7,6 +7,7 @@
 
 #include "cache_rank/device/device_plan.h"
 #include "cache_rank/device/device_selection.h"
+#include "cache_rank/device/landing_zone.h"
 #include "cache_rank/device/lane_store.h"
 #include "cache_rank/device/select_graph.h"
 #include "cache_rank/device_lane.h"
@@ -31,6 +32,9 @@ class GpuLane final : public DeviceLane {
   absl::Status Launch(std::span<const Row> rows) override;
   void TakeRows(bool wait, const TakeRow& take) override;
   bool has_plans() const override { return taken_ != launched_; }
+  absl::Status Land(uint64_t push, const CachedSequence* sequence, int layer, uint32_t first, uint32_t count) override;
+  absl::StatusOr<const std::byte*> OldestLanded(bool wait) override { return landing_->Oldest(wait); }
+  void PopLanded() override { landing_->PopOldest(); }
   void Abort(const absl::Status& why) override { link_->Abort(why); }
   absl::Status status() const override { return link_->status(); }
 
@@ -73,6 +77,7 @@ class GpuLane final : public DeviceLane {
   cuda::ExchangeShape exchange_;
   const uint32_t pool_base_;
   const cuda::Stream stream_;
+  std::unique_ptr<LandingZone> landing_;
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_, gather_memory_, pinned_;
   // Past queries of a sequence that gets a seat, [num_layers][ring_queries][num_query_heads][head_dim]; null where none
   // are looked back on.

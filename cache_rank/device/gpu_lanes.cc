@@ -56,7 +56,8 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
                                      .max_rows = offer.max_rows,
                                      .hidden_size = offer.hidden_size,
                                      .max_budget = GreatestHeadBudget(offer.spec, shape.layout.num_lists())};
-  const size_t beside = 4 * (CacheInboxBytes(exchange) + InferenceInboxBytes(exchange));
+  const size_t beside =
+      4 * (CacheInboxBytes(exchange) + InferenceInboxBytes(exchange) + cuda::LandingBytes(shape.layout));
   WINNOW_ASSIGN_OR_RETURN(
       store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory > beside ? memory - beside : 0));
   return absl::OkStatus();

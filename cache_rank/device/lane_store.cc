@@ -89,10 +89,17 @@ void LaneStore::OnRows(const CachedSequence& sequence, int layer, uint32_t first
   }
 }
 
-absl::StatusOr<bool> LaneStore::CopyMissed(const CachedSequence& sequence, LaneMirror& mirror, uint32_t end,
-                                           int most_chunks) {
+void LaneStore::OnDeviceRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+                             const void* rows) {
+  const std::shared_ptr<LaneMirror> mirror = FindOrOpen(sequence);
+  if (mirror == nullptr || mirror->rows(layer) != first) return;
+  if (kv_->AppendRange(mirror->place(), layer, first, count, rows, stream_).ok()) mirror->SetRows(layer, first + count);
+}
+
+absl::StatusOr<bool> LaneStore::CopyMissed(const CachedSequence& sequence, LaneMirror& mirror, int most_chunks) {
   const KvLayout& layout = kv_->shape().layout;
   for (int layer = 0; layer < layout.num_layers; ++layer) {
+    const uint32_t end = sequence.kv.rows(layer);
     while (mirror.rows(layer) < end) {
       if (most_chunks-- == 0) return false;
       const uint32_t first = mirror.rows(layer), part = std::min(kChunkTokens, end - first);
@@ -109,7 +116,7 @@ absl::StatusOr<bool> LaneStore::CopyMissed(const CachedSequence& sequence, LaneM
 bool LaneStore::Advance(const CachedSequence& sequence) {
   const std::shared_ptr<LaneMirror> mirror = FindOrOpen(sequence);
   if (mirror == nullptr) return true;
-  const absl::StatusOr<bool> complete = CopyMissed(sequence, *mirror, sequence.kv.watermark(), kChunksPerTurn);
+  const absl::StatusOr<bool> complete = CopyMissed(sequence, *mirror, kChunksPerTurn);
   return complete.value_or(true);
 }
 
@@ -121,8 +128,7 @@ absl::StatusOr<std::shared_ptr<LaneMirror>> LaneStore::Complete(const CachedSequ
                                                      " positions, or the sequence "
                                                      "selects in another way"));
   }
-  WINNOW_RETURN_IF_ERROR(
-      CopyMissed(sequence, *mirror, sequence.kv.watermark(), std::numeric_limits<int>::max()).status());
+  WINNOW_RETURN_IF_ERROR(CopyMissed(sequence, *mirror, std::numeric_limits<int>::max()).status());
   appended_->Record(stream_);
   appended_->Hold(stream);
   return mirror;

@@ -56,9 +56,12 @@ class LaneStore {
   const SelectionSpec& spec() const { return spec_; }
 
   void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count, const std::byte* rows);
+  // The same for rows in device memory, which `stream()` reads.
+  void OnDeviceRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count, const void* rows);
+  cuda::Stream stream() const { return stream_; }
   // A part of what Complete does; true when nothing is left, or there is no room.
   bool Advance(const CachedSequence& sequence);
-  // Brings the mirror up to the sequence's watermark, behind which `stream` is held. RESOURCE_EXHAUSTED where it has no
+  // Brings the mirror up to the sequence, behind which `stream` is held. RESOURCE_EXHAUSTED where it has no
   // room.
   absl::StatusOr<std::shared_ptr<LaneMirror>> Complete(const CachedSequence& sequence, cuda::Stream stream);
 
@@ -81,8 +84,8 @@ class LaneStore {
   std::shared_ptr<LaneMirror> FindOrOpen(const CachedSequence& sequence);
   // The next staging, once what it held before is on the device.
   absl::StatusOr<Staging*> NextStaging();
-  // At most so many chunks; true when the mirror has all rows below `end`.
-  absl::StatusOr<bool> CopyMissed(const CachedSequence& sequence, LaneMirror& mirror, uint32_t end, int most_chunks);
+  // At most so many chunks; true when the mirror has all rows of the sequence.
+  absl::StatusOr<bool> CopyMissed(const CachedSequence& sequence, LaneMirror& mirror, int most_chunks);
   absl::Status Append(LaneMirror& mirror, int layer, uint32_t first, uint32_t count, Staging& staging);
 
   cuda::Device* const device_;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::array<int, 9> kBucketRows = {1, 2, 4, 8, 16, 24, 32, 48, 64};
 constexpr uint32_t kLeastBucketKeys = 4096;
+// Blocks of a push beside the next layer's selection: so few fill a link as well, and leave room on multiprocessors.
+constexpr int kOverlappedPushCtas = 32;
 
 }  // namespace
 
@@ -45,11 +47,14 @@ SelectGraph::SelectGraph(const cuda::CudaTable* table, cuda::Device* device, con
       options_(options),
       order_(SelectOrder(plan->spec(), store->shape().layout.num_layers)),
       push_stream_(device->NewStream()),
+      query_stream_(device->NewStream()),
       mass_stream_(device->NewStream()),
-      selected_(device->NewEvent()),
+      begun_(device->NewEvent()),
       settled_(device->NewEvent()),
       first_read_(device->NewEvent()),
       measured_(device->NewEvent()),
+      predicted_{device->NewEvent(), device->NewEvent()},
+      selected_{device->NewEvent(), device->NewEvent()},
       pushed_{device->NewEvent(), device->NewEvent()} {}
 
 PlanBucket SelectGraph::NextBucket() const {
@@ -92,24 +97,40 @@ void SelectGraph::Enqueue(cuda::Stream stream, const PlanBucket& bucket) const {
 void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket, bool measures) const {
   using Kind = SelectAction::Kind;
   plan_->EnqueueBegin(stream, bucket.num_rows);
+  begun_->Record(stream);
   const int last_layer = store_->shape().layout.num_layers - 1;
-  bool has_pushed[2] = {};
+  // Of even and odd layers.
+  bool has_predicted[2] = {}, has_selected[2] = {}, has_pushed[2] = {};
   std::vector<bool> was_selected_for(last_layer + 1), was_appended_to(last_layer + 1);
   for (const SelectAction& action : order_) {
     const int parity = action.layer % 2;
+    if (action.kind == Kind::kQueriesFromPast) {
+      // They follow from earlier plans alone. Those of the layer two before have been used.
+      (has_selected[parity] ? selected_[parity] : begun_)->Hold(query_stream_);
+      EnqueueAction(query_stream_, bucket, action);
+      predicted_[parity]->Record(query_stream_);
+      has_predicted[parity] = true;
+      continue;
+    }
     if (action.kind == Kind::kPush) {
       // Behind the delta of the last layer the queries of the first may be overwritten.
       if (measures && action.layer == last_layer) first_read_->Hold(push_stream_);
-      selected_->Record(stream);
-      selected_->Hold(push_stream_);
-      EnqueueAction(push_stream_, bucket, action);
+      selected_[parity]->Hold(push_stream_);
+      selection_->EnqueuePush(push_stream_, bucket, action.layer, peer_, kOverlappedPushCtas);
       pushed_[parity]->Record(push_stream_);
       has_pushed[parity] = true;
       continue;
     }
-    // What the push of the layer two before reads is written anew.
-    if (action.kind == Kind::kSelect && has_pushed[parity]) pushed_[parity]->Hold(stream);
+    if (action.kind == Kind::kSelect) {
+      if (has_predicted[parity]) predicted_[parity]->Hold(stream);
+      // What the push of the layer two before reads is written anew.
+      if (has_pushed[parity]) pushed_[parity]->Hold(stream);
+    }
     EnqueueAction(stream, bucket, action);
+    if (action.kind == Kind::kSelect) {
+      selected_[parity]->Record(stream);
+      has_selected[parity] = true;
+    }
     if (!measures) continue;
     if (action.kind == Kind::kSelect) was_selected_for[action.layer] = true;
     if (action.kind == Kind::kAppend) was_appended_to[action.layer] = true;

@@ -16,8 +16,9 @@ namespace winnow {
 // layer by layer, selects, pushes and appends (SelectOrder). Numbers and positions of plans are counted on the device:
 // as long as the same sequences decode, a step is one launch. Graphs are captured when their bucket is first met.
 //
-// Rows travel on a second stream while the next layer is selected for. Captured mass, in plans that measure it, is
-// measured on a third, layer by layer, and ends with the plan.
+// Rows travel on a second stream while the next layer is selected for, and queries that follow from earlier plans alone
+// are made on a third. Captured mass, in plans that measure it, is measured on a fourth, layer by layer, and ends with
+// the plan.
 //
 // Every wait is bounded. When one times out or is aborted, all that follow end at once, what the step has selected and
 // stored is worthless, and error() says so until the attachment ends.
@@ -76,10 +77,10 @@ class SelectGraph {
     bool measures = false;
     std::unique_ptr<cuda::Graph> graph;
   };
-  const cuda::Stream push_stream_, mass_stream_;
-  const std::unique_ptr<cuda::Event> selected_, settled_, first_read_, measured_;
-  const std::unique_ptr<cuda::Event> pushed_[2];  // of even and odd layers
-  std::unique_ptr<cuda::DeviceMemory> words_;     // of the host: abort, error; null with those of a link
+  const cuda::Stream push_stream_, query_stream_, mass_stream_;
+  const std::unique_ptr<cuda::Event> begun_, settled_, first_read_, measured_;
+  const std::unique_ptr<cuda::Event> predicted_[2], selected_[2], pushed_[2];  // of even and odd layers
+  std::unique_ptr<cuda::DeviceMemory> words_;  // of the host: abort, error; null with those of a link
   std::vector<Captured> graphs_;
 };
 

@@ -14,6 +14,8 @@ std::string_view SpanName(Span span) {
       return "step";
     case Span::kPublish:
       return "publish";
+    case Span::kAwaitRoom:
+      return "await room";
     case Span::kAwaitRows:
       return "await rows";
     case Span::kAwaitVerdict:

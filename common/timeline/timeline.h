@@ -13,6 +13,7 @@ enum class Span : uint8_t {
   kPrefillChunk,  // inference rank: a chunk of one prompt
   kStep,          // inference rank: a decode iteration
   kPublish,       // inference rank: a layer's rows and queries are made resident and sent
+  kAwaitRoom,     // inference rank: a prompt's rows wait for room on their way to the cache rank
   kAwaitRows,     // inference rank: a layer waits for its selection: what is not hidden behind compute
   kAwaitVerdict,  // inference rank: a layer waits for the quality guard
   kAppend,        // cache rank: a layer's rows and queries arrive

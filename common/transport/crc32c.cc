@@ -131,8 +131,10 @@ uint32_t Crc32cHardware(std::span<const std::byte> bytes, uint32_t crc) {
 #endif
 
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t crc) {
-  static const bool hardware = HasCrc32cInstruction();
-  return hardware ? Crc32cHardware(bytes, crc) : Crc32cPortable(bytes, crc);
+  static const auto best = HasCrc32cFolding()       ? Crc32cFolding
+                           : HasCrc32cInstruction() ? Crc32cHardware
+                                                    : Crc32cPortable;
+  return best(bytes, crc);
 }
 
 }  // namespace winnow

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -15,7 +16,7 @@ class PathChoice {
   PathChoice(const std::vector<PayloadPathKind>& kinds, size_t window_bytes)
       : kinds_(kinds), window_bytes_(window_bytes) {}
 
-  // Opaque, for the peer: all kinds before Connect, the one that was taken after it.
+  // Opaque, for the peer: all kinds before Connect, after it the one that was taken, or why none was.
   std::string Offers();
   // Takes the first kind that the peer offers too and that connects.
   void Connect(std::string_view peer_offers);
@@ -37,6 +38,8 @@ class PathChoice {
     std::string name;
     absl::StatusOr<std::unique_ptr<PayloadPath>> path;
   };
+  using Offered = std::vector<std::pair<std::string_view, std::string_view>>;  // name, address
+  absl::Status NothingInCommon(const Offered& offers);
   // Once each.
   absl::StatusOr<std::unique_ptr<PayloadPath>>& Make(const PayloadPathKind& kind);
 

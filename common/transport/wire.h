@@ -34,16 +34,19 @@ enum class FrameType : uint8_t {
   kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
   kSeat = 5,  // asks for seat `row_count` of the lane for a sequence that decodes apply_position next: its slot pages,
               // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
+  kLanded =
+      6,  // prefill, instead of kAppendRange: push number `plan` of the lane holds the rows, in the cache rank's GPU
   // cache rank -> inference rank
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
   kDelta = 16,
-  kWatermark = 17,   // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
-  kRefill = 18,      // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
-  kRefillDone = 19,  // all Refill frames of the sequence have been sent; apply_position = restart position
-  kSeated = 21,      // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
-  kPartial = 20,     // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
-                     // its state, repeated
+  kWatermark = 17,    // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
+  kRefill = 18,       // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
+  kRefillDone = 19,   // all Refill frames of the sequence have been sent; apply_position = restart position
+  kSeated = 21,       // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
+  kLandingFree = 22,  // pushes up to number `plan` have been taken: their places may be used again
+  kPartial = 20,      // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
+                      // its state, repeated
   // both ways
   kFenced = 32,  // the frame's attach_epoch or incarnation is not the current one; attach_epoch = the current one
   kTransferFailed = 33,  // the sender could not post frames of this sequence, plan and layer: they will not come

@@ -21,6 +21,8 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kAppendRange:
     case wire::FrameType::kPromptQueries:
     case wire::FrameType::kSeat:
+    case wire::FrameType::kLanded:
+    case wire::FrameType::kLandingFree:
     case wire::FrameType::kSeated:
     case wire::FrameType::kDelta:
     case wire::FrameType::kPartial:

@@ -108,7 +108,8 @@ CudaDecodeLane::~CudaDecodeLane() {
 
 absl::Status CudaDecodeLane::Connect(std::string_view peer_address) {
   WINNOW_RETURN_IF_ERROR(link_->Connect(peer_address));
-  if (link_->num_regions() != 1 || link_->region_bytes(0) < CacheInboxBytes(exchange_)) {
+  if (link_->num_regions() != 2 || link_->region_bytes(0) < CacheInboxBytes(exchange_) ||
+      link_->region_bytes(1) < cuda::LandingBytes(exchange_.layout)) {
     return absl::FailedPreconditionError("the cache rank's lane is of another shape");
   }
   DecodeGraphOptions options;

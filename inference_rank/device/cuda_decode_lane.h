@@ -7,6 +7,7 @@
 #include "inference_rank/device/decode_graph.h"
 #include "inference_rank/device/decode_slots.h"
 #include "inference_rank/model/decode_lane.h"
+#include "kernels/cuda/exchange.h"
 #include "kernels/cuda/peer_link.h"
 
 namespace winnow {
@@ -31,6 +32,9 @@ class CudaDecodeLane final : public DecodeLane {
   const DecodeLaneShape& shape() const override { return shape_; }
   const std::string& address() const override { return link_->LocalAddress(); }
   absl::Status Connect(std::string_view peer_address) override;
+  void* Landing(uint64_t push) const override { return cuda::LandingPlace(exchange_.layout, link_->region(1), push); }
+  uint64_t landing_places() const override { return cuda::kLandingPlaces; }
+  uint32_t landing_tokens() const override { return cuda::kLandingTokens; }
   void Seat(int seat, std::span<const uint32_t> pages) override;
   absl::Status Decode(std::span<const Row> rows) override;
   void Abort(const absl::Status& why) override { link_->Abort(why); }

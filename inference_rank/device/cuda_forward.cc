@@ -52,7 +52,6 @@ size_t CudaForward::CarveDevice(void* region) {
   positions_ = arena.TakeArray<uint32_t>(rows);
   kv_destinations_ = arena.TakeArray<void*>(chunk * config_.num_kv_heads);
   places_ = arena.TakeArray<void*>(static_cast<size_t>(config_.num_layers) * kMaxDecodeRows * config_.num_kv_heads);
-  chunk_rows_ = arena.Take<std::byte>(chunk * config_.num_kv_heads * options_.row_bytes);
   chunk_queries_ = arena.TakeArray<float>(chunk * q);
   pages_ = arena.TakeArray<uint32_t>(options_.num_slots / kSlotPageTokens);
   lists_ = arena.TakeArray<cuda::AttentionList>(kMaxDecodeRows * heads);
@@ -101,6 +100,7 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   std::unique_ptr<CudaForward> forward(
       new CudaForward(table, &device, weights.config(), weights.shard(), &stages, options));
   forward->stream_ = device.NewStream();
+  forward->copy_stream_ = device.NewStream();
   forward->slots_ = slots;
   const int num_shards = weights.shard().count;
   WINNOW_ASSIGN_OR_RETURN(forward->layers_,
@@ -125,6 +125,7 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
                                         std::span<cuda::AttentionList>(stage.lists, max_lists),
                                         std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
   }
+  for (auto& computed : forward->chunk_computed_) computed = device.NewEvent();
   for (std::unique_ptr<cuda::Event>& ready : forward->chunk_ready_) ready = device.NewEvent();
 
   std::vector<uint32_t> pages(options.num_slots / kSlotPageTokens);

@@ -108,7 +108,7 @@ class CudaForward final : public Forward {
   // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);
   void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                         const PrefillKv::Rows& rows);
+                         const PrefillKv::Rows& rows, void* push_to);
 
   // Waits for the stream; false, with status_ set, when the device has failed.
   bool Wait(const char* what);
@@ -128,6 +128,7 @@ class CudaForward final : public Forward {
   std::unique_ptr<DeviceRowMover> mover_;
   std::unique_ptr<cuda::Event> flushed_;
   cuda::Stream stream_ = nullptr;
+  cuda::Stream copy_stream_ = nullptr;  // of a chunk's rows on their way out
   void* slots_ = nullptr;
   std::unique_ptr<cuda::DeviceMemory> memory_, pinned_;
 
@@ -136,7 +137,6 @@ class CudaForward final : public Forward {
   uint32_t* positions_ = nullptr;         // [rows]
   void** kv_destinations_ = nullptr;      // [prefill rows, num_kv_heads]
   void** places_ = nullptr;               // [num_layers, num_rows, num_kv_heads] of the decode step's rows
-  std::byte* chunk_rows_ = nullptr;       // [prefill rows, num_kv_heads, 2 * head_dim]
   float* chunk_queries_ = nullptr;        // [prefill rows, num_query_heads, head_dim]
   uint32_t* pages_ = nullptr;             // [num_slots / kSlotPageTokens] page i is i
   cuda::AttentionList* lists_ = nullptr;  // [kMaxDecodeRows, num_query_heads]
@@ -158,7 +158,9 @@ class CudaForward final : public Forward {
   cuda::SampleRow* host_draw_rows_ = nullptr;
   uint32_t* host_drawn_ = nullptr;
   std::array<DecodeStage, 2> decode_stages_;
-  std::array<std::unique_ptr<cuda::Event>, 2> chunk_ready_;  // the chunk's stage is
+  // Of a chunk's layers in turn: its rows lie in the prompt's place; its stage is filled, or its rows are pushed.
+  std::array<std::unique_ptr<cuda::Event>, 2> chunk_computed_, chunk_ready_;
+  std::array<bool, 2> chunk_is_pushed_{};
 
   SlotLists slot_lists_;
   std::vector<std::optional<TokenDraw>> draws_;  // of the pass under way; empty: logits of all rows

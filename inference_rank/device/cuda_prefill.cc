@@ -5,7 +5,7 @@
 namespace winnow {
 
 void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                                    const PrefillKv::Rows& rows) {
+                                    const PrefillKv::Rows& rows, void* push_to) {
   table_.step->begin_chunk(stream_, {.rows = const_cast<void*>(rows.kv),
                                      .head_stride = rows.head_stride,
                                      .row_bytes = options_.row_bytes,
@@ -18,12 +18,8 @@ void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_po
   layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
                 {.positions = positions_,
                  .kv_destinations = kv_destinations_,
-                 .kv_mirror = chunk_rows_,
                  .q_pre_rope = queries > 0 ? chunk_queries_ : nullptr});
   const PublishStages::Chunk& stage = stages_->chunk(layer);
-  const size_t row_bytes = options_.row_bytes, kv_bytes = config_.num_kv_heads * row_bytes;
-  device_->CopyRowsAsync(stage.kv_rows + kv_heads().first * row_bytes, shard_.count * kv_bytes, chunk_rows_, kv_bytes,
-                         kv_bytes, num_tokens, stream_);
   if (queries > 0) {
     const size_t q = config_.q_features(), unwanted = num_tokens - queries;
     device_->CopyRowsAsync(
@@ -31,7 +27,16 @@ void CudaForward::EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_po
         shard_.count * q * sizeof(float), chunk_queries_ + unwanted * q, q * sizeof(float), q * sizeof(float), queries,
         stream_);
   }
-  chunk_ready_[layer % 2]->Record(stream_);
+  chunk_computed_[layer % 2]->Record(stream_);
+  chunk_computed_[layer % 2]->Hold(copy_stream_);
+  // Out of the prompt's place, where nothing changes them any more, while the layer goes on.
+  const size_t head_bytes = num_tokens * options_.row_bytes;
+  std::byte* const all_heads = push_to != nullptr ? static_cast<std::byte*>(push_to) : stage.kv_rows;
+  device_->CopyRowsAsync(all_heads + kv_heads().first * head_bytes, head_bytes,
+                         static_cast<const std::byte*>(rows.kv) + first_position * options_.row_bytes,
+                         rows.head_stride * options_.row_bytes, head_bytes, config_.num_kv_heads, copy_stream_);
+  chunk_is_pushed_[layer % 2] = push_to != nullptr;
+  chunk_ready_[layer % 2]->Record(copy_stream_);
   if (!attends) return;
   layers_->AttendChunk(stream_, num_tokens,
                        {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = first_position});
@@ -58,12 +63,12 @@ std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint3
       At("layer", l);
       // Nothing reads the last layer's output but the logits of the last token.
       const bool attends = last || l + 1 < config_.num_layers;
-      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows);
+      EnqueueChunkLayer(l, num_tokens, first_position, queries, attends, rows, kv.PushTo(l));
     }
     if (l == 0) continue;
     const PublishStages::Chunk& stage = stages_->chunk(l - 1);
     if (!Take(device_->CheckLaunches()) || !Take(chunk_ready_[(l - 1) % 2]->Wait())) return {};
-    kv.Publish(l - 1, stage.kv_rows, stage.q_pre_rope);
+    kv.Publish(l - 1, chunk_is_pushed_[(l - 1) % 2] ? nullptr : stage.kv_rows, stage.q_pre_rope);
   }
   if (last) return TakeLogits(1);
   Wait("the end of the chunk");

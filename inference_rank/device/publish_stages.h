@@ -20,7 +20,7 @@ class PublishStages {
     float* hidden = nullptr;       // [kMaxDecodeRows, hidden_size]
   };
   struct Chunk {
-    std::byte* kv_rows = nullptr;  // [prefill rows, num_kv_heads, 2 * head_dim]
+    std::byte* kv_rows = nullptr;  // [num_kv_heads, the chunk's rows, 2 * head_dim]
     float* q_pre_rope = nullptr;   // [prefill rows, num_query_heads, head_dim]
   };
 

@@ -42,6 +42,12 @@ class DecodeLane {
   // Maps what the cache rank exposes. FAILED_PRECONDITION where the GPUs cannot reach each other.
   virtual absl::Status Connect(std::string_view peer_address) = 0;
 
+  // Where push number 1, 2, ... of a prompt's rows goes in the cache rank's memory: [num_kv_heads][count][2 * head_dim]
+  // of one layer, count <= landing_tokens(). After landing_places() pushes the places repeat. After Connect.
+  virtual void* Landing(uint64_t push) const = 0;
+  virtual uint64_t landing_places() const = 0;
+  virtual uint32_t landing_tokens() const = 0;
+
   // A sequence takes the seat: `pages` [num_lists][pages_per_list] of its working set.
   virtual void Seat(int seat, std::span<const uint32_t> pages) = 0;
   // One step of these rows, begun once the cache rank has been told of it. Returns when the tokens are there. After an

@@ -110,9 +110,13 @@ class PrefillKv {
   virtual Rows Destination(int /*layer*/, int /*first_kv_head*/) { return {}; }
   // Of the chunk's `num_tokens` queries Publish reads those of the last so many.
   virtual int QueriesWanted(int num_tokens) const { return num_tokens; }
+  // Where a pass that writes to Destination then copies the layer's new rows, [num_kv_heads, num_tokens, 2 * head_dim],
+  // before it calls Publish: memory that its device reaches. Null: Publish is given them.
+  virtual void* PushTo(int /*layer*/) { return nullptr; }
   // The layer's rows and queries exist in host memory: keep the rows (unless Destination named a place) and send them.
-  // `kv_rows` [num_tokens, num_kv_heads, 2 * head_dim]; `q_pre_rope` [num_tokens, num_query_heads, head_dim]. Returns
-  // where attention finds rows 0 .. first_position + num_tokens - 1 of the layer.
+  // `kv_rows` [num_tokens, num_kv_heads, 2 * head_dim]; where Destination named a place, [num_kv_heads, num_tokens,
+  // 2 * head_dim], or null when they were pushed. `q_pre_rope` [num_tokens, num_query_heads, head_dim]. Returns where
+  // attention finds rows 0 .. first_position + num_tokens - 1 of the layer.
   virtual Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) = 0;
 };
 

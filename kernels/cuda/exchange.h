@@ -56,6 +56,21 @@ struct InferenceInbox {
   RowDigest* digests = nullptr;
 };
 
+// Where prompts' rows land in the cache rank's memory: places that pushes take in turn. Push n = 1, 2, ... lies in
+// place (n - 1) % kLandingPlaces as [num_kv_heads][count][2 * head_dim] bf16 of one layer, count <= kLandingTokens.
+// Frames say what it is, once it is there, and when its place is free again (wire::FrameType::kLanded, kLandingFree).
+inline constexpr int kLandingPlaces = 16;
+inline constexpr uint32_t kLandingTokens = 4096;
+inline size_t LandingPlaceBytes(const KvLayout& layout) {
+  return kLandingTokens * layout.num_kv_heads * layout.row_bytes();
+}
+inline size_t LandingBytes(const KvLayout& layout) {
+  return kLandingPlaces * LandingPlaceBytes(layout);
+}
+inline void* LandingPlace(const KvLayout& layout, void* region, uint64_t push) {
+  return static_cast<std::byte*>(region) + (push - 1) % kLandingPlaces * LandingPlaceBytes(layout);
+}
+
 // Regions are one allocation each, arrays aligned to 256 bytes in the order of the members.
 size_t CacheInboxBytes(const ExchangeShape& shape);
 CacheInbox CacheInboxAt(const ExchangeShape& shape, void* region);

@@ -71,6 +71,7 @@ __device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, u
   }
   if (is_counted) {
     const uint32_t low = bins.low + (bin << bins.shift), keys = 1u << bins.shift;
+#pragma unroll 4
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
       const uint32_t key = candidates.Key(i);
       if (key - low >= keys) continue;

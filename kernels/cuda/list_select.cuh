@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/list_cut.cuh"
+#include "kernels/cuda/list_queries.cuh"
 #include "kernels/cuda/list_sinks.cuh"
 #include "kernels/cuda/select_memory.cuh"
 
@@ -91,17 +93,20 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                                     page_bins, rule, memory.top_k);
   uint32_t* const wanted = bins;
   const uint32_t last_granule = (list.num_keys + kGranule - 1) / kGranule, words = (last_granule + 31) / 32;
-  for (uint32_t word = threadIdx.x; word < words; word += kListThreads) wanted[word] = 0;
-  __syncthreads();
-  const auto want = [&](uint32_t granule) { atomicOr(&wanted[granule / 32], 1u << granule % 32); };
-  for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kListThreads) {
-    if (RankOf(page_keys[page], page) < cut) continue;
-    const uint32_t end = min((page + 1) * page_rows, list.last);
-    for (uint32_t g = max(page * page_rows, list.first) / kGranule; g <= (end - 1) / kGranule; ++g) want(g);
-  }
-  for (uint32_t g = threadIdx.x; g * kGranule < min(list.first, list.num_keys); g += kListThreads) want(g);
-  for (uint32_t g = list.last / page_rows * page_rows / kGranule + threadIdx.x; g < last_granule; g += kListThreads) {
-    want(g);
+  const uint32_t sinks_end = min(list.first, list.num_keys), tail = list.last / page_rows * page_rows;
+  const auto is_scored = [&](uint32_t granule) {
+    const uint32_t row = granule * kGranule;
+    if (row < sinks_end || row + kGranule > tail) return row < list.num_keys;
+    for (uint32_t page = row / page_rows; page * page_rows < row + kGranule; ++page) {
+      const uint32_t begin = max(page * page_rows, list.first), end = min((page + 1) * page_rows, list.last);
+      const bool reaches = page >= first_page && page < last_page && begin < row + kGranule && end > row;
+      if (reaches && RankOf(page_keys[page], page) >= cut) return true;
+    }
+    return false;
+  };
+  for (uint32_t word = threadIdx.x / 32; word < words; word += kListWarps) {
+    const uint32_t bits = __ballot_sync(~0u, is_scored(word * 32 + threadIdx.x % 32));
+    if (threadIdx.x % 32 == 0) wanted[word] = bits;
   }
   __syncthreads();
   const uint32_t count = VisitInOrder(wanted, last_granule, memory.before, memory.control.select.top_k.warp_rows,
@@ -134,9 +139,9 @@ __device__ __forceinline__ void JoinTiles(const ListMemory& memory, uint32_t col
 }
 
 // Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys.
+template <bool kSoftmaxSum>
 __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* lse, int group,
-                                                Aggregation aggregation) {
-  const bool is_softmax = aggregation == Aggregation::kSoftmaxSum;
+                                                bool is_max) {
   float value[4] = {};
 #pragma unroll
   for (int q = 0; q < kMaxGroup; ++q) {
@@ -145,22 +150,21 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
     const float x[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (is_softmax) {
+      if constexpr (kSoftmaxSum) {
         value[i] += Exp2(fmaf(x[i], kLog2E, -lse[q]));
-      } else if (q == 0) {
-        value[i] = x[i];
-      } else if (aggregation == Aggregation::kMax) {
-        value[i] = value[i] < x[i] ? x[i] : value[i];
       } else {
-        value[i] += x[i];
+        value[i] = q == 0 ? x[i] : is_max ? (value[i] < x[i] ? x[i] : value[i]) : value[i] + x[i];
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (is_softmax) value[i] = value[i] >= 0 && value[i] < INFINITY ? value[i] : 0;
-    if (aggregation == Aggregation::kMean) value[i] = __fdiv_rn(value[i], static_cast<float>(group));
-    if (value[i] != value[i]) value[i] = -FLT_MAX;
+    if constexpr (kSoftmaxSum) {
+      value[i] = value[i] >= 0 && value[i] < INFINITY ? value[i] : 0;
+    } else {
+      if (!is_max) value[i] = __fdiv_rn(value[i], static_cast<float>(group));
+      if (value[i] != value[i]) value[i] = -FLT_MAX;
+    }
   }
   return {OrderedKey(value[0]), OrderedKey(value[1]), OrderedKey(value[2]), OrderedKey(value[3])};
 }
@@ -192,12 +196,11 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     if (threadIdx.x == 0 && rank == 0) params.counts[index] = 0;
     return;
   }
-  const auto load_queries = [&] {
-    const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * kDim;
-    LoadQueries<UnitFormat::kBf16, 2 * kDim, true>(queries, params.group, params.scale, dynamic + shape.page_operand,
-                                                   control.page_factors);
-    LoadQueries<kFormat, kDim, false>(queries, params.group, params.scale, dynamic + shape.key_operand,
-                                      control.key_factors, kMaxGroup);
+  const ListQueries<kFormat, kDim> queries(params.queries + static_cast<int64_t>(list.query) * params.group * kDim,
+                                           params.group);
+  const auto store_queries = [&] {
+    queries.Store(params.scale, dynamic + shape.page_operand, control.page_factors, dynamic + shape.key_operand,
+                  control.key_factors);
     __syncthreads();
     ClusterWait();
   };
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     UnitStream<UnitFormat::kBf16, 2 * kDim> stream(table, rank * kListWarps + warp, blocks * kListWarps, num_pages,
                                                    ring, tables);
     stream.Begin();
-    load_queries();
+    store_queries();
     PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, num_pages, list.last / page_rows};
     stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
     sink.End(&control.least_page, &control.greatest_page);
@@ -248,7 +251,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
                           granules};
     UnitStream<kFormat, kDim> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
-    if (!narrows) load_queries();
+    if (!narrows) store_queries();
     const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
                        params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
@@ -263,17 +266,26 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   // The rings have done: keys lie there now. Importances of some 2^-29 and more are told apart by bins.
   const KeyBins importance_bins = KeyBins::OfOctaves(-29, 6);
   const uint32_t first = list.first;
-  for (uint32_t base = begin + warp * kListGroup; base < end; base += kListWarps * kListGroup) {
-    const uint32_t column = base + 4 * lane;
-    const uint4 four = ImportanceKeys(memory.scores + (column - begin), shape.score_stride, control.select.lse,
-                                      params.group, params.aggregation);
-    *reinterpret_cast<uint4*>(memory.keys + column) = four;
-    const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
+  const auto make_keys = [&](auto is_softmax_sum) {
+    // The same registers for all columns.
+    float lse[kMaxGroup];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (column + i >= first && column + i < last) atomicAdd(&own_bins[importance_bins.Of(keys[i])], 1u);
+    for (int q = 0; q < kMaxGroup; ++q)
+      lse[q] = decltype(is_softmax_sum)::value && q < params.group ? control.select.lse[q] : 0;
+    for (uint32_t base = begin + warp * kListGroup; base < end; base += kListWarps * kListGroup) {
+      const uint32_t column = base + 4 * lane;
+      const uint4 four =
+          ImportanceKeys<decltype(is_softmax_sum)::value>(memory.scores + (column - begin), shape.score_stride, lse,
+                                                          params.group, params.aggregation == Aggregation::kMax);
+      *reinterpret_cast<uint4*>(memory.keys + column) = four;
+      const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (column + i >= first && column + i < last) atomicAdd(&own_bins[importance_bins.Of(keys[i])], 1u);
+      }
     }
-  }
+  };
+  is_softmax ? make_keys(std::true_type()) : make_keys(std::false_type());
   if (rank != 0) {
     if (begin < end) {
       FenceSharedForCluster();

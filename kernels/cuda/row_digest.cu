@@ -6,7 +6,7 @@ namespace winnow::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kSplits = 8;  // blocks of a list
+constexpr int kSplits = 32;  // blocks of a list
 
 // A lane's part of a row: words 2 * lane and 2 * lane + 1 of each 512 bytes.
 class RowReader {

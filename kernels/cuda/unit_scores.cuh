@@ -56,6 +56,13 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
+// The power of two at or below the largest magnitude, by which a query in f16 is divided; 1 where its inverse is no
+// normal number.
+__device__ __forceinline__ float UnitOf(float largest) {
+  const uint32_t exponent = __float_as_uint(largest) & 0x7f800000u;
+  return exponent >= 1u << 23 && exponent <= 252u << 23 ? __uint_as_float(exponent) : 1;
+}
+
 // Rounds queries [group, dim] to bf16 or, scaled by a power of two that `factors` [8] takes back, to f16.
 // kPages: of [dim / 2] elements the positive parts, then the negative ones. A warp to a query, those from first_warp
 // on; ends without a barrier.
@@ -72,9 +79,7 @@ __device__ void LoadQueries(const float* queries, int group, float scale, uint8_
 #pragma unroll
     for (int d = lane; d < kDim; d += 32) largest = fmaxf(largest, fabsf(query[d]));
     for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-    const uint32_t exponent = __float_as_uint(largest) & 0x7f800000u;
-    // The power of two at or below the largest magnitude; inverses of the extreme ones are not normal numbers.
-    if (exponent >= 1u << 23 && exponent <= 252u << 23) unit = __uint_as_float(exponent);
+    unit = UnitOf(largest);
   }
 #pragma unroll 8
   for (int d = lane; d < kDim; d += 32) {

@@ -73,6 +73,60 @@ class SequenceStoreTest : public testing::Test {
   std::unique_ptr<SequenceStore> store_;
 };
 
+// Threads share out what one does otherwise, at any position.
+TEST_F(SequenceStoreTest, ATeamStoresWhatOneThreadDoes) {
+  const std::unique_ptr<Executor> team = kernels_->new_executor(3);
+  CachedSequence* sequence = Open(1, 600).value();
+  uint32_t position = 0;
+  for (const uint32_t count : {65u, 3u, 200u, 64u, 31u, 129u}) {
+    for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
+      const std::vector<float> rows = Rows(7, layer, position, count);
+      const auto* bytes = reinterpret_cast<const std::byte*>(rows.data());
+      ASSERT_TRUE(sequence->kv.Append(layer, position, count, bytes, team.get()).ok());
+    }
+    position += count;
+    EXPECT_EQ(sequence->kv.watermark(), position);
+    ExpectRows(sequence->kv, 7, 0, position);
+  }
+  const std::vector<float> rows = Rows(7, 0, position, 300);
+  const auto* bytes = reinterpret_cast<const std::byte*>(rows.data());
+  EXPECT_FALSE(sequence->kv.Append(0, position, 300, bytes, team.get()).ok()) << "more than was reserved";
+}
+
+TEST_F(SequenceStoreTest, ATeamIndexesPagesAndQuantisedKeysAlike) {
+  for (const IndexLayout& index : {IndexLayout{.page_tokens = 16, .scores_keys = true},
+                                   IndexLayout{.page_tokens = 64, .cuboid = true, .key_dtype = Dtype::kI8}}) {
+    Restart(400);  // what no page has been written to is zero
+    const std::unique_ptr<Executor> team = kernels_->new_executor(2);
+    SequenceKv alone = SequenceKv::Create(pool_.get(), kernels_, shape_.layout, 300, index).value();
+    SequenceKv together = SequenceKv::Create(pool_.get(), kernels_, shape_.layout, 300, index).value();
+    uint32_t position = 0;
+    for (const uint32_t count : {100u, 70u, 90u}) {
+      const std::vector<float> rows = Rows(9, 0, position, count);
+      const auto* bytes = reinterpret_cast<const std::byte*>(rows.data());
+      ASSERT_TRUE(alone.Append(0, position, count, bytes).ok());
+      ASSERT_TRUE(together.Append(0, position, count, bytes, team.get()).ok());
+      position += count;
+    }
+    EXPECT_EQ(together.rows(0), position);
+    EXPECT_EQ(together.blocks(), alone.blocks());
+    const size_t tile_bytes = IndexTileBytes(shape_.layout.head_dim, index.key_dtype.value_or(shape_.layout.dtype));
+    const size_t page_bytes =
+        IndexTileBytes(2 * shape_.layout.head_dim, index.page_dtype().value_or(shape_.layout.dtype));
+    for (int head = 0; head < shape_.layout.num_kv_heads; ++head) {
+      const HeadIndex a = alone.index(0, head), b = together.index(0, head);
+      for (size_t block = 0; block < BlockList::BlocksFor(position); ++block) {
+        EXPECT_EQ(std::memcmp(a.keys[block], b.keys[block], tile_bytes), 0) << "head " << head << ", block " << block;
+      }
+      for (size_t block = 0; block < BlockList::BlocksFor(CompletePages(index, position)); ++block) {
+        EXPECT_EQ(std::memcmp(a.bounds[block], b.bounds[block], page_bytes), 0) << "head " << head;
+        if (!index.cuboid) continue;
+        EXPECT_EQ(std::memcmp(a.cuboids[block], b.cuboids[block], page_bytes), 0) << "head " << head;
+      }
+    }
+  }
+}
+
 TEST_F(SequenceStoreTest, KeepsRowsAndKeysHoweverTheyArrive) {
   CachedSequence* sequence = Open(1, 150).value();
   uint32_t position = 0;

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 void AddEvent(v1::TimelineThread* thread, const char* span, int layer, uint64_t start_ns, uint32_t duration_ns) {
@@ -71,6 +72,22 @@ TEST(SummarizeTimelines, SaysWhatWasDropped) {
   std::vector<v1::StopTimelineResponse> ranks = TwoRanks();
   ranks[1].mutable_threads(0)->set_dropped(7);
   EXPECT_THAT(SummarizeTimelines(ranks), HasSubstr("7 events were dropped"));
+}
+
+TEST(SummarizeTimelines, SumsUpWhatPromptsTook) {
+  std::vector<v1::StopTimelineResponse> ranks = TwoRanks();
+  for (int layer = 0; layer < 2; ++layer) {
+    AddEvent(ranks[1].mutable_threads(0), "append", layer, 1'000'300'000, 3'000'000);
+    ranks[1].mutable_threads(0)->mutable_events()->rbegin()->set_plan(0);
+  }
+  EXPECT_THAT(SummarizeTimelines(ranks), Not(HasSubstr("append")));  // of no prompt
+  AddEvent(ranks[0].mutable_threads(0), "prefill chunk", -1, 1'000'300'000, 20'000'000);
+  ranks[0].mutable_threads(0)->mutable_events()->rbegin()->set_plan(0);
+  const std::string table = SummarizeTimelines(ranks);
+  EXPECT_THAT(table, HasSubstr("2 decode steps"));
+  EXPECT_THAT(table, HasSubstr("1 chunks of prompts"));
+  EXPECT_THAT(table, ContainsRegex("inference-0 +prefill chunk +20.0"));
+  EXPECT_THAT(table, ContainsRegex("cache-0 +append +6.0 +3.0 3.0"));
 }
 
 TEST(SummarizeTimelines, IsEmptyWithoutSteps) {

@@ -65,6 +65,7 @@ TEST(Lane, AnswersAreThoseOfFrames) {
       for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt));
       masses_by_frames = MassesOf(*cluster, "inference-0");
       EXPECT_EQ(LaneSteps(*cluster), 0);
+      EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_pushed_prompt_rows_total"), 0);
     }
     const auto cluster = StartCluster(LaneFlags(selection));
     ASSERT_NE(cluster, nullptr);
@@ -84,6 +85,8 @@ TEST(Lane, AnswersAreThoseOfFrames) {
     EXPECT_EQ(MassesOf(*cluster, "inference-0"), masses_by_frames) << selection;
     EXPECT_GT(MassesOf(*cluster, "cache-0"), 0);
     EXPECT_EQ(LaneSteps(*cluster), 3 * (kTokens - 1)) << selection;
+    EXPECT_GE(cluster->MetricsOf("inference-0").Value("winnow_pushed_prompt_rows_total"),
+              cluster->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"));
     EXPECT_EQ(cluster->MetricsOf("cache-0").Value("winnow_lane_plans_total"), 3 * (kTokens - 1));
     EXPECT_THAT(cluster->process().Log(), HasSubstr("run from GPU to GPU"));
   }
@@ -147,6 +150,36 @@ TEST(Lane, AnotherRankGoesOnAfterOneIsKilled) {
   ASSERT_TRUE(completion.ok()) << completion.error;
   EXPECT_TRUE(killed);
   EXPECT_EQ(completion.ids, alone);
+}
+
+// Rows that were pushed lie on the cache rank, or are pushed again by the rank that takes over; and where a cache rank
+// ends, by the one that had pushed them.
+TEST(Lane, APromptIsFinishedAfterARankIsKilledInTheMiddleOfIt) {
+  for (const bool kills_cache : {false, true}) {
+    std::vector<std::string> flags = LaneFlags("depth");
+    if (!kills_cache) flags[0] = "--cache-device=cuda:2";
+    flags.push_back(kills_cache ? "--cache-ranks=2" : "--inference-ranks=2");
+    flags.push_back("--prefill-chunk=64");
+    const auto cluster = StartCluster(flags);
+    ASSERT_NE(cluster, nullptr);
+    const TokenIds prompt = DemoText(3500);
+    auto answer =
+        std::async(std::launch::async, [&] { return Complete(cluster->http(), GreedyRequest(prompt, kTokens)); });
+    const auto chunks = [&](const char* rank) { return cluster->MetricsOf(rank).Value("winnow_prefill_chunks_total"); };
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto begun = [&] { return chunks("inference-0") >= 5 || (!kills_cache && chunks("inference-1") >= 5); };
+    while (!begun() && std::chrono::steady_clock::now() < give_up) {
+    }
+    if (kills_cache) {
+      const bool first = cluster->MetricsOf("cache-0").Value("winnow_sequences", {{"state", "active"}}) > 0;
+      kill(cluster->Pids("cache-rank")[first ? 0 : 1], SIGKILL);
+    } else {
+      kill(cluster->Pids("inference-rank")[chunks("inference-0") >= 5 ? 0 : 1], SIGKILL);
+    }
+    const Completion completion = answer.get();
+    ASSERT_TRUE(completion.ok()) << completion.error;
+    EXPECT_EQ(completion.ids, IdsOf(*cluster, prompt)) << (kills_cache ? "cache rank" : "inference rank");
+  }
 }
 
 // Samples share the source's rows in host memory, and each has a mirror and a seat of its own.
@@ -287,7 +320,7 @@ TEST(Lane, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
   const std::string log = cluster->process().Log();
   EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on through host memory"));
   EXPECT_THAT(log, HasSubstr("cudaErrorIllegalAddress"));
-  EXPECT_THAT(log, HasSubstr("pass through host memory (ucx) from now on: the lane has failed"));
+  EXPECT_THAT(log, HasSubstr("go by frames from now on: the lane has failed"));
 }
 
 // Digests of what is attended to are compared step by step.
@@ -353,7 +386,7 @@ TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
   EXPECT_GE(completion.Stat("captured_mass_mean"), 0.9);
   EXPECT_EQ(LaneSteps(*cluster), 0);
   EXPECT_THAT(cluster->process().Log(),
-              HasSubstr("pass through host memory (ucx): a cache rank on a GPU cannot serve min_captured_mass and "
+              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and "
                         "correction"));
 }
 

@@ -65,18 +65,18 @@ TEST(InjectControllerTest, UsesWhatTheTargetLeaves) {
   struct Case {
     const char* name;
     std::function<double(double)> piece_us;
-    double fitting;  // the most work of one piece in 0.9 * 50 ms - 10 ms
+    double fitting;  // the most work of one piece in 0.8 * 50 ms - 10 ms
   };
   const Case cases[] = {
-      {"proportional", [](double work) { return 20 * work; }, 1750},
-      {"with a reading of the weights", [](double work) { return 10e3 + 20 * work; }, 1250},
-      {"hardly more than the weights", [](double work) { return 25e3 + 2 * work; }, 5000},
-      {"somewhat quadratic", [](double work) { return 15 * work + 0.003 * work * work; }, 1717},
+      {"proportional", [](double work) { return 20 * work; }, 1500},
+      {"with a reading of the weights", [](double work) { return 10e3 + 20 * work; }, 1000},
+      {"hardly more than the weights", [](double work) { return 25e3 + 2 * work; }, 2500},
+      {"somewhat quadratic", [](double work) { return 15 * work + 0.003 * work * work; }, 1531},
   };
   for (const Case& c : cases) {
     InjectController controller(50e3);
-    const Outcome outcome = Simulate(controller, {.step_us = Always(10e3), .piece_us = c.piece_us}, 400);
-    EXPECT_LE(outcome.gaps_us.back(), 45e3 * 1.001) << c.name;
+    const Outcome outcome = Simulate(controller, {.step_us = Always(10e3), .piece_us = c.piece_us}, 2000);
+    EXPECT_LE(outcome.quantile_us(0.99), 40e3 * 1.001) << c.name;
     EXPECT_GE(outcome.work_per_step(), 0.9 * c.fitting) << c.name;
   }
 }
@@ -85,8 +85,8 @@ TEST(InjectControllerTest, BeginsSmallAndAtMostDoubles) {
   InjectController controller(50e3);
   EXPECT_EQ(controller.WorkWithin(controller.RoomUs(0), 16), 0) << "nothing is known of steps";
   controller.ObserveDecode(10e3);
-  EXPECT_DOUBLE_EQ(controller.RoomUs(0), 45e3 - 10e3);
-  EXPECT_DOUBLE_EQ(controller.RoomUs(5e3), 45e3 - 15e3);
+  EXPECT_DOUBLE_EQ(controller.RoomUs(0), 40e3 - 10e3);
+  EXPECT_DOUBLE_EQ(controller.RoomUs(5e3), 40e3 - 15e3);
   EXPECT_EQ(controller.WorkWithin(35e3, 16), 16);
   controller.ObservePrefill(16, 32);
   EXPECT_EQ(controller.WorkWithin(35e3, 16), 32);
@@ -94,8 +94,8 @@ TEST(InjectControllerTest, BeginsSmallAndAtMostDoubles) {
   EXPECT_EQ(controller.WorkWithin(-1, 16), 0);
 }
 
-// One step in 25 takes 3 x as long. Aiming at 45 ms with the mean step of 10.8 ms would leave 34 ms to prefill, and
-// those steps would end at 64 ms.
+// One step in 25 takes 3 x as long. With a target of 60 ms, aiming at 48 with the mean step of 10.8 would leave 37 to
+// prefill, and those steps would end at 67.
 TEST(InjectControllerTest, LeavesRoomForTheTailOfSteps) {
   int i = 0;
   const Machine machine{.step_us = [&] { return ++i % 25 == 0 ? 30e3 : 10e3; },
@@ -103,7 +103,7 @@ TEST(InjectControllerTest, LeavesRoomForTheTailOfSteps) {
   InjectController controller(60e3);
   const Outcome outcome = Simulate(controller, machine, 2000);
   EXPECT_LE(outcome.quantile_us(0.99), 60e3);
-  EXPECT_GE(outcome.work_per_step(), 0.9 * (54e3 - 30e3) / 20) << "and no more than that";
+  EXPECT_GE(outcome.work_per_step(), 0.9 * (48e3 - 30e3) / 20) << "and no more than that";
 }
 
 TEST(InjectControllerTest, KeepsNoisyTimesBelowTheTarget) {
@@ -115,7 +115,7 @@ TEST(InjectControllerTest, KeepsNoisyTimesBelowTheTarget) {
     InjectController controller(50e3);
     const Outcome outcome = Simulate(controller, machine, 8000);
     EXPECT_LE(outcome.quantile_us(0.99), 50e3) << deviation;
-    EXPECT_GE(outcome.work_per_step(), 0.7 * 1750) << "prompts get most of what fits, with deviation " << deviation;
+    EXPECT_GE(outcome.work_per_step(), 0.7 * 1500) << "prompts get most of what fits, with deviation " << deviation;
   }
 }
 
@@ -124,8 +124,8 @@ TEST(InjectControllerTest, ASlowPieceShortensThoseAfterIt) {
   Machine machine{.step_us = Always(10e3), .piece_us = [](double work) { return 20 * work; }};
   Simulate(controller, machine, 200);
   const double whole = controller.WorkWithin(controller.RoomUs(0), 16);
-  EXPECT_NEAR(whole, 1750, 20);
-  EXPECT_NEAR(controller.WorkWithin(controller.RoomUs(20e3), 16), (35e3 - 20e3) / 20, 20);
+  EXPECT_NEAR(whole, 1500, 20);
+  EXPECT_NEAR(controller.WorkWithin(controller.RoomUs(20e3), 16), (30e3 - 20e3) / 20, 20);
   EXPECT_EQ(controller.WorkWithin(controller.RoomUs(36e3), 16), 0);
 }
 
@@ -142,20 +142,31 @@ TEST(InjectControllerTest, APieceThatIsOverAtOnceDoesNotMisleadIt) {
   const Machine machine{.step_us = Always(10e3), .piece_us = [](double work) { return 20 * work; }};
   Simulate(controller, machine, 200);
   for (int i = 0; i < 3; ++i) controller.ObservePrefill(1000, 1);
-  EXPECT_LT(controller.WorkWithin(controller.RoomUs(0), 16), 1.1 * 1750);
+  EXPECT_LT(controller.WorkWithin(controller.RoomUs(0), 16), 1.1 * 1500);
+}
+
+// Pieces that were all far larger leave the fixed part open: it is not taken for so much that nothing small fits.
+TEST(InjectControllerTest, TriesSmallPiecesAfterLargeOnes) {
+  std::mt19937 random(5);
+  std::normal_distribution<double> noise(0, 0.05);
+  InjectController controller(50e3);
+  for (int i = 0; i < 256; ++i) controller.ObserveDecode(10e3);
+  for (int i = 0; i < 64; ++i) controller.ObservePrefill(20'000, 400e3 * std::exp(noise(random)));
+  controller.ObservePrefill(16, 400);
+  EXPECT_GT(controller.WorkWithin(controller.RoomUs(0), 16), 500);
 }
 
 TEST(InjectControllerTest, FollowsABatchThatGrowsAndShrinks) {
   double step_us = 10e3;
   const Machine machine{.step_us = [&] { return step_us; }, .piece_us = [](double work) { return 20 * work; }};
   InjectController controller(50e3);
-  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 35e3 / 20, 20);
+  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 30e3 / 20, 20);
   step_us = 30e3;
-  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 15e3 / 20, 20);
+  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 10e3 / 20, 20);
   step_us = 60e3;
   EXPECT_EQ(Simulate(controller, machine, 600).work, 0) << "nothing fits";
   step_us = 10e3;
-  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 35e3 / 20, 20);
+  EXPECT_NEAR(Simulate(controller, machine, 600).work_per_step(), 30e3 / 20, 20);
 }
 
 // Three steps in a hundred miss the target without any prefill: stopping prompts would not help.
@@ -164,7 +175,7 @@ TEST(InjectControllerTest, ATailThatNothingCanHelpDoesNotStopPrompts) {
   const Machine machine{.step_us = [&] { return ++i % 33 == 0 ? 80e3 : 10e3; },
                         .piece_us = [](double work) { return 20 * work; }};
   InjectController controller(50e3);
-  EXPECT_GE(Simulate(controller, machine, 2000).work_per_step(), 0.9 * (45e3 - 25e3) / 20);
+  EXPECT_GE(Simulate(controller, machine, 2000).work_per_step(), 0.9 * (40e3 - 25e3) / 20);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeou
                                                      }
                                                    })),
       decode_step_(*transport_, layout_, metrics_, {.timeout = wait_timeout}),
-      prefill_step_(*transport_, layout_, {}) {
+      prefill_step_(*transport_, layout_, metrics_, {}) {
   transformer_.set_slot_pool(slots_.rows());
   transport_->SetHandler([this](Channel& channel, ReceivedFrame frame) { OnFrame(channel, frame); });
   for (int i = 0; i < num_shards; ++i) cache_sides_.push_back(NewCacheSide(2 + i));

@@ -82,6 +82,20 @@ TEST_F(LaneStoreTest, MirrorsRowsAsTheyArrive) {
   ExpectMirrored(sequence, *mirror);
 }
 
+TEST_F(LaneStoreTest, MirrorsRowsThatAreInItsMemory) {
+  CachedSequence& sequence = Open(1);
+  for (int layer = 0; layer < kLayout.num_layers; ++layer) {
+    for (const uint32_t count : {33u, 300u}) {
+      const uint32_t first = sequence.kv.rows(layer);
+      const std::vector<std::byte> rows = Append(sequence, layer, count);
+      lanes_->OnDeviceRows(sequence, layer, first, count, rows.data());
+    }
+  }
+  const auto mirror = lanes_->Complete(sequence, nullptr).value();
+  EXPECT_EQ(mirror->rows(0), 333u);
+  ExpectMirrored(sequence, *mirror);
+}
+
 TEST_F(LaneStoreTest, MakesUpForWhatItMissedPartByPart) {
   CachedSequence& sequence = Open(1);
   AppendAll(sequence, 200);

@@ -38,18 +38,20 @@ TEST(Crc32cTest, HasTheValuesOfRfc3720) {
   EXPECT_EQ(Crc32c(std::vector<std::byte>(32, std::byte{0xff})), 0x62a8ab43u);
 }
 
-TEST(Crc32cTest, BothImplementationsFollowTheDefinitionAtEverySizeAndAlignment) {
-  const std::vector<size_t> sizes = {0,    1,    7,    8,     9,     63,    767,   768,  769,
-                                     1535, 1536, 4095, 12287, 12288, 12289, 13057, 40001};
+TEST(Crc32cTest, AllImplementationsFollowTheDefinitionAtEverySizeAndAlignment) {
+  const std::vector<size_t> sizes = {0,   1,   7,   8,    9,    63,   255,   256,   257,   511,   512,  513,
+                                     767, 768, 769, 1535, 1536, 4095, 12287, 12288, 12289, 13057, 40001};
   for (const size_t size : sizes) {
     for (const size_t offset : {0, 1, 5}) {
       const std::vector<std::byte> all = RandomBytes(size + offset);
       const std::span<const std::byte> bytes = std::span(all).subspan(offset);
       const uint32_t portable = Crc32cPortable(bytes, 0);
       const uint32_t hardware = HasCrc32cInstruction() ? Crc32cHardware(bytes, 0) : portable;
+      const uint32_t folding = HasCrc32cFolding() ? Crc32cFolding(bytes, 0) : portable;
       const uint32_t expected = Reference(bytes);
       EXPECT_EQ(portable, expected) << size << " at " << offset;
       EXPECT_EQ(hardware, expected) << size << " at " << offset;
+      EXPECT_EQ(folding, expected) << size << " at " << offset;
     }
   }
 }

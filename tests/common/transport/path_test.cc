@@ -42,17 +42,21 @@ TEST(PathChoiceTest, SaysWhyThereIsNone) {
   b.Connect(a.Offers());
   EXPECT_EQ(b.path(), nullptr);
   EXPECT_EQ(b.name(), "");
-  EXPECT_THAT(std::string(b.why_none().message()), HasSubstr("one: the peer does not offer it"));
+  EXPECT_THAT(std::string(b.why_none().message()), HasSubstr("the peer offers none"));
   PathChoice d(right, kWindow);
   a.Connect(d.Offers());
   EXPECT_THAT(std::string(a.why_none().message()), HasSubstr("one: no such library"));
   c.Connect(PathChoice(right, kWindow).Offers());
   EXPECT_EQ(c.path(), nullptr);
+  // Who connects second hears what the first one said.
+  PathChoice e(right, kWindow);
+  e.Connect(a.Offers());
+  EXPECT_THAT(std::string(e.why_none().message()), HasSubstr("the peer says: one: no such library"));
 }
 
 TEST(PathChoiceTest, FramesGoWithoutAPath) {
   std::vector<std::string> told;
-  TransportOptions options{.incarnation = 2, .window_bytes = kWindow, .ucx_tls = "posix,self"};
+  TransportOptions options{.incarnation = 2, .window_bytes = kWindow, .ucx_tls = "tcp,self"};
   options.payload_paths = {Broken("p2p")};
   options.on_payload_path = [&](std::string_view name, const absl::Status& why) {
     told.push_back(absl::StrCat(AbslSv(name), "|", why.message()));
@@ -66,6 +70,9 @@ TEST(PathChoiceTest, FramesGoWithoutAPath) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], HasSubstr("|p2p: "));
   EXPECT_EQ(channel->payload_path(), "");
+  ASSERT_EQ(a.channel->Connect(channel->LocalAddress()), absl::OkStatus());
+  ASSERT_EQ(PostBytes(*a.channel, 70'000, 3), absl::OkStatus());
+  EXPECT_TRUE(PumpUntil({a.transport.get(), b.get()}, [&] { return arrived == 1; }));
 }
 
 std::unique_ptr<PayloadPath> NewPath() {
