@@ -37,7 +37,7 @@ request 2000 | grep -E "^time "
 for tokens in ${LENGTHS:-8000 32000}; do
   for run in $(seq "${RUNS:-2}"); do
     echo "== $tokens tokens, run $run"
-    "$winnow" timeline --router="$grpc" --seconds="$((2 + tokens / 6000))" --out="$out/trace_$tokens.json" >"$out/timeline" &
+    "$winnow" timeline --router="$grpc" --seconds="$((2 + tokens / 12000))" --out="$out/trace_$tokens.json" >"$out/timeline" &
     recorder=$!
     sleep 0.2
     request "$tokens" | grep -E "^time "
