@@ -326,7 +326,7 @@ class Bench {
     char what[80];
     std::snprintf(what, sizeof what, "attend_blocks %s %zu rows hd %d, %d queries", DtypeName(dtype), positions.size(),
                   head_dim, queries);
-    Report(what, seconds / copies, static_cast<double>(positions.size() * block_bytes / kBlockTokens),
+    Report(what, seconds / copies, static_cast<double>(positions.size() * block_bytes) / kBlockTokens,
            4.0 * positions.size() * queries * head_dim);
   }
 

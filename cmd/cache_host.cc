@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
     if (lanes.ok()) {
       rank.data_plane.lanes = *std::move(lanes);
       rank.data_plane.on_lane_ended = [](const std::string& inference_rank, const absl::Status& why) {
-        spdlog::warn("the lane to {} has ended, its sequences go on through host memory: {}", inference_rank,
+        spdlog::warn("the lane to {} has ended, its sequences go on by frames: {}", inference_rank,
                      std::string(why.message()));
       };
     } else {

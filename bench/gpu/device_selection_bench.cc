@@ -227,7 +227,7 @@ void BenchDeviceSelection(GpuContext& gpu) {
   BenchAttendedDigests(gpu);
   const SelectionSpec two_stage = TwoStage(), winnow = FindPreset("winnow").value();
   const double head_dim = 128, key = head_dim + 4, bf16_key = 2 * head_dim;
-  const double bounds = kContext / 16 * 4 * head_dim;
+  const double bounds = kContext / 16.0 * 4 * head_dim;
   const double candidates = 4.0 * 2048 * key;
   for (const int rows : {8, 1}) {
     const bool goals = rows == 8;

@@ -200,7 +200,7 @@ class SteppedPlans {
       }
       const std::vector<uint32_t> cpu = mirror_.Select(plan, row, list, queries);
       if (const std::string wrong = mirror_.CheckSelection(plan, row, list, queries, cpu); !wrong.empty()) {
-        report_.Wrong(where + "of the CPU backend " + wrong);
+        report_.Wrong(absl::StrCat(where, "of the CPU backend ", wrong));
       }
       report_.Differs(NumNotIn(selected_[entry], cpu), cpu.size());
     }

@@ -46,7 +46,9 @@ double RelativeError(const std::vector<uint16_t>& got, const std::vector<double>
 template <typename T>
 double Differing(const std::vector<T>& a, const std::vector<T>& b) {
   double count = 0;
-  for (size_t i = 0; i < a.size(); ++i) count += std::memcmp(&a[i], &b[i], sizeof(T)) != 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    count += std::memcmp(&a[i], &b[i], sizeof(T)) != 0;  // NOLINT(bugprone-suspicious-memory-comparison): bits
+  }
   return count;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -100,7 +101,7 @@ double WorstError(const Weight& weight, const std::vector<uint16_t>& x, const st
         magnitude += std::fabs(product);
       }
       const double allowed =
-          magnitude * (in_features / 16 + 16) * std::ldexp(1.0, -22) + (y_is_bf16 ? std::fabs(sum) / 256 : 0) + 1e-30;
+          magnitude * (in_features / 16.0 + 16) * std::ldexp(1.0, -22) + (y_is_bf16 ? std::fabs(sum) / 256 : 0) + 1e-30;
       const double error = std::fabs(y[row * y_stride + out] - sum) / allowed;
       if (!(error <= worst)) worst = error;
     }
@@ -117,7 +118,7 @@ std::vector<float> Widened(const std::vector<uint16_t>& values) {
 // The number of elements that differ in their bits.
 double BitsThatDiffer(const float* a, const float* b, size_t count) {
   double differ = 0;
-  for (size_t i = 0; i < count; ++i) differ += std::memcmp(a + i, b + i, sizeof(float)) != 0;
+  for (size_t i = 0; i < count; ++i) differ += std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]);
   return differ;
 }
 

@@ -205,7 +205,7 @@ void BenchSelect(GpuContext& gpu) {
     w.params.scratch = gpu.New<uint8_t>(gpu.table.selection->select_scratch_bytes(w.params));
     const double scored = two_stage ? 4.0 * kBudget : row.keys;
     const double list_bytes = scored * (kHeadDim * DtypeBytes(row.dtype) + 4.0 * (row.dtype == Dtype::kF8)) +
-                              (two_stage ? row.keys / row.page_tokens * 4.0 * kHeadDim : 0);
+                              (two_stage ? 4.0 * row.keys / row.page_tokens * kHeadDim : 0);
     const double us =
         gpu.MedianUs(w.sets, 4, [&](cuda::Stream stream, int set) { gpu.table.selection->select(stream, w.Of(set)); });
     gpu.report.Time(absl::StrCat("select ", DtypeName(row.dtype), " ", Thousands(row.keys), " B=", row.batch,

@@ -61,9 +61,10 @@ class SilentDecode final : public DecodeKv {
   void Publish(const DecodeLayerOutput&) override {}
   void AwaitSlots(int layer, SlotLists& lists) override {
     for (const WorkingSet& set : sets_) {
-      for (int head = 0; head < layout_.num_kv_heads; ++head)
+      for (int head = 0; head < layout_.num_kv_heads; ++head) {
         const std::span<const uint32_t> slots = set.Slots(layer, head);
-      lists.Add(slots.first(std::min<size_t>(slots.size(), most_rows_)), layout_.group_size());
+        lists.Add(slots.first(std::min<size_t>(slots.size(), most_rows_)), layout_.group_size());
+      }
     }
   }
 

@@ -1,6 +1,7 @@
 #include "bench/quality/answer_summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <tuple>
 
@@ -36,7 +37,7 @@ double FloorShare(const std::map<int, uint64_t>& bins) {
   uint64_t total = 0, enough = 0;
   for (const auto& [bin, count] : bins) {
     total += count;
-    if (bin >= static_cast<int>(1000 * kMassFloor + 0.5)) enough += count;
+    if (bin >= std::lround(1000 * kMassFloor)) enough += count;
   }
   return total == 0 ? 0 : static_cast<double>(enough) / static_cast<double>(total);
 }

@@ -51,8 +51,7 @@ AnswerRecord Record(const SpecChoice& choice, const Sequence& sequence, uint32_t
 }  // namespace
 
 ForcedDecoder::ForcedDecoder(const QualityModel& model, const Options& options)
-    : model_(model),
-      options_(options),
+    : options_(options),
       layout_(model.layout()),
       waits_(kWaits),
       metrics_(layout_.num_layers),

@@ -40,7 +40,6 @@ class ForcedDecoder {
   absl::Status AwaitReady();
   absl::Status FirstFailure() const;
 
-  const QualityModel& model_;
   const Options options_;
   const KvLayout layout_;
   const DataPlaneWaits waits_;

@@ -46,6 +46,7 @@ absl::Status LaneStore::AllocateStaging() {
 std::shared_ptr<LaneMirror> LaneStore::FindOrOpen(const CachedSequence& sequence) {
   const auto found = mirrors_.find(sequence.id);
   if (found != mirrors_.end()) return found->second;
+  if (sequence.layout != kv_->shape().layout) return nullptr;  // a shard: lanes serve whole sequences
   if (!(sequence.spec == spec_) || sequence.kv.max_positions() > kv_->shape().max_positions) return nullptr;
   const absl::StatusOr<uint32_t> place = kv_->Open(sequence.kv.max_positions(), stream_);
   if (!place.ok()) return nullptr;

@@ -318,7 +318,7 @@ TEST(Lane, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
   EXPECT_EQ(cluster->Pids("cache-rank")[0], cache_rank) << "it has not been started again";
   EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 1);
   const std::string log = cluster->process().Log();
-  EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on through host memory"));
+  EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on by frames"));
   EXPECT_THAT(log, HasSubstr("cudaErrorIllegalAddress"));
   EXPECT_THAT(log, HasSubstr("go by frames from now on: the lane has failed"));
 }
@@ -386,8 +386,19 @@ TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
   EXPECT_GE(completion.Stat("captured_mass_mean"), 0.9);
   EXPECT_EQ(LaneSteps(*cluster), 0);
   EXPECT_THAT(cluster->process().Log(),
-              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and "
-                        "correction"));
+              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and correction"));
+}
+
+// A lane goes to one cache rank; parts of a sequence go by frames, with what the prefix caches have of them, too.
+TEST(Lane, ShardsGoByFrames) {
+  std::vector<std::string> flags = LaneFlags("depth");
+  flags.insert(flags.end(), {"--cache-ranks=2", "--cache-shards=2"});
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds first = IdsOf(*cluster, DemoText(900));
+  EXPECT_EQ(first.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(IdsOf(*cluster, DemoText(900)), first);
+  EXPECT_EQ(LaneSteps(*cluster), 0);
 }
 
 // GPUs that two ranks share take turns, and a lane cannot be.

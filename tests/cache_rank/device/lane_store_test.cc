@@ -140,6 +140,19 @@ TEST_F(LaneStoreTest, RefusesWhatHasNoRoomUntilAMirrorIsLetGo) {
   EXPECT_EQ(lanes_->kv().free_blocks(), free);
 }
 
+// It has fewer lists than the lane's plans go through.
+TEST_F(LaneStoreTest, TakesNoShards) {
+  CachedSequence& shard = **store_.Open(1, {.sequence_id = 1,
+                                            .spec = Spec(),
+                                            .max_positions = kMaxPositions,
+                                            .prompt_tokens = 500,
+                                            .shard = CutIntoShards(kLayout, 4).value()[3]});
+  const std::vector<std::byte> rows(100 * kLayout.row_bytes());
+  ASSERT_THAT(shard.kv.Append(0, 0, 100, rows.data()), IsOkStatus());
+  EXPECT_TRUE(lanes_->Advance(shard)) << "nothing to do";
+  EXPECT_FALSE(lanes_->Complete(shard, nullptr).ok());
+}
+
 TEST_F(LaneStoreTest, TakesSequencesOfItsSelectionAlone) {
   SelectionSpec other = Spec();
   other.budget_tokens = 32;
