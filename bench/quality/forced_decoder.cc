@@ -60,7 +60,7 @@ ForcedDecoder::ForcedDecoder(const QualityModel& model, const Options& options)
                    static_cast<int>(options.chunk_tokens), options.max_positions + kBlockTokens),
       transport_(NewTransport()),
       decode_step_(*transport_, layout_, metrics_, waits_),
-      sender_(*transport_, layout_, waits_) {}
+      sender_(*transport_, layout_, metrics_, waits_) {}
 
 absl::StatusOr<std::unique_ptr<ForcedDecoder>> ForcedDecoder::Create(const QualityModel& model,
                                                                      const Options& options) {
