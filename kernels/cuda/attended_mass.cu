@@ -10,7 +10,7 @@ namespace winnow::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr uint32_t kChunkKeys = 512;  // of a block; sums are joined chunk by chunk, whatever the grid
+constexpr uint32_t kChunkKeys = 2048;  // of a block; sums are joined chunk by chunk, whatever the grid
 constexpr int kMaxDim = 256;
 
 // Sums of 2^(x - largest), x = score * log2(e): over all keys, and over those that are attended.
