@@ -1,6 +1,6 @@
 // The forward pass that serves, by two GPUs that hold the model together, against that of one GPU; clusters of the demo
-// model whose inference rank has two GPUs, against the golden data; and times on one GPU and on two, without cache ranks
-// and with nothing to send: prompts in chunks, steps over lists of slots.
+// model whose inference rank has two GPUs, against the golden data; and times on one GPU and on two, without cache
+// ranks and with nothing to send: prompts in chunks, steps over lists of slots.
 //
 // One GPU cannot play two here: kernels that wait for the other's sums would keep it from running them.
 #include <algorithm>
