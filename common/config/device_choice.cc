@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/base/check.h"
+
 namespace winnow {
 namespace {
 
@@ -59,6 +61,7 @@ std::string ToString(const DeviceChoice& choice) {
 }
 
 absl::StatusOr<std::vector<int>> GpusOfRank(const DeviceChoice& choice, int tensor_parallel, int rank, int num_ranks) {
+  WINNOW_CHECK(rank >= 0 && rank < num_ranks);
   const int named = choice.num_named();
   const int each = tensor_parallel > 0 ? tensor_parallel : std::max(1, named / num_ranks);
   if (each != 1 && each != 2 && each != 4) {

@@ -185,6 +185,7 @@ TEST_F(UpOptionsTest, ASelectionThatUsesAHeadProfileNeedsOne) {
 
 TEST_F(UpOptionsTest, EachInferenceRankTakesTheNextGpu) {
   const HostPort router{"127.0.0.1", 8001};
+  options_.inference_ranks = 3;
   EXPECT_EQ(ToString(options_.InferenceRank(0, router).device), "auto");
   EXPECT_EQ(ToString(options_.InferenceRank(2, router).device), "auto:2");
   ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--device=cuda:4"}).ok());
