@@ -3,7 +3,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#pragma GCC target("sse4.2,pclmul,avx512f,avx512bw,avx512vl,vpclmulqdq")
+// By function and not by file: what this file shares with others (inline functions of headers) must run on every CPU.
+#define WINNOW_FOLDS __attribute__((target("sse4.2,pclmul,avx512f,avx512bw,avx512vl,vpclmulqdq")))
 
 namespace winnow {
 namespace {
@@ -21,22 +22,22 @@ constexpr uint64_t FoldConstant(int exponent) {
 }
 constexpr size_t kFoldedBytes = 256;  // per round: four vectors
 
-__m512i FoldConstants(int bits) {
+WINNOW_FOLDS __m512i FoldConstants(int bits) {
   const __m128i pair =
       _mm_set_epi64x(static_cast<int64_t>(FoldConstant(bits - 32)), static_cast<int64_t>(FoldConstant(bits + 32)));
   return _mm512_broadcast_i32x4(pair);
 }
-inline __m512i Fold(__m512i bits, __m512i constants, __m512i onto) {
+WINNOW_FOLDS inline __m512i Fold(__m512i bits, __m512i constants, __m512i onto) {
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(bits, constants, 0x00),
                                    _mm512_clmulepi64_epi128(bits, constants, 0x11), onto, 0x96);  // a ^ b ^ c
 }
-inline __m128i Fold(__m128i bits, __m128i constants, __m128i onto) {
+WINNOW_FOLDS inline __m128i Fold(__m128i bits, __m128i constants, __m128i onto) {
   return _mm_xor_si128(
       _mm_xor_si128(_mm_clmulepi64_si128(bits, constants, 0x00), _mm_clmulepi64_si128(bits, constants, 0x11)), onto);
 }
 
 // n: at least kFoldedBytes.
-uint32_t FoldedChecksum(const std::byte* p, size_t n, uint32_t crc) {
+WINNOW_FOLDS uint32_t FoldedChecksum(const std::byte* p, size_t n, uint32_t crc) {
   static const __m512i by_round = FoldConstants(2048), by_vector = FoldConstants(512), by_lane = FoldConstants(128);
   __m512i x[4];
   for (int i = 0; i < 4; ++i) x[i] = _mm512_loadu_si512(p + 64 * i);
