@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "bench/other_load.h"
 #include "bench/serve_sections.h"
 #include "tests/e2e/golden.h"
@@ -10,9 +12,10 @@ namespace winnow {
 namespace {
 
 constexpr int kStreams = 4;
-constexpr uint32_t kStreamContext = 1024;
 constexpr uint32_t kPromptTokens = 16384;
 constexpr size_t kWarmUpTokens = 16;
+constexpr size_t kAloneTokens = 1000;  // of each stream, before the prompt comes and after it
+constexpr int kMostTokens = 20'000;
 
 struct Gaps {
   double mean_ms = 0, p50_ms = 0, p99_ms = 0, most_ms = 0;
@@ -40,20 +43,21 @@ Gaps GapsWithin(std::span<const TimedStream> streams, double first_s, double las
 }
 
 struct Beside {
-  Gaps idle, prompt;
+  Gaps before, prompt, after;  // until the prompt came, until its first token, and from then on
   double time_to_first_token_s = 0;
   double others = 0;
 };
 
-// Streams decode alone, then while a long prompt is prefilled.
-absl::StatusOr<Beside> Measure(ServeBench& bench, const e2e::Cluster& cluster, int tokens, double alone_s,
-                               size_t variation) {
+// Streams decode alone, then while a long prompt is prefilled, then alone again.
+absl::StatusOr<Beside> Measure(ServeBench& bench, const e2e::Cluster& cluster, uint32_t context, size_t variation) {
   std::vector<StreamRequest> requests;
   for (int i = 0; i < kStreams; ++i) {
-    requests.push_back({.prompt = e2e::DemoText(kStreamContext, 1000 * i), .max_tokens = tokens});
+    requests.push_back(
+        {.prompt = e2e::DemoText(context, 1000 * i), .max_tokens = kMostTokens, .after_end_events = kAloneTokens});
   }
-  requests.push_back(
-      {.prompt = e2e::DemoText(kPromptTokens, 40'000 + 131 * variation), .max_tokens = 4, .start_s = alone_s});
+  requests.push_back({.prompt = e2e::DemoText(kPromptTokens, 40'000 + 131 * variation),
+                      .max_tokens = 4,
+                      .after_events = kAloneTokens});
   bench.AwaitQuiet(cluster.AllPids());
   const OtherLoad load(cluster.AllPids());
   WINNOW_ASSIGN_OR_RETURN(const std::vector<TimedStream> all, RunStreams(cluster.http_address(), requests));
@@ -64,54 +68,61 @@ absl::StatusOr<Beside> Measure(ServeBench& bench, const e2e::Cluster& cluster, i
     begun_s = std::max(begun_s, stream.token_s[kWarmUpTokens]);
     end_s = std::min(end_s, stream.token_s.back());
   }
-  if (begun_s >= prompt.sent_s) return absl::InternalError("the streams had not begun when the prompt came");
-  if (end_s < prompt.token_s.front()) return absl::InternalError("the streams ended before the prompt: more tokens");
-  return Beside{.idle = GapsWithin(streams, begun_s, prompt.sent_s),
+  if (end_s < prompt.token_s.back()) return absl::InternalError("the streams ended with the prompt: more tokens");
+  return Beside{.before = GapsWithin(streams, begun_s, prompt.sent_s),
                 .prompt = GapsWithin(streams, prompt.sent_s, prompt.token_s.front()),
+                .after = GapsWithin(streams, prompt.token_s.back(), end_s),
                 .time_to_first_token_s = prompt.time_to_first_token_s(),
                 .others = load.Share()};
 }
 
-void Print(const char* name, const Gaps& gaps, double target_ms, double ttft_s, double others) {
-  std::printf("%-34s | %8.2f %8.2f %8.2f %8.2f | %8.2f %6zu | %8.2f | %6.2f\n", name, gaps.mean_ms, gaps.p50_ms,
-              gaps.p99_ms, gaps.most_ms, target_ms, gaps.count, ttft_s, others);
+void Print(const std::string& name, const Gaps& gaps, const std::string& further = "") {
+  std::printf("%-40s | %8.2f %8.2f %8.2f %8.2f %6zu | %s\n", name.c_str(), gaps.mean_ms, gaps.p50_ms, gaps.p99_ms,
+              gaps.most_ms, gaps.count, further.c_str());
   std::fflush(stdout);
+}
+
+void Print(const std::string& name, const Beside& beside, double target_ms) {
+  Print(absl::StrCat(name, ": before"), beside.before);
+  Print(absl::StrCat(name, ": beside the prompt"), beside.prompt,
+        absl::StrFormat("%8.2f %8.2f   %4.2f", target_ms, beside.time_to_first_token_s, beside.others));
+  Print(absl::StrCat(name, ": after"), beside.after);
+}
+
+// Without a target, then three prompts with one of three times the mean alone.
+absl::Status MeasureAt(ServeBench& bench, uint32_t context) {
+  const std::vector<std::string> flags = {"--prefix-cache=false", "--max-context=32768"};
+  double target_ms = 0;
+  {
+    WINNOW_ASSIGN_OR_RETURN(const auto cluster, bench.Start("winnow", 512, flags));
+    WINNOW_ASSIGN_OR_RETURN(const Beside beside, Measure(bench, *cluster, context, 0));
+    Print(absl::StrCat(context, ", whole chunks"), beside, 0);
+    target_ms = 3 * beside.before.mean_ms;
+    WINNOW_RETURN_IF_ERROR(cluster->Stop());
+  }
+  std::vector<std::string> with_target = flags;
+  with_target.push_back(absl::StrCat("--tpot-target=", static_cast<int>(target_ms * 1e3), "us"));
+  WINNOW_ASSIGN_OR_RETURN(const auto cluster, bench.Start("winnow", 512, with_target));
+  // The first prompt finds how much fits; those after it begin with what was found.
+  for (size_t i = 1; i <= (bench.quick() ? 1u : 3u); ++i) {
+    WINNOW_ASSIGN_OR_RETURN(const Beside beside, Measure(bench, *cluster, context, i));
+    Print(absl::StrCat(context, ", --tpot-target, ", i), beside, target_ms);
+  }
+  return cluster->Stop();
 }
 
 }  // namespace
 
 absl::Status BesideSection(ServeBench& bench) {
   std::printf(
-      "\n## beside: ms between tokens of %d streams at %u, alone and while a prompt of %u tokens comes in\n"
-      "With --tpot-target of 3 x the mean alone the aim is p99 <= target. TTFT: of the prompt.\n"
-      "%-34s | %8s %8s %8s %8s | %8s %6s | %8s | %6s\n",
-      kStreams, kStreamContext, kPromptTokens, "", "mean", "p50", "p99", "most", "target", "gaps", "TTFT, s", "others");
-  const std::vector<std::string> flags = {"--prefix-cache=false", "--max-context=32768"};
-  // With a target the streams' own prompts are computed at its pace, too.
-  constexpr double kAloneSeconds = 6, kAloneWithTargetSeconds = 18;
-  double target_ms = 0;
-  int tokens = 8000;
-  {
-    WINNOW_ASSIGN_OR_RETURN(const auto cluster, bench.Start("winnow", 512, flags));
-    WINNOW_ASSIGN_OR_RETURN(const Beside beside, Measure(bench, *cluster, tokens, kAloneSeconds, 0));
-    Print("alone", beside.idle, 0, 0, beside.others);
-    Print("prompt, whole chunks beside steps", beside.prompt, 0, beside.time_to_first_token_s, beside.others);
-    target_ms = 3 * beside.idle.mean_ms;
-    // Steps may take the target while the prompt is there, which takes some multiple of its time alone.
-    tokens = static_cast<int>((kAloneWithTargetSeconds + 8 * beside.time_to_first_token_s) * 1e3 / beside.idle.mean_ms);
-    WINNOW_RETURN_IF_ERROR(cluster->Stop());
-  }
-  std::vector<std::string> with_target = flags;
-  with_target.push_back(absl::StrCat("--tpot-target=", static_cast<int>(target_ms * 1e3), "us"));
-  WINNOW_ASSIGN_OR_RETURN(const auto cluster, bench.Start("winnow", 512, with_target));
-  // The first prompt finds how many tokens fit; those after it begin with what was found.
-  for (size_t i = 1; i <= 3; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(const Beside beside,
-                            Measure(bench, *cluster, std::min(tokens, 15'000), kAloneWithTargetSeconds, i));
-    Print(absl::StrCat("prompt, --tpot-target, ", i).c_str(), beside.prompt, target_ms, beside.time_to_first_token_s,
-          beside.others);
-  }
-  return cluster->Stop();
+      "\n## beside: ms between tokens of %d streams while a prompt of %u tokens comes in, before and after it\n"
+      "By context of the streams when they begin. Target: 3 x the mean of the first row; the aim is p99 <= target. "
+      "TTFT: "
+      "of the prompt.\n"
+      "%-40s | %8s %8s %8s %8s %6s | %8s %8s %6s\n",
+      kStreams, kPromptTokens, "", "mean", "p50", "p99", "most", "gaps", "target", "TTFT, s", "others");
+  for (const uint32_t context : {1024, 8192}) WINNOW_RETURN_IF_ERROR(MeasureAt(bench, context));
+  return absl::OkStatus();
 }
 
 }  // namespace winnow

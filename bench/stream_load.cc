@@ -1,6 +1,7 @@
 #include "bench/stream_load.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -15,10 +16,12 @@ struct RawStream {
   double sent_s = 0;
   std::vector<std::pair<double, std::string>> events;
   HttpReply reply;
+  bool given_up = false;
 };
 
 absl::StatusOr<TimedStream> Parse(const RawStream& raw, size_t max_tokens) {
-  if (raw.reply.status != 200) return absl::UnavailableError(absl::StrCat(raw.reply.status, " ", raw.reply.body));
+  if (!raw.given_up && raw.reply.status != 200)
+    return absl::UnavailableError(absl::StrCat(raw.reply.status, " ", raw.reply.body));
   TimedStream stream;
   stream.sent_s = raw.sent_s;
   for (const auto& [time_s, data] : raw.events) {
@@ -37,7 +40,7 @@ absl::StatusOr<TimedStream> Parse(const RawStream& raw, size_t max_tokens) {
       stream.streamed_bytes = completion.Stat("streamed_bytes");
     }
   }
-  if (stream.token_s.size() != max_tokens) {
+  if (!raw.given_up && stream.token_s.size() != max_tokens) {
     return absl::InternalError(absl::StrCat(stream.token_s.size(), " tokens came instead of ", max_tokens));
   }
   return stream;
@@ -58,20 +61,38 @@ absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_addr
   std::vector<RawStream> raw(requests.size());
   const auto start = Clock::now();
   const auto now_s = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  std::vector<std::atomic<size_t>> received(requests.size());
+  std::atomic<size_t> late_ones = std::count_if(requests.begin(), requests.end(),
+                                                [](const StreamRequest& request) { return request.after_events > 0; });
+  std::atomic<bool> one_ended = false;  // then nobody waits for its events
+  const auto may_begin = [&](size_t events) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].after_events == 0 && received[i] < events) return one_ended.load();
+    }
+    return true;
+  };
   {
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < requests.size(); ++i) {
       threads.emplace_back([&, i] {
-        e2e::Json request = e2e::GreedyRequest(requests[i].prompt, requests[i].max_tokens);
+        const StreamRequest& wanted = requests[i];
+        e2e::Json request = e2e::GreedyRequest(wanted.prompt, wanted.max_tokens);
         request["stream"] = true;
         request["stream_options"] = {{"include_usage", true}};
-        raw[i].events.reserve(requests[i].max_tokens + 8);
-        std::this_thread::sleep_until(start + std::chrono::duration<double>(requests[i].start_s));
+        raw[i].events.reserve(wanted.max_tokens + 8);
+        while (wanted.after_events > 0 && !may_begin(wanted.after_events)) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        size_t since_end = 0;
         raw[i].sent_s = now_s();
         raw[i].reply = client.Stream("/v1/completions", request, [&](std::string_view data) {
           raw[i].events.emplace_back(now_s(), data);
-          return true;
+          received[i] = raw[i].events.size();
+          raw[i].given_up = wanted.after_end_events > 0 && late_ones == 0 && ++since_end > wanted.after_end_events;
+          return !raw[i].given_up;
         });
+        one_ended = true;
+        if (wanted.after_events > 0) --late_ones;
       });
     }
   }

@@ -21,11 +21,13 @@ struct TimedStream {
 absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
                                                     const std::vector<e2e::TokenIds>& prompts, int max_tokens);
 
-// The same of requests that differ, each of them sent `start_s` after the run began.
+// The same of requests that differ. One with `after_events` is sent once each of those without has received so many
+// events. Those with `after_end_events` are given up when they have received so many since the former ended.
 struct StreamRequest {
   e2e::TokenIds prompt;
   int max_tokens = 0;
-  double start_s = 0;
+  size_t after_events = 0;
+  size_t after_end_events = 0;
 };
 absl::StatusOr<std::vector<TimedStream>> RunStreams(const std::string& http_address,
                                                     const std::vector<StreamRequest>& requests);

@@ -87,8 +87,8 @@ void SchedulingFlags::Declare(Fields& fields) {
   fields.Duration(
       "tpot-target", &tpot_target,
       "Time between the tokens of an answer that prompts beside it must respect, for example 50ms: injected "
-      "tokens are found from it, up to --max-inject-tokens, by measuring steps. A prompt gets a chunk each "
-      "second even where none fit. 0s = none.");
+      "tokens are found from it, up to --max-inject-tokens, by measuring steps. Prompts get a fifth of the time "
+      "even where nothing fits. 0s = none.");
   fields.Duration("age-bound", &age_bound,
                   "A sequence that has waited for so long goes before all others, and may take the place of one that "
                   "has run for so long, which resumes later with the same output. 0s = never.");

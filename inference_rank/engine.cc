@@ -247,9 +247,7 @@ bool Engine::RunIteration() {
   const uint32_t most = MostInjected(start);
   metrics_.max_inject_tokens = most;
   const Scheduler::Iteration plan = scheduler_.Plan(most, start);
-  const bool beside = inject_controller_.has_value() && !plan.rows.empty();
-  const Pace pace = !beside ? Pace::kFree : most > 0 ? Pace::kPaced : Pace::kOverdue;
-  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, pace);
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, inject_controller_.has_value() && !plan.rows.empty());
   if (!forward_.status().ok()) return true;
   const auto prefill_end = SteadyClock::now();
   if (!RunDecodeStep(plan.rows)) {
@@ -259,7 +257,8 @@ bool Engine::RunIteration() {
   metrics_.injected_tokens += prefilled;
   last_step_ = SteadyClock::now();
   if (inject_controller_.has_value()) {
-    inject_controller_->ObserveDecode(std::chrono::duration<double, std::micro>(*last_step_ - prefill_end).count());
+    const std::chrono::duration<double, std::micro> step = *last_step_ - prefill_end;
+    inject_controller_->ObserveDecode(step.count(), scheduler_.NextPrefill(*last_step_) != nullptr);
   }
   return true;
 }

@@ -104,11 +104,9 @@ class Engine {
   size_t FreePrefillBytes() const;
   // Drops a decoding sequence's working set; Attach brings it back when it is admitted again.
   void Preempt(Sequence& sequence);
-  // kPaced: until the room before the next token is used up. kOverdue: it was too small for too long; a small piece
-  // goes first, whose time is noted, so that what was believed of pieces can turn out wrong.
-  enum class Pace { kFree, kPaced, kOverdue };
-  // The prompts' next `tokens` tokens, or fewer where it is paced; returns how many were computed.
-  uint32_t RunPrefill(uint32_t tokens, Pace pace);
+  // The prompts' next `tokens` tokens, or, paced, so many of them as fit into the room before the next token; returns
+  // how many were computed.
+  uint32_t RunPrefill(uint32_t tokens, bool paced);
   // Tokens of a piece of a prompt that fit into the room before the next token; 0: fewer than are worth a piece.
   uint32_t PacedTokens(const Sequence& sequence, std::chrono::steady_clock::time_point now) const;
   uint32_t LeastPiece() const;

@@ -39,13 +39,13 @@ uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point n
   const double layers = forward_.PrefillsByLayer() ? 1 : layout_.num_layers;
   const uint32_t least = LeastPiece();
   const double work = inject_controller_->WorkWithin(inject_controller_->RoomUs(since_token.count()),
-                                                     layers * options_.prefill_work.ThroughLayer(2 * least, first));
+                                                     layers * options_.prefill_work.ThroughLayer(least, first));
   const double tokens = options_.prefill_work.TokensWithin(work / layers, first);
   return tokens < least ? 0 : static_cast<uint32_t>(std::min<double>(tokens, options_.limits.prefill_chunk_tokens));
 }
 
 // In token-layers: tokens, each through one layer.
-uint32_t Engine::RunPrefill(uint32_t tokens, Pace pace) {
+uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
   const uint64_t layers = layout_.num_layers, planned = tokens * layers;
   uint64_t done = 0;
   while (done < planned && forward_.status().ok()) {
@@ -55,9 +55,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, Pace pace) {
     const uint64_t piece_layers = forward_.PrefillsByLayer() ? 1 : layers;
     uint32_t most = static_cast<uint32_t>(
         std::min<uint64_t>((planned - done) / piece_layers, options_.limits.prefill_chunk_tokens));
-    const bool is_trial = pace == Pace::kOverdue && done == 0;
-    if (pace == Pace::kPaced) most = std::min(most, PacedTokens(*sequence, now));
-    if (is_trial) most = std::min(most, LeastPiece());
+    if (paced) most = std::min(most, PacedTokens(*sequence, now));
     if (most == 0) break;
     sequence->last_chunk = now;
     const uint32_t first = PiecePosition(*sequence);
@@ -65,7 +63,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, Pace pace) {
     const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
     done += count * piece_layers;
     // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
-    if ((pace != Pace::kPaced && !is_trial) || count == 1 || last_layer) continue;
+    if (!paced || count == 1 || last_layer) continue;
     const std::chrono::duration<double, std::micro> taken = SteadyClock::now() - now;
     inject_controller_->ObservePrefill(
         static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first), taken.count());

@@ -8,6 +8,7 @@ namespace {
 constexpr double kAim = 0.8;  // of the target
 constexpr double kTail = 0.99;
 constexpr double kMostForStep = 0.5;  // of the target, unless the median step takes longer
+constexpr double kLeastShare = 0.2;   // of the time, for a prompt that waits
 constexpr double kSlackShare = 0.95;
 constexpr double kMostSlack = 1.5;
 constexpr double kMostGrowth = 2;  // of a piece over the largest before it
@@ -21,17 +22,24 @@ InjectController::InjectController(double target_us) : target_us_(target_us) {}
 double InjectController::RoomUs(double since_token_us) const {
   if (decode_us_.empty()) return 0;
   const double bound = std::max(kMostForStep * target_us_, decode_us_.At(0.5));
-  return kAim * target_us_ - since_token_us - std::min(decode_us_.At(kTail), bound);
+  return std::max(kAim * target_us_ - since_token_us - std::min(decode_us_.At(kTail), bound), saved_us_);
 }
 
-double InjectController::WorkWithin(double room_us, double first_work) const {
+double InjectController::WorkWithin(double room_us, double least_work) const {
   if (room_us <= 0) return 0;
-  if (num_pieces_ == 0) return first_work;
-  return std::clamp((room_us / slack_ - fixed_us_) / us_per_work_, 0.0, kMostGrowth * largest_work_);
+  if (num_pieces_ == 0) return least_work;
+  return std::clamp((room_us / slack_ - fixed_us_) / us_per_work_, 0.0,
+                    std::max(kMostGrowth * largest_work_, least_work));
+}
+
+void InjectController::ObserveDecode(double us, bool prompt_waits) {
+  decode_us_.Add(us);
+  saved_us_ = prompt_waits ? saved_us_ + us * kLeastShare / (1 - kLeastShare) : 0;
 }
 
 void InjectController::ObservePrefill(double work, double us) {
   us = std::max(us, 1e-3);
+  saved_us_ = std::max(saved_us_ - us, 0.0);
   const double expected_us = fixed_us_ + us_per_work_ * work;
   pieces_[num_pieces_++ % pieces_.size()] = {.work = work, .us = us, .scale_us = std::max(us, expected_us)};
   Fit();

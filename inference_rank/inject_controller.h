@@ -16,21 +16,25 @@ namespace winnow {
 // piece: a piece that took longer than foreseen makes the next ones smaller, in the same iteration.
 //
 // A tail that comes from elsewhere cannot be helped here and must not stop prompts: what is left to the step is at most
-// half of the target, or the median step where that is longer.
+// half of the target, or the median step where that is longer. And where the target leaves nothing, a prompt still gets
+// a fifth of the time: what it did not get is saved up until a piece fits into that.
 //
 // A piece is expected to take fixed + rate * work, as fitted to recent ones (least squares of relative errors), times
-// the slack that 95 of 100 of them need, at most 1.5. None is more than twice as large as all of them.
+// the slack that 95 of 100 of them need, at most 1.5. None is more than twice as large as all of them, or the least
+// piece where that is larger.
 class InjectController {
  public:
   explicit InjectController(double target_us);
 
   // What is left to prefill when `since_token_us` have passed since the last token; may be negative.
   double RoomUs(double since_token_us) const;
-  // The most work that is over within `room_us`. Before anything was measured `first_work`.
-  double WorkWithin(double room_us, double first_work) const;
+  // The most work that is over within `room_us`; a piece of less than `least_work` is of no use to the caller. Before
+  // anything was measured `least_work`.
+  double WorkWithin(double room_us, double least_work) const;
 
   void ObservePrefill(double work, double us);
-  void ObserveDecode(double us) { decode_us_.Add(us); }
+  // A decode step is over; while it ran a prompt waited to go on, or none did.
+  void ObserveDecode(double us, bool prompt_waits);
 
  private:
   struct Piece {
@@ -41,8 +45,9 @@ class InjectController {
 
   const double target_us_;  // constant after construction
   RecentQuantile<256> decode_us_;
+  double saved_us_ = 0;            // of a waiting prompt's share
   std::array<Piece, 256> pieces_;  // the latest, in a ring
-  size_t num_pieces_ = 0;         // ever
+  size_t num_pieces_ = 0;          // ever
   double fixed_us_ = 0;
   double us_per_work_ = 0;
   double slack_ = 1;

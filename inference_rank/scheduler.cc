@@ -142,9 +142,7 @@ Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
   std::erase_if(rows_, [](const Sequence* sequence) { return !sequence->ready_to_decode(); });
   const bool prefills = NextPrefill(now) != nullptr;
   uint32_t inject = prefills ? std::min(max_inject_tokens, limits_.prefill_chunk_tokens) : 0;
-  if (prefills && (rows_.empty() || now - last_prefill_ >= limits_.prefill_patience)) {
-    inject = limits_.prefill_chunk_tokens;
-  }
+  if (prefills && rows_.empty()) inject = limits_.prefill_chunk_tokens;
   const uint32_t budget = limits_.max_batch_tokens;
   const uint32_t most_rows = budget - std::min(inject, std::max(1u, budget / 4));
   if (rows_.size() > most_rows) {
@@ -160,9 +158,7 @@ Scheduler::Iteration Scheduler::Plan(uint32_t max_inject_tokens, Time now) {
     if (a->first_link() != b->first_link()) return std::less<>()(a->first_link(), b->first_link());
     return a->arrival < b->arrival;
   });
-  const uint32_t prefill_tokens = std::min(inject, budget - static_cast<uint32_t>(rows_.size()));
-  if (prefill_tokens > 0 || !prefills) last_prefill_ = now;
-  return {.rows = rows_, .prefill_tokens = prefill_tokens};
+  return {.rows = rows_, .prefill_tokens = std::min(inject, budget - static_cast<uint32_t>(rows_.size()))};
 }
 
 Sequence* Scheduler::NextPrefill(Time now) const {

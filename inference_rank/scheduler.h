@@ -41,8 +41,6 @@ class Scheduler {
     std::chrono::microseconds age_bound{0};  // 0: none
     // Sequences decode while their working sets fit fast memory (WorkingSetControl); without it all of them do.
     bool working_set_control = true;
-    // The longest time without prefill tokens beside running decodes, while a prompt is there to be prefilled.
-    std::chrono::microseconds prefill_patience{1'000'000};
   };
   struct Free {
     uint32_t slot_pages = 0;
@@ -66,9 +64,8 @@ class Scheduler {
   // Moves one that decodes back to the waiting ones, to be resumed: its place in the order of arrival stays.
   void Preempt(Sequence& sequence, Time now);
 
-  // Beside decode rows at most `max_inject_tokens` prefill tokens, or, when none were given for `prefill_patience`, a
-  // chunk; without rows a chunk. A quarter of the token budget is kept for prefill tokens that may be injected. Rows
-  // that the budget leaves out come first in the next plan.
+  // Beside decode rows at most `max_inject_tokens` prefill tokens, without rows a chunk. A quarter of the token budget
+  // is kept for prefill tokens that may be injected. Rows that the budget leaves out come first in the next plan.
   Iteration Plan(uint32_t max_inject_tokens, Time now);
   // The sequence whose prompt goes on next, or null: one in the middle of a chunk; otherwise that which has waited
   // longest since its last chunk if that is beyond the age bound; otherwise of the highest priority that whose tenant
@@ -120,7 +117,6 @@ class Scheduler {
   std::unordered_map<std::string_view, List::iterator> heads_;  // by tenant, while the head is looked for
   uint64_t next_arrival_ = 1;
   uint64_t next_turn_ = 1;
-  Time last_prefill_{};  // when prefill tokens were last given, or no prompt was there
 };
 
 }  // namespace winnow

@@ -215,7 +215,9 @@ class VirtualRank {
     if (rows_.empty()) {
       last_step_us_.reset();
     } else {
-      if (inject_controller_.has_value()) inject_controller_->ObserveDecode(step_us);
+      if (inject_controller_.has_value()) {
+        inject_controller_->ObserveDecode(step_us, scheduler_.NextPrefill(At(now_us_)) != nullptr);
+      }
       last_step_us_ = now_us_;
       ++figures_.steps;
       figures_.rows_per_step += static_cast<double>(rows_.size());
@@ -232,7 +234,7 @@ class VirtualRank {
 
   uint32_t PacedTokens(const Sequence& sequence, double at_us) const {
     const double room_us = inject_controller_->RoomUs(at_us - last_step_us_.value_or(at_us));
-    const double work = inject_controller_->WorkWithin(room_us, Work(2 * kLeastTokens, sequence));
+    const double work = inject_controller_->WorkWithin(room_us, Work(kLeastTokens, sequence));
     const double tokens = costs_.prefill_work.TokensWithin(work, sequence.next_position);
     return tokens < kLeastTokens ? 0 : static_cast<uint32_t>(std::min<double>(tokens, kChunkTokens));
   }

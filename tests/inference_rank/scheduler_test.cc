@@ -310,24 +310,5 @@ TEST(SchedulerTest, AnIterationNeverExceedsItsTokensAndEveryRowGetsItsTurn) {
   }
 }
 
-TEST(SchedulerTest, PromptsGoOnWhereNothingMayBeInjected) {
-  Scheduler scheduler({.max_running = 4, .prefill_chunk_tokens = 64, .prefill_patience = seconds(1)}, kLayout);
-  for (uint64_t id = 0; id < 2; ++id) {
-    scheduler.Enqueue(NewSequence(id, 1000, 1020), kStart);
-    scheduler.Admit(kPlenty, kStart)->state = id == 0 ? State::kDecoding : State::kOpening;
-  }
-  scheduler.Plan(0, kStart);
-  scheduler.Find([](const Sequence& s) { return s.request_id == 1; })->state = State::kPrefilling;
-  std::vector<milliseconds> chunks;
-  for (milliseconds t(0); t <= seconds(3); t += milliseconds(10)) {
-    const auto plan = scheduler.Plan(0, kStart + t);
-    EXPECT_EQ(plan.rows.size(), 1u);
-    if (plan.prefill_tokens == 0) continue;
-    EXPECT_EQ(plan.prefill_tokens, 64u);
-    chunks.push_back(t);
-  }
-  EXPECT_EQ(chunks, std::vector<milliseconds>({seconds(1), seconds(2), seconds(3)}));
-}
-
 }  // namespace
 }  // namespace winnow
