@@ -42,7 +42,7 @@ class InjectController {
   const double target_us_;  // constant after construction
   RecentQuantile<256> decode_us_;
   std::array<Piece, 256> pieces_;  // the latest, in a ring
-  size_t num_pieces_ = 0;         // ever
+  size_t num_pieces_ = 0;          // ever
   double fixed_us_ = 0;
   double us_per_work_ = 0;
   double slack_ = 1;
