@@ -35,8 +35,9 @@ absl::Status Run(const TimelineOptions& options) {
   file.close();
   if (!file) return absl::DataLossError("writing " + options.out + " failed");
   const std::string summary = SummarizeTimelines(timelines);
-  std::printf("%strace of %zu ranks in %s\n", summary.empty() ? "neither decode steps nor prompts ran meanwhile\n" : summary.c_str(),
-              timelines.size(), options.out.c_str());
+  std::printf("%strace of %zu ranks in %s\n",
+              summary.empty() ? "neither decode steps nor prompts ran meanwhile\n" : summary.c_str(), timelines.size(),
+              options.out.c_str());
   return absl::OkStatus();
 }
 

@@ -179,7 +179,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
   const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu &&
-                             (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
+                              (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
   if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
   return options;
 }

@@ -14,8 +14,8 @@ namespace winnow {
 // holds one row. The slots lie in host memory, or in that of GPUs, where RowMovers fill them. Not thread-safe: owned by
 // the engine thread.
 //
-// Of several GPUs each has a part of the kv heads (PartOf in head_parts.h), and as many pages: who takes page i takes page i
-// of all of them. Slots are numbered through: those of part k begin at first_slot(k).
+// Of several GPUs each has a part of the kv heads (PartOf in head_parts.h), and as many pages: who takes page i takes
+// page i of all of them. Slots are numbered through: those of part k begin at first_slot(k).
 class SlotPool {
  public:
   // One GPU's num_pages * 64 rows, and what fills them.

@@ -1,5 +1,6 @@
 // A cache rank's GPU against the CPU backend: queries, selections and deltas of whole plans, step by step.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -111,7 +112,8 @@ class SteppedPlans {
     for (size_t entry = 0; entry < lists; ++entry) {
       const int row = static_cast<int>(entry / heads);
       if (masses[entry].plan != number || told[entry].plan != number) report_.Wrong("a captured mass of another plan");
-      if (std::memcmp(&masses[entry], &told[entry], sizeof told[entry]) != 0) {
+      // By their bits: what was not measured is NaN.
+      if (std::bit_cast<uint64_t>(masses[entry]) != std::bit_cast<uint64_t>(told[entry])) {
         report_.Wrong("the peer is told of another captured mass");
       }
       CacheGpuMirror::Mass wanted{NAN, 0};

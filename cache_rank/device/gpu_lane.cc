@@ -217,7 +217,7 @@ absl::Status GpuLane::Launch(std::span<const Row> rows) {
   WINNOW_RETURN_IF_ERROR(graph_->Launch(stream_, measures));
   EnqueueHarvest(rows, measures);
   for (const Row& row : rows) ++seats_[row.seat].next_position;
-  const absl::Status launched = device_->CheckLaunches();
+  absl::Status launched = device_->CheckLaunches();
   if (!launched.ok()) link_->Abort(launched);
   return launched;
 }

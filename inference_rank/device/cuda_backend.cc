@@ -134,7 +134,7 @@ class CudaBackend final : public Backend {
     for (const Gpu& from : gpus_) {
       for (const Gpu& to : gpus_) {
         if (from.device->ordinal() == to.device->ordinal()) continue;
-        if (const absl::Status peers = from.device->EnablePeerAccess(to.device->ordinal()); !peers.ok()) {
+        if (absl::Status peers = from.device->EnablePeerAccess(to.device->ordinal()); !peers.ok()) {
           if (peers.code() != absl::StatusCode::kFailedPrecondition) return peers;
           no_peers_ = peers;
         }

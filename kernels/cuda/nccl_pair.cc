@@ -52,7 +52,7 @@ class Pair final : public NcclPair {
     const Clock::time_point deadline = Clock::now() + milliseconds(options_.connect_timeout_ms);
     while (result == ncclInProgress && Clock::now() < deadline) {
       if (options_.is_cancelled && options_.is_cancelled()) {
-        const absl::Status why = absl::CancelledError("NCCL: given up while connecting");
+        absl::Status why = absl::CancelledError("NCCL: given up while connecting");
         Abort(why);
         return why;
       }

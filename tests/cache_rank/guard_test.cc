@@ -152,7 +152,9 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
         rows.insert(rows.end(), missed.begin(), missed.begin() + static_cast<int64_t>(count));
         return rows;
       };
-      const auto mass = [&](size_t count) { return cluster.Mass(*sequence, position, layer, head, with(count)); };
+      const auto mass = [&, position = position](size_t count) {
+        return cluster.Mass(*sequence, position, layer, head, with(count));
+      };
       const double before = mass(0);
       EXPECT_NEAR(verdict.entry.mass_before, before, kTolerance);
       const double oracle = cluster.Mass(*sequence, position, layer, head, top_k);

@@ -75,7 +75,7 @@ class CacheRankServiceTest : public testing::Test {
     *request.mutable_selection() = ToProto(test::SmallSpec(Predictor::kDepth));
     request.set_max_positions(max_positions);
     v1::OpenSequenceResponse response;
-    const grpc::Status status = cache_->OpenSequence(&context, request, &response);
+    grpc::Status status = cache_->OpenSequence(&context, request, &response);
     if (epoch != nullptr) *epoch = response.attach_epoch();
     return status;
   }
