@@ -33,9 +33,17 @@ class DeviceLane {
     uint32_t position = 0;
     int seat = 0;
   };
+  // Rows that a row's lists have selected, unless they attend to everything, and how many of these they lacked; rows
+  // that were sent, to all lists.
+  struct RowCounts {
+    uint64_t lookups = 0;
+    uint64_t misses = 0;
+    uint64_t sent = 0;
+  };
   // K and V of a row's position: [num_layers][num_kv_heads][2 * head_dim], and its captured masses [num_lists], NaN
   // where a list was not measured; empty where none was. They are exact: every key was scored.
-  using TakeRow = std::function<void(const Row& row, const std::byte* kv, std::span<const float> masses)>;
+  using TakeRow =
+      std::function<void(const Row& row, const std::byte* kv, std::span<const float> masses, const RowCounts& counts)>;
 
   virtual ~DeviceLane() = default;  // aborts what is under way and waits for its end
   virtual const std::string& address() const = 0;

@@ -187,7 +187,13 @@ bool FrameHandler::RunSeats(PeerLink& link) {
 void FrameHandler::TakeLaneRows(PeerLink& link, bool wait) {
   if (link.lane == nullptr || !link.lane->has_plans()) return;
   const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
-  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses) {
+  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses,
+                                const DeviceLane::RowCounts& counts) {
+    // Whatever has become of the sequence.
+    metrics_->selection_lookups.Add(counts.lookups);
+    metrics_->selection_hits.Add(counts.lookups - counts.misses);
+    metrics_->streamed_rows.Add(counts.sent);
+    metrics_->streamed_bytes.Add(counts.sent * layout_.row_bytes());
     CachedSequence* sequence = store_->Find(row.sequence_id);
     if (sequence == nullptr || sequence->channel != link.id) return;
     for (int layer = 0; layer < layout_.num_layers; ++layer) {

@@ -130,6 +130,8 @@ class Engine {
   // Captured masses [num_lists] of a position, NaN where a list was not measured.
   void TakeMasses(Sequence& sequence, std::span<const float> masses);
   void CountDenseLists(Sequence& sequence);
+  // Rows that lists [num_lists] selected at next_position, and that travelled.
+  void CountRows(Sequence& sequence, std::span<const DecodeLane::ListCounts> counts);
   void FailLane(CacheLink& link, const absl::Status& why);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();

@@ -77,6 +77,7 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
     if (!sequence.failure.ok()) continue;
     TakeMasses(sequence, link.lane()->captured_mass(row));
     CountDenseLists(sequence);
+    CountRows(sequence, link.lane()->counts(row));
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
@@ -107,6 +108,24 @@ void Engine::CountDenseLists(Sequence& sequence) {
   }
   if (are_alike) dense *= num_lists;
   if (dense > 0) sequence.mass.Add(1.0, dense);
+}
+
+// As by frames, lists that attend to everything look nothing up; on a lane their rows travel once all the same.
+void Engine::CountRows(Sequence& sequence, std::span<const DecodeLane::ListCounts> counts) {
+  uint64_t lookups = 0, misses = 0, pushed = 0;
+  for (size_t list = 0; list < counts.size(); ++list) {
+    pushed += counts[list].pushed;
+    if (sequence.working_set->AttendsEverything(list, sequence.next_position)) continue;
+    lookups += counts[list].selected;
+    misses += counts[list].pushed;
+  }
+  sequence.selection_lookups += lookups;
+  sequence.selection_hits += lookups - misses;
+  sequence.streamed_rows += pushed;
+  sequence.streamed_bytes += pushed * layout_.row_bytes();
+  metrics_.selection_lookups += lookups;
+  metrics_.selection_hits += lookups - misses;
+  metrics_.streamed_rows += pushed;
 }
 
 // Its sequences are attached again, through a link without a lane.

@@ -1,5 +1,6 @@
 #include "cache_rank/device/gpu_lanes.h"
 
+#include "absl/strings/str_format.h"
 #include "cache_rank/device/gpu_lane.h"
 #include "common/base/status.h"
 #include "common/model/synthetic_models.h"
@@ -10,6 +11,10 @@ namespace {
 // Sequences that decode, and as many whose prompts are under way.
 constexpr uint32_t kMirrorsPerSeat = 2;
 constexpr uint64_t kSyntheticSeed = 1;  // that of inference ranks
+
+double InMib(size_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
 
 absl::Status CheckOffer(const LaneOffer& offer) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(offer.spec));
@@ -50,17 +55,29 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
   const DeviceKvShape wanted = DeviceKvShapeFor(
       offer.spec, shape.layout, static_cast<uint32_t>(offer.max_rows) * kMirrorsPerSeat, offer.max_positions, 0);
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> now, table_->open_device(device_->ordinal()));
-  const size_t memory = options_.memory_bytes > 0 ? options_.memory_bytes : now->info().free_bytes / 10 * 9;
-  // Beside the store: a lane's own arrays.
-  const cuda::ExchangeShape exchange{.layout = shape.layout,
-                                     .max_rows = offer.max_rows,
-                                     .hidden_size = offer.hidden_size,
-                                     .max_budget = GreatestHeadBudget(offer.spec, shape.layout.num_lists())};
-  const size_t beside =
-      4 * (CacheInboxBytes(exchange) + InferenceInboxBytes(exchange) + cuda::LandingBytes(shape.layout));
-  WINNOW_ASSIGN_OR_RETURN(
-      store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory > beside ? memory - beside : 0));
-  return absl::OkStatus();
+  const bool is_given = options_.memory_bytes > 0;
+  const size_t memory = is_given ? options_.memory_bytes : now->info().free_bytes / 10 * 9;
+  DeviceKvShape tables = wanted;
+  tables.num_blocks = 0;
+  const size_t lane_bytes =
+      GpuLane::DeviceBytes(table_, tables, offer.spec, ModelOf(shape), GpuLane::ExchangeOf(offer, shape.layout));
+  const size_t projections = is_given && projections_ != nullptr ? projections_->bytes() : 0;
+  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(shape.layout) + projections;
+  const absl::Status made = [&]() -> absl::Status {
+    if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
+    WINNOW_ASSIGN_OR_RETURN(store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside));
+    return absl::OkStatus();
+  }();
+  if (made.code() != absl::StatusCode::kResourceExhausted) return made;
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "of %.1f MiB of the cache rank's GPU%s, %d lanes of %d seats take %.1f MiB each, query projections %.1f MiB and "
+      "rows on their way %.1f MiB: %s",
+      InMib(memory), is_given ? " (three quarters of --device-memory)" : "", kRoomForLanes, offer.max_rows,
+      InMib(lane_bytes), InMib(projections), InMib(LaneStore::StagingBytes(shape.layout)), made.message()));
+}
+
+DeviceSelection::Model GpuLanes::ModelOf(const ServedShape& shape) const {
+  return {.rope = shape.model.rope, .attention_scale = shape.model.attention_scale, .queries = projections_.get()};
 }
 
 absl::StatusOr<std::unique_ptr<DeviceLane>> GpuLanes::Open(const LaneOffer& offer, const ServedShape& shape) {
@@ -81,10 +98,8 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> GpuLanes::Open(const LaneOffer& offe
   if (!(store_->spec() == offer.spec) || store_->kv().shape().max_positions < offer.max_positions) {
     return absl::FailedPreconditionError("the cache rank has lanes for another selection or shorter sequences");
   }
-  const DeviceSelection::Model model{
-      .rope = shape.model.rope, .attention_scale = shape.model.attention_scale, .queries = projections_.get()};
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DeviceLane> lane,
-                          GpuLane::Create(table_, device_.get(), store_.get(), model, offer));
+                          GpuLane::Create(table_, device_.get(), store_.get(), ModelOf(shape), offer));
   return lane;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cache_rank/device/device_selection.h"
 #include "cache_rank/device/lane_store.h"
 #include "cache_rank/device_lane.h"
 #include "kernels/cuda/table.h"
@@ -17,8 +18,12 @@ class GpuLanes final : public DeviceLanes {
   struct Options {
     std::string model;             // folder or synthetic model, for predictor depth; empty: there is none
     Dtype compute = Dtype::kBf16;  // of its query projections
-    size_t memory_bytes = 0;       // of the GPU; 0: nine tenths of what is free at the first offer
+    // Of the GPU, for projections, mirrors of sequences and lanes; 0: nine tenths of what is free at the first offer.
+    size_t memory_bytes = 0;
   };
+
+  // Lanes whose memory is set aside when the first is offered.
+  static constexpr size_t kRoomForLanes = 4;
 
   // Loads the query projections. `table` outlives it.
   static absl::StatusOr<std::unique_ptr<GpuLanes>> Create(const cuda::CudaTable* table, int ordinal,
@@ -36,6 +41,7 @@ class GpuLanes final : public DeviceLanes {
   GpuLanes(const cuda::CudaTable* table, const Options& options) : table_(table), options_(options) {}
   absl::Status LoadProjections();
   absl::Status MakeStore(const LaneOffer& offer, const ServedShape& shape);
+  DeviceSelection::Model ModelOf(const ServedShape& shape) const;
 
   const cuda::CudaTable* const table_;
   const Options options_;

@@ -92,6 +92,7 @@ absl::Status CudaDecodeLane::Allocate(const cuda::DeviceMemory& slot_memory) {
     host_.tokens_out = arena.TakeArray<uint32_t>(shape_.max_rows);
     host_.digests = arena.TakeArray<cuda::RowDigest>(3 * exchange_.lists_per_layer());
     host_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+    host_.counts = arena.TakeArray<uint32_t>(2 * exchange_.layout.num_layers * exchange_.counts_per_layer());
     return arena.used_bytes();
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
@@ -179,6 +180,18 @@ void CudaDecodeLane::TakeMasses(std::span<const Row> rows) {
   }
 }
 
+void CudaDecodeLane::TakeCounts() {
+  const size_t heads = exchange_.layout.num_kv_heads, per_layer = exchange_.counts_per_layer();
+  const uint32_t* const pushed = host_.counts + exchange_.layout.num_layers * per_layer;
+  counts_of_rows_.clear();
+  for (const int seat : seats_of_rows_) {
+    for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
+      const size_t entry = list / heads * per_layer + seat * heads + list % heads;
+      counts_of_rows_.push_back({.selected = host_.counts[entry], .pushed = pushed[entry]});
+    }
+  }
+}
+
 absl::Status CudaDecodeLane::CompareDigests() {
   const size_t lists = exchange_.lists_per_layer(), heads = exchange_.layout.num_kv_heads;
   const cuda::RowDigest* const theirs = host_.digests + (steps_ - 1) % 2 * lists;
@@ -210,6 +223,8 @@ absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   EnqueueMasses(rows, stream);
   device_.CopyAsync(host_.digests, slots_->inbox().digests, 3 * exchange_.lists_per_layer() * sizeof(cuda::RowDigest),
                     stream);
+  device_.CopyAsync(host_.counts, slots_->inbox().counts,
+                    2 * exchange_.layout.num_layers * exchange_.counts_per_layer() * sizeof(uint32_t), stream);
   const size_t vocab = forward_.layers().config().vocab_size;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].draw.has_value()) continue;
@@ -224,6 +239,7 @@ absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   WINNOW_RETURN_IF_ERROR(link_->status());
   WINNOW_RETURN_IF_ERROR(graph_->WaitError());
   TakeMasses(rows);
+  TakeCounts();
   return CompareDigests();
 }
 

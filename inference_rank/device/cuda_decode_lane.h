@@ -41,6 +41,9 @@ class CudaDecodeLane final : public DecodeLane {
   uint32_t drawn_token(size_t row) const override { return host_.tokens_out[seats_of_rows_[row]]; }
   std::span<float> logits(size_t row) override;
   std::span<const float> captured_mass(size_t row) const override { return masses_of_rows_[row]; }
+  std::span<const ListCounts> counts(size_t row) const override {
+    return {counts_of_rows_.data() + row * exchange_.layout.num_lists(), exchange_.layout.num_lists()};
+  }
 
  private:
   struct SeatState {
@@ -55,6 +58,7 @@ class CudaDecodeLane final : public DecodeLane {
     uint32_t* tokens_out = nullptr;
     cuda::MeasuredMass* masses = nullptr;  // of a plan, as InferenceInbox::masses
     cuda::RowDigest* digests = nullptr;    // as InferenceInbox::digests
+    uint32_t* counts = nullptr;            // as InferenceInbox::counts
   };
 
   CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape);
@@ -63,6 +67,7 @@ class CudaDecodeLane final : public DecodeLane {
   // Those of the step before, where a row takes them.
   void EnqueueMasses(std::span<const Row> rows, cuda::Stream stream);
   void TakeMasses(std::span<const Row> rows);
+  void TakeCounts();
   // DATA_LOSS where rows that the step before attended to are not what the cache rank has.
   absl::Status CompareDigests();
 
@@ -82,6 +87,7 @@ class CudaDecodeLane final : public DecodeLane {
   std::vector<bool> follows_;                 // [row] its sequence was in the step before
   std::vector<cuda::RowDigest> own_digests_;  // [max_rows][num_kv_heads]
   std::vector<std::vector<float>> masses_of_rows_;
+  std::vector<ListCounts> counts_of_rows_;  // [rows][num_lists]
 };
 
 }  // namespace winnow

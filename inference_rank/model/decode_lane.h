@@ -35,6 +35,12 @@ class DecodeLane {
     bool takes_mass = false;        // captured mass was measured at the position before
   };
 
+  // Of one list of a row: how many rows it has selected, and how many of these came with the step.
+  struct ListCounts {
+    uint32_t selected = 0;
+    uint32_t pushed = 0;
+  };
+
   virtual ~DecodeLane() = default;
   virtual const DecodeLaneShape& shape() const = 0;
   // Of the memory that it exposes, for the cache rank.
@@ -61,6 +67,7 @@ class DecodeLane {
   // Of those that take it: captured mass of the position before, which the step before decoded on this lane,
   // [num_lists]. NaN: the list was not measured; empty: none was.
   virtual std::span<const float> captured_mass(size_t row) const = 0;
+  virtual std::span<const ListCounts> counts(size_t row) const = 0;  // [num_lists]
 };
 
 }  // namespace winnow

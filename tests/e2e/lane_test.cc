@@ -49,6 +49,16 @@ double MassesOf(const Cluster& cluster, const char* rank) {
   return cluster.MetricsOf(rank).Value("winnow_captured_attention_mass_count");
 }
 
+// What selections looked up, and what of it was there.
+struct Lookups {
+  double lookups = 0, hits = 0, streamed = 0;
+};
+Lookups LookupsOf(const Cluster& cluster, const char* rank) {
+  const Metrics metrics = cluster.MetricsOf(rank);
+  return {metrics.Value("winnow_selection_lookups_total"), metrics.Value("winnow_selection_hits_total"),
+          metrics.Value("winnow_kv_stream_rows_total")};
+}
+
 // Captured masses are figures of the same softmaxes, summed in f32 on the CPU. A score of the demo model stays below
 // 100 and is a sum of 64 products, so that it errs by at most 64 * 2^-24 * 100 and a share by twice that, relative.
 constexpr double kMassTolerance = 2 * 64 * 100.0 / (1 << 24);
@@ -58,18 +68,22 @@ TEST(Lane, AnswersAreThoseOfFrames) {
   for (const char* selection : {"depth", "exact-token", "async-token"}) {
     std::vector<Completion> by_frames;
     double masses_by_frames = 0;
+    Lookups cache_by_frames, rank_by_frames;
     const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(700, 3), DemoText(40, 5)};
     {
       const auto cluster = StartCluster({std::string("--selection=") + selection, "--transport=ucx"});
       ASSERT_NE(cluster, nullptr);
       for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt));
       masses_by_frames = MassesOf(*cluster, "inference-0");
+      cache_by_frames = LookupsOf(*cluster, "cache-0");
+      rank_by_frames = LookupsOf(*cluster, "inference-0");
       EXPECT_EQ(LaneSteps(*cluster), 0);
       EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_pushed_prompt_rows_total"), 0);
     }
     const auto cluster = StartCluster(LaneFlags(selection));
     ASSERT_NE(cluster, nullptr);
     size_t i = 0;
+    double streamed = 0, streamed_bytes = 0;
     for (const TokenIds& prompt : prompts) {
       const Completion by_lane = AnswerOf(*cluster, prompt);
       EXPECT_EQ(by_lane.ids, by_frames[i].ids) << selection;
@@ -78,8 +92,29 @@ TEST(Lane, AnswersAreThoseOfFrames) {
         EXPECT_NEAR(by_lane.Stat(figure), by_frames[i].Stat(figure), kMassTolerance + 1e-3 * (figure[14] == 'p'))
             << selection << ", prompt of " << prompt.size();
       }
+      streamed += by_lane.Stat("streamed_rows");
+      streamed_bytes += by_lane.Stat("streamed_bytes");
+      EXPECT_GE(by_lane.Stat("streamed_rows"), by_frames[i].Stat("streamed_rows")) << selection;
       ++i;
     }
+    // Rows that the inference rank could copy from its recent ones are misses on the cache rank by frames, too. There
+    // they are copied, here they travel.
+    const Lookups rank = LookupsOf(*cluster, "inference-0");
+    EXPECT_EQ(rank.lookups, rank_by_frames.lookups) << selection;
+    EXPECT_EQ(rank.lookups, cache_by_frames.lookups) << selection;
+    // Which of two rows whose scores differ by their roundings is selected makes a hit or a miss.
+    EXPECT_NEAR(rank.hits, cache_by_frames.hits, 1e-3 * rank.lookups) << selection;
+    EXPECT_LT(rank.hits, rank.lookups) << selection;
+    EXPECT_EQ(rank.streamed, rank.lookups - rank.hits) << selection;
+    EXPECT_EQ(streamed, rank.streamed) << selection;
+    EXPECT_EQ(streamed_bytes, streamed * 2 * 64 * 2) << selection << ": K and V of 64 elements in bf16";
+    // What a step has sent is counted there after it.
+    EXPECT_TRUE(WaitUntil(std::chrono::milliseconds(20'000),
+                          [&] { return LookupsOf(*cluster, "cache-0").lookups >= rank.lookups; }));
+    const Lookups cache = LookupsOf(*cluster, "cache-0");
+    EXPECT_EQ(cache.lookups, rank.lookups) << selection;
+    EXPECT_EQ(cache.hits, rank.hits) << selection;
+    EXPECT_EQ(cache.streamed, rank.streamed) << selection;
     EXPECT_LT(by_frames[0].Stat("captured_mass_mean"), 1);
     EXPECT_EQ(by_frames[2].Stat("captured_mass_mean"), 1) << "40 tokens are all attended to";
     EXPECT_EQ(MassesOf(*cluster, "inference-0"), masses_by_frames) << selection;
