@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cache_rank/frame_entries.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -134,7 +135,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
                                                    HeadResidency::kMaxPositions,
                                                    ", the most that can be selected from"));
   }
-  if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
+  if (selects) WINNOW_RETURN_IF_ERROR(CheckEntriesFit(shape_.layout, options.spec, options.max_positions));
   if (link->HasLanded(options.sequence_id)) frames_.TakeLanded(*link, /*wait=*/true);  // of one that had its number
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {

@@ -50,6 +50,7 @@ class SequenceKv {
   // RESOURCE_EXHAUSTED, and nothing changes, when blocks that others keep alive cannot be replaced.
   absl::Status Truncate(uint32_t position);
 
+  const KvLayout& layout() const { return layout_; }
   uint32_t rows(int layer) const { return rows_[layer]; }
   uint32_t watermark() const;  // positions below are there in every layer
   uint32_t max_positions() const { return max_positions_; }
