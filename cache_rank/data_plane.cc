@@ -85,8 +85,8 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
     if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
-    frames_.TakeLanded(*link, /*wait=*/true);
-    frames_.TakeLaneRows(*link, /*wait=*/true);
+    frames_.lanes().TakeLanded(*link, /*wait=*/true);
+    frames_.lanes().TakeRows(*link, /*wait=*/true);
     link->lane.reset();
     metrics_->lanes.Add(-1);
   }
@@ -106,8 +106,8 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 void DataPlane::TakeRowsUnderWay(uint32_t link_id) {
   const auto link = links_.find(link_id);
   if (link == links_.end()) return;
-  frames_.TakeLanded(*link->second, /*wait=*/true);
-  frames_.TakeLaneRows(*link->second, /*wait=*/true);
+  frames_.lanes().TakeLanded(*link->second, /*wait=*/true);
+  frames_.lanes().TakeRows(*link->second, /*wait=*/true);
 }
 
 void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
@@ -136,7 +136,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
                                                    ", the most that can be selected from"));
   }
   if (selects) WINNOW_RETURN_IF_ERROR(CheckEntriesFit(shape_.layout, options.spec, options.max_positions));
-  if (link->HasLanded(options.sequence_id)) frames_.TakeLanded(*link, /*wait=*/true);  // of one that had its number
+  frames_.lanes().TakeLandedOf(*link, options.sequence_id);  // of one that had its number
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {
     metrics_->admissions_refused.Add(1);
@@ -249,11 +249,11 @@ bool DataPlane::RunOnce() {
 bool DataPlane::RunLanes() {
   bool waits = false;
   for (auto& [id, link] : links_) {
-    waits |= link->failure.ok() && frames_.RunSeats(*link);
+    waits |= link->failure.ok() && frames_.lanes().RunSeats(*link);
     if (link->lane == nullptr) continue;
-    frames_.TakeLanded(*link, /*wait=*/false);
-    waits |= frames_.MirrorPrefix(*link) || !link->landed.empty();
-    frames_.TakeLaneRows(*link, /*wait=*/false);
+    frames_.lanes().TakeLanded(*link, /*wait=*/false);
+    waits |= frames_.lanes().MirrorPrefix(*link) || !link->landed.empty();
+    frames_.lanes().TakeRows(*link, /*wait=*/false);
     if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
     waits |= link->failure.ok() && link->lane->has_plans();
   }
