@@ -42,6 +42,12 @@ FakeRank::~FakeRank() {
   channel_.reset();
 }
 
+std::string FakeRank::Errors() const {
+  std::string all;
+  for (const std::string& error : errors) all += error + "; ";
+  return all;
+}
+
 void FakeRank::Send(const wire::FrameHeader& header, const std::vector<std::byte>& payload) {
   absl::StatusOr<SendBuffer> buffer = channel_->Allocate(payload.size());
   WINNOW_CHECK(buffer.ok());

@@ -48,6 +48,7 @@ class FakeRank {
   std::map<uint64_t, uint64_t> working_set_rows;  // as reported last
   uint64_t fast_rows_bytes = 0;                   // likewise
   std::vector<std::string> errors;
+  std::string Errors() const;  // all of them
   // While set, frames of refills are not looked at but kept, as of sequences that the peer does not know yet.
   bool keeps_refills = false;
   std::vector<ReceivedFrame> kept_refills;
