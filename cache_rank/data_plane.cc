@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cache_rank/frame_entries.h"
+#include "cache_rank/store_gauges.h"
 #include "common/selection/validate.h"
 
 namespace winnow {
@@ -84,8 +86,8 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
     if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
-    frames_.TakeLanded(*link, /*wait=*/true);
-    frames_.TakeLaneRows(*link, /*wait=*/true);
+    frames_.lanes().TakeLanded(*link, /*wait=*/true);
+    frames_.lanes().TakeRows(*link, /*wait=*/true);
     link->lane.reset();
     metrics_->lanes.Add(-1);
   }
@@ -93,7 +95,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);
   metrics_->channels.Set(links_.size());
-  PublishGauges();
+  PublishGauges(store_, *pool_, metrics_);
 }
 
 absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
@@ -105,8 +107,8 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 void DataPlane::TakeRowsUnderWay(uint32_t link_id) {
   const auto link = links_.find(link_id);
   if (link == links_.end()) return;
-  frames_.TakeLanded(*link->second, /*wait=*/true);
-  frames_.TakeLaneRows(*link->second, /*wait=*/true);
+  frames_.lanes().TakeLanded(*link->second, /*wait=*/true);
+  frames_.lanes().TakeRows(*link->second, /*wait=*/true);
 }
 
 void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
@@ -134,8 +136,8 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
                                                    HeadResidency::kMaxPositions,
                                                    ", the most that can be selected from"));
   }
-  if (selects) WINNOW_RETURN_IF_ERROR(streamer_.CheckFits(options.spec, options.max_positions));
-  if (link->HasLanded(options.sequence_id)) frames_.TakeLanded(*link, /*wait=*/true);  // of one that had its number
+  if (selects) WINNOW_RETURN_IF_ERROR(CheckEntriesFit(shape_.layout, options.spec, options.max_positions));
+  frames_.lanes().TakeLandedOf(*link, options.sequence_id);  // of one that had its number
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {
     metrics_->admissions_refused.Add(1);
@@ -152,7 +154,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
     metrics_->prefix_cached_tokens.Add(cached);
   }
   if (!options.prompt_token_ids.empty()) metrics_->prefix_lookup_tokens.Add(options.prompt_tokens);
-  PublishGauges();
+  PublishGauges(store_, *pool_, metrics_);
   return Opened{(*sequence)->attach_epoch, cached};
 }
 
@@ -199,7 +201,7 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   streamer_.SendRefill(*link, *sequence, restart);
   streamer_.Pump(*link);
   metrics_->sequences_attached.Add(1);
-  PublishGauges();
+  PublishGauges(store_, *pool_, metrics_);
   return Attached{sequence->attach_epoch, restart, sequence->journal};
 }
 
@@ -210,20 +212,20 @@ absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* fork, store_.Fork(link_id, source_id, sequence_id, max_positions));
   ForgetOnDevices(sequence_id);
   metrics_->sequences_forked.Add(1);
-  PublishGauges();
+  PublishGauges(store_, *pool_, metrics_);
   return Forked{fork->attach_epoch, fork->kv.watermark()};
 }
 
 absl::Status DataPlane::ReleaseSequence(uint64_t sequence_id, uint32_t attach_epoch) {
   absl::Status released = store_.Release(sequence_id, attach_epoch);
   if (store_.Find(sequence_id) == nullptr) ForgetOnDevices(sequence_id);
-  PublishGauges();
+  PublishGauges(store_, *pool_, metrics_);
   return released;
 }
 
 absl::Status DataPlane::DetachSequence(uint64_t sequence_id, uint32_t attach_epoch) {
   absl::Status detached = store_.Detach(sequence_id, attach_epoch, std::chrono::steady_clock::now());
-  PublishGauges();
+  PublishGauges(store_, *pool_, metrics_);
   return detached;
 }
 
@@ -248,11 +250,11 @@ bool DataPlane::RunOnce() {
 bool DataPlane::RunLanes() {
   bool waits = false;
   for (auto& [id, link] : links_) {
-    waits |= link->failure.ok() && frames_.RunSeats(*link);
+    waits |= link->failure.ok() && frames_.lanes().RunSeats(*link);
     if (link->lane == nullptr) continue;
-    frames_.TakeLanded(*link, /*wait=*/false);
-    waits |= frames_.MirrorPrefix(*link) || !link->landed.empty();
-    frames_.TakeLaneRows(*link, /*wait=*/false);
+    frames_.lanes().TakeLanded(*link, /*wait=*/false);
+    waits |= frames_.lanes().MirrorPrefix(*link) || !link->landed.empty();
+    frames_.lanes().TakeRows(*link, /*wait=*/false);
     if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
     waits |= link->failure.ok() && link->lane->has_plans();
   }
@@ -277,42 +279,7 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
   if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);
   if (expired > 0 && lanes_ != nullptr) lanes_->Retain(stays);
   metrics_->sequences_expired.Add(expired);
-  PublishGauges();
-}
-
-void DataPlane::PublishGauges() {
-  metrics_->active_sequences.Set(store_.active());
-  metrics_->detached_sequences.Set(store_.detached());
-  metrics_->sharded_sequences.Set(store_.CountSharded());
-  // What gives way to any sequence that needs room counts as free.
-  const PrefixCache& prefixes = store_.prefixes();
-  metrics_->blocks_used.Set(pool_->used() - prefixes.idle_blocks());
-  metrics_->prefix_idle_blocks.Set(prefixes.idle_blocks());
-  metrics_->prefix_blocks.Set(prefixes.blocks());
-  metrics_->prefix_evictions.Set(prefixes.evicted_units());
-  metrics_->blocks_reserved.Set(pool_->reserved());
-  if (pool_->tiers() != nullptr) PublishTiers();
-}
-
-void DataPlane::PublishTiers() {
-  const RowTiers& tiers = *pool_->tiers();
-  const FastTier& fast = tiers.fast();
-  metrics_->fast_bytes.Set(fast.capacity_bytes() + tiers.staging_bytes());
-  metrics_->fast_staging_bytes.Set(tiers.staging_bytes());
-  metrics_->fast_index_bytes.Set(fast.index_bytes());
-  metrics_->fast_reserved_bytes.Set(fast.reserved_bytes());
-  metrics_->fast_copied_bytes.Set(fast.copied_bytes());
-  metrics_->tier_blocks_loaded.Set(fast.counts().blocks_loaded);
-  metrics_->tier_blocks_evicted.Set(fast.counts().blocks_evicted);
-  const RowTiers::Counts& counts = tiers.counts();
-  metrics_->tier_hit_rows.Set(counts.hit_rows);
-  metrics_->tier_missed_rows.Set(counts.missed_rows);
-  metrics_->tier_loaded_rows.Set(counts.loaded_rows);
-  metrics_->tier_gathers.Set(counts.gathers);
-  metrics_->tier_gather_seconds.Set(counts.gather_seconds);
-  metrics_->tier_scattered_rows.Set(counts.scattered_rows);
-  metrics_->tier_scatters.Set(counts.scatters);
-  metrics_->tier_scatter_seconds.Set(counts.scatter_seconds);
+  PublishGauges(store_, *pool_, metrics_);
 }
 
 }  // namespace winnow

@@ -109,8 +109,6 @@ class DataPlane {
   // A sequence of this number is gone or begins anew.
   void ForgetOnDevices(uint64_t sequence_id);
   bool RunLanes();
-  void PublishGauges();
-  void PublishTiers();
 
   // Constant after construction.
   const ServedShape shape_;

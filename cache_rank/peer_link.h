@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "cache_rank/device_lane.h"
-#include "cache_rank/judge_head.h"
-#include "cache_rank/residency.h"
+#include "cache_rank/outgoing_item.h"
 #include "cache_rank/ring_queue.h"
 #include "common/base/kv_shard.h"
 #include "common/base/status.h"
@@ -28,29 +27,6 @@ struct OpenPlan {
   };
   uint64_t plan = 0;  // 0: none
   std::vector<Row> rows;
-};
-
-// One frame, or a part of one, that waits for send window. Sequences are named, not pointed at: an item of a sequence
-// that was re-attached or freed meanwhile is dropped when its turn comes.
-struct OutgoingItem {
-  wire::FrameType type = wire::FrameType::kFenced;
-  uint64_t plan = 0;
-  uint64_t sequence_id = 0;
-  uint32_t attach_epoch = 0;
-  uint32_t position = 0;          // apply_position; the watermark of kWatermark
-  uint64_t working_set_rows = 0;  // kWatermark
-  uint64_t loaded_rows = 0;       // kWatermark
-  uint16_t layer = 0;             // of the model, as in frames
-  // kDelta, kPartial: the entry of one plan row and kv head of the model.
-  uint16_t kv_head = 0;
-  uint32_t plan_row = 0;
-  bool started = false;  // its first part was posted
-  std::unique_ptr<HeadDelta> delta = nullptr;
-  std::unique_ptr<HeadPartial> partial = nullptr;
-  // kRefill: rows from `position` on. kDelta: streamed rows. kSeated: the seat.
-  uint32_t count = 0;
-  uint32_t done = 0;     // of them, posted
-  bool granted = false;  // kSeated
 };
 
 // Score one (sequence, layer) for `position`, send what was selected for it, or judge that with the real query.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -16,9 +17,9 @@ struct HeadDelta {
   std::vector<uint32_t> streamed;            // pool indices that rows are sent to
   std::vector<uint32_t> streamed_positions;  // of the same rows
   std::vector<wire::LocalRow> local;         // rows that the inference rank copies from its ring
-  float captured_mass = 0;                   // of the previous position; NaN when not measured
-  bool captured_mass_is_bound = false;       // a lower bound of it
-  uint32_t prefetch_hits = 0;                // hits on rows that had been moved ahead of time
+  float captured_mass = std::numeric_limits<float>::quiet_NaN();  // of the previous position; NaN when not measured
+  bool captured_mass_is_bound = false;                            // a lower bound of it
+  uint32_t prefetch_hits = 0;                                     // hits on rows that had been moved ahead of time
 };
 
 struct PrefetchScratch {

@@ -2,25 +2,22 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "cache_rank/batch_selector.h"
-#include "cache_rank/judge_head.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
 #include "cache_rank/projection_batch.h"
-#include "cache_rank/select_head.h"
+#include "cache_rank/selection_batch.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/streamer.h"
-#include "common/selection/mass_positions.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
 
 using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink::id
 
-// Decides when a (sequence, layer) is scored and when its deltas go out. What is selected is decided by SelectHead
-// alone and never depends on the order here.
+// Decides when a (sequence, layer) is scored and when its deltas go out; SelectionBatch does it. What is selected is
+// decided by SelectHead alone and never depends on the order here.
 //
 // Inputs of Sel(p, l) become complete at different times:
 //   last, temporal: with the query of (p-1, l): before the plan of p, so its deltas go out the moment the plan arrives
@@ -38,14 +35,9 @@ using PeerLinks = std::map<uint32_t, std::unique_ptr<PeerLink>>;  // by PeerLink
 // thread; scoring itself runs on the executor.
 class Selector {
  public:
-  static constexpr size_t kMaxJointRows = 64;
-  struct Options {
-    bool measure_captured_mass = true;
-    uint32_t mass_interval = kMassInterval;  // of MeasuresMass
-    // From every key, also where the scorer reads fewer and a bound would do.
-    bool measure_exactly = false;
-    // Of one (plan, layer) that are scored between two polls; rows that share blocks with the first one, up to
-    // kMaxJointRows, come on top, as the shared keys are read for them anyway.
+  struct Options : MassMeasuring {
+    // Of one (plan, layer) that are scored between two polls; rows that share blocks with the first one come on top
+    // (SelectionBatch::kMaxJointRows).
     size_t batch_rows = 16;
   };
 
@@ -72,66 +64,24 @@ class Selector {
   bool RunOnce(PeerLinks& links);
 
  private:
-  struct Row {
-    CachedSequence* sequence;
-    LayerSelection* layer;
-    uint32_t position;
-    bool sends;
-    bool judges;
-    bool selected = false;                               // elsewhere
-    std::vector<std::unique_ptr<HeadDelta>> deltas;      // [num_kv_heads], where it sends
-    std::vector<std::unique_ptr<HeadPartial>> partials;  // [num_kv_heads], where it judges
-    std::vector<uint8_t> grew;                           // [num_kv_heads] by its verdict
-  };
-
   void Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
                 uint32_t position);
   bool CanPredict(const CachedSequence& sequence, int layer, uint32_t position) const;
-  // Takes the tasks at the front of the queue that may run together: one layer, each sequence once. Drops stale ones.
-  void TakeBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool score);
-  bool IsValid(const SelectionTask& task, const CachedSequence& sequence, bool score) const;
-  void RunBatch(PeerLink& link, bool score);
-  // Has the rows selected for elsewhere that can be: those whose masses are not measured by the selecting pass.
-  void SelectElsewhere();
-  // Lists the rows of the batch by what is scored together: those of one specification that begin with the same block.
-  void GroupRows(bool score);
-  void RunGroup(int item, int worker, bool score);
-  void RunHead(Row& row, int head, int worker, bool score);
-  void SelectTogether(std::span<const uint32_t> rows, int head, int worker);
+  // The first rows [0, budget) behind the sinks, which need no scores.
   void SelectFixed(CachedSequence& sequence, int layer, uint32_t position);
-  void SelectRow(Row& row, int head, int worker, bool score);
-  void KeepPrevious(Row& row, int head);
-  // What has been selected goes into the row's delta, with the captured mass of the position before.
-  void FillDelta(Row& row, int head, int worker, CapturedMassFigure previous);
-  bool SharesBlocks(const CachedSequence& one, const CachedSequence& other, int layer) const;
-  void JudgeRow(Row& row, int head, int worker);
-  void SendRow(PeerLink& link, Row& row, bool score);
-  HeadQuestion Question(const Row& row, int head) const;
-  bool Measures(const CachedSequence& sequence, uint32_t position) const;
+  // Takes the tasks at the front of the queue that may run together, and runs them. Drops stale ones.
+  void RunBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool sends_only);
+  bool IsValid(SelectionWork work, const SelectionTask& task, const CachedSequence& sequence) const;
 
-  const Options options_;
-  const SelectionModel model_;
-  const KernelTable* const kernels_;
-  Executor* const executor_;
+  // Constant after construction.
+  const int group_size_;
   const SequenceStore* const store_;
   Streamer* const streamer_;
   CacheRankMetrics* const metrics_;
-  BatchSelector* elsewhere_;  // null after its failure
 
   ProjectionBatch projections_;
+  SelectionBatch batch_;
   uint32_t last_link_ = 0;  // round robin
-  // The batch under way.
-  int layer_ = 0;
-  int num_kv_heads_ = 0;
-  bool judges_only_ = false;  // its rows are selected already
-  size_t num_rows_ = 0;
-  std::vector<Row> rows_;               // num_rows_ in use
-  std::vector<uint32_t> grouped_rows_;  // group by group
-  std::vector<uint32_t> group_ends_;    // in grouped_rows_
-  std::vector<BatchSelector::Item> items_;
-  std::vector<float> predicted_;        // [rows] queries that items_ refer to
-  std::vector<SelectScratch> scratch_;  // [num_workers]
-  std::vector<JudgeScratch> judge_scratch_;
 };
 
 }  // namespace winnow

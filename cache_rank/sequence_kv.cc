@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cache_rank/kv_demand.h"
 #include "common/base/check.h"
 
 namespace winnow {
@@ -10,79 +11,15 @@ namespace {
 
 constexpr uint32_t kManyRows = 2 * kBlockTokens;
 
-size_t RoundUp64(size_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
-
-// What of a block of rows, and of a block of pages, is index.
-IndexParts KeyParts(const KvLayout& layout, const IndexLayout& index) {
-  if (!index.scores_keys) return {};
-  return {.tile_bytes = RoundUp64(IndexTileBytes(layout.head_dim, index.key_dtype.value_or(layout.dtype)))};
-}
-IndexParts PageParts(const KvLayout& layout, const IndexLayout& index) {
-  return {.rows_bytes = RoundUp64(IndexTileBytes(2 * layout.head_dim, index.page_dtype().value_or(layout.dtype)))};
-}
-
-struct Needed {
-  size_t blocks = 0;
-  size_t index_bytes = 0;
-};
-
-// For `positions` of a sequence, of which the first `shared` rows come from somewhere else; streaming lists share
-// nothing and have no index.
-Needed NeededFor(const KvLayout& layout, const IndexLayout& index, const KvRetention& retention, uint32_t positions,
-                 uint32_t shared = 0) {
-  const auto blocks = [&](uint32_t units, uint32_t shared_units) {
-    return BlockList::BlocksFor(units) - shared_units / kBlockTokens;
-  };
-  const size_t rows = blocks(positions, shared);
-  const size_t page_lists = index.page_tokens == 0 ? 0 : index.cuboid ? 2 : 1;
-  const size_t pages = page_lists * blocks(CompletePages(index, positions), CompletePages(index, shared));
-  Needed needed;
-  for (size_t list = 0; list < layout.num_lists(); ++list) {
-    if (retention.Streams(list)) {
-      needed.blocks += retention.MostBlocks(positions);
-      continue;
-    }
-    needed.blocks += rows + pages;
-    needed.index_bytes += rows * KeyParts(layout, index).bytes() + pages * PageParts(layout, index).bytes();
-  }
-  return needed;
-}
-
-absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
-  if (index.page_tokens > 0 && 2 * layout.head_dim > kMaxScoredHeadDim) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("head_dim is ", layout.head_dim, ": pages are indexed up to ", kMaxScoredHeadDim / 2));
-  }
-  if (index.key_dtype.has_value() && layout.head_dim < 4) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("head_dim is ", layout.head_dim, ": ", DtypeName(*index.key_dtype), " keys need at least 4"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<SequenceKv> SequenceKv::Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
                                               uint32_t max_positions, const IndexLayout& index, KvRetention retention,
                                               std::span<const PrefixUnit* const> prefix) {
-  WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
+  WINNOW_RETURN_IF_ERROR(CheckCanBeKept(*pool, layout, index, retention, max_positions));
   const uint32_t shared = static_cast<uint32_t>(prefix.size()) * kBlockTokens;
   WINNOW_CHECK(shared <= max_positions && (prefix.empty() || retention.streams.empty()));
-  const Needed needed = NeededFor(layout, index, retention, max_positions, shared);
-  if (pool->tiers() != nullptr) {
-    // What can never fit is no matter of waiting.
-    const Needed alone = NeededFor(layout, index, retention, max_positions);
-    const size_t layer_bytes = layout.num_kv_heads * layout.block_bytes();
-    const size_t capacity = pool->tiers()->fast().capacity_bytes();
-    if (alone.index_bytes + layer_bytes > capacity) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the index of ", max_positions, " positions takes ", alone.index_bytes,
-          " bytes of the fast tier, and a block of each kv head of a layer ", layer_bytes, ": more than its ", capacity,
-          ". Raise --fast-memory, or select by pages or with key_copy=int8 or int4"));
-    }
-  }
+  const KvDemand needed = DemandOf(layout, index, retention, max_positions, shared);
   auto reservation = pool->Reserve(needed.blocks, needed.index_bytes);
   if (!reservation.ok()) {
     return Annotate(reservation.status(), absl::StrCat(max_positions, " positions in ", layout.num_layers,
@@ -98,12 +35,8 @@ void SequenceKv::Adopt(std::span<const PrefixUnit* const> prefix) {
   const uint32_t rows = static_cast<uint32_t>(prefix.size()) * kBlockTokens;
   const uint32_t pages = CompletePages(index_layout_, rows);
   for (size_t i = 0; i < lists_.size(); ++i) {
-    HeadLists& head = lists_[i];
-    for (const PrefixUnit* unit : prefix) {
-      head.rows.Push(unit->rows[i].Share());
-      if (!unit->bounds.empty()) head.bounds.Push(unit->bounds[i].Share());
-      if (!unit->cuboids.empty()) head.cuboids.Push(unit->cuboids[i].Share());
-    }
+    HeadBlocks& head = lists_[i];
+    for (const PrefixUnit* unit : prefix) head.Adopt(*unit, i);
     // Pages in a block that is not full are indexed again: a block that others append to is not shared.
     for (uint32_t page = pages - pages % kBlockTokens; page < pages; ++page) IndexPage(head, page);
   }
@@ -111,18 +44,8 @@ void SequenceKv::Adopt(std::span<const PrefixUnit* const> prefix) {
 }
 
 PrefixUnit SequenceKv::ShareUnit(size_t block) const {
-  const auto full_page_blocks = [&](size_t blocks) {
-    return CompletePages(index_layout_, static_cast<uint32_t>(blocks * kBlockTokens)) / kBlockTokens;
-  };
-  const uint32_t page_block = full_page_blocks(block);
-  const bool completes_pages = full_page_blocks(block + 1) > page_block;
   PrefixUnit unit;
-  for (const HeadLists& head : lists_) {
-    unit.rows.push_back(head.rows[block].Share());
-    if (!completes_pages) continue;
-    unit.bounds.push_back(head.bounds[page_block].Share());
-    if (index_layout_.cuboid) unit.cuboids.push_back(head.cuboids[page_block].Share());
-  }
+  for (const HeadBlocks& head : lists_) head.ShareUnit(index_layout_, block, &unit);
   return unit;
 }
 
@@ -141,12 +64,7 @@ SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const 
       page_parts_(PageParts(layout, index)),
       unsettled_(layout.num_layers) {
   if (index.page_tokens > 0) indexer_ = std::make_unique<PageIndexer>(kernels, layout, index);
-  const size_t page_blocks = BlockList::BlocksFor(CompletePages(index, max_positions));
-  for (HeadLists& head : lists_) {
-    head.rows.Reserve(BlockList::BlocksFor(max_positions));
-    head.bounds.Reserve(page_blocks);
-    if (index.cuboid) head.cuboids.Reserve(page_blocks);
-  }
+  for (HeadBlocks& head : lists_) head.Reserve(index, max_positions);
 }
 
 absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
@@ -155,20 +73,17 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", max_positions, ", but ", rows, " positions are stored"));
   }
-  const Needed needed = NeededFor(layout_, index_layout_, retention_, max_positions, rows);
+  const KvDemand needed = DemandOf(layout_, index_layout_, retention_, max_positions, rows);
   WINNOW_ASSIGN_OR_RETURN(KvBlockReservation reservation, pool_->Reserve(needed.blocks, needed.index_bytes));
   if (pool_->tiers() != nullptr) pool_->tiers()->Flush();  // the fork knows nothing of rows on their way
   SequenceKv fork(pool_, std::move(reservation), kernels_, layout_, max_positions, index_layout_, retention_);
   std::fill(fork.rows_.begin(), fork.rows_.end(), rows);
-  const uint32_t pages = CompletePages(index_layout_, rows);
   for (size_t i = 0; i < lists_.size(); ++i) {
     if (retention_.Streams(i)) {
       fork.lists_[i].rows.CopyWholeFrom(lists_[i].rows, rows, fork.reservation_);
-      continue;
+    } else {
+      fork.lists_[i].CopyFrom(lists_[i], index_layout_, rows, fork.reservation_);
     }
-    fork.lists_[i].rows.CopyFrom(lists_[i].rows, rows, fork.reservation_);
-    fork.lists_[i].bounds.CopyFrom(lists_[i].bounds, pages, fork.reservation_);
-    if (index_layout_.cuboid) fork.lists_[i].cuboids.CopyFrom(lists_[i].cuboids, pages, fork.reservation_);
   }
   return fork;
 }
@@ -195,7 +110,7 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
     if (unsettled_[layer].flushes != tiers->flushes()) unsettled_[layer] = {position, tiers->flushes()};
   }
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    HeadLists& lists = list(layer, head);
+    HeadBlocks& lists = list(layer, head);
     const bool streams = retention_.Streams(layout_.list(layer, head));
     for (uint32_t done = 0; done < count;) {
       const uint32_t first_row = (position + done) % kBlockTokens;
@@ -294,13 +209,13 @@ void SequenceKv::GiveBack(BlockList& rows, uint32_t end) {
 
 uint32_t SequenceKv::FirstKeptBelow(uint32_t position) const {
   size_t first = 0;
-  for (const HeadLists& head : lists_) {
+  for (const HeadBlocks& head : lists_) {
     first = std::max(first, std::min(head.rows.gap_end(), BlockList::BlocksFor(position)));
   }
   return static_cast<uint32_t>(first * kBlockTokens);
 }
 
-void SequenceKv::IndexPage(HeadLists& head, uint32_t page) {
+void SequenceKv::IndexPage(HeadBlocks& head, uint32_t page) {
   const uint32_t slot = page % kBlockTokens;
   if (slot == 0) {
     head.bounds.Push(reservation_.Allocate(page_parts_));
@@ -315,7 +230,7 @@ void SequenceKv::IndexPage(HeadLists& head, uint32_t page) {
 }
 
 HeadIndex SequenceKv::index(int layer, int head) const {
-  const HeadLists& lists = list(layer, head);
+  const HeadBlocks& lists = list(layer, head);
   return {.keys = lists.rows.tiles(),
           .bounds = index_layout_.page_tokens > 0 ? lists.bounds.rows() : nullptr,
           .cuboids = index_layout_.cuboid ? lists.cuboids.rows() : nullptr,
@@ -329,7 +244,7 @@ absl::Status SequenceKv::Truncate(uint32_t position) {
   // Blocks that others keep alive do not come back to this sequence's reservation; it needs new ones for the same
   // positions.
   size_t rows_kept_by_others = 0, pages_kept_by_others = 0;
-  for (const HeadLists& head : lists_) {
+  for (const HeadBlocks& head : lists_) {
     rows_kept_by_others += head.rows.SharedFrom(position);
     pages_kept_by_others += head.bounds.SharedFrom(pages) + head.cuboids.SharedFrom(pages);
   }
@@ -339,14 +254,14 @@ absl::Status SequenceKv::Truncate(uint32_t position) {
                               ? 0
                               : rows_kept_by_others * key_parts_.bytes() + pages_kept_by_others * page_parts_.bytes()));
   if (pool_->tiers() != nullptr) pool_->tiers()->Flush();
-  for (HeadLists& head : lists_) {
+  for (HeadBlocks& head : lists_) {
     head.rows.Truncate(position, reservation_);
     head.bounds.Truncate(pages, reservation_);
     head.cuboids.Truncate(pages, reservation_);
   }
   for (uint32_t& rows : rows_) rows = std::min(rows, position);
   if (pool_->tiers() == nullptr || position % kBlockTokens == 0) return absl::OkStatus();
-  for (const HeadLists& head : lists_) {  // blocks that are written to again
+  for (const HeadBlocks& head : lists_) {  // blocks that are written to again
     const bool is_tail = head.rows.size() == BlockList::BlocksFor(position) && head.rows.size() > 0;
     if (is_tail && head.rows.back()) pool_->tiers()->fast().Drop(head.rows.back().number());
   }
@@ -395,19 +310,13 @@ void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> posit
 
 size_t SequenceKv::index_bytes() const {
   size_t bytes = 0;
-  for (const HeadLists& head : lists_) {
-    for (const BlockList* blocks : {&head.rows, &head.bounds, &head.cuboids}) {
-      for (size_t b = 0; b < blocks->size(); ++b) {
-        if ((*blocks)[b]) bytes += (*blocks)[b].index_bytes();
-      }
-    }
-  }
+  for (const HeadBlocks& head : lists_) bytes += head.index_bytes();
   return bytes;
 }
 
 size_t SequenceKv::blocks() const {
   size_t n = 0;
-  for (const HeadLists& head : lists_) n += head.rows.held() + head.bounds.held() + head.cuboids.held();
+  for (const HeadBlocks& head : lists_) n += head.held();
   return n;
 }
 

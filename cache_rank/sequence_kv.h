@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "cache_rank/block_list.h"
+#include "cache_rank/head_blocks.h"
 #include "cache_rank/index_layout.h"
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/kv_retention.h"
@@ -17,8 +17,7 @@
 
 namespace winnow {
 
-// The rows of one sequence and the index of their keys: per (layer, kv head) a list of blocks, and where the
-// specification wants pages, lists of blocks whose row areas hold the pages' tiles (kBlockTokens pages each).
+// The rows of one sequence and the index of their keys: the blocks of each (layer, kv head) (HeadBlocks).
 //
 // Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in,
 // and only such blocks are shared between sequences; the tail that is not full is private. Blocks for max_positions are
@@ -50,6 +49,7 @@ class SequenceKv {
   // RESOURCE_EXHAUSTED, and nothing changes, when blocks that others keep alive cannot be replaced.
   absl::Status Truncate(uint32_t position);
 
+  const KvLayout& layout() const { return layout_; }
   uint32_t rows(int layer) const { return rows_[layer]; }
   uint32_t watermark() const;  // positions below are there in every layer
   uint32_t max_positions() const { return max_positions_; }
@@ -80,19 +80,16 @@ class SequenceKv {
   size_t index_bytes() const;  // of them, in the fast tier
 
  private:
-  struct HeadLists {
-    BlockList rows, bounds, cuboids;
-  };
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
-  HeadLists& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
-  const HeadLists& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
+  HeadBlocks& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
+  const HeadBlocks& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
   void Adopt(std::span<const PrefixUnit* const> prefix);
   // Rows of the layer below `end` are in their blocks.
   void Settle(int layer, uint32_t end) const;
   void GiveBack(BlockList& rows, uint32_t end);
-  void IndexPage(HeadLists& head, uint32_t page);
+  void IndexPage(HeadBlocks& head, uint32_t page);
 
   KvBlockPool* pool_;
   const KernelTable* kernels_;
@@ -102,7 +99,7 @@ class SequenceKv {
   KvRetention retention_;
   KvBlockReservation reservation_;
   std::unique_ptr<PageIndexer> indexer_;  // null without pages
-  std::vector<HeadLists> lists_;          // [num_layers][num_kv_heads]
+  std::vector<HeadBlocks> lists_;         // [num_layers][num_kv_heads]
   std::vector<uint32_t> rows_;            // [num_layers]
   IndexParts key_parts_, page_parts_;     // of blocks of rows that are scored by their keys, and of pages
   struct Unsettled {

@@ -6,7 +6,10 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
+#include "inference_rank/frame_entries.h"
 #include "inference_rank/frame_writer.h"
+#include "inference_rank/layer_verdicts.h"
+#include "inference_rank/link_plan.h"
 #include "inference_rank/metrics.h"
 #include "inference_rank/model/forward.h"
 #include "inference_rank/sequence.h"
@@ -49,38 +52,17 @@ class DecodeStep final : public DecodeKv {
   std::span<const PartialAttention> AwaitPartials(int layer) override;
 
  private:
-  // What one link has of the plan: the rows of its frames are these.
-  struct Member {
-    int row;
-    KvShard shard;
-  };
-  struct Group {
-    CacheLink* link;
-    std::vector<Member> members;
-    bool needs_queries;
-    bool needs_predictions;
-    bool needs_hidden;
-  };
-  struct Row {
-    Sequence* sequence;
-    uint32_t dense_lists;  // those that attend everything, of all shards
-    bool judged;           // waits for verdicts on its sparse lists
-    bool poisoned;         // its result is discarded
-  };
-
-  Group& GroupOf(CacheLink* link);
-  absl::Status PostPlan(const Group& group);
-  absl::Status PostLayer(const Group& group, const DecodeLayerOutput& output);
+  // What the link has of the plan that a frame is about; null when that is of another step, INVALID_ARGUMENT when the
+  // link is not concerned.
+  absl::StatusOr<const LinkPlan*> PartOf(const CacheLink& link, const wire::FrameHeader& header);
+  absl::Status Commit(int row, int layer, const DeltaEntryView& delta);
+  absl::Status TakeVerdict(int row, int layer, const PartialEntryView& verdict);
+  void AwaitVerdictsOn(int layer);
   // The layer that residuals which enter `layer` are sent for.
   int HiddenTarget(int layer) const { return layer + hidden_lookahead_; }
-  absl::Status CommitEntry(int row, int layer, const wire::DeltaEntry& entry, std::span<const std::byte> payload,
-                           size_t* offset);
-  const Group* FindGroup(const CacheLink& link) const;
-  // The plan row that an entry of a link is about; INVALID_ARGUMENT when the link holds no such list of it.
-  absl::StatusOr<int> RowOf(const Group& group, uint32_t plan_row, int layer, int kv_head) const;
-  absl::Status TakeVerdict(int row, int layer, const wire::PartialEntry& entry, std::span<const float> state);
+
   void Poison(int row, const absl::Status& status);
-  void Poison(const Group& group, const absl::Status& status);
+  void Poison(const LinkPlan& part, const absl::Status& status);
   bool Waits(int row) const;
   bool Complete(int layer) const;
   bool Judged() const;
@@ -94,6 +76,7 @@ class DecodeStep final : public DecodeKv {
   InferenceRankMetrics& metrics_;
   const DataPlaneWaits waits_;
 
+  PlanSender sender_;
   // The step under way.
   uint64_t plan_ = 0;
   bool active_ = false;
@@ -102,21 +85,15 @@ class DecodeStep final : public DecodeKv {
   int first_ahead_layer_ = 0;  // from it on, deltas come of what earlier layers or plans have sent
   uint64_t step_lookups_ = 0;
   uint64_t step_streamed_ = 0;
-  std::vector<Row> rows_;
-  std::vector<Group> groups_;  // num_groups_ in use
-  size_t num_groups_ = 0;
-  SectionGather sections_;  // of the frame under construction
+  std::vector<DecodeRow> rows_;
+  LinkPlans plans_;
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;
   std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come, of all
                                    // cache ranks
 
-  // Verdicts of the layer that was published last; earlier layers have all of theirs.
   bool waits_for_partials_ = false;
-  int judged_layer_ = -1;
-  std::vector<uint8_t> unjudged_;           // [num_rows][num_kv_heads] 1: the verdict has not come
-  std::vector<float> partial_states_;       // [num_rows][num_kv_heads]: o [group_size, head_dim], then lse [group_size]
-  std::vector<PartialAttention> partials_;  // that have come
+  LayerVerdicts verdicts_;  // of the layer that was published last; earlier layers have all of theirs
 };
 
 }  // namespace winnow

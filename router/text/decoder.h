@@ -5,20 +5,11 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "router/text/decode_stages.h"
 #include "router/text/json_node.h"
 #include "router/text/split.h"
 
 namespace winnow {
-
-// One step of the chain that turns tokens into text. A stage is fed tokens, or parts of the one token that everything
-// has been joined to; it passes on what no later input can change and keeps the rest.
-class DecodeStage {
- public:
-  virtual ~DecodeStage() = default;
-  virtual void Push(std::string_view token) = 0;
-  // No more input: passes on what was kept. Called once.
-  virtual void Finish() = 0;
-};
 
 // A text being decoded, token by token. The concatenation of all that Push and Finish append is the decoded text.
 class DecodeStream {

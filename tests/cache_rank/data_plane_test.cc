@@ -85,12 +85,6 @@ std::vector<Case> SharingCases() {
   return cases;
 }
 
-std::string Errors(const FakeRank& rank) {
-  std::string all;
-  for (const std::string& error : rank.errors) all += error + "; ";
-  return all;
-}
-
 // Decodes `steps` positions of a sequence of its own on a fresh cluster: what every other way of serving must
 // reproduce.
 Selections Baseline(const SelectionSpec& spec, uint64_t seed, uint32_t prompt, int steps) {
@@ -98,7 +92,7 @@ Selections Baseline(const SelectionSpec& spec, uint64_t seed, uint32_t prompt, i
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, seed, spec, prompt);
   for (int i = 0; i < steps; ++i) EXPECT_TRUE(rank->Decode({sequence}));
-  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_EQ(rank->Errors(), "");
   EXPECT_FALSE(sequence->selections.empty());
   return sequence->selections;
 }
@@ -116,8 +110,8 @@ TEST_P(DataPlaneTest, SelectsWhatBruteForceSelectsAndReportsTheMassItCaptured) {
   TestCluster cluster(options);
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 11, spec_, 180);
-  for (int i = 0; i < 40; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
-  ASSERT_EQ(Errors(*rank), "");
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << rank->Errors();
+  ASSERT_EQ(rank->Errors(), "");
   ASSERT_EQ(sequence->selections.size(), 40u);
   const int kv_heads = cluster.shape.layout.num_kv_heads;
   const int per_head = sequence->lists_per_head(), heads = kv_heads * per_head;
@@ -169,14 +163,14 @@ TEST_P(ServingTest, ContinuesFromTheDensePhaseWithItsPool) {
   uint32_t first_sparse = 40;
   while (sequence->Everything(2, first_sparse)) ++first_sparse;
   const size_t selection = 2 * sequence->lists_per_head();  // of layer 1, head 0
-  while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
+  while (sequence->next_position <= first_sparse) ASSERT_TRUE(rank->Decode({sequence})) << rank->Errors();
   // 48 of the first sparse position's candidates are chosen among those resident (from the pool) or new in it (from the
   // ring).
   if (spec_.transfer == Transfer::kDelta) {
     EXPECT_EQ(sequence->streamed_rows, 0u);
   }
-  for (int i = 0; i < 60; ++i) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
-  EXPECT_EQ(Errors(*rank), "");
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(rank->Decode({sequence})) << rank->Errors();
+  EXPECT_EQ(rank->Errors(), "");
   for (const auto& [position, lists] : sequence->selections) {
     if (sequence->Everything(2, position)) continue;  // lists with smaller budgets have become sparse before
     ASSERT_EQ(cluster.CheckSelection(*sequence, position, 1, 0, lists[selection]), "") << position;
@@ -212,8 +206,8 @@ TEST_P(ServingTest, SelectionDependsOnNothingButTheSequence) {
     for (int i = 0; i < variation.neighbours; ++i) {
       rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, spec, 40 + 70 * i));
     }
-    for (int i = 0; i < 25; ++i) ASSERT_TRUE(rank->Decode(rows)) << variation.name << ": " << Errors(*rank);
-    EXPECT_EQ(Errors(*rank), "") << variation.name;
+    for (int i = 0; i < 25; ++i) ASSERT_TRUE(rank->Decode(rows)) << variation.name << ": " << rank->Errors();
+    EXPECT_EQ(rank->Errors(), "") << variation.name;
     EXPECT_EQ(rows.back()->selections, expected) << variation.name;
   }
 }
@@ -240,8 +234,8 @@ TEST_P(ServingTest, ServesTheSameAfterItsInferenceRankDiedAnywhereInAStep) {
       if (p < spec_.sink_tokens || p + 128 >= after->next_position) working_set.insert(p);
     }
     EXPECT_EQ(after->refilled, working_set);
-    while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
-    EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
+    while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << successor->Errors();
+    EXPECT_EQ(rank->Errors() + successor->Errors(), "");
     for (const auto& [position, lists] : after->selections) EXPECT_EQ(lists, expected.at(position)) << position;
   }
 }
@@ -253,10 +247,10 @@ TEST_P(ServingTest, AForkContinuesAsItsSourceWould) {
   FakeSequence* source = rank->Prefill(1, 15, spec_, 150);
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({source}));
   FakeSequence* fork = rank->Fork(*source, 2);
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(rank->Decode({fork, source})) << Errors(*rank);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(rank->Decode({fork, source})) << rank->Errors();
   ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, source->attach_epoch).ok());
   for (int i = 0; i < 6; ++i) ASSERT_TRUE(rank->Decode({fork}));
-  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_EQ(rank->Errors(), "");
   for (const auto& [position, lists] : fork->selections) EXPECT_EQ(lists, expected.at(position)) << position;
   ASSERT_TRUE(cluster.data_plane->ReleaseSequence(2, 1).ok());
   EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total());
@@ -278,7 +272,7 @@ TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection)
     std::set<std::pair<uint32_t, size_t>> expected;
     std::set<uint32_t> anchors;
     for (uint32_t p = 150; p < 180; ++p) {
-      ASSERT_TRUE(rank->Decode({sequence})) << c.name << ": " << Errors(*rank);
+      ASSERT_TRUE(rank->Decode({sequence})) << c.name << ": " << rank->Errors();
       if (p != 150 && (c.spec.predictor == Predictor::kFixed || p % interval != 0)) continue;
       anchors.insert(p);
       for (size_t list = 0; list < sequence->lists.size(); ++list) {
@@ -310,7 +304,7 @@ TEST(DataPlane, TouchesTheSelectorAtEveryFourthPositionWhereFourShareASelection)
         }
       }
     }
-    EXPECT_EQ(Errors(*rank), "") << c.name;
+    EXPECT_EQ(rank->Errors(), "") << c.name;
   }
 }
 
@@ -331,8 +325,8 @@ TEST(DataPlane, RestartsBetweenAnchorsOrAtTheAnchorWhoseSelectionIsGone) {
       const uint32_t newest = 161 + PredictsFromPast(c.spec.predictor), anchor = max_restart - max_restart % interval;
       const bool kept = c.spec.predictor == Predictor::kFixed || anchor + interval >= newest - newest % interval;
       EXPECT_EQ(after->next_position, kept ? max_restart : anchor) << c.name << max_restart;
-      while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << c.name << Errors(*successor);
-      EXPECT_EQ(Errors(*successor), "") << c.name;
+      while (after->next_position < 175) ASSERT_TRUE(successor->Decode({after})) << c.name << successor->Errors();
+      EXPECT_EQ(successor->Errors(), "") << c.name;
       for (const auto& [position, lists] : after->selections) {
         EXPECT_EQ(lists, expected.at(position)) << c.name << " from " << max_restart << " at " << position;
       }
@@ -350,7 +344,7 @@ TEST(DataPlane, SendsEveryRowEveryTimeWithFullTransfer) {
   EXPECT_EQ(sequence->streamed_rows, 10u * 48 * sequence->lists.size());
   EXPECT_EQ(sequence->local_rows, 0u);
   EXPECT_EQ(cluster.metrics.Snapshot().selection_hits, 0u);
-  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_EQ(rank->Errors(), "");
   EXPECT_EQ(sequence->selections, Baseline(SmallSpec(Predictor::kExact), 25, 150, 10));
 }
 
@@ -374,7 +368,7 @@ TEST(DataPlane, ReportsTheWorkingSetOfTheLastTwelveSelections) {
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 41, spec, 380, 440);
   EXPECT_EQ(rank->working_set_rows[1], 0u);
-  for (int i = 0; i < 30; ++i) ASSERT_TRUE(rank->Decode({sequence})) << Errors(*rank);
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(rank->Decode({sequence})) << rank->Errors();
   cluster.PumpCacheRank();
   rank->Progress();
   // The last layer of the last position may not be part of it yet.
@@ -384,7 +378,7 @@ TEST(DataPlane, ReportsTheWorkingSetOfTheLastTwelveSelections) {
   EXPECT_LE(reported / kBlockTokens, BlocksSelected(*sequence, 409 - 12, 409));
   EXPECT_GT(BlocksSelected(*sequence, 409 - 11, 408), BlocksSelected(*sequence, 408, 408)) << "selections never change";
   EXPECT_EQ(rank->fast_rows_bytes, wire::kOneTier);
-  EXPECT_EQ(Errors(*rank), "");
+  EXPECT_EQ(rank->Errors(), "");
 }
 
 TEST(DataPlane, SharesFastMemoryOutByTheNumberOfSequences) {
@@ -433,7 +427,7 @@ TEST(DataPlane, SaysWhichCapturedMassesAreLowerBounds) {
       }
     }
     EXPECT_EQ(sequence->bounded, scorer == Scorer::kToken ? decltype(measured)() : measured);
-    EXPECT_EQ(Errors(*rank), "");
+    EXPECT_EQ(rank->Errors(), "");
   }
 }
 
@@ -458,7 +452,7 @@ TEST(DataPlane, KeepsNoMiddleRowsOfStreamingHeads) {
   ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, 1).ok());
   ASSERT_TRUE(cluster.data_plane->ReleaseSequence(2, 2).ok());
   EXPECT_EQ(blocks.free(), blocks.total());
-  EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
+  EXPECT_EQ(rank->Errors() + successor->Errors(), "");
 }
 
 TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
@@ -476,110 +470,10 @@ TEST(DataPlane, RefillsEverythingWhereEverythingIsAttended) {
   EXPECT_EQ(after->next_position, 305u);
   EXPECT_EQ(after->refilled.size(), 305u);
   ASSERT_TRUE(successor->Decode({after}));
-  EXPECT_EQ(Errors(*successor), "");
+  EXPECT_EQ(successor->Errors(), "");
   // The rank that lost the sequence is told at once.
   rank->Progress();
   EXPECT_EQ(rank->fenced, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 2}}));
-}
-
-TEST(DataPlane, FencesAnEarlierHolderOncePerEpochAndServesTheRestOfItsPlan) {
-  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
-  auto rank = cluster.NewRank();
-  const SelectionSpec spec = SmallSpec(Predictor::kDepth);
-  FakeSequence* lost = rank->Prefill(1, 17, spec, 150);
-  FakeSequence* kept = rank->Prefill(2, 18, spec, 150);
-  ASSERT_TRUE(rank->Decode({lost, kept}));
-  auto other = cluster.NewRank();
-  FakeSequence* taken = other->Attach(*lost);
-  rank->Progress();
-  rank->fenced.clear();
-
-  rank->SendPlan({lost, kept});
-  for (int layer = 0; layer < 3; ++layer) {
-    rank->SendLayer(layer);
-    cluster.PumpUntil(*rank, [] { return false; });
-  }
-  EXPECT_EQ(rank->fenced, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 2}}));
-  EXPECT_TRUE(lost->selections[151][0].empty());
-  EXPECT_EQ(cluster.CheckSelection(*kept, 151, 2, 1, kept->selections[151][5]), "");
-  EXPECT_EQ(rank->watermarks[2], 152u);
-  EXPECT_EQ(cluster.data_plane->store().Find(1)->kv.watermark(), 151u) << "the earlier holder's rows were not taken";
-  EXPECT_GE(cluster.metrics.Snapshot().stale_epoch_rejected, 4u);
-  ASSERT_TRUE(other->Decode({taken}));
-  EXPECT_EQ(Errors(*rank) + Errors(*other), "");
-}
-
-TEST(DataPlane, AnswersUnknownSequencesWithEpochZero) {
-  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
-  auto rank = cluster.NewRank();
-  FakeSequence* sequence = rank->Prefill(1, 17, SmallSpec(Predictor::kDepth), 150);
-  ASSERT_TRUE(cluster.data_plane->ReleaseSequence(1, 1).ok());
-  EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total());
-  rank->SendPlan({sequence});
-  rank->SendLayer(0);
-  EXPECT_TRUE(cluster.PumpUntil(*rank, [&] { return !rank->fenced.empty(); }));
-  EXPECT_EQ(rank->fenced, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 0}}));
-}
-
-TEST(DataPlane, CountsStragglersOfARankThatReattachedWithoutFencingIt) {
-  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
-  auto rank = cluster.NewRank();
-  FakeSequence* before = rank->Prefill(1, 17, SmallSpec(Predictor::kLast), 150);
-  ASSERT_TRUE(rank->Decode({before}));
-  FakeSequence old = *before;
-  FakeSequence* after = rank->Attach(old);
-  rank->SendPlan({&old});
-  cluster.PumpUntil(*rank, [] { return false; });
-  EXPECT_EQ(cluster.metrics.Snapshot().stale_epoch_rejected, 1u);
-  EXPECT_TRUE(rank->fenced.empty());
-  ASSERT_TRUE(rank->Decode({after}));
-  EXPECT_EQ(Errors(*rank), "");
-}
-
-TEST(DataPlane, RefusesRowsThatBreakTheProtocolAndServesTheOthers) {
-  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
-  auto rank = cluster.NewRank();
-  const SelectionSpec spec = SmallSpec(Predictor::kExact);
-  FakeSequence* good = rank->Prefill(1, 19, spec, 150);
-  FakeSequence* small_pool = rank->Prefill(2, 20, spec, 150);
-  small_pool->spec.pool_factor = 1;  // not what it was opened with
-  FakeSequence* wrong_position = rank->Prefill(3, 21, spec, 150);
-  wrong_position->next_position = 149;
-  rank->SendPlan({small_pool, good, wrong_position});
-  for (int layer = 0; layer < 3; ++layer) {
-    rank->SendLayer(layer);
-    cluster.PumpUntil(*rank, [] { return false; });
-  }
-  EXPECT_EQ(rank->failed, (std::vector<std::pair<uint64_t, uint32_t>>{{2, 0}, {3, 0}}));
-  EXPECT_EQ(cluster.CheckSelection(*good, 150, 2, 0, good->selections[150][4]), "");
-  EXPECT_EQ(rank->watermarks[1], 151u);
-  EXPECT_EQ(Errors(*rank), "");
-}
-
-TEST(DataPlane, ClosesTheLinkOfAPeerThatSendsWhatNoCorrectPeerSends) {
-  for (const int kind : {0, 1, 2, 3}) {
-    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
-    auto rank = cluster.NewRank();
-    FakeSequence* sequence = rank->Prefill(1, 22, SmallSpec(Predictor::kDepth), 150);
-    cluster.PumpCacheRank();
-    if (kind == 3) rank->SendPlan({sequence, sequence});
-    wire::FrameHeader header{};
-    header.plan = 5;
-    header.row_count = 1;
-    header.sequence_id = 1;
-    header.attach_epoch = 1;
-    if (kind == 0) header.type = wire::FrameType::kDelta;
-    if (kind == 1) header.type = wire::FrameType::kStepPlan;     // its rows are missing
-    if (kind == 2) header.type = wire::FrameType::kAppendRange;  // likewise
-    if (kind != 3) rank->Send(header, {});
-    cluster.PumpCacheRank();
-    cluster.data_plane->Tick(std::chrono::steady_clock::now());
-    EXPECT_EQ(cluster.metrics.Snapshot().frames_malformed, 1u) << kind;
-    EXPECT_EQ(cluster.metrics.Snapshot().channels, 0u) << kind;
-    EXPECT_EQ(cluster.data_plane->store().detached(), 1u) << kind;
-    cluster.data_plane->Tick(std::chrono::steady_clock::now() + std::chrono::hours(1));
-    EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total()) << kind;
-  }
 }
 
 TEST(DataPlane, RefusesSpecificationsAndChannelsThatItCannotServe) {

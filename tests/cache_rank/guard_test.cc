@@ -50,12 +50,6 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-std::string Errors(const FakeRank& rank) {
-  std::string all;
-  for (const std::string& error : rank.errors) all += error + "; ";
-  return all;
-}
-
 class GuardTest : public testing::TestWithParam<Case> {
  protected:
   const SelectionSpec spec_ = GetParam().spec;
@@ -72,7 +66,7 @@ class GuardTest : public testing::TestWithParam<Case> {
     auto rank = cluster.NewRank();
     FakeSequence* sequence = rank->Prefill(1, seed, spec_, prompt);
     for (int i = 0; i < steps; ++i) EXPECT_TRUE(rank->Decode({sequence}));
-    EXPECT_EQ(Errors(*rank), "");
+    EXPECT_EQ(rank->Errors(), "");
     EXPECT_EQ(sequence->verdicts.size(), static_cast<size_t>(steps));
     return Of(*sequence);
   }
@@ -115,8 +109,8 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 11, spec_, 300);
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
-  ASSERT_EQ(Errors(*rank), "");
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << rank->Errors();
+  ASSERT_EQ(rank->Errors(), "");
   const int heads = cluster.shape.layout.num_kv_heads, dim = cluster.shape.layout.head_dim;
   const float wanted = spec_.min_captured_mass;
   std::map<uint16_t, int> actions;
@@ -227,7 +221,7 @@ TEST_P(GuardTest, SelectionsAreWhatTheySayWithTheBudgetsThatHaveGrown) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 11, spec_, 301);
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << Errors(*rank);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode({sequence})) << i << ": " << rank->Errors();
   for (const auto& [position, lists] : sequence->selections) {
     const uint32_t anchor = sequence->Anchor(position);
     for (size_t list = 0; list < lists.size(); ++list) {
@@ -270,8 +264,8 @@ TEST_P(GuardTest, DependsOnNothingButTheSequence) {
       if (i == 1) other.min_captured_mass = 0, other.correction = Correction::kNone;
       rows.insert(rows.begin(), rank->Prefill(2 + i, 50 + i, other, 40 + 70 * i));
     }
-    for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode(rows)) << Errors(*rank);
-    EXPECT_EQ(Errors(*rank), "");
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode(rows)) << rank->Errors();
+    EXPECT_EQ(rank->Errors(), "");
     ExpectServedAlike(*rows.back(), expected);
   }
 }
@@ -291,8 +285,8 @@ TEST_P(GuardTest, AReattachKeepsTheStateOfGrowth) {
       auto successor = cluster.NewRank();
       FakeSequence* after = successor->Attach(*before, max_restart);
       EXPECT_EQ(after->next_position, std::min(max_restart, layers_of_last_step == 3 ? 261u : 260u));
-      while (after->next_position < 275) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
-      EXPECT_EQ(Errors(*rank) + Errors(*successor), "");
+      while (after->next_position < 275) ASSERT_TRUE(successor->Decode({after})) << successor->Errors();
+      EXPECT_EQ(rank->Errors() + successor->Errors(), "");
       ExpectServedAlike(*after, expected);
     }
   }
@@ -315,8 +309,8 @@ TEST_P(GuardTest, APositionWithoutVerdictIsServedAgain) {
   // The other way of having to serve it: 256 is an anchor, and its selection has not been made.
   const bool lacks_anchor = spec_.reuse_interval > 1 && !PredictsFromPast(spec_.predictor);
   EXPECT_EQ(after->next_position, GrowsBudgets(spec_) || lacks_anchor ? 256u : 257u);
-  while (after->next_position < 265) ASSERT_TRUE(successor->Decode({after})) << Errors(*successor);
-  EXPECT_EQ(Errors(*successor), "");
+  while (after->next_position < 265) ASSERT_TRUE(successor->Decode({after})) << successor->Errors();
+  EXPECT_EQ(successor->Errors(), "");
   ExpectServedAlike(*after, expected);
 }
 
@@ -327,8 +321,8 @@ TEST_P(GuardTest, AForkContinuesAsItsSourceWould) {
   FakeSequence* source = rank->Prefill(1, 15, spec_, 250);
   for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({source}));
   FakeSequence* fork = rank->Fork(*source, 2);
-  for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({fork, source})) << Errors(*rank);
-  EXPECT_EQ(Errors(*rank), "");
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(rank->Decode({fork, source})) << rank->Errors();
+  EXPECT_EQ(rank->Errors(), "");
   ExpectServedAlike(*fork, expected);
   ExpectServedAlike(*source, expected);
 }

@@ -9,27 +9,6 @@ namespace {
 constexpr int kMaxNesting = 60;  // each level of brackets takes a dozen calls of the parser
 constexpr int kMaxDepth = 200;   // of a tree, which the interpreter descends
 
-std::string Describe(const Token& token) {
-  switch (token.kind) {
-    case Token::Kind::kText:
-      return "text";
-    case Token::Kind::kOutputBegin:
-      return "'{{'";
-    case Token::Kind::kOutputEnd:
-      return "'}}'";
-    case Token::Kind::kBlockBegin:
-      return "'{%'";
-    case Token::Kind::kBlockEnd:
-      return "'%}'";
-    case Token::Kind::kString:
-      return "a string";
-    case Token::Kind::kEnd:
-      return "the end of the template";
-    default:
-      return absl::StrCat("'", token.text, "'");
-  }
-}
-
 }  // namespace
 
 // Bounds the parser's recursion.
@@ -46,41 +25,6 @@ class ExpressionParser::Nesting {
  private:
   ExpressionParser* const parser_;
 };
-
-Token ExpressionParser::Take() {
-  Token token = Current();
-  if (at_ + 1 < tokens_.size()) ++at_;
-  return token;
-}
-
-bool ExpressionParser::SkipName(std::string_view name) {
-  if (!Current().IsName(name)) return false;
-  Take();
-  return true;
-}
-
-bool ExpressionParser::SkipOperator(std::string_view op) {
-  if (!Current().IsOperator(op)) return false;
-  Take();
-  return true;
-}
-
-absl::Status ExpressionParser::ExpectOperator(std::string_view op) {
-  return SkipOperator(op) ? absl::OkStatus() : Unexpected(absl::StrCat("'", AbslSv(op), "'"));
-}
-
-absl::StatusOr<std::string> ExpressionParser::ExpectName() {
-  if (Current().kind != Token::Kind::kName) return Unexpected("a name");
-  return Take().text;
-}
-
-absl::Status ExpressionParser::Error(std::string_view what) const {
-  return absl::InvalidArgumentError(absl::StrCat("line ", Current().line, ": ", AbslSv(what)));
-}
-
-absl::Status ExpressionParser::Unexpected(std::string_view expected) const {
-  return Error(absl::StrCat("unexpected ", Describe(Current()), ", expected ", AbslSv(expected)));
-}
 
 ExpressionPtr ExpressionParser::New(Expression::Kind kind) const {
   auto node = std::make_unique<Expression>();

@@ -1,32 +1,17 @@
 #pragma once
-#include <initializer_list>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "common/base/status.h"
 #include "router/text/chat_template/ast.h"
-#include "router/text/chat_template/lexer.h"
+#include "router/text/chat_template/token_cursor.h"
 
 namespace winnow::chat_template {
 
-// A cursor over tokens with the expression half of the grammar:
+// The expression half of the grammar:
 //   or > and > not > comparison > + - > ~ > * / // % > ** > unary > postfix > filters and tests
-class ExpressionParser {
+class ExpressionParser : public TokenCursor {
  public:
-  explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
-
-  const Token& Current() const { return tokens_[at_]; }
-  const Token& Ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  Token Take();
-  bool SkipName(std::string_view name);
-  bool SkipOperator(std::string_view op);
-  absl::Status ExpectOperator(std::string_view op);
-  absl::StatusOr<std::string> ExpectName();
-  absl::Status Error(std::string_view what) const;
-  // Error "unexpected <token>, expected <what>".
-  absl::Status Unexpected(std::string_view expected) const;
+  using TokenCursor::TokenCursor;
 
   // An expression, with commas a tuple.
   absl::StatusOr<ExpressionPtr> TupleOrExpression();
@@ -68,8 +53,6 @@ class ExpressionParser {
   absl::Status Adopt(Expression* parent, ExpressionPtr child) const;
   Parsed Binary(Operator op, ExpressionPtr left, ExpressionPtr right) const;
 
-  const std::vector<Token> tokens_;  // ends in kEnd
-  size_t at_ = 0;
   int nesting_ = 0;
 };
 

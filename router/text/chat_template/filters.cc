@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "router/text/chat_template/operators.h"
+#include "router/text/chat_template/arithmetic.h"
 #include "router/text/chat_template/sequence_filters.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_text.h"

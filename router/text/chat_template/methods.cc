@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "router/text/chat_template/operators.h"
+#include "router/text/chat_template/comparison.h"
+#include "router/text/chat_template/item_access.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_text.h"
 #include "router/text/unicode.h"

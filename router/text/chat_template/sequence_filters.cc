@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "router/text/chat_template/arithmetic.h"
+#include "router/text/chat_template/comparison.h"
 #include "router/text/chat_template/filters.h"
+#include "router/text/chat_template/item_access.h"
 #include "router/text/chat_template/methods.h"
-#include "router/text/chat_template/operators.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_tests.h"
 #include "router/text/chat_template/value_text.h"

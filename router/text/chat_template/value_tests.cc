@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "router/text/chat_template/operators.h"
+#include "router/text/chat_template/comparison.h"
 #include "router/text/chat_template/text_functions.h"
 
 namespace winnow::chat_template {

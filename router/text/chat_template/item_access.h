@@ -3,23 +3,10 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "router/text/chat_template/ast.h"
 #include "router/text/chat_template/value.h"
 
-// Python's operators on template values.
+// What values consist of, as Python has it: attributes, items, slices, and what loops visit.
 namespace winnow::chat_template {
-
-absl::StatusOr<bool> Equals(Heap* heap, const Value& a, const Value& b, int depth = 0);
-// Negative, zero or positive; an error for types that have no order.
-absl::StatusOr<int> Order(Heap* heap, const Value& a, const Value& b, int depth = 0);
-// item in container
-absl::StatusOr<bool> Contains(Heap* heap, const Value& container, const Value& item);
-// One of the comparisons, "in" included.
-absl::StatusOr<bool> Compare(Heap* heap, Operator op, const Value& a, const Value& b);
-
-// + - * / // % **
-absl::StatusOr<Value> Arithmetic(Heap* heap, Operator op, const Value& a, const Value& b);
-absl::StatusOr<Value> Negate(const Value& a);
 
 // object.name: a method or attribute, else an item, else undefined.
 absl::StatusOr<Value> GetAttribute(Heap* heap, const Value& object, std::string_view name);

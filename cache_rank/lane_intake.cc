@@ -1,0 +1,153 @@
+#include "cache_rank/lane_intake.h"
+
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "common/base/kv_layout.h"
+#include "common/transport/wire.h"
+
+namespace winnow {
+namespace {
+
+constexpr size_t kMaxSeatRequests = 256;  // a lane has 64 seats, and each is asked for by one sequence at a time
+
+}  // namespace
+
+// Whatever is wrong with a row concerns its sequence alone: the plan runs without it, as the peer has begun it.
+absl::Status LaneIntake::HandlePlan(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (link.lane == nullptr) return absl::InvalidArgumentError("a plan on a lane that there is not");
+  metrics_->plans.Add(1);
+  metrics_->lane_plans.Add(1);
+  rows_.clear();
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    wire::PlanRow row;
+    std::memcpy(&row, frame.payload().data() + i * sizeof row, sizeof row);
+    CachedSequence* sequence = fence_->Holder(link, row.sequence_id, row.attach_epoch);
+    if (sequence == nullptr) continue;
+    const DeviceLane::Row on_lane{
+        .sequence_id = row.sequence_id, .position = row.position, .seat = static_cast<int>(row.flags)};
+    if (!link.lane->Sits(on_lane) || row.position >= sequence->kv.max_positions()) {
+      selector_->Refuse(link, header.plan, *sequence, 0);
+      continue;
+    }
+    sequence->journal.Record(row.position, row.token_id);
+    rows_.push_back(on_lane);
+  }
+  TakeRows(link, /*wait=*/false);
+  const absl::Status launched = link.lane->Launch(rows_);
+  if (!launched.ok()) link.Fail(launched);
+  return absl::OkStatus();
+}
+
+absl::Status LaneIntake::HandleSeat(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  if (fence_->Holder(link, header.sequence_id, header.attach_epoch) == nullptr) return absl::OkStatus();
+  if (link.seat_requests.size() >= kMaxSeatRequests) return absl::ResourceExhaustedError("too many wait for seats");
+  const auto* pages = reinterpret_cast<const uint32_t*>(frame.payload().data());
+  link.seat_requests.push_back({.sequence_id = header.sequence_id,
+                                .attach_epoch = header.attach_epoch,
+                                .position = header.apply_position,
+                                .seat = header.row_count,
+                                .pages = {pages, pages + frame.payload().size() / sizeof(uint32_t)}});
+  return absl::OkStatus();
+}
+
+bool LaneIntake::RunSeats(PeerLink& link) {
+  if (link.seat_requests.empty()) return false;
+  SeatRequest& request = link.seat_requests.front();
+  if (link.HasLanded(request.sequence_id)) return true;
+  CachedSequence* sequence = store_->FindAttached(request.sequence_id, request.attach_epoch, link.id);
+  if (sequence != nullptr) {
+    absl::Status seated = absl::FailedPreconditionError("there is no lane");
+    const bool is_whole = sequence->shard == WholeModel(layout_);
+    if (link.lane != nullptr && is_whole && sequence->kv.watermark() == request.position) {
+      if (!lanes_->Advance(*sequence)) return true;
+      seated = link.lane->Seat(static_cast<int>(request.seat), *sequence, request.pages);
+    }
+    (seated.ok() ? metrics_->lane_seats : metrics_->lane_seats_refused).Add(1);
+    streamer_->SendSeated(link, sequence->id, sequence->attach_epoch, request.seat, seated.ok());
+    streamer_->Pump(link);
+  }
+  link.seat_requests.pop_front();
+  return true;
+}
+
+void LaneIntake::TakeRows(PeerLink& link, bool wait) {
+  if (link.lane == nullptr || !link.lane->has_plans()) return;
+  const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses,
+                                const DeviceLane::RowCounts& counts) {
+    // Whatever has become of the sequence.
+    metrics_->selection_lookups.Add(counts.lookups);
+    metrics_->selection_hits.Add(counts.lookups - counts.misses);
+    metrics_->streamed_rows.Add(counts.sent);
+    metrics_->streamed_bytes.Add(counts.sent * layout_.row_bytes());
+    CachedSequence* sequence = store_->Find(row.sequence_id);
+    if (sequence == nullptr || sequence->channel != link.id) return;
+    for (int layer = 0; layer < layout_.num_layers; ++layer) {
+      // Of an earlier attachment through this link.
+      if (!sequence->kv.Append(layer, row.position, 1, kv + layer * layer_bytes).ok()) return;
+    }
+    metrics_->appended_rows.Add(layout_.num_lists());
+    for (size_t list = 0; list < masses.size(); ++list) {
+      if (std::isnan(masses[list])) continue;
+      metrics_->ObserveCapturedMass(list / layout_.num_kv_heads, masses[list], /*is_bound=*/false);
+    }
+    streamer_->SendWatermark(link, 0, *sequence);
+  });
+  streamer_->Pump(link);
+}
+
+absl::Status LaneIntake::HandleLanded(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  const int layer = header.layer_first;
+  if (link.lane == nullptr) return absl::InvalidArgumentError("rows on a lane that there is not");
+  if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("rows of layer ", layer));
+  const CachedSequence* sequence = fence_->Holder(link, header.sequence_id, header.attach_epoch);
+  if (sequence != nullptr && !(sequence->shard == WholeModel(layout_))) {
+    return absl::InvalidArgumentError("rows of a part of the model on a lane");
+  }
+  WINNOW_RETURN_IF_ERROR(link.lane->Land(header.plan, sequence, layer, header.apply_position, header.row_count));
+  link.landed.push_back({.push = header.plan,
+                         .sequence_id = sequence == nullptr ? 0 : header.sequence_id,
+                         .attach_epoch = header.attach_epoch,
+                         .first = header.apply_position,
+                         .count = header.row_count,
+                         .layer = layer});
+  return absl::OkStatus();
+}
+
+void LaneIntake::TakeLanded(PeerLink& link, bool wait) {
+  while (!link.landed.empty()) {
+    const absl::StatusOr<const std::byte*> rows = link.lane->OldestLanded(wait);
+    if (!rows.ok()) return link.Fail(rows.status());
+    if (*rows == nullptr) return;
+    const LandedRows landed = link.landed.front();
+    link.landed.pop_front();
+    CachedSequence* sequence = store_->FindAttached(landed.sequence_id, landed.attach_epoch, link.id);
+    if (sequence != nullptr) prompts_->Append(link, *sequence, landed.layer, landed.first, landed.count, *rows);
+    link.lane->PopLanded();
+    streamer_->SendLandingFree(link, landed.push);
+    streamer_->Pump(link);
+    if (!wait) return;
+  }
+}
+
+bool LaneIntake::MirrorPrefix(PeerLink& link) {
+  if (link.to_mirror.empty()) return false;
+  const CachedSequence* sequence = store_->Find(link.to_mirror.front());
+  const bool is_here = sequence != nullptr && sequence->channel == link.id;
+  // Rows that land from then on continue the mirror.
+  if (!is_here || (lanes_->Advance(*sequence) && link.landed.empty())) link.to_mirror.pop_front();
+  return !link.to_mirror.empty();
+}
+
+void LaneIntake::OnPromptRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+                              const std::byte* rows) {
+  if (lanes_ == nullptr || link.lane == nullptr || sequence.shard != WholeModel(layout_)) return;
+  lanes_->OnRows(sequence, layer, first, count, rows);
+}
+
+}  // namespace winnow

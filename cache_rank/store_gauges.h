@@ -1,0 +1,11 @@
+#pragma once
+#include "cache_rank/kv_block_pool.h"
+#include "cache_rank/metrics.h"
+#include "cache_rank/sequence_store.h"
+
+namespace winnow {
+
+// Sets the gauges of sequences, blocks, cached prefixes and tiers to what there is now. Data-plane thread.
+void PublishGauges(const SequenceStore& store, const KvBlockPool& pool, CacheRankMetrics* metrics);
+
+}  // namespace winnow
