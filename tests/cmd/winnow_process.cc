@@ -53,7 +53,7 @@ std::string WinnowProcess::ReadLine() {
     if (n <= 0) return "";
     output_.append(buffer, n);
   }
-  const std::string line = output_.substr(read_, end - read_);
+  std::string line = output_.substr(read_, end - read_);
   read_ = end + 1;
   return line;
 }

@@ -33,7 +33,7 @@ std::vector<std::string> LaneFlags(const std::string& selection) {
 }
 
 Completion AnswerOf(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
-  const Completion completion = Complete(cluster.http(), GreedyRequest(prompt, tokens));
+  Completion completion = Complete(cluster.http(), GreedyRequest(prompt, tokens));
   EXPECT_TRUE(completion.ok()) << completion.error;
   return completion;
 }

@@ -11,7 +11,7 @@ namespace {
 class TraceFile : public testing::Test {
  protected:
   std::string Write(const std::string& text) {
-    const std::string path = testing::TempDir() + "trace.jsonl";
+    std::string path = testing::TempDir() + "trace.jsonl";
     std::ofstream(path) << text;
     return path;
   }

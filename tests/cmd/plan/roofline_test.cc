@@ -7,11 +7,11 @@
 namespace winnow {
 namespace {
 
-ModelConfig Qwen3_14B() {
+ModelConfig Qwen14B() {
   return *SyntheticModelConfig("synthetic:qwen3-14b");
 }
 
-ModelConfig Qwen3_32B() {
+ModelConfig Qwen32B() {
   return *SyntheticModelConfig("synthetic:qwen3-32b");
 }
 
@@ -25,15 +25,15 @@ PlanWorkload Load(double context, double overlap = 0.6) {
 }
 
 // Figures printed with two or three digits agree with half a unit of the last one.
-TEST(Roofline, BytesOfQwen3_14B) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+TEST(Roofline, BytesOfQwen14B) {
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   EXPECT_EQ(model.kv_token_bytes, 163840);
   EXPECT_NEAR(model.step_weight_bytes / 1e9, 27.98, 0.005);
   EXPECT_NEAR(model.weight_bytes / 1e9, 29.5, 0.05);
 }
 
 TEST(Roofline, DecodeStep) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   struct Row {
     double batch, dense_32k, dense_128k, sparse;
   };
@@ -46,12 +46,12 @@ TEST(Roofline, DecodeStep) {
 }
 
 TEST(Roofline, ComputeBindsVeryLargeBatches) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   EXPECT_NEAR(StepSeconds(model, kH200, 4096, 1), 4096 * 2 * model.step_parameters / kH200.flops_per_s, 1e-4);
 }
 
 TEST(Roofline, Scoring) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   const auto ms = [&](const PlanScorer& scorer, double context) {
     return ScoringSeconds(model, kH200, scorer, Load(context)) * 1e3;
   };
@@ -64,13 +64,13 @@ TEST(Roofline, Scoring) {
 }
 
 TEST(Roofline, Transfer) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   EXPECT_NEAR(TransferBytes(model, Load(32768, 0)) / 1e6, 335.5, 0.1);
   EXPECT_NEAR(TransferBytes(model, Load(32768, 0.6)) / kH200.link_bytes_per_s * 1e3, 0.298, 0.001);
 }
 
 TEST(Roofline, CacheGpusThatHideSelection) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   const auto ratio = [&](const PlanScorer& scorer, double context, double batch) {
     return Plan(model, kH200, Load(context), {.cache_gpus = 1, .scorer = scorer}, batch).cache_ratio;
   };
@@ -81,7 +81,7 @@ TEST(Roofline, CacheGpusThatHideSelection) {
 }
 
 TEST(Roofline, TokensPerGpuOnEqualHardware) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   const auto plan = [&](Placement placement, double context) {
     return Plan(model, kH200, Load(context, 0.9), placement, 0);
   };
@@ -99,7 +99,7 @@ TEST(Roofline, TokensPerGpuOnEqualHardware) {
 }
 
 TEST(Roofline, Fp8KvDoublesWhatFits) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 1);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 1);
   const PlanScorer pages{.kind = PlanScorer::Kind::kPages, .key_element_bytes = 1};
   EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.scorer = pages}, 0).tokens_per_s_per_gpu, 4397, 2);
   EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.cache_gpus = 1, .scorer = kTwoStageFp8}, 0).tokens_per_s_per_gpu,
@@ -107,14 +107,14 @@ TEST(Roofline, Fp8KvDoublesWhatFits) {
 }
 
 TEST(Roofline, LargerModel) {
-  const PlanModel model = PlanModelOf(Qwen3_32B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen32B(), 2, 2);
   EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.scorer = kPagesBf16}, 0).tokens_per_s_per_gpu, 470, 2);
   EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.cache_gpus = 2, .scorer = kTwoStageFp8}, 0).tokens_per_s_per_gpu,
               646, 2);
 }
 
 TEST(Roofline, AModelThatDoesNotFitIsSaidWithTheArithmetic) {
-  ModelConfig config = Qwen3_32B();
+  ModelConfig config = Qwen32B();
   config.num_layers *= 4;
   const PlacementPlan plan =
       Plan(PlanModelOf(config, 2, 2), kH200, Load(32768), {.cache_gpus = 1, .scorer = kTwoStageFp8}, 0);
@@ -125,7 +125,7 @@ TEST(Roofline, AModelThatDoesNotFitIsSaidWithTheArithmetic) {
 
 // 164 GB of KV, of which one GPU holds 142.
 TEST(Roofline, ASequenceThatOneCacheGpuDoesNotHoldIsSpreadOverSeveral) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   const Placement placement{.name = "", .cache_gpus = 4, .scorer = kTwoStageFp8};
   const std::string of_one = Plan(model, kH200, Load(128 * 1024), placement, 0).arithmetic;
   EXPECT_EQ(of_one.find("--cache-shards"), std::string::npos) << of_one;
@@ -134,7 +134,7 @@ TEST(Roofline, ASequenceThatOneCacheGpuDoesNotHoldIsSpreadOverSeveral) {
 }
 
 TEST(Roofline, SmallBudgetsOfSlotsLimitTheBatch) {
-  const PlanModel model = PlanModelOf(Qwen3_14B(), 2, 2);
+  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   const PlacementPlan plan = Plan(model, kH200, Load(8192, 0.9), {.cache_gpus = 64, .scorer = kTwoStageFp8}, 0);
   EXPECT_NE(plan.arithmetic.find("working sets limit it"), std::string::npos);
 }

@@ -103,7 +103,7 @@ TEST(SharedMemoryPathTest, FindsReferencesThatCannotBe) {
   const auto expect = [&](uint64_t offset, uint64_t bytes) {
     const BlockPtr block = pool->Take(0);
     block->reference = {.offset = offset, .bytes = bytes};
-    const absl::Status status = b->Expect(*block);
+    absl::Status status = b->Expect(*block);
     block->memory.reset();
     return status;
   };

@@ -107,11 +107,11 @@ int Main(int argc, char** argv) {
 
   const FakeTextCodec codec;
   EchoGeneration generation{std::chrono::milliseconds(argc > 2 ? std::atoi(argv[2]) : 20)};
-  const ServedModel model{.id = "echo",
-                          .max_context_tokens = 1 << 20,
-                          .vocab_size = FakeTextCodec::kVocabSize,
-                          .max_budget_tokens = 4096,
-                          .default_selection = {}};
+  ServedModel model{.id = "echo",
+                    .max_context_tokens = 1 << 20,
+                    .vocab_size = FakeTextCodec::kVocabSize,
+                    .max_budget_tokens = 4096,
+                    .default_selection = {}};
   OpenAiService service([&model] { return model; }, &codec, &generation, {});
   RouteTable routes(HttpErrorResponse);
   service.AddRoutes(&routes);
