@@ -19,8 +19,8 @@ namespace {
 // Of what is free, when nothing is said: an inference rank on the same machine takes up to 60 % for itself.
 constexpr double kAutomaticShare = 0.3;
 
-double Gib(int64_t bytes) {
-  return static_cast<double>(bytes) / 1073741824.0;
+std::string Gib(int64_t bytes) {
+  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / 1073741824.0);
 }
 
 // Memory for KV blocks, beside a fast tier and the weights that queries are projected with.
@@ -29,18 +29,16 @@ absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_b
   const int64_t left = std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes, 0);
   const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
                                                   : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
+  std::string others;
+  if (options.fast_memory_bytes > 0) absl::StrAppend(&others, " + ", Gib(options.fast_memory_bytes), " of fast tier");
+  if (weight_bytes > 0) absl::StrAppend(&others, " + ", Gib(weight_bytes), " for query projections");
+  const std::string plan = absl::StrCat(Gib(wanted), " for KV blocks", others, " of ", Gib(free_bytes), " free");
   if (wanted > left) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "memory for KV blocks does not fit: %.2f GiB asked for, %.2f GiB free, %.2f GiB of them for the fast tier and "
-        "%.2f GiB for query projections; lower --memory (or --cache-memory of `winnow up`)",
-        Gib(wanted), Gib(free_bytes), Gib(options.fast_memory_bytes), Gib(weight_bytes)));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory does not fit: ", plan, "; lower --memory (or --cache-memory of `winnow up`)"));
   }
   if (wanted == 0) return absl::ResourceExhaustedError("no memory is left for KV blocks; lower --fast-memory");
-  spdlog::info(
-      "memory plan: {:.2f} GiB for KV blocks + {:.3f} GiB of fast tier + {:.2f} GiB for query projections of {:.2f} "
-      "GiB "
-      "free",
-      Gib(wanted), Gib(options.fast_memory_bytes), Gib(weight_bytes), Gib(free_bytes));
+  spdlog::info("memory plan: {}", plan);
   return wanted;
 }
 

@@ -42,8 +42,7 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
 
 int CacheRankMain(const Arguments& arguments) {
   CacheProcessOptions options;
-  if (const auto code =
-          ParseCommandLine("cache-rank", "[--config FILE.yaml] [--option=value ...]", arguments, options)) {
+  if (const auto code = ParseCommandLine("cache-rank", "[--option=value ...]", arguments, options)) {
     return *code;
   }
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));

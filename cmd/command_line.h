@@ -9,6 +9,12 @@
 
 namespace winnow {
 
+// LoadOptions reads it for every command.
+inline constexpr char kConfigHelp[] =
+    "  --config=FILE\n"
+    "      YAML file of these options, without the dashes; a dotted name may be a nested map. Several are read in\n"
+    "      order, and the command line wins.\n";
+
 // Reads a command's options. An exit code when the command is to end here: after --help (0), printed to stdout, or a
 // wrong command line (2), one line on stderr. `positionals` null: there must be none.
 template <class Options>
@@ -17,15 +23,17 @@ std::optional<int> ParseCommandLine(const char* command, std::string_view usage,
   const Fields fields = Fields::Of(options);
   absl::StatusOr<CommandLine> line = LoadOptions(fields, arguments);
   if (line.ok() && line->help) {
-    std::printf("usage: winnow %s %.*s\n\n%s", command, static_cast<int>(usage.size()), usage.data(),
-                HelpText(fields).c_str());
+    const bool has_options = !fields.all().empty();
+    std::printf("usage: winnow %s %.*s\n%s%s%s", command, static_cast<int>(usage.size()), usage.data(),
+                has_options ? "\n" : "", HelpText(fields).c_str(), has_options ? kConfigHelp : "");
     return 0;
   }
   if (line.ok() && positionals == nullptr && !line->positionals.empty()) {
     line = absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", line->positionals.front(), "\""));
   }
   if (!line.ok()) {
-    std::fprintf(stderr, "winnow %s: %s\n", command, std::string(line.status().message()).c_str());
+    std::fprintf(stderr, "winnow %s: %s (`winnow %s --help` says more)\n", command,
+                 std::string(line.status().message()).c_str(), command);
     return 2;
   }
   if (positionals != nullptr) *positionals = std::move(line->positionals);

@@ -17,6 +17,9 @@
 namespace winnow {
 namespace {
 
+constexpr char kUsage[] =
+    "\n\nSays of this machine what Winnow uses: ok, warn with advice, or MISSING, which ends it with exit code 1.\n";
+
 struct DoctorOptions {
   void Declare(Fields&) {}
 };
@@ -119,7 +122,7 @@ Finding Limit(std::string_view subject, int resource, double wanted, const char*
 
 int DoctorMain(const Arguments& arguments) {
   DoctorOptions options;
-  if (const auto code = ParseCommandLine("doctor", "", arguments, options)) return *code;
+  if (const auto code = ParseCommandLine("doctor", kUsage, arguments, options)) return *code;
   std::vector<Finding> findings = {
       Cores(),
       Memory(),

@@ -64,12 +64,14 @@ int GenerateMain(const Arguments& arguments) {
   if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   BlockStopSignals();
   GenerationClient client(options.grpc.ToString());
+  bool wrote = false;
   const absl::StatusOr<GenerationResult> result =
-      client.Generate(MakeRequest(options, std::move(prompt)), [](std::string_view text) {
+      client.Generate(MakeRequest(options, std::move(prompt)), [&wrote](std::string_view text) {
         std::fwrite(text.data(), 1, text.size(), stdout);
         std::fflush(stdout);
+        wrote = true;
       });
-  std::printf("\n");
+  if (wrote || result.ok()) std::printf("\n");
   if (!result.ok()) {
     if (absl::IsCancelled(result.status())) return 130;  // as a shell reports Ctrl-C
     return Fail("generate", result.status());

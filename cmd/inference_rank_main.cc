@@ -162,10 +162,10 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
 
 int InferenceRankMain(const Arguments& arguments) {
   InferenceProcessOptions options;
-  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--config FILE.yaml] [--option=value ...]",
-                                         arguments, options)) {
+  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--option=value ...]", arguments, options)) {
     return *code;
   }
+  if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("inference-rank", model, 2);
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
   return status.ok() ? 0 : Fail("inference-rank", status);
 }

@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "cmd/commands.h"
+#include "common/base/nearest_name.h"
 #include "common/metrics/version.h"
 
 namespace winnow {
@@ -46,7 +50,11 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const std::string_view name = argv[1];
-  if (name == "--help" || name == "-h" || name == "help") {
+  const auto find = [](std::string_view wanted) {
+    return std::find_if(std::begin(kCommands), std::end(kCommands), [&](const Command& c) { return c.name == wanted; });
+  };
+  const bool is_help = name == "--help" || name == "-h" || name == "help";
+  if (is_help && (argc == 2 || name != "help")) {
     PrintUsage(stdout);
     return 0;
   }
@@ -54,10 +62,17 @@ int Main(int argc, char** argv) {
     std::printf("winnow %s\n", Version().data());
     return 0;
   }
-  for (const Command& command : kCommands) {
-    if (command.name == name) return command.run(Arguments(argv + 2, argv + argc));
+  const std::string_view wanted = is_help ? argv[2] : argv[1];
+  const Command* command = find(wanted);
+  if (command != std::end(kCommands)) {
+    return command->run(is_help ? Arguments{"--help"} : Arguments(argv + 2, argv + argc));
   }
-  std::fprintf(stderr, "winnow: unknown command \"%s\"; `winnow help` lists the commands\n", argv[1]);
+  std::vector<std::string_view> names;
+  for (const Command& each : kCommands) names.push_back(each.name);
+  const std::string_view nearest = NearestName(wanted, names);
+  std::fprintf(stderr, "winnow: unknown command \"%s\"%s; `winnow help` lists the commands\n",
+               std::string(wanted).c_str(),
+               nearest.empty() ? "" : absl::StrCat("; did you mean \"", std::string(nearest), "\"?").c_str());
   return 2;
 }
 

@@ -16,6 +16,8 @@ class ParentReport {
 
   void Address(std::string_view key, std::string_view address) { Line(std::string(key) + "=" + std::string(address)); }
   void Ready() { Line("ready"); }
+  // Nothing that this process has begun needs its siblings any more: they may be stopped.
+  void Drained() { Line("drained"); }
 
  private:
   void Line(const std::string& line);

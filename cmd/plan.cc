@@ -78,7 +78,6 @@ std::string Verdict(const PlacementPlan& plan, double batch) {
 }
 
 absl::Status Run(const PlanOptions& options) {
-  if (options.model.empty()) return absl::InvalidArgumentError("--model is required");
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(options.model));
   const PlanModel model = PlanModelOf(config, options.weight_bytes, options.kv_bytes);
   std::vector<PlacementPlan> plans;
@@ -126,6 +125,7 @@ absl::Status Run(const PlanOptions& options) {
 int PlanMain(const Arguments& arguments) {
   PlanOptions options;
   if (const std::optional<int> code = ParseCommandLine("plan", kUsage, arguments, options)) return *code;
+  if (options.model.empty()) return Fail("plan", absl::InvalidArgumentError("--model is required"), 2);
   const absl::Status status = Run(options);
   return status.ok() ? 0 : Fail("plan", status);
 }

@@ -1,7 +1,11 @@
 #include "cmd/role_options.h"
 
+#include <filesystem>
+
 #include "absl/strings/numbers.h"
 #include "cmd/machine.h"
+#include "common/log/log.h"
+#include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_text.h"
@@ -14,13 +18,26 @@ constexpr uint32_t kMaxCacheShards = 64;  // as `winnow up` starts no more cache
 
 }  // namespace
 
+absl::Status CheckModelOption(const std::string& model) {
+  if (model.empty()) return absl::InvalidArgumentError("--model DIR is required");
+  std::error_code error;
+  if (IsSyntheticModel(model)) return Annotate(SyntheticModelConfig(model).status(), "--model");
+  if (!std::filesystem::is_directory(model, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model));
+  }
+  if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
+  }
+  return absl::OkStatus();
+}
+
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
   fields.Address("grpc", &grpc,
                  "Where the gRPC server listens; other processes must reach it there. Port 0 takes a free one.");
   fields.Address("metrics", &metrics, "Where /metrics is served. Port 0 takes a free one.");
-  fields.Text("log-level", &log_level, "trace, debug, info, warning, error or off.");
+  DeclareLogLevel(fields, &log_level, "trace, debug, info, warning, error or off.");
   fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
                  -1, 1 << 20);
 }
@@ -109,8 +126,8 @@ void CacheOptions::Declare(Fields& fields) {
   DeclareCompute(fields, &compute);
   fields.Bytes(
       "memory", &memory_bytes,
-      "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = half of what is "
-      "available.");
+      "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = 30 % of what is "
+      "free.");
   DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
@@ -173,6 +190,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
   fields.Duration("request-timeout", &request_timeout, "Longest life of a request whose client names no deadline.");
+  DeclareStopGrace(fields, &stop_grace);
 }
 
 void InferenceProcessOptions::Declare(Fields& fields) {
@@ -323,6 +341,22 @@ void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
       "key-weights", key_weights,
       "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
       "of their weights. Keys that are not in it have 1.");
+}
+
+void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {
+  fields.Duration("stop-grace", stop_grace,
+                  "How long answers under way may go on after SIGTERM, while new requests are refused; those that are "
+                  "not done then are cut off. Without any the router stops at once.");
+}
+
+void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help) {
+  fields.Custom(
+      "log-level", "LEVEL", std::move(help),
+      [log_level](std::string_view text) {
+        *log_level = std::string(text);
+        return CheckLogLevel(*log_level);
+      },
+      [log_level] { return *log_level; });
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

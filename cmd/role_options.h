@@ -14,6 +14,8 @@ namespace winnow {
 
 // The options of the three role processes, in the order in which --help shows them. `winnow up` fills the same structs.
 
+inline constexpr std::chrono::microseconds kStopGrace{2'000'000};
+
 // Of every process.
 struct ProcessOptions {
   std::string cluster = "local";
@@ -83,6 +85,7 @@ struct RouterProcessOptions {
   uint32_t max_queue = 1024;
   int http_threads = 2;
   std::chrono::microseconds request_timeout{600'000'000};
+  std::chrono::microseconds stop_grace = kStopGrace;
 
   RouterProcessOptions();
   void Declare(Fields& fields);
@@ -146,7 +149,12 @@ void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_byte
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareKeyWeights(Fields& fields, std::string* key_weights);
+void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
+void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
+
+// What --model must be: a folder with a config.json, or a synthetic model. INVALID_ARGUMENT names the option.
+absl::Status CheckModelOption(const std::string& model);
 
 // `threads`, or for 0 the cores that this process may use.
 int ResolveThreads(int threads);

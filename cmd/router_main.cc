@@ -14,9 +14,6 @@
 namespace winnow {
 namespace {
 
-// How long answers under way may go on after a request to stop.
-constexpr std::chrono::milliseconds kHttpGrace{2000};
-
 absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
@@ -39,7 +36,9 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Router> router, Router::Create(router_options, &process->metrics()));
 
   const absl::Cleanup stop = [&] {
-    router->StopHttp(kHttpGrace);
+    process->StopServing();
+    router->Drain(std::chrono::duration_cast<std::chrono::milliseconds>(options.stop_grace));
+    process->report().Drained();
     process->Shutdown();
   };
 
@@ -67,10 +66,10 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
 
 int RouterMain(const Arguments& arguments) {
   RouterProcessOptions options;
-  if (const auto code =
-          ParseCommandLine("router", "--model DIR [--config FILE.yaml] [--option=value ...]", arguments, options)) {
+  if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options)) {
     return *code;
   }
+  if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("router", model, 2);
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
   return status.ok() ? 0 : Fail("router", status);
 }

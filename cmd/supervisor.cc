@@ -82,7 +82,7 @@ absl::Status Supervisor::Start(Child child) {
 absl::Status Supervisor::Spawn(Supervised& child) {
   WINNOW_ASSIGN_OR_RETURN(child.process, SpawnChild(child.child.arguments, child.child.config(child.addresses)));
   child.started = Clock::now();
-  child.ready = false;
+  child.ready = child.drained = false;
   child.log_rest.clear();
   child.report_rest.clear();
   return absl::OkStatus();
@@ -101,6 +101,8 @@ void Supervisor::DrainReport(Supervised& child) {
   SplitLines(child.report_rest, ReadAll(child.process.report.get()), [&](std::string_view line) {
     if (line == "ready") {
       child.ready = child.ever_ready = true;
+    } else if (line == "drained") {
+      child.drained = true;
     } else if (const size_t equals = line.find('='); equals != std::string_view::npos) {
       child.addresses[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 1));
     }
@@ -186,10 +188,21 @@ absl::Status Supervisor::RunUntil(const std::function<bool()>& done) {
   return absl::OkStatus();
 }
 
+bool Supervisor::Draining() const {
+  return std::any_of(children_.begin(), children_.end(), [](const auto& child) {
+    return child->child.drains_first && child->process.pid >= 0 && !child->drained;
+  });
+}
+
 void Supervisor::StopAll() {
-  for (const auto& child : children_) {
-    if (child->process.pid >= 0) kill(child->process.pid, SIGTERM);
-  }
+  const auto tell = [this](bool those_that_drain_first) {
+    for (const auto& child : children_) {
+      const bool wanted = child->child.drains_first == those_that_drain_first;
+      if (wanted && child->process.pid >= 0) kill(child->process.pid, SIGTERM);
+    }
+  };
+  tell(true);
+  bool told_all = false;
   const Clock::time_point limit = Clock::now() + options_.grace;
   bool killed = false;
   while (true) {
@@ -202,6 +215,10 @@ void Supervisor::StopAll() {
       any |= child->process.pid >= 0;
     }
     if (!any) break;
+    if (!told_all && !Draining()) {
+      told_all = true;
+      tell(false);
+    }
     const bool again = Turn(Clock::now() + kTick);
     if (!killed && (again || Clock::now() >= limit)) {
       killed = true;

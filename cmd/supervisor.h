@@ -43,6 +43,8 @@ class Supervisor {
     // The configuration for the next run; `known` is what the run before has reported (empty for the first), so that a
     // restarted child can be given the same ports again.
     std::function<std::string(const Addresses& known)> config;
+    // When all are stopped, the others are told to only once this one has reported that it is drained, or has ended.
+    bool drains_first = false;
   };
 
   // Takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD of the process (they stay blocked).
@@ -56,7 +58,8 @@ class Supervisor {
   // any other error is the end of a child that cannot be cured, with its last words.
   absl::Status RunUntil(const std::function<bool()>& done);
 
-  // SIGTERM to all, SIGKILL after the grace period or at a second signal; returns when all are gone.
+  // SIGTERM to all, those that drain first before the others; SIGKILL after the grace period or at a second signal;
+  // returns when all are gone.
   void StopAll();
 
   bool AllReady() const;
@@ -71,6 +74,7 @@ class Supervisor {
     ChildProcess process;
     bool ready = false;  // in this run
     bool ever_ready = false;
+    bool drained = false;
     int short_lives = 0;
     std::chrono::milliseconds backoff{};
     Clock::time_point started{};
@@ -91,6 +95,8 @@ class Supervisor {
   absl::Status HandleDeaths();
   absl::Status OnDeath(Supervised& child, int wait_status);
   absl::Status RestartDue();
+  // That there is a process which the others' end must wait for.
+  bool Draining() const;
   Supervised* Find(std::string_view name) const;
 
   const Options options_;

@@ -54,16 +54,25 @@ Supervisor::Child Role(const std::string& program, const char* role, Options opt
           }};
 }
 
+// The router's answers under way may go on for a while before anything ends.
+Supervisor::Options SupervisorOptions(const UpOptions& options) {
+  Supervisor::Options supervisor;
+  supervisor.grace += std::chrono::duration_cast<milliseconds>(options.stop_grace);
+  return supervisor;
+}
+
 class Cluster {
  public:
   Cluster(const UpOptions& options, std::string program)
-      : options_(options), program_(std::move(program)), supervisor_(Supervisor::Options()) {}
+      : options_(options), program_(std::move(program)), supervisor_(SupervisorOptions(options)) {}
 
   // Returns when the first request will succeed.
   absl::Status Start() {
     const RouterProcessOptions router = options_.Router();
     router_ = router.process.rank;
-    WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "router", router)));
+    Supervisor::Child child = Role(program_, "router", router);
+    child.drains_first = true;
+    WINNOW_RETURN_IF_ERROR(supervisor_.Start(std::move(child)));
     WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
     WINNOW_ASSIGN_OR_RETURN(const HostPort router_address, ParseHostPort(Address(router_, "grpc")));
     if (!options_.hosts_cache()) {

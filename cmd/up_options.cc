@@ -1,7 +1,6 @@
 #include "cmd/up_options.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "cmd/child_process.h"
 #include "cmd/machine.h"
@@ -58,19 +57,12 @@ void UpOptions::Declare(Fields& fields) {
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   DeclareFastMemory(fields, &fast_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
-  fields.Text("log-level", &log_level, "Of all processes: trace, debug, info, warning, error or off.");
+  DeclareStopGrace(fields, &stop_grace);
+  DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
 
 absl::Status UpOptions::Validate() const {
-  if (model.empty()) return absl::InvalidArgumentError("--model DIR is required");
-  std::error_code error;
-  if (IsSyntheticModel(model)) {
-    WINNOW_RETURN_IF_ERROR(Annotate(SyntheticModelConfig(model).status(), "--model"));
-  } else if (!std::filesystem::is_directory(model, error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model));
-  } else if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
-  }
+  WINNOW_RETURN_IF_ERROR(CheckModelOption(model));
   if ((prefill_ranks > 0) != (decode_ranks > 0)) {
     return absl::InvalidArgumentError("--prefill-ranks and --decode-ranks need each other");
   }
@@ -122,6 +114,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.key_weights = key_weights;
   options.placement = placement;
   options.max_queue = max_queue;
+  options.stop_grace = stop_grace;
   return options;
 }
 

@@ -38,6 +38,7 @@ struct UpOptions {
   int64_t fast_memory_bytes = 0;
   bool prefix_cache = true;
   int64_t prefix_cache_memory_bytes = 0;
+  std::chrono::microseconds stop_grace = kStopGrace;
   std::string log_level = "info";
 
   void Declare(Fields& fields);

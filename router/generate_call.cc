@@ -93,7 +93,7 @@ void GenerateCall::OnOutputEnd(const OutputEnd& end) {
   out->set_output_index(end.output_index);
   out->set_reason(end.reason);
   if (end.stop_match) out->set_stop_match(*end.stop_match);
-  *out->mutable_selection() = end.stats;
+  if (end.stats) *out->mutable_selection() = *end.stats;
   Enqueue(std::move(message));
   Advance();
 }

@@ -43,7 +43,7 @@ struct OutputEnd {
   uint32_t output_index = 0;
   v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
   std::optional<std::string> stop_match;
-  v1::SelectionStats stats;
+  std::optional<v1::SelectionStats> stats;  // absent after a stop string: the router ends the sequence, not its rank
 };
 
 struct GenerationUsage {

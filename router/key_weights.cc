@@ -33,9 +33,9 @@ absl::StatusOr<KeyWeights> KeyWeights::Parse(std::string_view text) {
 
 absl::StatusOr<KeyWeights> KeyWeights::Load(const std::string& path) {
   std::ifstream in(path);
-  if (!in.is_open()) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  if (!in.is_open()) return absl::NotFoundError(absl::StrCat("--key-weights: cannot read ", path));
   absl::StatusOr<KeyWeights> weights = Parse(std::string(std::istreambuf_iterator<char>(in), {}));
-  if (!weights.ok()) return Annotate(weights.status(), path);
+  if (!weights.ok()) return Annotate(weights.status(), absl::StrCat("--key-weights: ", path));
   return weights;
 }
 

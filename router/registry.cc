@@ -121,16 +121,23 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
   return response;
 }
 
+void Registry::Departed(const v1::Identity& identity, Departure why) const {
+  if (options_.on_departure) options_.on_departure(identity, why);
+}
+
 void Registry::StreamEnded(StreamId stream) {
+  v1::Identity gone;
   {
     std::lock_guard lock(mutex_);
     const auto it =
         std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e.second.stream == stream; });
     if (it == entries_.end()) return;
+    gone = it->second.record.identity;
     entries_.erase(it);
     RecomputeLimits();
     Changed();
   }
+  Departed(gone, Departure::kLost);
   Notify();
 }
 
@@ -143,6 +150,7 @@ void Registry::Leave(const v1::Identity& identity) {
     RecomputeLimits();
     Changed();
   }
+  Departed(identity, Departure::kLeft);
   Notify();
 }
 
@@ -158,13 +166,20 @@ void Registry::ReportUnreachable(const v1::Identity& identity) {
 }
 
 void Registry::ExpireLeases() {
+  std::vector<v1::Identity> gone;
   {
     std::lock_guard lock(mutex_);
     const auto now = clock_();
-    if (std::erase_if(entries_, [&](const auto& e) { return e.second.lease_end <= now; }) == 0) return;
+    std::erase_if(entries_, [&](const auto& e) {
+      const bool expired = e.second.lease_end <= now;
+      if (expired) gone.push_back(e.second.record.identity);
+      return expired;
+    });
+    if (gone.empty()) return;
     RecomputeLimits();
     Changed();
   }
+  for (const v1::Identity& identity : gone) Departed(identity, Departure::kExpired);
   Notify();
 }
 

@@ -59,10 +59,16 @@ struct MembershipSnapshot {
   const RankRecord* Find(v1::Role role, const RankKey& key) const;
 };
 
+// Why a rank is not in the table any more: it said goodbye, its heartbeat stream broke, as when its process ends, or it
+// was silent for a whole lease.
+enum class Departure { kLeft, kLost, kExpired };
+
 struct RegistryOptions {
   std::string cluster;
   std::chrono::milliseconds lease{2000};
   std::chrono::milliseconds heartbeat{500};
+  // Called after a departure, on the thread that found out.
+  std::function<void(const v1::Identity&, Departure)> on_departure{};
 };
 
 // The table of ranks. A rank is in it from Register until it leaves, its heartbeat stream ends, its lease runs out, or
@@ -129,6 +135,7 @@ class Registry {
   // Raises the version; the caller then calls Notify without the lock.
   void Changed() { ++version_; }
   void Notify();
+  void Departed(const v1::Identity& identity, Departure why) const;  // without mutex_
 
   const RegistryOptions options_;
   const Clock clock_;

@@ -1,9 +1,11 @@
 #include "router/router.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "common/metrics/request_metrics.h"
 #include "common/model/synthetic_models.h"
@@ -26,10 +28,23 @@ namespace {
 // A fraction of the lease: how much later than its end a silent rank may be found dead.
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
 
+constexpr std::chrono::milliseconds kDrainPoll{10};
+
 // "model" of ".../model/" and ".../model".
 std::string DirectoryName(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
+}
+
+void LogDeparture(const v1::Identity& rank, Departure why) {
+  switch (why) {
+    case Departure::kLeft:
+      return spdlog::info("{} has left", rank.rank());
+    case Departure::kLost:
+      return spdlog::warn("{} is lost: its connection broke", rank.rank());
+    case Departure::kExpired:
+      return spdlog::warn("{} is lost: no heartbeat in a whole lease", rank.rank());
+  }
 }
 
 }  // namespace
@@ -43,7 +58,12 @@ struct Router::Parts {
         text(std::move(t)),
         metrics(m),
         request_metrics(*m),
-        registry({.cluster = options.identity.cluster()}),
+        registry({.cluster = options.identity.cluster(),
+                  .on_departure =
+                      [this](const v1::Identity& rank, Departure why) {
+                        // A router that stops takes no goodbyes any more.
+                        LogDeparture(rank, stopping ? Departure::kLeft : why);
+                      }}),
         dispatcher({.identity = options.identity,
                     .max_queue = options.max_queue,
                     .weights = std::move(weights),
@@ -89,15 +109,11 @@ struct Router::Parts {
         spdlog::warn("{} cannot be reached", record.identity.rank());
       }
     }
-    for (const RankRecord& record : logged.ranks) {
-      if (!snapshot.Find(record.identity.role(), KeyOf(record.identity))) {
-        spdlog::warn("{} is gone", record.identity.rank());
-      }
-    }
     logged = snapshot;
   }
 
   absl::Status Ready() const {
+    if (stopping) return absl::UnavailableError("the router is stopping");
     WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status());
     const std::optional<v1::ModelLimits> limits = registry.Limits();
     if (limits && limits->vocab_size() != configured.vocab_size) {
@@ -123,6 +139,7 @@ struct Router::Parts {
   const std::unique_ptr<ModelText> text;
   MetricsRegistry* const metrics;
   RequestMetrics request_metrics;
+  std::atomic<bool> stopping{false};
   Registry registry;
   MembershipSnapshot logged;  // touched by log_changes alone
   TimerQueue timers;
@@ -179,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
 Router::Router(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Router::~Router() {
-  StopHttp(std::chrono::milliseconds(0));
+  if (parts_->http) parts_->http->Stop(std::chrono::milliseconds(0));
 }
 
 std::vector<NamedService> Router::services() {
@@ -217,8 +234,17 @@ std::string Router::http_address() const {
   return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":", parts_->http->port());
 }
 
-void Router::StopHttp(std::chrono::milliseconds grace) {
+void Router::Drain(std::chrono::milliseconds grace) {
+  const auto limit = std::chrono::steady_clock::now() + grace;
+  const auto under_way = [this] {
+    return parts_->dispatcher.counters().running + parts_->dispatcher.counters().waiting;
+  };
+  parts_->stopping = true;
+  const int64_t requests = under_way();
+  if (requests > 0) spdlog::info("{} requests are under way and may go on for {} ms", requests, grace.count());
   if (parts_->http) parts_->http->Stop(grace);
+  while (under_way() > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(kDrainPoll);
+  if (requests > 0 && std::chrono::steady_clock::now() >= limit) spdlog::warn("what was still under way is cut off");
 }
 
 absl::Status Router::Ready() const {

@@ -30,7 +30,7 @@ struct RouterOptions {
 
 // The router of one model: takes requests over HTTP and gRPC and has ranks serve them. The owner runs the gRPC server.
 //
-//   Router::Create; serve services(); StartHttp; ...; StopHttp; shut the gRPC server down; destroy.
+//   Router::Create; serve services(); StartHttp; ...; Drain; shut the gRPC server down; destroy.
 class Router {
  public:
   // Reads tokenizer, chat template and configuration of the model. Series go to `metrics`, which must outlive the
@@ -44,8 +44,9 @@ class Router {
   absl::Status StartHttp();
   // "host:port" with the port that was chosen; empty before StartHttp.
   std::string http_address() const;
-  // Accepts no more, lets responses end until `grace` is over.
-  void StopHttp(std::chrono::milliseconds grace);
+  // From now on the router is not ready and HTTP closed; returns when no request is under way, or `grace` is over. HTTP
+  // answers that are not done then are cut off, gRPC ones by the server's shutting down.
+  void Drain(std::chrono::milliseconds grace);
 
   // UNAVAILABLE with the reason while no request could be served: no rank of a kind, or ranks of another vocabulary.
   absl::Status Ready() const;

@@ -162,7 +162,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     }
     if (piece.stop_match) CloseOutput(output, FinishedReason::kStop);
     observer_->OnDelta(delta);
-    if (piece.stop_match) ReportEnd(output, v1::FINISH_REASON_STOP, std::move(piece.stop_match), {});
+    if (piece.stop_match) ReportEnd(output, v1::FINISH_REASON_STOP, std::move(piece.stop_match), std::nullopt);
   }
 
   void OnFinished(Output& output, v1::FinishReason reason, const v1::SelectionStats& stats) {
@@ -185,7 +185,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 
   // The observer may have destroyed the handle in its last callback: then there are no more.
   void ReportEnd(const Output& output, v1::FinishReason reason, std::optional<std::string> stop_match,
-                 const v1::SelectionStats& stats) {
+                 const std::optional<v1::SelectionStats>& stats) {
     if (closed_) return;
     const bool is_last = --open_outputs_ == 0;
     observer_->OnOutputEnd({output.index, reason, std::move(stop_match), stats});

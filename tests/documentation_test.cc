@@ -95,16 +95,20 @@ TEST(Documentation, OperationsDescribesEveryMetric) {
   }
 }
 
-TEST(Documentation, TheDashboardShowsMetricsThatThereAre) {
-  const std::string document = ReadSource("docs/operations.md"), dashboard = ReadSource("deploy/grafana/winnow.json");
+TEST(Documentation, TheDashboardAndTheAlertsUseMetricsThatThereAre) {
+  const std::string document = ReadSource("docs/operations.md");
   const std::regex metric(R"re((winnow_[a-z0-9_]+))re"), part(R"re(_(bucket|sum|count)$)re");
-  std::set<std::string> shown;
-  for (std::sregex_iterator match(dashboard.begin(), dashboard.end(), metric), end; match != end; ++match) {
-    shown.insert(std::regex_replace((*match)[1].str(), part, ""));
-  }
-  EXPECT_GT(shown.size(), 20u);
-  for (const std::string& name : shown) {
-    EXPECT_TRUE(std::regex_search(document, std::regex("`" + name + "[`{]"))) << name;
+  for (const auto& [file, least] :
+       {std::pair{"deploy/grafana/winnow.json", 20u}, std::pair{"deploy/prometheus/winnow-alerts.yaml", 8u}}) {
+    const std::string text = ReadSource(file);
+    std::set<std::string> used;
+    for (std::sregex_iterator match(text.begin(), text.end(), metric), end; match != end; ++match) {
+      used.insert(std::regex_replace((*match)[1].str(), part, ""));
+    }
+    EXPECT_GE(used.size(), least) << file;
+    for (const std::string& name : used) {
+      EXPECT_TRUE(std::regex_search(document, std::regex("`" + name + "[`{]"))) << name << " in " << file;
+    }
   }
 }
 

@@ -6,12 +6,15 @@
 
 namespace winnow {
 
+absl::Status CheckLogLevel(const std::string& level) {
+  if (level == "off" || spdlog::level::from_str(level) != spdlog::level::off) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown log level \"", level, "\"; there are: trace, debug, info, warning, error, off"));
+}
+
 absl::Status StartLog(const LogOptions& options) {
+  WINNOW_RETURN_IF_ERROR(CheckLogLevel(options.level));
   const spdlog::level::level_enum level = spdlog::level::from_str(options.level);
-  if (level == spdlog::level::off && options.level != "off") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown log level \"", options.level, "\"; there are: trace, debug, info, warning, error, off"));
-  }
   // The logger's name is text of a pattern here, so a % in it must be doubled.
   std::string name;
   for (char c : options.rank.empty() ? options.role : options.role + "/" + options.rank) {

@@ -19,6 +19,9 @@ struct LogOptions {
   std::string level = "info";  // trace, debug, info, warning, error, off
 };
 
+// INVALID_ARGUMENT names the levels that there are.
+absl::Status CheckLogLevel(const std::string& level);
+
 // Sends the process's log to stderr, one line per message: "2026-01-31 12:00:00.123 I cache-rank/cache-0 message".
 // Lines are flushed as they are written. INVALID_ARGUMENT for an unknown level. Call it before other threads exist.
 absl::Status StartLog(const LogOptions& options);

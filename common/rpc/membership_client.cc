@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstBackoff{50};
 constexpr milliseconds kLastBackoff{500};
 constexpr milliseconds kCallTimeout{500};
+constexpr std::chrono::seconds kComplaintInterval{30};
 
 // What no repetition will cure.
 bool IsRefusal(const absl::Status& status) {
@@ -84,6 +85,10 @@ bool MembershipClient::Session() {
       refused_ = true;
       SetServing(false);
       if (options_.on_refused) options_.on_refused(status);
+    } else if (const Clock::time_point now = Clock::now(); now >= next_complaint_) {
+      spdlog::warn("no answer from the router at {}, trying on: {}", options_.router_address,
+                   std::string(status.message()));
+      next_complaint_ = now + kComplaintInterval;
     }
     return false;
   }
@@ -119,20 +124,17 @@ bool MembershipClient::Session() {
     // A connection that swallows heartbeats is given up when the whole lease has gone.
     if (Clock::now() > answered_ + lease_) break;
   }
+  if (stopping()) Leave();  // before the stream ends, which without it means death
   return true;
 }
 
 void MembershipClient::Run() {
   milliseconds backoff = kFirstBackoff;
-  bool complained = false;
   while (!stopping() && !refused_) {
     const bool answered = Session();
     if (answered) {
       backoff = kFirstBackoff;
-      complained = false;
-    } else if (!complained && !refused_) {
-      spdlog::info("no answer from the router at {} yet", options_.router_address);
-      complained = true;
+      next_complaint_ = {};
     }
     std::unique_lock lock(mutex_);
     const Clock::time_point until = Clock::now() + backoff;
@@ -144,7 +146,11 @@ void MembershipClient::Run() {
     }
     if (!answered) backoff = std::min(backoff * 2, kLastBackoff);
   }
-  if (refused_) return;
+  if (!refused_ && !left_) Leave();
+}
+
+void MembershipClient::Leave() {
+  left_ = true;
   grpc::ClientContext context;
   SetTimeout(context, kCallTimeout);
   v1::LeaveRequest request;

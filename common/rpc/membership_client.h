@@ -46,6 +46,8 @@ class MembershipClient {
   // Calls on_serving(false) if the newest answer is too old; returns when that will be.
   Clock::time_point FenceIfDue();
   void SetServing(bool serving);
+  // Says goodbye, once.
+  void Leave();
   bool stopping();
 
   const Options options_;
@@ -54,6 +56,8 @@ class MembershipClient {
   // The thread's own.
   bool serving_ = false;
   bool refused_ = false;
+  bool left_ = false;
+  Clock::time_point next_complaint_{};     // about a router that does not answer
   Clock::time_point answered_{};           // when the newest answered message was sent
   std::chrono::milliseconds lease_{2000};  // as the router said
 

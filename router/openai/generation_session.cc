@@ -113,7 +113,7 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, Text
 void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputEnd& end) {
   const uint32_t index = prompt_index * request_.fields.n + end.output_index;
   Choice& choice = choices_.at(index);
-  usage_.Add(end.stats);
+  if (end.stats) usage_.Add(*end.stats);
   if (!request_.fields.stream) {
     choice.result.reason = end.reason;
     choice.result.stop_match = std::move(end.stop_match);

@@ -17,6 +17,7 @@ void UsageTotals::Add(const GenerationUsage& usage) {
 }
 
 void UsageTotals::Add(const v1::SelectionStats& stats) {
+  has_stats_ = true;
   // A measured output without steps still counts.
   const double weight = std::max<uint32_t>(1, stats.decode_steps());
   if (stats.has_captured_mass_mean()) mass_.Add(weight, stats.captured_mass_mean(), stats.captured_mass_p5());
@@ -45,6 +46,15 @@ void UsageTotals::Write(JsonWriter* json) const {
     json->Key(name);
     measured ? json->Float(static_cast<float>(value)) : json->Null();
   };
+  // What the outputs' ranks have said, if any has.
+  const auto count = [&](const char* name, uint64_t value) {
+    json->Key(name);
+    has_stats_ ? json->Int(value) : json->Null();
+  };
+  const auto flag = [&](const char* name, bool value) {
+    json->Key(name);
+    has_stats_ ? json->Bool(value) : json->Null();
+  };
   json->BeginObject();
   json->Key("prompt_tokens").Int(prompt_tokens_);
   json->Key("completion_tokens").Int(completion_tokens_);
@@ -58,18 +68,20 @@ void UsageTotals::Write(JsonWriter* json) const {
   };
   mass("captured_mass_mean", "captured_mass_p5", mass_);
   mass("captured_mass_before_mean", "captured_mass_before_p5", mass_before_);
-  json->Key("captured_mass_is_bound").Bool(mass_is_bound_);
+  flag("captured_mass_is_bound", mass_is_bound_);
   json->Key("corrections").BeginObject();
-  json->Key("missed_top_k").Int(missed_top_k_).Key("widened").Int(widened_).EndObject();
-  json->Key("correction_rows").Int(correction_rows_);
+  count("missed_top_k", missed_top_k_);
+  count("widened", widened_);
+  json->EndObject();
+  count("correction_rows", correction_rows_);
   ratio("hit_ratio", lookups_ > 0, lookups_ > 0 ? static_cast<double>(hits_) / static_cast<double>(lookups_) : 0);
-  json->Key("streamed_rows").Int(streamed_rows_);
-  json->Key("streamed_bytes").Int(streamed_bytes_);
-  json->Key("context_tokens").Int(context_tokens_);
-  json->Key("resident_rows").Int(resident_rows_);
-  json->Key("reattach_count").Int(reattach_count_);
-  json->Key("preempted_count").Int(preempted_count_);
-  json->Key("not_identical").Bool(not_identical_);
+  count("streamed_rows", streamed_rows_);
+  count("streamed_bytes", streamed_bytes_);
+  count("context_tokens", context_tokens_);
+  count("resident_rows", resident_rows_);
+  count("reattach_count", reattach_count_);
+  count("preempted_count", preempted_count_);
+  flag("not_identical", not_identical_);
   json->EndObject().EndObject();
 }
 

@@ -23,11 +23,12 @@ class UsageTotals {
   // decode steps; captured_mass_p5 their lowest; hit_ratio all hits over all lookups; streamed_*, reattach_count and
   // preempted_count are sums, and so are corrections and correction_rows; captured_mass_before_* are those of corrected
   // outputs; context_tokens and resident_rows are those of the output with the longest context. What was not measured
-  // is null.
+  // is null; and without statistics of any output, all of them are.
   void Write(JsonWriter* json) const;
 
  private:
   std::string selection_;
+  bool has_stats_ = false;
   uint32_t prompt_tokens_ = 0;
   uint32_t completion_tokens_ = 0;
   uint32_t cached_prompt_tokens_ = 0;

@@ -1,7 +1,10 @@
 // What a user sees of wrong command lines: one line that names the mistake, and an exit code.
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "common/config/listen_address.h"
 #include "common/metrics/metrics_server.h"
@@ -15,6 +18,8 @@
 namespace winnow {
 namespace {
 
+using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -62,6 +67,15 @@ TEST(CommandLine, MistakesAreNamedInOneLine) {
   ExpectOneLine(RunWinnow({"cache-rank", "--config=/no/such/file"}), 2,
                 "cannot read the configuration file /no/such/file");
   ExpectOneLine(RunWinnow({"generate"}), 2, "give one prompt");
+  ExpectOneLine(RunWinnow({"inference-ranks"}), 2, "did you mean \"inference-rank\"?");
+  ExpectOneLine(RunWinnow({"help", "dance"}), 2, "unknown command \"dance\"");
+  ExpectOneLine(RunWinnow({"up", "--zzzzzzzzzzzz=1"}), 2, "`winnow up --help` says more");
+  ExpectOneLine(RunWinnow({"up", "--model", kModel, "--log-level=loud"}), 2, "unknown log level \"loud\"");
+  ExpectOneLine(RunWinnow({"plan"}), 2, "--model is required");
+  for (const char* role : {"router", "inference-rank"}) {
+    ExpectOneLine(RunWinnow({role}), 2, "--model DIR is required");
+    ExpectOneLine(RunWinnow({role, "--model=/no/such/folder"}), 2, "there is no folder /no/such/folder");
+  }
 }
 
 TEST(CommandLine, ProfileHeadsNamesWhatItCannotMeasure) {
@@ -108,7 +122,9 @@ TEST(CommandLine, HelpIsOnStdout) {
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));
     EXPECT_EQ(outcome.errors, "");
   }
-  EXPECT_THAT(RunWinnow({"up", "--help"}).output, HasSubstr("--cache-ranks=INT   (default 1)"));
+  EXPECT_THAT(RunWinnow({"up", "--help"}).output,
+              AllOf(HasSubstr("--cache-ranks=INT   (default 1)"), HasSubstr("--config=FILE")));
+  EXPECT_EQ(RunWinnow({"help", "up"}).output, RunWinnow({"up", "--help"}).output);
 }
 
 TEST(CommandLine, SelectionListDescribesEveryPreset) {
@@ -148,8 +164,20 @@ TEST(CommandLine, AClientWithoutAServerSaysSo) {
   const auto nobody = ReservedAddress::Reserve("127.0.0.1:0");
   ASSERT_TRUE(nobody.ok()) << nobody.status();
   const Outcome outcome = RunWinnow({"generate", "--grpc", nobody->address(), "hello"});
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("there is no server at " + nobody->address()));
+  ExpectOneLine(outcome, 1, "there is no server at " + nobody->address());
+}
+
+TEST(CommandLine, ARankSaysWhyTheRouterDoesNotAnswer) {
+  const auto nobody = ReservedAddress::Reserve("127.0.0.1:0");
+  ASSERT_TRUE(nobody.ok()) << nobody.status();
+  WinnowProcess rank({"cache-rank", "--memory=1MiB", "--router", nobody->address()});
+  const std::string complaint = "no answer from the router at " + nobody->address();
+  for (int i = 0; i < 3000 && rank.errors().find(complaint) == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  rank.Signal(SIGTERM);
+  EXPECT_EQ(rank.Wait(), 0);
+  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ", trying on: .*Connection refused"));
 }
 
 TEST(CommandLine, TheDoctorFindsThisMachineFit) {

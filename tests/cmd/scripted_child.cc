@@ -3,11 +3,10 @@
 //   log TEXT                 a line on stderr
 //   report KEY ADDRESS       reports an address
 //   ready                    reports readiness
-//   ignore-term              SIGTERM has no effect from here on
-//   count FILE               appends one byte to FILE (the number of starts)
-//   exit-unless FILE N CODE  exits with CODE unless FILE has at least N bytes
-//   exit CODE
-//   wait                     until a signal comes
+//   drain FILE               reports that it is drained once it has had SIGTERM, and there is FILE; ends on SIGTERM
+//   again ignore-term              SIGTERM has no effect from here on count FILE               appends one byte to FILE
+//   (the number of starts) exit-unless FILE N CODE  exits with CODE unless FILE has at least N bytes exit CODE wait
+//   until a signal comes
 #include <signal.h>
 #include <unistd.h>
 
@@ -36,6 +35,18 @@ int main() {
       report.Address(a, b);
     } else if (command == "ready") {
       report.Ready();
+    } else if (command == "drain") {
+      words >> a;
+      sigset_t term;
+      sigemptyset(&term);
+      sigaddset(&term, SIGTERM);
+      sigprocmask(SIG_BLOCK, &term, nullptr);
+      report.Ready();
+      int signal_number = 0;
+      sigwait(&term, &signal_number);
+      while (!std::filesystem::exists(a)) usleep(1000);
+      report.Drained();
+      return 0;
     } else if (command == "ignore-term") {
       signal(SIGTERM, SIG_IGN);
     } else if (command == "count") {

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -135,6 +137,29 @@ TEST_F(SupervisorTest, ASignalEndsTheRun) {
   ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
   kill(getpid(), SIGTERM);
   EXPECT_EQ(supervisor.RunUntil(Never).code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(SupervisorTest, OthersAreToldToEndOnceWhatDrainsFirstIsDrained) {
+  Supervisor::Options options = Fast();
+  options.grace = milliseconds(20'000);
+  Supervisor supervisor(options);
+  Supervisor::Child router = Script("router", "drain " + File("go"));
+  router.drains_first = true;
+  ASSERT_TRUE(supervisor.Start(Script("rank", "ready\nwait")).ok());
+  ASSERT_TRUE(supervisor.Start(std::move(router)).ok());
+  ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
+  const pid_t rank = supervisor.pid("rank");
+  // The rank lives until the router lets go of it.
+  std::atomic<bool> lived{false};
+  std::thread request([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    lived = Exists(rank);
+    std::ofstream(File("go")) << "x";
+  });
+  supervisor.StopAll();
+  request.join();
+  EXPECT_TRUE(lived);
+  EXPECT_FALSE(Exists(rank));
 }
 
 TEST_F(SupervisorTest, KillsAChildThatIgnoresTheRequestToEnd) {

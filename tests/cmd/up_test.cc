@@ -141,8 +141,8 @@ TEST(Up, ARankThatCannotStartEndsItWithTheReason) {
   const std::string errors = process.errors();
   const size_t last = errors.rfind('\n', errors.size() - 2);
   EXPECT_THAT(errors.substr(last + 1),
-              HasSubstr("winnow up: cache-0 ended with exit code 1: winnow cache-rank: memory for KV "
-                        "blocks does not fit: 102400.00 GiB asked for"));
+              HasSubstr("winnow up: cache-0 ended with exit code 1: winnow cache-rank: memory does "
+                        "not fit: 102400.00 GiB for KV blocks of "));
 }
 
 }  // namespace

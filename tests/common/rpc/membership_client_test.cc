@@ -45,6 +45,8 @@ class FakeMembership final : public v1::MembershipService::Service {
       }
       stream->Write(response);
     }
+    const std::lock_guard lock(mutex);
+    if (left.empty()) stream_ended_before_goodbye = true;
     return grpc::Status::OK;
   }
 
@@ -68,6 +70,7 @@ class FakeMembership final : public v1::MembershipService::Service {
   int registrations = 0;
   int heartbeats = 0;
   uint32_t last_running = 0;
+  bool stream_ended_before_goodbye = false;
   std::set<uint64_t> known, left;
 };
 
@@ -119,6 +122,8 @@ TEST_F(MembershipClientTest, RegistersBeatsWithItsLoadAndLeaves) {
     EXPECT_EQ(serving_, std::vector<bool>{true});
   }
   EXPECT_TRUE(membership_.left.contains(identity_.incarnation()));
+  server_->Shutdown(milliseconds(0));  // waits for the heartbeat stream's handler
+  EXPECT_FALSE(membership_.stream_ended_before_goodbye) << "that would be taken for a death";
 }
 
 TEST_F(MembershipClientTest, RegistersAgainWhenItIsUnknown) {

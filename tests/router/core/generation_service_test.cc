@@ -196,8 +196,8 @@ TEST_F(GenerationServiceTest, StreamsWhatTheGenerationSays) {
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_EQ(response.delta().text(), "ab");
   EXPECT_EQ(response.delta().tokens_size(), 2);
-  OutputEnd end{0, v1::FINISH_REASON_STOP, "\n", {}};
-  end.stats.set_decode_steps(2);
+  OutputEnd end{0, v1::FINISH_REASON_STOP, "\n", v1::SelectionStats()};
+  end.stats->set_decode_steps(2);
   observer->OnOutputEnd(end);
   observer->OnDone({3, 2});
   ASSERT_TRUE(reader->Read(&response));

@@ -61,7 +61,11 @@ class RegistryTest : public ::testing::Test {
   }
 
   std::chrono::steady_clock::time_point now_{};
-  Registry registry_{{.cluster = "c"}, [this] { return now_; }};
+  std::vector<std::pair<std::string, Departure>> departures_;
+  Registry registry_{
+      {.cluster = "c",
+       .on_departure = [this](const v1::Identity& rank, Departure why) { departures_.emplace_back(rank.rank(), why); }},
+      [this] { return now_; }};
 };
 
 TEST_F(RegistryTest, ARegisteredRankIsInTheTable) {
@@ -167,6 +171,21 @@ TEST_F(RegistryTest, ANewIncarnationReplacesAndFencesTheOldOne) {
   EXPECT_EQ(registry_.Register(Inference("inference-0", 1)).status().code(), absl::StatusCode::kAborted);
   registry_.Leave(Inference("inference-0", 1).identity());
   EXPECT_EQ(Names().size(), 1u);
+}
+
+TEST_F(RegistryTest, SaysWhyARankIsGone) {
+  for (const char* rank : {"a", "b", "c", "d"}) ASSERT_TRUE(registry_.Register(Inference(rank)).ok());
+  registry_.Leave(Inference("a").identity());
+  registry_.Leave(Inference("a").identity());  // already gone
+  registry_.Heartbeat(7, Beat(Inference("b")));
+  registry_.StreamEnded(7);
+  now_ += milliseconds(1000);
+  registry_.Heartbeat(8, Beat(Inference("c")));
+  now_ += milliseconds(1000);
+  registry_.ExpireLeases();
+  EXPECT_THAT(departures_,
+              testing::ElementsAre(testing::Pair("a", Departure::kLeft), testing::Pair("b", Departure::kLost),
+                                   testing::Pair("d", Departure::kExpired)));
 }
 
 TEST_F(RegistryTest, ARankLivesAsLongAsItsLease) {

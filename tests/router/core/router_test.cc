@@ -36,7 +36,7 @@ class RouterTest : public ::testing::Test {
   }
   void TearDown() override {
     metrics_.ClearSources();
-    if (router_) router_->StopHttp(std::chrono::milliseconds(0));
+    if (router_) router_->Drain(std::chrono::milliseconds(0));
     if (server_) server_->Shutdown(std::chrono::milliseconds(0));
     router_.reset();
   }
@@ -118,6 +118,34 @@ TEST_F(RouterTest, ServesARequestFromTextToText) {
   EXPECT_THAT(series, HasSubstr("winnow_requests_total{api=\"grpc\",code=\"OK\"} 1\n"));
   EXPECT_THAT(series, HasSubstr("winnow_num_requests_running 0"));
   EXPECT_THAT(series, HasSubstr("winnow_router_ranks{kind=\"cache\"} 1"));
+}
+
+TEST_F(RouterTest, DrainsWhatIsUnderWayAndTakesNothingNew) {
+  ASSERT_TRUE(router_->StartHttp().ok());
+  ScriptedRank rank("inference-0");
+  ASSERT_TRUE(Register(rank.identity()).ok());
+  ASSERT_TRUE(Register(CacheRank()).ok());
+  const auto stub = v1::GenerationService::NewStub(channel_);
+  v1::GenerateRequest request;
+  request.set_text("Say hello.");
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, request);
+  const uint64_t id = rank.AwaitSubmit(1).request_id();
+
+  router_->Drain(std::chrono::milliseconds(20));  // in vain: the rank says nothing
+  EXPECT_THAT(std::string(router_->Ready().message()), HasSubstr("stopping"));
+  grpc::ClientContext late_context;
+  const auto late = stub->Generate(&late_context, request);
+  v1::GenerateResponse response;
+  while (late->Read(&response)) {
+  }
+  EXPECT_EQ(late->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  rank.SendFinished(id, v1::FINISH_REASON_STOP);
+  router_->Drain(std::chrono::hours(1));  // returns as soon as the request is done
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST(RouterCreateTest, SaysWhatIsWrongWithAModelDirectory) {

@@ -144,7 +144,7 @@ TEST_F(TextGenerationTest, TurnsTokensIntoText) {
   EXPECT_EQ(recorder_.text[0], "ab~c~");
   EXPECT_THAT(recorder_.ids[0], ElementsAre(0, 1, 99, 2, 99));
   EXPECT_EQ(recorder_.ends[0].reason, v1::FINISH_REASON_LENGTH);
-  EXPECT_EQ(recorder_.ends[0].stats.decode_steps(), 5u);
+  EXPECT_EQ(recorder_.ends[0].stats.value().decode_steps(), 5u);
   EXPECT_TRUE(recorder_.ended);
   EXPECT_EQ(recorder_.usage.prompt_tokens, 3u);
   EXPECT_EQ(recorder_.usage.completion_tokens, 5u);
@@ -187,6 +187,7 @@ TEST_F(TextGenerationTest, AStopStringEndsTheOutputAndCancelsItsStream) {
   EXPECT_THAT(recorder_.ids[0], ElementsAre(0, 2, 3));
   EXPECT_EQ(recorder_.ends[0].reason, v1::FINISH_REASON_STOP);
   EXPECT_EQ(recorder_.ends[0].stop_match, "cd");
+  EXPECT_FALSE(recorder_.ends[0].stats.has_value()) << "the rank has not ended the sequence";
   EXPECT_EQ(generator_.open, 1);
   EXPECT_FALSE(recorder_.ended);
   generator_.Tokens(1, 0, {2});

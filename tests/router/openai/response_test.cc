@@ -36,6 +36,7 @@ UsageTotals SomeUsage() {
   UsageTotals usage;
   usage.SetSelection("winnow,budget=512");
   usage.Add(GenerationUsage{.prompt_tokens = 3, .completion_tokens = 2});
+  usage.Add(v1::SelectionStats());
   return usage;
 }
 
@@ -188,6 +189,21 @@ TEST(UsageTotals, AggregatesOutputs) {
       R"("captured_mass_before_mean":0.75,"captured_mass_before_p5":0.5,"captured_mass_is_bound":true,)"
       R"("corrections":{"missed_top_k":3,"widened":2},"correction_rows":700,"hit_ratio":0.75,"streamed_rows":5,"streamed_bytes":2560,)"
       R"("context_tokens":14,"resident_rows":8,"reattach_count":2,"preempted_count":5,"not_identical":true}})");
+}
+
+TEST(Usage, WithoutStatisticsTheyAreNullAndNotZero) {
+  UsageTotals usage;
+  usage.SetSelection("quest");
+  usage.Add(GenerationUsage{.prompt_tokens = 3, .completion_tokens = 2, .cached_prompt_tokens = 1});
+  JsonWriter json;
+  usage.Write(&json);
+  EXPECT_EQ(
+      json.Take(),
+      R"({"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1},"winnow":{)"
+      R"("selection":"quest","captured_mass_mean":null,"captured_mass_p5":null,"captured_mass_before_mean":null,)"
+      R"("captured_mass_before_p5":null,"captured_mass_is_bound":null,"corrections":{"missed_top_k":null,"widened":null},)"
+      R"("correction_rows":null,"hit_ratio":null,"streamed_rows":null,"streamed_bytes":null,"context_tokens":null,)"
+      R"("resident_rows":null,"reattach_count":null,"preempted_count":null,"not_identical":null}})");
 }
 
 }  // namespace
