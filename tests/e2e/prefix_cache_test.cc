@@ -96,7 +96,7 @@ class PrefixCacheMetrics : public SharedCluster<Caching> {};
 TEST_F(PrefixCacheMetrics, CountHitsAndWhatIsKept) {
   const TokenIds prompt = DemoText(1000, 300);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Complete(cluster_->http(), RequestFor("dense", prompt)).ok());
-  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5), [] {
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(30), [] {
     const Metrics cache = cluster_->MetricsOf("cache-0");
     return cache.Value("winnow_kv_blocks", {{"state", "used"}}) == 0 &&
            cache.Value("winnow_prefix_cache_blocks", {{"state", "idle"}}) > 0;

@@ -197,7 +197,7 @@ TEST_P(Sharded, PrefixesAndSamplesAreShared) {
 // Of selections whose state beside rows and keys differs: none, past queries, reused anchors with streaming heads, the
 // guard's.
 TEST_P(Sharded, RunningRequestsAreForked) {
-  constexpr uint32_t kLong = 160;
+  constexpr uint32_t kLong = 300;  // it still runs when both have forked it
   const auto cluster = StartCluster(ShardFlags(shards(), {"--prefix-cache=false"}));
   ASSERT_NE(cluster, nullptr);
   GenerationClient client(*cluster);
