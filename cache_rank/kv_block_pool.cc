@@ -111,8 +111,9 @@ absl::StatusOr<std::unique_ptr<KvBlockPool>> KvBlockPool::Create(size_t memory_b
                                                                  std::unique_ptr<RowTiers> tiers) {
   const size_t total = std::min<size_t>(memory_bytes / BlockBytes(layout), UINT32_MAX);
   if (total == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory_bytes is ", memory_bytes, ", less than one block of ", BlockBytes(layout), " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("memory for KV is ", memory_bytes, " bytes, less than one block of ",
+                                                   BlockBytes(layout),
+                                                   "; raise --cache-memory (--memory of winnow cache-rank)"));
   }
   const size_t arena_bytes = total * BlockBytes(layout);
   // NORESERVE: pages are taken as blocks are first used.

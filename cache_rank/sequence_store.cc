@@ -125,7 +125,10 @@ absl::StatusOr<CachedSequence*> SequenceStore::FindAtEpoch(uint64_t sequence_id,
 }
 
 absl::Status SequenceStore::Release(uint64_t sequence_id, uint32_t attach_epoch) {
-  WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, FindAtEpoch(sequence_id, attach_epoch));
+  const CachedSequence* sequence = Find(sequence_id);
+  if (attach_epoch != kAnyEpoch) {
+    WINNOW_ASSIGN_OR_RETURN(sequence, FindAtEpoch(sequence_id, attach_epoch));
+  }
   if (sequence == nullptr) return absl::OkStatus();
   if (sequence->attached()) --active_;
   sequences_.erase(sequence_id);

@@ -53,7 +53,8 @@ class SequenceStore {
   // FAILED_PRECONDITION while layers of the source differ in their rows.
   absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
                                        uint32_t max_positions);
-  // Idempotent. ABORTED when `attach_epoch` is not the current one.
+  // Idempotent. ABORTED when `attach_epoch` is neither the current one nor kAnyEpoch.
+  static constexpr uint32_t kAnyEpoch = 0;
   absl::Status Release(uint64_t sequence_id, uint32_t attach_epoch);
   // The same, and the sequence is kept for the TTL.
   absl::Status Detach(uint64_t sequence_id, uint32_t attach_epoch, Time now);

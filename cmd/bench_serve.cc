@@ -80,8 +80,32 @@ struct BenchServeOptions {
   }
 };
 
+absl::StatusOr<LengthMix> Lengths(const char* option, const std::string& text) {
+  absl::StatusOr<LengthMix> mix = LengthMix::Parse(text);
+  if (!mix.ok()) return Annotate(mix.status(), absl::StrCat("--", option));
+  return mix;
+}
+
+// A trace says when requests come, how long they are and what they share.
+absl::Status CheckTraceAlone(const BenchServeOptions& options) {
+  const BenchServeOptions defaults;
+  const std::pair<const char*, bool> given[] = {{"rate", options.rate != defaults.rate},
+                                                {"input", options.input != defaults.input},
+                                                {"output", options.output != defaults.output},
+                                                {"prefixes", options.prefixes != defaults.prefixes},
+                                                {"shared", options.shared != defaults.shared}};
+  for (const auto& [name, is_given] : given) {
+    if (is_given) return absl::InvalidArgumentError(absl::StrCat("--trace and --", name, " exclude each other"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<PlannedRequest>> Requests(const BenchServeOptions& options) {
-  if (!options.trace.empty()) return ReadTrace(options.trace, options.speed, options.requests);
+  if (!options.trace.empty()) {
+    WINNOW_RETURN_IF_ERROR(CheckTraceAlone(options));
+    return ReadTrace(options.trace, options.speed, options.requests);
+  }
+  if (options.speed != 1) return absl::InvalidArgumentError("--speed needs --trace");
   WorkloadOptions workload{.num_requests = options.requests,
                            .rate_per_s = options.rate,
                            .input = {},
@@ -89,20 +113,38 @@ absl::StatusOr<std::vector<PlannedRequest>> Requests(const BenchServeOptions& op
                            .num_prefixes = options.prefixes,
                            .shared_fraction = options.shared,
                            .seed = options.seed};
-  WINNOW_ASSIGN_OR_RETURN(workload.input, LengthMix::Parse(options.input));
-  WINNOW_ASSIGN_OR_RETURN(workload.output, LengthMix::Parse(options.output));
+  WINNOW_ASSIGN_OR_RETURN(workload.input, Lengths("input", options.input));
+  WINNOW_ASSIGN_OR_RETURN(workload.output, Lengths("output", options.output));
   return PlanWorkload(workload);
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
+absl::Status WriteFile(const char* option, const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text;
   file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("--", option, ": cannot write ", path));
+}
+
+// Said before a long run, not after it. What the file holds stays.
+absl::Status CheckWritable(const char* option, const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", option, ": cannot write ", path));
+}
+
+// What was measured: every option but the key.
+nlohmann::ordered_json OptionsJson(BenchServeOptions& options) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  const Fields fields = Fields::Of(options);
+  for (const Field& field : fields.all()) {
+    if (field.name != "api-key") json[field.name] = field.format();
+  }
+  return json;
 }
 
 absl::Status Run(BenchServeOptions options) {
   WINNOW_ASSIGN_OR_RETURN(const std::vector<PlannedRequest> requests, Requests(options));
+  WINNOW_RETURN_IF_ERROR(CheckWritable("json", options.json));
+  WINNOW_RETURN_IF_ERROR(CheckWritable("plot", options.plot));
   const bool http = options.protocol == Protocol::kHttp;
   if (options.address.port == 0) options.address.port = http ? 8000 : 8001;
   options.client.address = options.address.ToString();
@@ -116,11 +158,15 @@ absl::Status Run(BenchServeOptions options) {
                                                    .num_token_ids = options.token_ids},
                                                   *client);
   const LoadSummary summary = Summarize(times, options.Targets());
-  std::printf("%s", SummaryText(summary, options.Targets()).c_str());
-  if (!options.json.empty())
-    WINNOW_RETURN_IF_ERROR(WriteFile(options.json, SummaryJson(summary, times).dump(1) + "\n"));
+  std::printf("%s%s", SummaryText(summary, options.Targets()).c_str(), FailureText(times).c_str());
+  if (!options.json.empty()) {
+    nlohmann::ordered_json json = SummaryJson(summary, times);
+    json["options"] = OptionsJson(options);
+    WINNOW_RETURN_IF_ERROR(WriteFile("json", options.json, json.dump(1) + "\n"));
+  }
   if (!options.plot.empty()) {
-    WINNOW_RETURN_IF_ERROR(WriteFile(options.plot, SummaryPlot(times, absl::StrCat(times.size(), " requests"))));
+    WINNOW_RETURN_IF_ERROR(
+        WriteFile("plot", options.plot, SummaryPlot(times, absl::StrCat(times.size(), " requests"))));
   }
   if (summary.completed > 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("no request was answered: ", times.front().error));

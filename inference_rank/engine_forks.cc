@@ -14,7 +14,7 @@ using State = Sequence::State;
 
 // Followers are submitted right behind their source. One that has not come by then, after the end of the prompt, is
 // opened on its own.
-constexpr auto kFollowerPatience = std::chrono::milliseconds(200);
+constexpr auto kFollowerPatience = std::chrono::milliseconds(1000);
 
 bool IsPrefixOf(const std::vector<uint32_t>& prefix, const std::vector<uint32_t>& tokens) {
   return prefix.size() <= tokens.size() && std::equal(prefix.begin(), prefix.end(), tokens.begin());

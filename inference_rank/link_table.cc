@@ -67,7 +67,8 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     request.set_worker_address(local_address);
     if (link->lane() != nullptr) *request.mutable_lane() = OfferOf(*link->lane());
     absl::StatusOr<std::string> answer = link->Exchange(request, options_.connect_timeout);
-    status = answer.status();
+    // What a cache rank refuses an inference rank is no fault of the request that brought them together.
+    status = answer.ok() ? absl::OkStatus() : absl::UnavailableError(answer.status().message());
     if (answer.ok()) peer_address = *std::move(answer);
   }
   run_on_engine_([&] {

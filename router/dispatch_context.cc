@@ -28,6 +28,7 @@ DispatchContext::DispatchContext(DispatcherOptions o, Registry* r, TimerQueue* t
                                             [reports = reports_, r](const v1::Identity& rank) {
                                               reports->Post([r, rank] { r->ReportUnreachable(rank); });
                                             })),
+      sequence_releaser(options.channels, options.release_timeout),
       random_(SeededGenerator()) {}
 
 absl::Status DispatchContext::Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group) {
@@ -74,6 +75,14 @@ void DispatchContext::Stop() {
 void DispatchContext::AwaitEmpty() {
   std::unique_lock lock(mutex_);
   emptied_.wait(lock, [this] { return requests_.empty(); });
+}
+
+void DispatchContext::GiveUp(uint64_t sequence_id, const Route& route) {
+  counters.sequences_given_up.fetch_add(1);
+  const MembershipSnapshot snapshot = registry->Snapshot();
+  for (const v1::Identity& cache : route.caches) {
+    if (snapshot.Find(v1::ROLE_CACHE_RANK, KeyOf(cache)) != nullptr) sequence_releaser.Release(sequence_id, cache);
+  }
 }
 
 RouteNeed DispatchContext::NeedOf(const TokenRequest& request) const {

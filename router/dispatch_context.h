@@ -7,6 +7,7 @@
 
 #include "router/dispatcher.h"
 #include "router/prefix_routes.h"
+#include "router/sequence_releaser.h"
 
 namespace winnow {
 
@@ -25,6 +26,8 @@ class DispatchContext {
   // after AwaitEmpty.
   void Stop();
   void AwaitEmpty();
+  // A sequence of a request that does without it. Its cache ranks free it now rather than after a while.
+  void GiveUp(uint64_t sequence_id, const Route& route);
 
   // Of a request that is nowhere yet.
   RouteNeed NeedOf(const TokenRequest& request) const;
@@ -54,6 +57,7 @@ class DispatchContext {
 
  public:
   const std::shared_ptr<RankClients> clients;
+  SequenceReleaser sequence_releaser;
 
  private:
   struct Group {

@@ -100,6 +100,7 @@ void DispatchedRequest::StartAttempt() {
   if (!route.ok()) return WaitForRank(route.status());
   CancelTimer(&rank_wait_timer_);
 
+  if (!attach) GiveUpSequence();
   attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
   hand_over_pending_ = false;
   route_ = *route;
@@ -134,6 +135,10 @@ void DispatchedRequest::StartAttempt() {
   if (attempt_is_failover_) {
     (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
   }
+}
+
+void DispatchedRequest::GiveUpSequence() {
+  if (submitted_) context_->GiveUp(sequence_id_, *route_);
 }
 
 void DispatchedRequest::NoteNumerics() {
@@ -318,6 +323,8 @@ void DispatchedRequest::Fail(const absl::Status& status) {
 
 void DispatchedRequest::End() {
   if (phase_ == Phase::kEnded) return;
+  // Nobody holds the sequence who could be told.
+  if (phase_ == Phase::kWaiting) GiveUpSequence();
   DropAttempt(true);
   ReleaseHolder();
   CancelTimer(&deadline_timer_);

@@ -39,6 +39,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   // With the sequence that the new one forks, where there is one.
   v1::DispatchRequest::Submit MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const;
   DispatchContext::GroupRole RoleOf(uint64_t previous_id);
+  // Nobody will attach to the sequence of the latest attempt, which has been lost.
+  void GiveUpSequence();
   // The attempt that begins goes on with what others have computed: under the same numerics?
   void NoteNumerics();
   void WaitForRank(const absl::Status& reason);

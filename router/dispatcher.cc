@@ -32,6 +32,7 @@ Dispatcher::~Dispatcher() {
   for (const auto& request : context_->All())
     request->PostFailure(absl::UnavailableError("the router is shutting down"));
   context_->AwaitEmpty();
+  context_->sequence_releaser.Stop();
   context_->clients->CloseAll();
 }
 

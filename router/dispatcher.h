@@ -23,7 +23,8 @@ struct DispatcherOptions {
   ShardRange shards{};                      // of a sequence's KV
   std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
   RankClient::Options client{};
-  RankClients::ChannelFactory channels{};  // absent: NewChannel
+  std::chrono::milliseconds release_timeout{1000};  // of a call that frees a sequence on a cache rank
+  RankClients::ChannelFactory channels{};           // absent: NewChannel
 };
 
 // Seconds from the end of a prompt on one rank to the next token, from another, both as the router sees them.
@@ -50,6 +51,7 @@ struct DispatcherCounters {
   std::atomic<uint64_t> cached_prompt_tokens{0};
   std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
   std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
+  std::atomic<uint64_t> sequences_given_up{0};   // their requests have begun anew, or ended while no rank had them
   std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped
   std::atomic<uint64_t> mismatched_tokens{0};    // of these, the ones that differ from what was delivered
   std::atomic<uint64_t> hand_overs{0};           // prompts that a rank for prefill has left to another rank

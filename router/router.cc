@@ -187,7 +187,9 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   }
   KeyWeights weights;
   if (!options.key_weights.empty()) {
-    WINNOW_ASSIGN_OR_RETURN(weights, KeyWeights::Load(options.key_weights));
+    absl::StatusOr<KeyWeights> loaded = KeyWeights::Load(options.key_weights);
+    if (!loaded.ok()) return Annotate(loaded.status(), "--key-weights");
+    weights = *std::move(loaded);
   }
   return std::unique_ptr<Router>(new Router(std::make_unique<Parts>(
       std::move(options), std::move(model), std::move(generation), std::move(weights), std::move(text), metrics)));

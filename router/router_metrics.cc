@@ -26,6 +26,9 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
   writer.Counter("winnow_router_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches.",
                  count(c.cached_prompt_tokens));
+  writer.Counter("winnow_router_sequences_given_up_total",
+                 "Sequences whose requests began anew, or ended between two ranks; cache ranks were told to free them.",
+                 count(c.sequences_given_up));
   writer.Counter("winnow_router_replayed_tokens_total", "Tokens that a later attempt sent again; they are dropped.",
                  count(c.replayed_tokens));
   writer.Counter("winnow_router_mismatched_tokens_total",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -55,6 +56,26 @@ std::string SummaryText(const LoadSummary& summary, const LoadTargets& targets) 
   absl::StrAppend(&text, Row("time to first token", summary.ttft_s), Row("time per output token", summary.tpot_s),
                   Row("inter-token latency", summary.itl_s), Row("end to end", summary.end_to_end_s),
                   Row("sent too late by", summary.lateness_s));
+  return text;
+}
+
+std::string FailureText(const std::vector<RequestTimes>& requests) {
+  constexpr size_t kMostShown = 5;
+  std::map<std::string, size_t> counts;
+  for (const RequestTimes& request : requests) {
+    if (!request.error.empty()) {
+      ++counts[request.error];
+    } else if (request.token_s.empty()) {
+      ++counts["an answer without tokens"];
+    }
+  }
+  std::vector<std::pair<std::string, size_t>> errors(counts.begin(), counts.end());
+  std::stable_sort(errors.begin(), errors.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (size_t i = 0; i < std::min(errors.size(), kMostShown); ++i) {
+    absl::StrAppend(&text, "failed ", errors[i].second, " x: ", errors[i].first, "\n");
+  }
+  if (errors.size() > kMostShown) absl::StrAppend(&text, "failed otherwise: ", errors.size() - kMostShown, " ways\n");
   return text;
 }
 

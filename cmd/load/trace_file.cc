@@ -1,6 +1,7 @@
 #include "cmd/load/trace_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,9 @@ absl::StatusOr<uint64_t> Count(const Json& line, const char* field, uint64_t low
   if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high))) {
     return absl::InvalidArgumentError(absl::StrCat("\"", field, "\" is ", number, ", not in [", low, ", ", high, "]"));
   }
+  if (number != std::floor(number)) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", field, "\" is ", number, ", no whole number"));
+  }
   return static_cast<uint64_t>(number);
 }
 
@@ -32,7 +36,9 @@ absl::StatusOr<PlannedRequest> ParseLine(const std::string& text, uint64_t line_
   const Json ids = line.value("hash_ids", Json::array());
   if (!ids.is_array()) return absl::InvalidArgumentError("\"hash_ids\" is no list");
   for (const Json& id : ids) {
-    if (!id.is_number_integer()) return absl::InvalidArgumentError("\"hash_ids\" holds what is no integer");
+    if (!id.is_number_unsigned()) {
+      return absl::InvalidArgumentError(absl::StrCat("\"hash_ids\" holds ", id.dump(), ", no integer from 0 up"));
+    }
     const auto tokens = static_cast<uint32_t>(std::min<uint64_t>(left, kTraceBlockTokens));
     if (tokens == 0) return absl::InvalidArgumentError("\"hash_ids\" has more blocks than \"input_length\" tokens");
     request.prompt.push_back({id.get<uint64_t>() * 0x9E3779B97F4A7C15, tokens});

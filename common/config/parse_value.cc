@@ -78,12 +78,12 @@ absl::StatusOr<double> ParseNumber(std::string_view text) {
 }
 
 absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
-  return ParseWithUnit(text, kByteUnits, "a size such as 512MiB or 2GiB");
+  return ParseWithUnit(text, kByteUnits, "a size of 0 or more, such as 512MiB or 2GiB");
 }
 
 absl::StatusOr<std::chrono::microseconds> ParseDuration(std::string_view text) {
   if (text == "0") return std::chrono::microseconds(0);
-  absl::StatusOr<int64_t> value = ParseWithUnit(text, kTimeUnits, "a duration such as 500ms or 2s");
+  absl::StatusOr<int64_t> value = ParseWithUnit(text, kTimeUnits, "a duration of 0 or more, such as 500ms or 2s");
   if (!value.ok()) return value.status();
   return std::chrono::microseconds(*value);
 }

@@ -285,6 +285,20 @@ TEST_F(SequenceStoreTest, FreesDetachedSequencesAfterTheirTimeOnly) {
   EXPECT_TRUE(store_->Release(1, 1).ok()) << "idempotent";
 }
 
+TEST_F(SequenceStoreTest, OnlyWhoHoldsASequenceMayFreeItOrWhoGivesItUp) {
+  ASSERT_TRUE(Open(1, 32).ok());
+  EXPECT_EQ(store_->Release(1, 2).code(), absl::StatusCode::kAborted);
+  store_->DetachChannel(1, SequenceStore::Time());
+  EXPECT_TRUE(store_->Release(1, SequenceStore::kAnyEpoch).ok());
+  EXPECT_EQ(store_->Find(1), nullptr);
+  ASSERT_TRUE(Open(2, 32).ok());
+  EXPECT_TRUE(store_->Release(2, SequenceStore::kAnyEpoch).ok()) << "attached or not";
+  EXPECT_EQ(store_->Find(2), nullptr);
+  EXPECT_EQ(store_->detached(), 0u);
+  EXPECT_EQ(pool_->reserved(), 0u);
+  EXPECT_TRUE(store_->Release(2, SequenceStore::kAnyEpoch).ok()) << "idempotent";
+}
+
 TEST(SequenceJournal, FollowsReplaysAndGaps) {
   SequenceJournal journal;
   for (uint32_t p = 5; p < 9; ++p) journal.Record(p, p);

@@ -118,7 +118,24 @@ TEST_P(PrefillDecode, AnswersAreThoseOfOneRank) {
     return sequences == 0;
   }));
 }
+
 INSTANTIATE_TEST_SUITE_P(CacheRanks, PrefillDecode, testing::Values(1, 2));
+
+// What it gets of a prompt is sinks, recent rows and what its few steps select.
+TEST(PrefillDecodeRanks, TheOneThatDecodesNeverSeesAllOfThePrompt) {
+  const auto cluster = StartCluster({"--prefill-ranks=1", "--decode-ranks=1"});
+  ASSERT_NE(cluster, nullptr);
+  const auto bytes = [&](const char* rank, const char* direction) {
+    return cluster->MetricsOf(rank).Value("winnow_kv_stream_bytes_total", {{"direction", direction}});
+  };
+  const Completion completion = Complete(cluster->http(), RequestFor("winnow", DemoText(kLongPrompt), 4));
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  const double prompt = bytes("prefill-0", "sent");
+  EXPECT_GT(prompt, 0);
+  EXPECT_GT(bytes("decode-0", "received"), 0);
+  EXPECT_LT(bytes("decode-0", "received"), prompt / 4);
+  EXPECT_LT(completion.Stat("resident_rows"), kLongPrompt / 4);
+}
 
 TEST(PrefillDecodeRanks, ShortPromptsStayOnTheRankThatDecodes) {
   const auto cluster = StartCluster({"--prefill-ranks=1", "--decode-ranks=1", "--decode-prefill-tokens=100"});

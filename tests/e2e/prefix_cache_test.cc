@@ -91,12 +91,30 @@ INSTANTIATE_TEST_SUITE_P(Presets, PrefixCache, testing::Values("dense", "winnow"
   return name;
 });
 
+// Whose a prompt was can be told from the time that it takes: so nobody shares with another.
+TEST(PrefixCacheTenants, KeysDoNotShareWhatTheyHaveComputed) {
+  const auto cluster = StartOrFail({"--budget=256", "--max-context=4096"});
+  ASSERT_NE(cluster, nullptr);
+  const Json request = RequestFor("winnow", DemoText(1000, 40));
+  TokenIds ids;
+  for (const char* key : {"one", "other", ""}) {
+    const HttpClient client(cluster->http_address(), std::chrono::seconds(120), key);
+    const Completion first = Complete(client, request), again = Complete(client, request);
+    ASSERT_TRUE(first.ok() && again.ok()) << first.error << again.error;
+    EXPECT_EQ(CachedTokens(first), 0u) << key;
+    EXPECT_GT(CachedTokens(again), 800u) << key;
+    if (ids.empty()) ids = first.ids;
+    EXPECT_EQ(first.ids, ids);
+    EXPECT_EQ(again.ids, ids);
+  }
+}
+
 class PrefixCacheMetrics : public SharedCluster<Caching> {};
 
 TEST_F(PrefixCacheMetrics, CountHitsAndWhatIsKept) {
   const TokenIds prompt = DemoText(1000, 300);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Complete(cluster_->http(), RequestFor("dense", prompt)).ok());
-  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5), [] {
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(30), [] {
     const Metrics cache = cluster_->MetricsOf("cache-0");
     return cache.Value("winnow_kv_blocks", {{"state", "used"}}) == 0 &&
            cache.Value("winnow_prefix_cache_blocks", {{"state", "idle"}}) > 0;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 
 namespace winnow::e2e {
@@ -193,6 +194,54 @@ TEST_P(Sharded, PrefixesAndSamplesAreShared) {
   EXPECT_EQ(rank.Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), 2);
 }
 
+// Of selections whose state beside rows and keys differs: none, past queries, reused anchors with streaming heads, the
+// guard's.
+TEST_P(Sharded, RunningRequestsAreForked) {
+  constexpr uint32_t kLong = 300;  // it still runs when both have forked it
+  const auto cluster = StartCluster(ShardFlags(shards(), {"--prefix-cache=false"}));
+  ASSERT_NE(cluster, nullptr);
+  GenerationClient client(*cluster);
+  double forks = 0;
+  for (const char* selection : {"winnow", "async-token", "sparseserve", "lserve", "dense"}) {
+    v1::GenerateRequest request = SamplesOf(selection, DemoText(1500, 900), 1, kLong);
+    const Answer undisturbed = client.Generate(request)->Finish();
+    ASSERT_TRUE(undisturbed.status.ok()) << selection << ": " << undisturbed.status.error_message();
+    request.set_request_id(std::string("source-") + selection);
+    const auto source = client.Generate(request);
+    ASSERT_TRUE(source->ReadUntil(10)) << selection;
+    v1::ForkRequest fork;
+    fork.set_source_request_id(request.request_id());
+    fork.set_sample_index(0);
+    const auto twin = client.Fork(fork);
+    ASSERT_TRUE(twin->WaitForAccepted()) << selection;
+    fork.set_sample_index(7);
+    const auto other = client.Fork(fork);
+    for (Call* call : {source.get(), twin.get(), other.get()}) {
+      ASSERT_TRUE(call->Finish().status.ok()) << selection << ": " << call->answer().status.error_message();
+      EXPECT_EQ(call->answer().outputs.at(0).reason, v1::FINISH_REASON_LENGTH) << selection;
+      EXPECT_FALSE(call->answer().outputs.at(0).has_gaps) << selection;
+    }
+    EXPECT_EQ(source->answer().ids(), undisturbed.ids()) << selection;
+    TokenIds joined(undisturbed.ids().begin(), undisturbed.ids().begin() + twin->answer().accepted.forked_tokens());
+    joined.insert(joined.end(), twin->answer().ids().begin(), twin->answer().ids().end());
+    EXPECT_EQ(joined, undisturbed.ids()) << selection << ": the same random numbers";
+    EXPECT_EQ(other->answer().accepted.forked_tokens() + other->answer().ids().size(), kLong) << selection;
+    EXPECT_NE(other->answer().ids(),
+              TokenIds(undisturbed.ids().end() - static_cast<ptrdiff_t>(other->answer().ids().size()),
+                       undisturbed.ids().end()))
+        << selection;
+    forks += 2;
+    EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), forks)
+        << selection;
+  }
+  for (int i = 0; i < shards(); ++i) {
+    const Metrics cache = cluster->MetricsOf("cache-" + std::to_string(i));
+    EXPECT_EQ(cache.Value("winnow_sequence_events_total", {{"event", "forked"}}), forks) << "cache-" << i;
+    EXPECT_EQ(cache.Value("winnow_rows_refused_total"), 0) << "cache-" << i;
+  }
+  EXPECT_TRUE(WaitUntil(milliseconds(10'000), [&] { return SequencesOn(*cluster, shards()) == 0; }));
+}
+
 TEST_P(Sharded, ALostInferenceRankLeavesNoTrace) {
   const auto cluster = StartCluster(ShardFlags(shards(), {"--inference-ranks=2"}));
   ASSERT_NE(cluster, nullptr);
@@ -211,7 +260,7 @@ TEST_P(Sharded, ALostInferenceRankLeavesNoTrace) {
   EXPECT_EQ(router.Value("winnow_router_mismatched_tokens_total"), 0);
 }
 
-// Its part of the KV is gone: the prompt is computed again, and what the others have is not left behind.
+// Its part of the KV is gone: the prompt is computed again, and what the others have is freed long before its time.
 TEST_P(Sharded, ALostCacheRankIsPrefilledAgain) {
   const auto cluster = StartCluster(ShardFlags(shards()));
   ASSERT_NE(cluster, nullptr);
@@ -220,13 +269,9 @@ TEST_P(Sharded, ALostCacheRankIsPrefilledAgain) {
   EXPECT_TRUE(completion.ok()) << completion.error;
   EXPECT_EQ(completion.ids.size(), 100u);
   EXPECT_GE(cluster->MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", "recompute"}}), 1);
-  EXPECT_TRUE(WaitUntil(milliseconds(10'000), [&] {
-    double active = 0;
-    for (int i = 0; i < shards(); ++i) {
-      active += cluster->MetricsOf("cache-" + std::to_string(i)).Value("winnow_sequences", {{"state", "active"}});
-    }
-    return active == 0;
-  })) << "shards of the first attempt wait for nobody";
+  EXPECT_TRUE(WaitUntil(milliseconds(10'000), [&] { return SequencesOn(*cluster, shards()) == 0; }))
+      << "shards of the first attempt wait for nobody";
+  EXPECT_GE(cluster->MetricsOf("router-0").Value("winnow_router_sequences_given_up_total"), 1);
 }
 
 TEST_P(Sharded, PromptsAreHandedOver) {

@@ -24,20 +24,28 @@ struct Answered {
   std::vector<TokenIds> ids;
   std::string log;
 };
-Answered By(const std::string& transport, std::vector<std::string> flags, const Process::Environment& env) {
+// A path may come up after the first answers: the log is awaited until it says `expected`.
+Answered By(const std::string& transport, std::vector<std::string> flags, const Process::Environment& env,
+            std::string_view expected) {
   flags.insert(flags.end(), {"--transport=" + transport, "--budget=256", "--max-context=4096", "--max-running=4"});
   const auto cluster = StartOrFail(flags, env);
   if (cluster == nullptr) return {};
   std::vector<TokenIds> ids = Answers(*cluster);
+  WaitUntil(std::chrono::seconds(60), [&] { return cluster->process().Log().find(expected) != std::string::npos; });
   return {std::move(ids), cluster->process().Log()};
 }
 
+constexpr char kByP2p[] = "payloads of frames travel by p2p";
+constexpr char kByNccl[] = "payloads of frames travel by nccl";
+constexpr char kNoGpu[] = "payloads of frames travel by ucx: nccl: this rank has no GPU";
+constexpr char kSameGpu[] = "payloads of frames travel by ucx: the peer says: nccl: both sides have the same GPU";
+
 TEST(Transports, AnswerAlikeWithoutGpus) {
-  const Answered ucx = By("ucx", {}, {}), p2p = By("p2p", {}, {}), nccl = By("nccl", {}, {});
+  const Answered ucx = By("ucx", {}, {}, ""), p2p = By("p2p", {}, {}, kByP2p), nccl = By("nccl", {}, {}, kNoGpu);
   EXPECT_EQ(p2p.ids, ucx.ids);
   EXPECT_EQ(nccl.ids, ucx.ids);
-  EXPECT_THAT(p2p.log, HasSubstr("payloads of frames travel by p2p"));
-  EXPECT_THAT(nccl.log, HasSubstr("payloads of frames travel by ucx: nccl: this rank has no GPU"));
+  EXPECT_THAT(p2p.log, HasSubstr(kByP2p));
+  EXPECT_THAT(nccl.log, HasSubstr(kNoGpu));
 }
 
 TEST(Transports, AnswerAlikeWithGpus) {
@@ -45,14 +53,13 @@ TEST(Transports, AnswerAlikeWithGpus) {
   // The tests' GPU selects for no sequence whose keys have a copy.
   const std::string selection = "--selection=exact-token";
   const std::vector<std::string> gpus = {"--device=cuda", "--cache-device=cuda:1", selection};
-  const Answered ucx = By("ucx", gpus, env), nccl = By("nccl", gpus, env);
+  const Answered ucx = By("ucx", gpus, env, ""), nccl = By("nccl", gpus, env, kByNccl);
   EXPECT_EQ(nccl.ids, ucx.ids);
-  EXPECT_THAT(nccl.log, HasSubstr("payloads of frames travel by nccl"));
+  EXPECT_THAT(nccl.log, HasSubstr(kByNccl));
   // Two ranks on one GPU: NCCL has no use for that.
-  const Answered one = By("nccl", {"--device=cuda", "--cache-device=cuda:0", selection}, env);
+  const Answered one = By("nccl", {"--device=cuda", "--cache-device=cuda:0", selection}, env, kSameGpu);
   EXPECT_EQ(one.ids, ucx.ids);
-  EXPECT_THAT(one.log,
-              HasSubstr("payloads of frames travel by ucx: the peer says: nccl: both sides have the same GPU"));
+  EXPECT_THAT(one.log, HasSubstr(kSameGpu));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cmd/load/report.h"
+
 namespace winnow {
 namespace {
 
@@ -66,6 +68,18 @@ TEST(LoadSummary, GoodputCountsWhatMeetsEveryTarget) {
   EXPECT_NEAR(good({.ttft_s = 1.5}), 2, 1e-9);
   EXPECT_NEAR(good({.ttft_s = 1.5, .tpot_s = 2}), 1, 1e-9);
   EXPECT_NEAR(good({.end_to_end_s = 3.5}), 1, 1e-9);
+}
+
+TEST(LoadSummary, FailuresAreToldByTheirNumber) {
+  std::vector<RequestTimes> requests(4);
+  requests[0].error = "refused";
+  requests[1].error = "gone";
+  requests[2].error = "refused";
+  requests[3].token_s = {1};
+  EXPECT_EQ(FailureText(requests), "failed 2 x: refused\nfailed 1 x: gone\n");
+  EXPECT_EQ(FailureText({requests[3]}), "");
+  requests[3].token_s.clear();
+  EXPECT_NE(FailureText({requests[3]}), "");
 }
 
 TEST(LoadSummary, SendingLateIsTheClientsAndShows) {

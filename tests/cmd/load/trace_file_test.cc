@@ -58,6 +58,10 @@ TEST_F(TraceFile, SaysWhereAndWhatIsWrong) {
               HasSubstr("more blocks"));
   EXPECT_THAT(message("{\"timestamp\": 1, \"input_length\": 600, \"output_length\": 1, \"hash_ids\": [1.5]}"),
               HasSubstr("no integer"));
+  EXPECT_THAT(message("{\"timestamp\": 1, \"input_length\": 600, \"output_length\": 1, \"hash_ids\": [-1]}"),
+              HasSubstr("\"hash_ids\" holds -1"));
+  EXPECT_THAT(message("{\"timestamp\": 1, \"input_length\": 6.5, \"output_length\": 1}"),
+              HasSubstr("\"input_length\" is 6.5, no whole number"));
   EXPECT_THAT(std::string(ReadTrace("/nowhere/trace", 1, 1).status().message()), HasSubstr("/nowhere/trace"));
   EXPECT_THAT(std::string(ReadTrace(Write("\n"), 1, 1).status().message()), HasSubstr("no request"));
 }
