@@ -59,7 +59,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       }
       return;
     case wire::FrameType::kSeated:
-      OnSeated(*sequence, header);
+      OnSeated(*link, *sequence, header);
       return;
     case wire::FrameType::kFenced: {
       if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
