@@ -7,6 +7,7 @@
 #include "cache_rank/predictor/from_past.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
+#include "kernels/cuda/selection.h"
 
 namespace winnow {
 namespace {
@@ -97,7 +98,8 @@ DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
           .dram_rows = shape.dram_blocks * BlockRowBytes(shape),
           .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
-          .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t),
+          .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t) +
+                    lists * sizeof(cuda::SelectionList),
           .residency = lists * 2 * shape.pool_slots * sizeof(uint32_t),
           .past_queries = size_t{shape.max_sequences} * shape.layout.num_layers * shape.ring_queries * query_floats *
                           sizeof(float)};

@@ -58,7 +58,7 @@ struct DeviceKvBytes {
   size_t dram_rows = 0;  // of dram_blocks
   size_t key_copy = 0;   // with scales
   size_t bounds = 0;     // of pages
-  size_t tables = 0;     // of blocks, and of the pools' slot pages
+  size_t tables = 0;     // of blocks, of lists, and of the pools' slot pages
   size_t residency = 0;  // images of the pools
   size_t past_queries = 0;
   size_t index() const { return key_copy + bounds + tables + residency + past_queries; }

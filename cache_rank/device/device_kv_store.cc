@@ -33,6 +33,10 @@ DeviceKvStore::DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device,
   std::iota(free_blocks_.rbegin(), free_blocks_.rend(), 0u);
 }
 
+std::unique_ptr<DeviceKvStore> DeviceKvStore::Unallocated(const DeviceKvShape& shape) {
+  return std::unique_ptr<DeviceKvStore>(new DeviceKvStore(nullptr, nullptr, shape));
+}
+
 size_t DeviceKvStore::range_words() const {
   return std::max<size_t>(shape_.layout.num_kv_heads, shape_.ring_queries);
 }

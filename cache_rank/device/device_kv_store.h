@@ -24,6 +24,9 @@ class DeviceKvStore {
   static absl::StatusOr<std::unique_ptr<DeviceKvStore>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                                const DeviceKvShape& shape, void* slots = nullptr);
 
+  // One without memory: what others take beside a store follows from its shape.
+  static std::unique_ptr<DeviceKvStore> Unallocated(const DeviceKvShape& shape);
+
   // A new, empty sequence, < max_sequences, that nobody holds rows of. RESOURCE_EXHAUSTED, and nothing changes, when
   // it has no place; OUT_OF_RANGE beyond the shape's max_positions.
   absl::StatusOr<uint32_t> Open(uint32_t max_positions, cuda::Stream stream);

@@ -15,12 +15,21 @@ absl::StatusOr<std::unique_ptr<DevicePlan>> DevicePlan::Create(const cuda::CudaT
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec, store->shape().rows));
   std::unique_ptr<DevicePlan> plan(new DevicePlan(table, device, store, spec, max_rows));
-  cuda::Arena counting(nullptr);
-  plan->Carve(counting);
-  WINNOW_ASSIGN_OR_RETURN(plan->memory_, device->Allocate(counting.used_bytes()));
+  WINNOW_ASSIGN_OR_RETURN(plan->memory_, device->Allocate(plan->DeviceBytes()));
   cuda::Arena arena(plan->memory_->data());
   plan->Carve(arena);
   return plan;
+}
+
+std::unique_ptr<DevicePlan> DevicePlan::Unallocated(const DeviceKvStore* store, const SelectionSpec& spec,
+                                                    int max_rows) {
+  return std::unique_ptr<DevicePlan>(new DevicePlan(nullptr, nullptr, store, spec, max_rows));
+}
+
+size_t DevicePlan::DeviceBytes() {
+  cuda::Arena counting(nullptr);
+  Carve(counting);
+  return counting.used_bytes();
 }
 
 DevicePlan::DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store,

@@ -28,6 +28,9 @@ class DevicePlan {
   static absl::StatusOr<std::unique_ptr<DevicePlan>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                             const DeviceKvStore* store, const SelectionSpec& spec,
                                                             int max_rows);
+  // One without memory, and the memory that Create takes.
+  static std::unique_ptr<DevicePlan> Unallocated(const DeviceKvStore* store, const SelectionSpec& spec, int max_rows);
+  size_t DeviceBytes();
 
   // The next plan decodes `position` of the sequence in this row. Its rows below that are in the store, its slot pages
   // are set.

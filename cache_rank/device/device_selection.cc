@@ -54,6 +54,14 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
   return selection;
 }
 
+size_t DeviceSelection::DeviceBytes(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
+                                    const Model& model, const cuda::ExchangeShape& exchange) {
+  DeviceSelection selection(table, store, plan, model, exchange, nullptr);
+  cuda::Arena counting(nullptr);
+  selection.Carve(counting);
+  return counting.used_bytes();
+}
+
 DeviceSelection::DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
                                  const Model& model, const cuda::ExchangeShape& exchange,
                                  const cuda::InferenceInbox* in_place)
@@ -89,13 +97,13 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
     arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(SelectParams(greatest, 0)));
   }
   if (!in_place()) arrays_.selected = arena.TakeArray<uint32_t>(entries);
+  arrays_.counts = arena.TakeArray<uint32_t>(num_counts());
+  arrays_.count_arrivals = arena.TakeArray<uint32_t>(1);
   for (Delta& delta : arrays_.deltas) {
-    delta.counts = arena.TakeArray<uint32_t>(lists);
     if (in_place()) continue;
     delta.pool_indices = arena.TakeArray<uint32_t>(entries);
     delta.missing = arena.TakeArray<uint32_t>(entries);
     delta.missing_indices = arena.TakeArray<uint32_t>(entries);
-    delta.missing_counts = arena.TakeArray<uint32_t>(lists);
   }
   if (!in_place()) {
     arrays_.real_queries = arena.TakeArray<float>(rows * query_features);
@@ -181,7 +189,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
       .max_keys = bucket.max_keys,
       .max_budget = plan_->max_budget(),
       .selected = in_place() ? in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget : arrays_.selected,
-      .counts = delta(layer).counts,
+      .counts = counts(layer),
       .scratch = arrays_.select_scratch};
   DescribeSelection(spec(), params);
   return params;
@@ -219,7 +227,7 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
   if (in_place()) return;
   table_->cache->diff(stream, {.residency = plan_->residency(layer),
                                .selected = arrays_.selected,
-                               .counts = delta(layer).counts,
+                               .counts = counts(layer),
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
                                .max_pool_slots = store_->shape().pool_slots,
@@ -228,19 +236,20 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
                                .pool_indices = delta(layer).pool_indices,
                                .missing = delta(layer).missing,
                                .missing_indices = delta(layer).missing_indices,
-                               .missing_counts = delta(layer).missing_counts});
+                               .missing_counts = missing_counts(layer)});
 }
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                   const cuda::InferenceInbox& peer, int max_ctas) {
   if (in_place()) {
     if (selects_units()) return;  // which has told them already
-    table_->page_units->tell_counts(stream, {.counts = delta(layer).counts,
+    table_->page_units->tell_counts(stream, {.counts = counts(layer),
                                              .num_lists = NumLists(bucket),
                                              .to = &in_place_.lists[FirstSelection(layer)].selected_count,
                                              .stride = sizeof(cuda::AttentionList) / sizeof(uint32_t)});
     return;
   }
+  if (layer == layout().num_layers - 1) EnqueueCounts(stream, bucket, peer);
   const size_t first_list = static_cast<size_t>(layer) * exchange_.lists_per_layer();
   table_->cache->push(stream, {.lists = plan_->lists(layer),
                                .blocks = store_->blocks(),
@@ -249,11 +258,11 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
                                .targets = plan_->targets(layer),
                                .missing = delta(layer).missing,
                                .missing_indices = delta(layer).missing_indices,
-                               .missing_counts = delta(layer).missing_counts,
+                               .missing_counts = missing_counts(layer),
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
                                .pool_indices = delta(layer).pool_indices,
-                               .counts = delta(layer).counts,
+                               .counts = counts(layer),
                                .peer_pool_indices = peer.pool_indices + first_list * exchange_.max_budget,
                                .peer_counts = &peer.lists[first_list].selected_count,
                                .peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t),
@@ -261,6 +270,21 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
                                .raise = {.flag = peer.delta_flags + layer, .value = plan_->plan()},
                                .done_ctas = arrays_.done_ctas,
                                .max_ctas = max_ctas});
+}
+
+// Before the last push, whose flag tells the peer that they are there.
+void DeviceSelection::EnqueueCounts(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer) {
+  const auto stride = static_cast<int64_t>(exchange_.counts_per_layer() * sizeof(uint32_t));
+  const size_t lists = (static_cast<size_t>(NumLists(bucket)) + 3) / 4 * 4;
+  table_->step->publish(stream, {.from = arrays_.counts,
+                                 .from_stride = stride,
+                                 .to = peer.counts,
+                                 .to_stride = stride,
+                                 .num_rows = 2 * layout().num_layers,
+                                 .row_bytes = lists * sizeof(uint32_t),
+                                 .flag = peer.counts_flag,
+                                 .value = plan_->plan(),
+                                 .arrivals = arrays_.count_arrivals});
 }
 
 void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer,

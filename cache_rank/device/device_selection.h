@@ -41,6 +41,10 @@ class DeviceSelection {
                                                                  const cuda::ExchangeShape& exchange,
                                                                  const cuda::InferenceInbox* in_place = nullptr);
 
+  // Device memory that Create takes; store and plan may be unallocated.
+  static size_t DeviceBytes(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
+                            const Model& model, const cuda::ExchangeShape& exchange);
+
   // The queries to select with in `layer`, by the specification's predictor. One of:
   void EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
   // ... from the residual that enters `hidden_layer`;
@@ -51,8 +55,9 @@ class DeviceSelection {
 
   // Sel of the plan's positions, and what of it is not resident. Changes the image of what is.
   void EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer);
-  // Rows and lists to the peer, and delta_flags[layer] behind them. May run on another stream beside the selection of
-  // the next layer; that of the layer after it must wait. max_ctas: PushParams.
+  // Rows and lists to the peer, and delta_flags[layer] behind them; with the last layer's the counts of all layers. May
+  // run on another stream beside the selection of the next layer; that of the layer after it must wait. max_ctas:
+  // PushParams.
   void EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer,
                    int max_ctas = 0);
 
@@ -76,9 +81,10 @@ class DeviceSelection {
     return arrays_.selected;
   }  // [max_rows, num_kv_heads, max_budget] ascending; null
      // with rows in place
-  // Of a layer, until another one of the same parity is selected for: [max_rows, num_kv_heads].
-  const uint32_t* counts(int layer) const { return delta(layer).counts; }
-  const uint32_t* missing_counts(int layer) const { return delta(layer).missing_counts; }
+  // Of a layer, until it is selected for again: [max_rows, num_kv_heads].
+  uint32_t* counts(int layer) const { return arrays_.counts + layer * exchange_.counts_per_layer(); }
+  uint32_t* missing_counts(int layer) const { return counts(layout().num_layers + layer); }
+  size_t num_counts() const { return 2 * layout().num_layers * exchange_.counts_per_layer(); }  // of both, all layers
   const uint64_t* pushed_rows() const { return arrays_.pushed_rows; }  // since the start, all layers
   // Of the newest plan that measured, [num_layers][max_rows][num_kv_heads].
   const cuda::MeasuredMass* masses() const { return arrays_.masses; }
@@ -88,11 +94,9 @@ class DeviceSelection {
  private:
   // What a push takes, so that it may lag behind.
   struct Delta {
-    uint32_t* counts = nullptr;
     uint32_t* pool_indices = nullptr;
     uint32_t* missing = nullptr;
     uint32_t* missing_indices = nullptr;
-    uint32_t* missing_counts = nullptr;
   };
   struct Arrays {
     float* queries[2] = {};
@@ -103,7 +107,9 @@ class DeviceSelection {
     float* page_scores = nullptr;  // [max_rows * num_kv_heads, group, page_stride()]
     void* unit_scratch = nullptr;
     uint32_t* selected = nullptr;
-    Delta deltas[2];  // of even and odd layers
+    Delta deltas[2];             // of even and odd layers
+    uint32_t* counts = nullptr;  // as InferenceInbox::counts
+    uint32_t* count_arrivals = nullptr;
     uint64_t* pushed_rows = nullptr;
     uint32_t* done_ctas = nullptr;
     float* inv_freq = nullptr;
@@ -127,6 +133,7 @@ class DeviceSelection {
   int64_t page_stride() const { return (store_->shape().max_positions / spec().page_tokens + 31) / 32 * 32; }
   bool in_place() const { return in_place_.lists != nullptr; }
   size_t FirstSelection(int layer) const { return static_cast<size_t>(layer) * exchange_.selections_per_layer(); }
+  void EnqueueCounts(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
   void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
               const float* norm_weight, float* out);
 

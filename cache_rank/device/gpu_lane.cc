@@ -15,10 +15,8 @@ GpuLane::GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* 
     : table_(table),
       device_(device),
       store_(store),
-      exchange_{.layout = store->kv().shape().layout,
-                .max_rows = offer.max_rows,
-                .hidden_size = offer.hidden_size,
-                .max_budget = GreatestHeadBudget(offer.spec, store->kv().shape().layout.num_lists())},
+      shard_(offer.shard),
+      exchange_(ExchangeOf(offer, store->kv().shape().layout)),
       pool_base_(offer.spec.sink_tokens + wire::RingTokens(offer.spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
       stream_(device->NewStream(true)),
       seats_(offer.max_rows) {}
@@ -32,20 +30,44 @@ absl::StatusOr<std::unique_ptr<GpuLane>> GpuLane::Create(const cuda::CudaTable* 
   return lane;
 }
 
+cuda::ExchangeShape GpuLane::ExchangeOf(const LaneOffer& offer, const KvLayout& layout) {
+  return {.layout = layout,
+          .max_rows = offer.max_rows,
+          .hidden_size = offer.hidden_size,
+          .max_budget = GreatestHeadBudget(offer.spec, layout.num_lists())};
+}
+
+size_t GpuLane::CarveGather(const cuda::ExchangeShape& exchange, void* region, GatherArrays* arrays) {
+  const size_t entries = exchange.max_rows * exchange.layout.num_lists();
+  cuda::Arena arena(region);
+  arrays->lists = arena.TakeArray<cuda::SelectionList>(entries);
+  arrays->positions = arena.TakeArray<uint32_t>(entries);
+  arrays->ones = arena.TakeArray<uint32_t>(entries);
+  arrays->kv = arena.Take<std::byte>(entries * exchange.layout.row_bytes());
+  return arena.used_bytes();
+}
+
+size_t GpuLane::PastQueryBytes(const DeviceKvShape& kv) {
+  const KvLayout& layout = kv.layout;
+  return size_t{kv.ring_queries} * layout.num_layers * layout.num_query_heads * layout.head_dim * sizeof(float);
+}
+
+size_t GpuLane::DeviceBytes(const cuda::CudaTable* table, const DeviceKvShape& kv, const SelectionSpec& spec,
+                            const DeviceSelection::Model& model, const cuda::ExchangeShape& exchange) {
+  const std::unique_ptr<DeviceKvStore> store = DeviceKvStore::Unallocated(kv);
+  const std::unique_ptr<DevicePlan> plan = DevicePlan::Unallocated(store.get(), spec, exchange.max_rows);
+  GatherArrays gather;
+  return CacheInboxBytes(exchange) + cuda::LandingBytes(exchange.layout) + CarveGather(exchange, nullptr, &gather) +
+         PastQueryBytes(kv) + plan->DeviceBytes() +
+         DeviceSelection::DeviceBytes(table, store.get(), plan.get(), model, exchange);
+}
+
 absl::Status GpuLane::Allocate() {
   const size_t entries = exchange_.max_rows * layout().num_lists(), kv_bytes = entries * layout().row_bytes();
   WINNOW_ASSIGN_OR_RETURN(inbox_memory_, device_->Allocate(CacheInboxBytes(exchange_)));
   WINNOW_ASSIGN_OR_RETURN(landing_, LandingZone::Create(device_, layout()));
   inbox_ = CacheInboxAt(exchange_, inbox_memory_->data());
   device_->FillAsync(inbox_memory_->data(), 0, inbox_memory_->bytes(), stream_);
-  const auto carve_device = [&](void* region) {
-    cuda::Arena arena(region);
-    device_lists_ = arena.TakeArray<cuda::SelectionList>(entries);
-    device_positions_ = arena.TakeArray<uint32_t>(entries);
-    device_ones_ = arena.TakeArray<uint32_t>(entries);
-    device_kv_ = arena.Take<std::byte>(kv_bytes);
-    return arena.used_bytes();
-  };
   const auto carve_pinned = [&](void* region) {
     cuda::Arena arena(region);
     for (Harvest& harvest : harvests_) {
@@ -53,16 +75,16 @@ absl::Status GpuLane::Allocate() {
       harvest.positions = arena.TakeArray<uint32_t>(entries);
       harvest.kv = arena.Take<std::byte>(kv_bytes);
       harvest.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+      harvest.counts = arena.TakeArray<uint32_t>(2 * layout().num_layers * exchange_.counts_per_layer());
       harvest.ended = arena.TakeArray<uint32_t>(1);
     }
     return arena.used_bytes();
   };
-  WINNOW_ASSIGN_OR_RETURN(gather_memory_, device_->Allocate(carve_device(nullptr)));
-  carve_device(gather_memory_->data());
+  WINNOW_ASSIGN_OR_RETURN(gather_memory_, device_->Allocate(CarveGather(exchange_, nullptr, &gather_)));
+  CarveGather(exchange_, gather_memory_->data(), &gather_);
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_->AllocatePinned(carve_pinned(nullptr)));
   carve_pinned(pinned_->data());
-  if (const size_t ring = store_->kv().shape().ring_queries; ring > 0) {
-    const size_t bytes = layout().num_layers * ring * layout().num_query_heads * layout().head_dim * sizeof(float);
+  if (const size_t bytes = PastQueryBytes(store_->kv().shape()); bytes > 0) {
     WINNOW_ASSIGN_OR_RETURN(host_queries_, device_->AllocatePinned(bytes));
     WINNOW_ASSIGN_OR_RETURN(device_queries_, device_->Allocate(bytes));
     queries_loaded_ = device_->NewEvent();
@@ -72,7 +94,7 @@ absl::Status GpuLane::Allocate() {
     harvest.event = device_->NewEvent();
   }
   const std::vector<uint32_t> ones(entries, 1);
-  device_->CopyAsync(device_ones_, ones.data(), entries * sizeof(uint32_t), stream_);
+  device_->CopyAsync(gather_.ones, ones.data(), entries * sizeof(uint32_t), stream_);
   return device_->Synchronize(stream_);
 }
 
@@ -114,6 +136,7 @@ absl::Status GpuLane::Land(uint64_t push, const CachedSequence* sequence, int la
 
 absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) {
   if (seat < 0 || seat >= exchange_.max_rows) return absl::InvalidArgumentError(absl::StrCat("seat ", seat));
+  if (sequence.shard != shard_) return absl::FailedPreconditionError("the lane serves other kv heads");
   if (!(sequence.spec == store_->spec())) return absl::FailedPreconditionError("the sequence selects in another way");
   const uint32_t position = sequence.kv.watermark();
   // Sinks are attended whether they are there or not.
@@ -227,10 +250,12 @@ void GpuLane::EnqueueHarvest(std::span<const Row> rows, bool measures) {
   harvest.rows.assign(rows.begin(), rows.end());
   harvest.measures = measures;
   harvest.mirrors.clear();
+  harvest.prompt_tokens.clear();
   const size_t lists = layout().num_lists(), entries = rows.size() * lists;
   for (size_t i = 0; i < rows.size(); ++i) {
     const SeatEntry& entry = seats_[rows[i].seat];
     harvest.mirrors.push_back(entry.mirror);
+    harvest.prompt_tokens.push_back(entry.prompt_tokens);
     for (size_t list = 0; list < lists; ++list) {
       harvest.lists[i * lists + list] = {.first_block = store_->kv().FirstBlock(entry.mirror->place(), list),
                                          .num_keys = 0,
@@ -242,16 +267,17 @@ void GpuLane::EnqueueHarvest(std::span<const Row> rows, bool measures) {
     }
   }
   if (entries > 0) {
-    device_->CopyAsync(device_lists_, harvest.lists, entries * sizeof(cuda::SelectionList), stream_);
-    device_->CopyAsync(device_positions_, harvest.positions, entries * sizeof(uint32_t), stream_);
-    table_->cache->gather(stream_, store_->kv().row_pool(), layout().row_bytes(), device_lists_, store_->kv().blocks(),
-                          device_positions_, device_ones_, static_cast<int>(entries), 1, device_kv_);
-    device_->CopyAsync(harvest.kv, device_kv_, entries * layout().row_bytes(), stream_);
+    device_->CopyAsync(gather_.lists, harvest.lists, entries * sizeof(cuda::SelectionList), stream_);
+    device_->CopyAsync(gather_.positions, harvest.positions, entries * sizeof(uint32_t), stream_);
+    table_->cache->gather(stream_, store_->kv().row_pool(), layout().row_bytes(), gather_.lists, store_->kv().blocks(),
+                          gather_.positions, gather_.ones, static_cast<int>(entries), 1, gather_.kv);
+    device_->CopyAsync(harvest.kv, gather_.kv, entries * layout().row_bytes(), stream_);
   }
   if (measures) {
     device_->CopyAsync(harvest.masses, selection_->masses(), selection_->num_masses() * sizeof(cuda::MeasuredMass),
                        stream_);
   }
+  device_->CopyAsync(harvest.counts, selection_->counts(0), selection_->num_counts() * sizeof(uint32_t), stream_);
   device_->CopyAsync(harvest.ended, plan_->plan(), sizeof(uint32_t), stream_);
   harvest.event->Record(stream_);
 }
@@ -265,6 +291,20 @@ std::span<const float> GpuLane::MassesOf(const Harvest& harvest, const Row& row)
     masses_of_row_.push_back(harvest.masses[entry].mass);
   }
   return masses_of_row_;
+}
+
+DeviceLane::RowCounts GpuLane::CountsOf(const Harvest& harvest, size_t row) const {
+  const size_t heads = layout().num_kv_heads, per_layer = exchange_.counts_per_layer();
+  const uint32_t* const pushed = harvest.counts + layout().num_layers * per_layer;
+  RowCounts counts;
+  for (size_t list = 0; list < layout().num_lists(); ++list) {
+    const size_t entry = list / heads * per_layer + harvest.rows[row].seat * heads + list % heads;
+    counts.sent += pushed[entry];
+    if (!IsSparse(store_->spec(), list, harvest.rows[row].position, harvest.prompt_tokens[row])) continue;
+    counts.lookups += harvest.counts[entry];
+    counts.misses += pushed[entry];
+  }
+  return counts;
 }
 
 void GpuLane::TakeRows(bool wait, const TakeRow& take) {
@@ -281,7 +321,8 @@ void GpuLane::TakeRows(bool wait, const TakeRow& take) {
     const size_t row_bytes = layout().num_lists() * layout().row_bytes();
     for (size_t i = 0; good && i < harvest.rows.size(); ++i) {
       harvest.mirrors[i]->TakePosition(harvest.rows[i].position);
-      take(harvest.rows[i], harvest.kv + i * row_bytes, MassesOf(harvest, harvest.rows[i]));
+      const Row& row = harvest.rows[i];
+      take(row, harvest.kv + i * row_bytes, MassesOf(harvest, row), CountsOf(harvest, i));
     }
     harvest.mirrors.clear();
   }

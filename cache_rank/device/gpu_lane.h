@@ -20,13 +20,20 @@ namespace winnow {
 // to pinned memory, a word last that says so.
 class GpuLane final : public DeviceLane {
  public:
-  // All arguments outlive the lane. FAILED_PRECONDITION where the GPUs cannot reach each other.
+  // All arguments outlive the lane. The offer's specification and shard are those of the store. FAILED_PRECONDITION
+  // where the GPUs cannot reach each other.
   static absl::StatusOr<std::unique_ptr<GpuLane>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                          LaneStore* store, const DeviceSelection::Model& model,
                                                          const LaneOffer& offer);
   ~GpuLane() override;
+  // Memory of the GPU that Create takes beside the store, whose shape is `kv`.
+  static size_t DeviceBytes(const cuda::CudaTable* table, const DeviceKvShape& kv, const SelectionSpec& spec,
+                            const DeviceSelection::Model& model, const cuda::ExchangeShape& exchange);
+  // What a lane of this offer has for each other, for a store of that layout.
+  static cuda::ExchangeShape ExchangeOf(const LaneOffer& offer, const KvLayout& layout);
 
   const std::string& address() const override { return link_->LocalAddress(); }
+  const KvShard& shard() const override { return shard_; }
   absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) override;
   bool Sits(const Row& row) const override;
   absl::Status Launch(std::span<const Row> rows) override;
@@ -46,21 +53,32 @@ class GpuLane final : public DeviceLane {
     uint32_t next_position = 0, prompt_tokens = 0;
     bool is_planned = false;  // as the device has it
   };
+  // Of the device, what a harvest gathers with, [max_rows * num_lists].
+  struct GatherArrays {
+    cuda::SelectionList* lists = nullptr;
+    uint32_t* positions = nullptr;
+    uint32_t* ones = nullptr;  // rows of each list
+    std::byte* kv = nullptr;
+  };
   // A plan whose rows come back.
   struct Harvest {
     std::vector<Row> rows;
     std::vector<std::shared_ptr<LaneMirror>> mirrors;  // of them
+    std::vector<uint32_t> prompt_tokens;               // likewise
     bool measures = false;                             // captured mass
     // Pinned, [max_rows * num_lists].
     cuda::SelectionList* lists = nullptr;
     uint32_t* positions = nullptr;
     std::byte* kv = nullptr;
     cuda::MeasuredMass* masses = nullptr;  // pinned, as DeviceSelection::masses
+    uint32_t* counts = nullptr;            // pinned, as DeviceSelection::counts
     uint32_t* ended = nullptr;             // number of the plan
     std::unique_ptr<cuda::Event> event;
   };
 
   GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* store, const LaneOffer& offer);
+  static size_t CarveGather(const cuda::ExchangeShape& exchange, void* region, GatherArrays* arrays);
+  static size_t PastQueryBytes(const DeviceKvShape& kv);
   absl::Status Allocate();
   absl::Status Connect(const DeviceSelection::Model& model, const LaneOffer& offer);
   absl::Status LoadPastQueries(const CachedSequence& sequence, uint32_t place);
@@ -69,11 +87,13 @@ class GpuLane final : public DeviceLane {
   void EnqueueHarvest(std::span<const Row> rows, bool measures);
   // Captured masses of a row of the harvest that has just ended: masses_of_row_, or nothing.
   std::span<const float> MassesOf(const Harvest& harvest, const Row& row);
+  RowCounts CountsOf(const Harvest& harvest, size_t row) const;
   const KvLayout& layout() const { return exchange_.layout; }
 
   const cuda::CudaTable* const table_;
   cuda::Device* const device_;
   LaneStore* const store_;
+  const KvShard shard_;
   cuda::ExchangeShape exchange_;
   const uint32_t pool_base_;
   const cuda::Stream stream_;
@@ -84,10 +104,7 @@ class GpuLane final : public DeviceLane {
   std::unique_ptr<cuda::DeviceMemory> host_queries_, device_queries_;
   std::unique_ptr<cuda::Event> queries_loaded_;
   cuda::CacheInbox inbox_;
-  cuda::SelectionList* device_lists_ = nullptr;
-  uint32_t* device_positions_ = nullptr;
-  uint32_t* device_ones_ = nullptr;  // rows that a harvest gathers of each list
-  std::byte* device_kv_ = nullptr;
+  GatherArrays gather_;
   std::unique_ptr<cuda::PeerLink> link_;
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceSelection> selection_;

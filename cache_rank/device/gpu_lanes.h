@@ -1,8 +1,10 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cache_rank/device/device_selection.h"
 #include "cache_rank/device/lane_store.h"
 #include "cache_rank/device_lane.h"
 #include "kernels/cuda/table.h"
@@ -17,8 +19,12 @@ class GpuLanes final : public DeviceLanes {
   struct Options {
     std::string model;             // folder or synthetic model, for predictor depth; empty: there is none
     Dtype compute = Dtype::kBf16;  // of its query projections
-    size_t memory_bytes = 0;       // of the GPU; 0: nine tenths of what is free at the first offer
+    // Of the GPU, for projections, mirrors of sequences and lanes; 0: nine tenths of what is free at the first offer.
+    size_t memory_bytes = 0;
   };
+
+  // Lanes whose memory is set aside when the first is offered.
+  static constexpr size_t kRoomForLanes = 4;
 
   // Loads the query projections. `table` outlives it.
   static absl::StatusOr<std::unique_ptr<GpuLanes>> Create(const cuda::CudaTable* table, int ordinal,
@@ -34,14 +40,20 @@ class GpuLanes final : public DeviceLanes {
 
  private:
   GpuLanes(const cuda::CudaTable* table, const Options& options) : table_(table), options_(options) {}
-  absl::Status LoadProjections();
-  absl::Status MakeStore(const LaneOffer& offer, const ServedShape& shape);
+  absl::Status CheckModel(const LaneOffer& offer) const;
+  absl::Status LoadProjections(WeightShard part);
+  // Of a part of the heads, if that is another one than those that are loaded.
+  absl::Status LoadProjectionsOf(const KvShard& shard, const KvLayout& layout);
+  // `offer` as it is for its shard, whose layout is `layout`.
+  absl::Status MakeStore(const LaneOffer& offer, const ServedShape& shape, const KvLayout& layout);
+  DeviceSelection::Model ModelOf(const ServedShape& shape, const KvShard& shard) const;
 
   const cuda::CudaTable* const table_;
   const Options options_;
   std::unique_ptr<cuda::Device> device_;
-  std::unique_ptr<DeviceWeights> projections_;  // null without a model
-  std::unique_ptr<LaneStore> store_;            // from the first offer on
+  // By first kv head; of the whole model until a part is asked for first. Empty without a model.
+  std::map<int, std::unique_ptr<DeviceWeights>> projections_;
+  std::unique_ptr<LaneStore> store_;  // from the first offer on
 };
 
 }  // namespace winnow

@@ -25,10 +25,14 @@ absl::StatusOr<std::unique_ptr<LaneStore>> LaneStore::Create(const cuda::CudaTab
                                                      " bytes of the GPU's memory, of which there are ", memory_bytes));
   }
   store->stream_ = device->NewStream();
-  store->staging_bytes_ = kChunkTokens * shape.layout.num_kv_heads * shape.layout.row_bytes();
+  store->staging_bytes_ = StagingBytes(shape.layout) / kStagings;
   WINNOW_ASSIGN_OR_RETURN(store->kv_, DeviceKvStore::Create(table, device, shape));
   WINNOW_RETURN_IF_ERROR(store->AllocateStaging());
   return store;
+}
+
+size_t LaneStore::StagingBytes(const KvLayout& layout) {
+  return kStagings * kChunkTokens * layout.num_kv_heads * layout.row_bytes();
 }
 
 absl::Status LaneStore::AllocateStaging() {

@@ -52,6 +52,9 @@ class LaneStore {
                                                            DeviceKvShape shape, const SelectionSpec& spec,
                                                            size_t memory_bytes);
 
+  // Memory of the GPU beside the shape's.
+  static size_t StagingBytes(const KvLayout& layout);
+
   DeviceKvStore& kv() { return *kv_; }
   const SelectionSpec& spec() const { return spec_; }
 
@@ -78,6 +81,7 @@ class LaneStore {
   };
   static constexpr uint32_t kChunkTokens = 128;
   static constexpr int kChunksPerTurn = 32;
+  static constexpr size_t kStagings = 8;
 
   LaneStore(cuda::Device* device, const SelectionSpec& spec) : device_(device), spec_(spec) {}
   absl::Status AllocateStaging();
@@ -93,7 +97,7 @@ class LaneStore {
   cuda::Stream stream_ = nullptr;
   std::unique_ptr<DeviceKvStore> kv_;
   std::unique_ptr<cuda::DeviceMemory> host_memory_, device_memory_;
-  std::array<Staging, 8> stagings_;
+  std::array<Staging, kStagings> stagings_;
   size_t staging_bytes_ = 0;
   size_t next_staging_ = 0;
   std::unique_ptr<cuda::Event> appended_;

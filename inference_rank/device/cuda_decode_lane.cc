@@ -57,26 +57,30 @@ absl::StatusOr<DecodeLaneShape> CudaDecodeLane::Complete(DecodeLaneShape shape, 
   return shape;
 }
 
-size_t CudaDecodeLane::DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config) {
+size_t CudaDecodeLane::DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config, int num_gpus) {
+  const size_t sums = num_gpus > 1 ? TensorParallelMemory::Bytes(config, num_gpus, shape.max_rows) : 0;
   // Beside inbox and tables: the graph's state, which is small.
-  return DecodeSlots::BytesOver(SlotShape(shape, config)) + (size_t{16} << 20);
+  return DecodeSlots::BytesOver(SlotShape(shape, config)) + sums + (size_t{16} << 20);
 }
 
 uint32_t CudaDecodeLane::MaxListRows(const DecodeLaneShape& shape, const ModelConfig& config) {
   return SlotShape(shape, config).max_list_rows();
 }
 
-CudaDecodeLane::CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape)
+CudaDecodeLane::CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape,
+                               RunOnGpus run_on_gpus)
     : device_(device),
       forward_(forward),
       shape_(shape),
       exchange_(SlotShape(shape, forward.layers().config()).exchange()),
+      run_on_gpus_(std::move(run_on_gpus)),
       seats_(shape.max_rows) {}
 
 absl::StatusOr<std::unique_ptr<CudaDecodeLane>> CudaDecodeLane::Create(cuda::Device& device, CudaForward& forward,
                                                                        const cuda::DeviceMemory& slot_memory,
-                                                                       const DecodeLaneShape& shape) {
-  std::unique_ptr<CudaDecodeLane> lane(new CudaDecodeLane(device, forward, shape));
+                                                                       const DecodeLaneShape& shape,
+                                                                       RunOnGpus run_on_gpus) {
+  std::unique_ptr<CudaDecodeLane> lane(new CudaDecodeLane(device, forward, shape, std::move(run_on_gpus)));
   WINNOW_RETURN_IF_ERROR(lane->Allocate(slot_memory));
   return lane;
 }
@@ -92,10 +96,15 @@ absl::Status CudaDecodeLane::Allocate(const cuda::DeviceMemory& slot_memory) {
     host_.tokens_out = arena.TakeArray<uint32_t>(shape_.max_rows);
     host_.digests = arena.TakeArray<cuda::RowDigest>(3 * exchange_.lists_per_layer());
     host_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+    host_.counts = arena.TakeArray<uint32_t>(2 * exchange_.layout.num_layers * exchange_.counts_per_layer());
     return arena.used_bytes();
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
   carve(pinned_->data());
+  if (const WeightShard shard = forward_.layers().weights().shard(); shard.count > 1) {
+    WINNOW_ASSIGN_OR_RETURN(sums_,
+                            TensorParallelMemory::Create(device_, forward_.layers(), shard.count, shape_.max_rows));
+  }
   const cuda::DeviceMemory* exposed[] = {&slot_memory, &slots_->inbox_memory()};
   WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(device_, exposed));
   return absl::OkStatus();
@@ -112,7 +121,23 @@ absl::Status CudaDecodeLane::Connect(std::string_view peer_address) {
       link_->region_bytes(1) < cuda::LandingBytes(exchange_.layout)) {
     return absl::FailedPreconditionError("the cache rank's lane is of another shape");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDecodeLane::Join(std::span<DecodeLane* const> lanes) {
+  const WeightShard shard = forward_.layers().weights().shard();
+  WINNOW_CHECK(graph_ == nullptr);
+  if (lanes.size() != static_cast<size_t>(shard.count) || lanes[shard.index] != this) {
+    return absl::FailedPreconditionError("the lanes are not one for each GPU in their order");
+  }
   DecodeGraphOptions options;
+  if (shard.count > 1) {
+    options.group = {.rank = shard.index, .num_ranks = shard.count};
+    for (int i = 0; i < shard.count; ++i) {
+      options.group.boxes[i] =
+          static_cast<CudaDecodeLane*>(lanes[i])->sums_->box();  // lanes of one rank are of one kind
+    }
+  }
   options.mode = DecodeMode::kDisaggregated;
   options.inbox = CacheInboxAt(exchange_, link_->region(0));
   options.hidden_layers = HiddenLayers(shape_.spec, exchange_.layout.num_layers);
@@ -179,6 +204,18 @@ void CudaDecodeLane::TakeMasses(std::span<const Row> rows) {
   }
 }
 
+void CudaDecodeLane::TakeCounts() {
+  const size_t heads = exchange_.layout.num_kv_heads, per_layer = exchange_.counts_per_layer();
+  const uint32_t* const pushed = host_.counts + exchange_.layout.num_layers * per_layer;
+  counts_of_rows_.clear();
+  for (const int seat : seats_of_rows_) {
+    for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
+      const size_t entry = list / heads * per_layer + seat * heads + list % heads;
+      counts_of_rows_.push_back({.selected = host_.counts[entry], .pushed = pushed[entry]});
+    }
+  }
+}
+
 absl::Status CudaDecodeLane::CompareDigests() {
   const size_t lists = exchange_.lists_per_layer(), heads = exchange_.layout.num_kv_heads;
   const cuda::RowDigest* const theirs = host_.digests + (steps_ - 1) % 2 * lists;
@@ -196,6 +233,18 @@ absl::Status CudaDecodeLane::CompareDigests() {
   return status;
 }
 
+void CudaDecodeLane::RunTogether(const std::function<void(int)>& work) {
+  if (run_on_gpus_ != nullptr) return run_on_gpus_(work);
+  work(0);
+}
+
+absl::Status CudaDecodeLane::Prepare(std::span<const Row> rows) {
+  WINNOW_CHECK(graph_ != nullptr && !rows.empty());
+  const auto last =
+      std::max_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.seat < b.seat; });
+  return graph_->Prepare(last->seat + 1);
+}
+
 absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   WINNOW_CHECK(graph_ != nullptr && !rows.empty());
   WINNOW_RETURN_IF_ERROR(link_->status());
@@ -210,6 +259,8 @@ absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   EnqueueMasses(rows, stream);
   device_.CopyAsync(host_.digests, slots_->inbox().digests, 3 * exchange_.lists_per_layer() * sizeof(cuda::RowDigest),
                     stream);
+  device_.CopyAsync(host_.counts, slots_->inbox().counts,
+                    2 * exchange_.layout.num_layers * exchange_.counts_per_layer() * sizeof(uint32_t), stream);
   const size_t vocab = forward_.layers().config().vocab_size;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].draw.has_value()) continue;
@@ -224,6 +275,7 @@ absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {
   WINNOW_RETURN_IF_ERROR(link_->status());
   WINNOW_RETURN_IF_ERROR(graph_->WaitError());
   TakeMasses(rows);
+  TakeCounts();
   return CompareDigests();
 }
 

@@ -27,6 +27,8 @@ std::pair<InferenceInbox, size_t> CarveInference(const ExchangeShape& shape, voi
   inbox.pool_indices = arena.TakeArray<uint32_t>(lists * shape.max_budget);
   inbox.delta_flags = arena.TakeArray<uint32_t>(layers);
   inbox.masses = arena.TakeArray<MeasuredMass>(2 * shape.masses_per_plan());
+  inbox.counts = arena.TakeArray<uint32_t>(2 * layers * shape.counts_per_layer());
+  inbox.counts_flag = arena.TakeArray<uint32_t>(1);
   inbox.digests = arena.TakeArray<RowDigest>(3 * shape.lists_per_layer());
   return {inbox, arena.used_bytes()};
 }

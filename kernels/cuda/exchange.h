@@ -21,6 +21,7 @@ namespace winnow::cuda {
 // The rows of (p, l) are pushed into slots only once rows_flags of a later layer of p - 1, or hidden_flags[0] of p, has
 // been seen: attention (p - 1, l) has read the slots then.
 //
+// counts of plan n are there when the last of its delta_flags is, and stay until that of plan n + 1.
 // masses of plan n, where any is measured, and digests of plan n are there when a flag of plan n + 1 is, and stay until
 // plan n + 2 begins.
 struct ExchangeShape {
@@ -32,6 +33,8 @@ struct ExchangeShape {
   size_t lists_per_layer() const { return static_cast<size_t>(max_rows) * layout.num_kv_heads; }
   size_t masses_per_plan() const { return layout.num_layers * lists_per_layer(); }
   size_t selections_per_layer() const { return lists_per_layer() * lists_per_kv_head; }
+  // InferenceInbox::counts go layer by layer in whole 16 bytes.
+  size_t counts_per_layer() const { return (lists_per_layer() + 3) / 4 * 4; }
 };
 
 // In the cache rank's memory. [layer] strides are those of the arrays' own shapes.
@@ -52,6 +55,10 @@ struct InferenceInbox {
   uint32_t* delta_flags = nullptr;   // [num_layers]
   // [2][num_layers][max_rows][num_kv_heads], of even and odd plans; an entry is of the plan that it names
   MeasuredMass* masses = nullptr;
+  // [2][num_layers][counts_per_layer()]: of the newest plan's lists [max_rows][num_kv_heads], how many rows are
+  // selected, and how many of them were pushed
+  uint32_t* counts = nullptr;
+  uint32_t* counts_flag = nullptr;  // one word
   // [3][max_rows][num_kv_heads]: of even and odd plans, by the cache rank; the inference rank's own of the newest plan
   RowDigest* digests = nullptr;
 };

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -18,10 +19,13 @@ namespace {
 
 constexpr size_t kTotalBytes = size_t{8} << 30;
 
+std::atomic<size_t> device_bytes = 0;
+
 // Memory that other processes can map: what a handle names is a file of this process.
 class HostMemory final : public cuda::DeviceMemory {
  public:
-  explicit HostMemory(size_t bytes) : HostMemory(memfd_create("host gpu", MFD_CLOEXEC), bytes) {
+  HostMemory(size_t bytes, bool of_device) : HostMemory(memfd_create("host gpu", MFD_CLOEXEC), bytes) {
+    if (of_device) device_bytes += counted_bytes_ = bytes;
     WINNOW_CHECK(file_ >= 0 && ftruncate(file_, static_cast<off_t>(bytes)) == 0);
     Map();
     // NaN: nobody may count on zeros. What is larger is mostly never touched.
@@ -34,6 +38,7 @@ class HostMemory final : public cuda::DeviceMemory {
       munmap(data_, MappedBytes());
     }
     close(file_);
+    device_bytes -= counted_bytes_;
   }
   void Map() {
     data_ = mmap(nullptr, MappedBytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
@@ -48,6 +53,7 @@ class HostMemory final : public cuda::DeviceMemory {
 
   const int file_;
   const size_t bytes_;
+  size_t counted_bytes_ = 0;
   void* data_ = nullptr;
 };
 
@@ -95,9 +101,12 @@ class HostDevice final : public cuda::Device {
     if (bytes > info_.free_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked, ", info_.free_bytes, " free"));
     }
-    return std::make_unique<HostMemory>(bytes);
+    return std::make_unique<HostMemory>(bytes, /*of_device=*/true);
   }
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocatePinned(size_t bytes) override { return Allocate(bytes); }
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocatePinned(size_t bytes) override {
+    if (bytes > info_.free_bytes) return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked"));
+    return std::make_unique<HostMemory>(bytes, /*of_device=*/false);
+  }
   absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
     return std::shared_ptr<void>(memory, [](void*) {});
   }
@@ -171,6 +180,10 @@ std::unique_ptr<cuda::Event> HostDevice::NewEvent() {
 }
 
 }  // namespace
+
+size_t HostDeviceBytes() {
+  return device_bytes;
+}
 
 absl::StatusOr<std::unique_ptr<cuda::Device>> OpenHostDevice(int ordinal) {
   if (ordinal < 0 || ordinal >= kHostDevices) {
