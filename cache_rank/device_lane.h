@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "cache_rank/cached_sequence.h"
 #include "cache_rank/served_shape.h"
+#include "common/base/kv_shard.h"
 #include "common/selection/selection_spec.h"
 
 namespace winnow {
@@ -15,11 +16,12 @@ namespace winnow {
 // What an inference rank's GPU offers when a link is made.
 struct LaneOffer {
   std::string address;  // of a cuda::PeerLink that exposes its slots, then its inbox
-  SelectionSpec spec;   // of all sequences of the lane
+  SelectionSpec spec;   // of all sequences of the lane, as it is for the whole model
   int max_rows = 0;     // seats
   int hidden_size = 0;
   uint32_t max_positions = 0;   // of a sequence
   std::string synthetic_model;  // whose random weights it has; empty: those that the fingerprint names
+  KvShard shard;                // of the sequences, what the lane carries; without layers: everything
 };
 
 // Decode steps of one link that run between two GPUs (kernels/cuda/exchange.h): rows and queries are stored into this
@@ -47,6 +49,8 @@ class DeviceLane {
 
   virtual ~DeviceLane() = default;  // aborts what is under way and waits for its end
   virtual const std::string& address() const = 0;
+  // The part of sequences that it serves: it seats those of which this cache rank has just that.
+  virtual const KvShard& shard() const = 0;
 
   // Seats a sequence, once DeviceLanes::Advance has nothing left to do, whose watermark is decoded next and whose pools
   // are empty: `pages` [num_lists][pages_per_list] are its slot pages there. An error refuses the seat and changes

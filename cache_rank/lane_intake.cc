@@ -61,8 +61,7 @@ bool LaneIntake::RunSeats(PeerLink& link) {
   CachedSequence* sequence = store_->FindAttached(request.sequence_id, request.attach_epoch, link.id);
   if (sequence != nullptr) {
     absl::Status seated = absl::FailedPreconditionError("there is no lane");
-    const bool is_whole = sequence->shard == WholeModel(layout_);
-    if (link.lane != nullptr && is_whole && sequence->kv.watermark() == request.position) {
+    if (link.lane != nullptr && sequence->kv.watermark() == request.position) {
       if (!lanes_->Advance(*sequence)) return true;
       seated = link.lane->Seat(static_cast<int>(request.seat), *sequence, request.pages);
     }
@@ -76,7 +75,8 @@ bool LaneIntake::RunSeats(PeerLink& link) {
 
 void LaneIntake::TakeRows(PeerLink& link, bool wait) {
   if (link.lane == nullptr || !link.lane->has_plans()) return;
-  const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  const KvLayout layout = LayoutOf(layout_, link.lane->shard());
+  const size_t layer_bytes = layout.num_kv_heads * layout.row_bytes();
   link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses,
                                 const DeviceLane::RowCounts& counts) {
     // Whatever has become of the sequence.
@@ -85,15 +85,15 @@ void LaneIntake::TakeRows(PeerLink& link, bool wait) {
     metrics_->streamed_rows.Add(counts.sent);
     metrics_->streamed_bytes.Add(counts.sent * layout_.row_bytes());
     CachedSequence* sequence = store_->Find(row.sequence_id);
-    if (sequence == nullptr || sequence->channel != link.id) return;
-    for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    if (sequence == nullptr || sequence->channel != link.id || sequence->shard != link.lane->shard()) return;
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
       // Of an earlier attachment through this link.
       if (!sequence->kv.Append(layer, row.position, 1, kv + layer * layer_bytes).ok()) return;
     }
-    metrics_->appended_rows.Add(layout_.num_lists());
+    metrics_->appended_rows.Add(layout.num_lists());
     for (size_t list = 0; list < masses.size(); ++list) {
       if (std::isnan(masses[list])) continue;
-      metrics_->ObserveCapturedMass(list / layout_.num_kv_heads, masses[list], /*is_bound=*/false);
+      metrics_->ObserveCapturedMass(list / layout.num_kv_heads, masses[list], /*is_bound=*/false);
     }
     streamer_->SendWatermark(link, 0, *sequence);
   });
@@ -106,8 +106,8 @@ absl::Status LaneIntake::HandleLanded(PeerLink& link, const ReceivedFrame& frame
   if (link.lane == nullptr) return absl::InvalidArgumentError("rows on a lane that there is not");
   if (layer >= layout_.num_layers) return absl::InvalidArgumentError(absl::StrCat("rows of layer ", layer));
   const CachedSequence* sequence = fence_->Holder(link, header.sequence_id, header.attach_epoch);
-  if (sequence != nullptr && !(sequence->shard == WholeModel(layout_))) {
-    return absl::InvalidArgumentError("rows of a part of the model on a lane");
+  if (sequence != nullptr && sequence->shard != link.lane->shard()) {
+    return absl::InvalidArgumentError("rows of other kv heads on a lane");
   }
   WINNOW_RETURN_IF_ERROR(link.lane->Land(header.plan, sequence, layer, header.apply_position, header.row_count));
   link.landed.push_back({.push = header.plan,
@@ -146,7 +146,7 @@ bool LaneIntake::MirrorPrefix(PeerLink& link) {
 
 void LaneIntake::OnPromptRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
                               const std::byte* rows) {
-  if (lanes_ == nullptr || link.lane == nullptr || sequence.shard != WholeModel(layout_)) return;
+  if (lanes_ == nullptr || link.lane == nullptr || sequence.shard != link.lane->shard()) return;
   lanes_->OnRows(sequence, layer, first, count, rows);
 }
 

@@ -25,8 +25,9 @@ class Backend {
   // Where prompts in prefill lie; null: in host memory.
   virtual PrefillRegion* prefill_region() { return nullptr; }
 
-  // The end of a lane to a cache rank's GPU; FAILED_PRECONDITION says why there can be none. Engine thread.
-  virtual absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane() {
+  // The end of a lane to the GPU of a cache rank that holds `shard` of sequences; FAILED_PRECONDITION says why there
+  // can be none. Engine thread.
+  virtual absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard&) {
     return absl::FailedPreconditionError("the inference rank computes on the CPU");
   }
 

@@ -115,7 +115,6 @@ void CacheLink::set_lane(std::unique_ptr<DecodeLane> lane) {
     lane_.swap(lane);
   }
   if (lane_ == nullptr) return;
-  seats_ = LaneSeats(lane_->shape().max_rows);
   if (!alive()) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
 }
 

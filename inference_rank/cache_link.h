@@ -12,7 +12,6 @@
 #include "common/base/status.h"
 #include "common/transport/transport.h"
 #include "inference_rank/landing_places.h"
-#include "inference_rank/lane_seats.h"
 #include "inference_rank/model/decode_lane.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
@@ -22,6 +21,7 @@ namespace winnow {
 // The Exchange stream to one cache rank, held open as long as the link lives; its end means that the cache rank is
 // gone.
 class ExchangeStream;
+class LaneTeam;
 
 // One inference rank's link to one cache rank: the control calls (any thread, blocking) and the data-plane channel
 // (engine thread only). Liveness comes from the Exchange stream: alive() turns false the moment it breaks.
@@ -60,7 +60,9 @@ class CacheLink {
   const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
   void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
-  LaneSeats& seats() { return seats_; }
+  // Set once the lane runs steps; null before.
+  const std::shared_ptr<LaneTeam>& lane_team() const { return lane_team_; }
+  void set_lane_team(std::shared_ptr<LaneTeam> team) { lane_team_ = std::move(team); }
   LandingPlaces& landings() { return landings_; }  // of the lane
 
  private:
@@ -82,7 +84,7 @@ class CacheLink {
   uint64_t fast_rows_bytes_ = wire::kOneTier;
   std::unique_ptr<DecodeLane> lane_;  // changed under lane_mutex_, for MarkDead
   std::mutex lane_mutex_;
-  LaneSeats seats_{0};
+  std::shared_ptr<LaneTeam> lane_team_;
   LandingPlaces landings_;
   // Any thread.
   std::atomic<bool> alive_{true};

@@ -116,6 +116,10 @@ void Engine::Loop() {
         if (sequence.FindShard(link) == nullptr) return;
         sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
       });
+      const LaneTeam* const team = link.lane_team().get();
+      if (team != nullptr && team->links().size() > 1) {
+        FailTeam(*link.lane_team(), link, absl::UnavailableError("the cache rank is gone"));
+      }
     });
     ReapSequences();
     ServeForks();
@@ -233,9 +237,7 @@ void Engine::ForgetHandedOver(uint64_t sequence_id) {
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
-  // A lane goes to one cache rank: shards are served by frames.
-  DecodeLane* lane = sequence.shards.size() == 1 ? sequence.first_link()->lane() : nullptr;
-  if (lane != nullptr && lane->shape().spec == sequence.spec && next_position >= sequence.spec.sink_tokens) {
+  if (next_position >= sequence.spec.sink_tokens && FindTeam(sequence) != nullptr) {
     sequence.lane_state = Sequence::LaneState::kWanted;
   }
 }
@@ -272,9 +274,9 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
   }
   for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
-    const std::shared_ptr<CacheLink> link = lane_batch_[first]->shards.front().link;
-    while (end < lane_batch_.size() && lane_batch_[end]->first_link() == link.get()) ++end;
-    RunLaneStep(*link, {lane_batch_.data() + first, end - first});
+    const std::shared_ptr<LaneTeam> team = lane_batch_[first]->shards.front().link->lane_team();
+    while (end < lane_batch_.size() && lane_batch_[end]->lane_team() == team.get()) ++end;
+    RunLaneStep(*team, {lane_batch_.data() + first, end - first});
     if (!forward_.status().ok()) return true;
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {

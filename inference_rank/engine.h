@@ -12,6 +12,7 @@
 #include "common/transport/transport.h"
 #include "inference_rank/decode_step.h"
 #include "inference_rank/inject_controller.h"
+#include "inference_rank/lane_team.h"
 #include "inference_rank/link_table.h"
 #include "inference_rank/mailbox.h"
 #include "inference_rank/metrics.h"
@@ -123,20 +124,23 @@ class Engine {
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
   bool RunDecodeStep(std::span<Sequence* const> rows);
-  // The rows at the front of batch_, all of one link, that have seats of its lane.
-  void RunLaneStep(CacheLink& link, std::span<Sequence* const> rows);
-  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows);
+  // The lanes that may decode the sequence; null: it goes by frames.
+  LaneTeam* FindTeam(const Sequence& sequence);
+  // Rows that have seats of these lanes.
+  void RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows);
+  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan);
   absl::Status AwaitLeaving(CacheLink& link);
-  // Captured masses [num_lists] of a position, NaN where a list was not measured.
-  void TakeMasses(Sequence& sequence, std::span<const float> masses);
+  // Captured masses of a position, by list of the shard, NaN where a list was not measured.
+  void TakeMasses(Sequence& sequence, const KvShard& shard, std::span<const float> masses);
   void CountDenseLists(Sequence& sequence);
-  // Rows that lists [num_lists] selected at next_position, and that travelled.
-  void CountRows(Sequence& sequence, std::span<const DecodeLane::ListCounts> counts);
-  void FailLane(CacheLink& link, const absl::Status& why);
+  // Rows that the shard's lists selected at next_position, and that travelled.
+  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const DecodeLane::ListCounts> counts);
+  // `failed`: whose lane has; the links of the team's other lanes are made anew.
+  void FailTeam(LaneTeam& team, CacheLink& failed, const absl::Status& why);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();
   absl::Status AskForSeat(Sequence& sequence);
-  void OnSeated(Sequence& sequence, const wire::FrameHeader& header);
+  void OnSeated(const CacheLink& link, Sequence& sequence, const wire::FrameHeader& header);
   void LeaveLane(Sequence& sequence);
   // One planned iteration; false when there was nothing to do.
   bool RunIteration();

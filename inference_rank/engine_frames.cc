@@ -59,7 +59,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       }
       return;
     case wire::FrameType::kSeated:
-      OnSeated(*sequence, header);
+      OnSeated(*link, *sequence, header);
       return;
     case wire::FrameType::kFenced: {
       if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
@@ -160,7 +160,7 @@ void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const Re
       std::memcpy(to, rows, head_bytes);
       continue;
     }
-    const int part = arena.part_of(head);
+    const int part = arena.part_of(shard.shard.first_kv_head + head);
     for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(part, to + at, rows + at);
   }
 }

@@ -15,28 +15,52 @@ constexpr auto kQuarantine = 2 * std::chrono::microseconds(wire::kLaneTimeoutUs)
 
 }  // namespace
 
-absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> rows) {
+LaneTeam* Engine::FindTeam(const Sequence& sequence) {
+  for (const ShardLink& shard : sequence.shards) {
+    const DecodeLane* const lane = shard.link->lane();
+    if (lane == nullptr || !(lane->shape().spec == sequence.spec) || lane->shape().shard != shard.shard) return nullptr;
+  }
+  LaneTeam* const team = sequence.shards.front().link->lane_team().get();
+  if (team != nullptr) return team->HasLinks(sequence.shards) && !team->ended() ? team : nullptr;
+  // What has joined others stays with them.
+  for (const ShardLink& shard : sequence.shards) {
+    if (shard.link->lane_team() != nullptr) return nullptr;
+  }
+  const absl::StatusOr<std::shared_ptr<LaneTeam>> joined = LaneTeam::Join(sequence.shards);
+  for (const ShardLink& shard : sequence.shards) {
+    if (joined.ok()) {
+      shard.link->set_lane_team(*joined);
+    } else {
+      links_.DistrustLane(*shard.link, joined.status());
+      shard.link->set_lane(nullptr);
+    }
+  }
+  return joined.ok() ? joined->get() : nullptr;
+}
+
+absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan) {
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
                           AwaitSendBuffer(*transport_, link, rows.size() * sizeof(wire::PlanRow), options_.waits));
   auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sequence& sequence = *rows[i];
+    const ShardLink& shard = *sequence.FindShard(link);
     plan_rows[i] = {.sequence_id = sequence.sequence_id,
-                    .attach_epoch = sequence.shards.front().attach_epoch,
+                    .attach_epoch = shard.attach_epoch,
                     .position = sequence.next_position,
                     .token_id = sequence.token_at(sequence.next_position),
-                    .pool_slots = sequence.working_set->pool_slots(),
+                    .pool_slots = sequence.working_set->pool_slots(shard.shard),
                     .grant_generation = 1,
                     .flags = static_cast<uint32_t>(sequence.seat),
-                    .first_kv_head = 0,
-                    .num_kv_heads = static_cast<uint16_t>(layout_.num_kv_heads),
-                    .first_layer = 0,
-                    .num_layers = static_cast<uint16_t>(layout_.num_layers)};
+                    .first_kv_head = static_cast<uint16_t>(shard.shard.first_kv_head),
+                    .num_kv_heads = static_cast<uint16_t>(shard.shard.num_kv_heads),
+                    .first_layer = static_cast<uint16_t>(shard.shard.first_layer),
+                    .num_layers = static_cast<uint16_t>(shard.shard.num_layers)};
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kStepPlan;
   header.flags = wire::kPlanOnLane;
-  header.plan = next_plan_++;
+  header.plan = plan;
   header.row_count = static_cast<uint32_t>(rows.size());
   return link.channel()->Post(header, std::move(buffer));
 }
@@ -53,7 +77,7 @@ absl::Status Engine::AwaitLeaving(CacheLink& link) {
   return link.channel()->failed();
 }
 
-void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
+void Engine::RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows) {
   const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
   lane_rows_.clear();
   for (const Sequence* sequence : rows) {
@@ -64,36 +88,45 @@ void Engine::RunLaneStep(CacheLink& link, std::span<Sequence* const> rows) {
          .draw = DrawFor(*sequence),
          .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
   }
-  if (const absl::Status posted = PostLanePlan(link, rows); !posted.ok()) return FailLane(link, posted);
-  if (const absl::Status left = AwaitLeaving(link); !left.ok()) return FailLane(link, left);
-  const absl::Status decoded = link.lane()->Decode(lane_rows_);
+  const uint64_t plan = next_plan_++;
+  for (CacheLink* link : team.links()) {
+    if (const absl::Status posted = PostLanePlan(*link, rows, plan); !posted.ok()) return FailTeam(team, *link, posted);
+  }
+  for (CacheLink* link : team.links()) {
+    if (const absl::Status left = AwaitLeaving(*link); !left.ok()) return FailTeam(team, *link, left);
+  }
+  CacheLink* failed = nullptr;
+  const absl::Status decoded = team.Decode(lane_rows_, &failed);
   transport_->Progress();  // a row may have been refused
-  if (!decoded.ok()) return FailLane(link, decoded);
+  if (!decoded.ok()) return FailTeam(team, *failed, decoded);
   ++metrics_.decode_steps;
   ++metrics_.lane_steps;
   ++metrics_.progress;
   for (size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = *rows[row];
     if (!sequence.failure.ok()) continue;
-    TakeMasses(sequence, link.lane()->captured_mass(row));
+    for (size_t i = 0; i < sequence.shards.size(); ++i) {
+      const KvShard& shard = sequence.shards[i].shard;
+      TakeMasses(sequence, shard, team.lane(i).captured_mass(row));
+      CountRows(sequence, shard, team.lane(i).counts(row));
+    }
     CountDenseLists(sequence);
-    CountRows(sequence, link.lane()->counts(row));
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
     if (lane_rows_[row].draw.has_value()) {
-      TakeToken(sequence, link.lane()->drawn_token(row), {});
+      TakeToken(sequence, team.lane(0).drawn_token(row), {});
     } else {
-      TakeToken(sequence, std::nullopt, link.lane()->logits(row));
+      TakeToken(sequence, std::nullopt, team.lane(0).logits(row));
     }
   }
 }
 
-void Engine::TakeMasses(Sequence& sequence, std::span<const float> masses) {
+void Engine::TakeMasses(Sequence& sequence, const KvShard& shard, std::span<const float> masses) {
   for (size_t list = 0; list < masses.size(); ++list) {
     if (std::isnan(masses[list])) continue;
     sequence.mass.Add(masses[list]);
-    metrics_.ObserveMass(static_cast<int>(list) / layout_.num_kv_heads, masses[list]);
+    metrics_.ObserveMass(shard.first_layer + static_cast<int>(list) / shard.num_kv_heads, masses[list]);
   }
 }
 
@@ -111,11 +144,13 @@ void Engine::CountDenseLists(Sequence& sequence) {
 }
 
 // As by frames, lists that attend to everything look nothing up; on a lane their rows travel once all the same.
-void Engine::CountRows(Sequence& sequence, std::span<const DecodeLane::ListCounts> counts) {
+void Engine::CountRows(Sequence& sequence, const KvShard& shard, std::span<const DecodeLane::ListCounts> counts) {
   uint64_t lookups = 0, misses = 0, pushed = 0;
   for (size_t list = 0; list < counts.size(); ++list) {
     pushed += counts[list].pushed;
-    if (sequence.working_set->AttendsEverything(list, sequence.next_position)) continue;
+    const int layer = shard.first_layer + static_cast<int>(list) / shard.num_kv_heads;
+    const int head = shard.first_kv_head + static_cast<int>(list) % shard.num_kv_heads;
+    if (sequence.working_set->AttendsEverything(layout_.list(layer, head), sequence.next_position)) continue;
     lookups += counts[list].selected;
     misses += counts[list].pushed;
   }
@@ -128,12 +163,13 @@ void Engine::CountRows(Sequence& sequence, std::span<const DecodeLane::ListCount
   metrics_.streamed_rows += pushed;
 }
 
-// Its sequences are attached again, through a link without a lane.
-void Engine::FailLane(CacheLink& link, const absl::Status& why) {
+// Its sequences are attached again, and go by frames where the failed lane's cache rank is concerned.
+void Engine::FailTeam(LaneTeam& team, CacheLink& failed, const absl::Status& why) {
+  if (team.End()) return;
   ++metrics_.lanes_failed;
   const auto until = SteadyClock::now() + kQuarantine;
   scheduler_.ForEach([&](Sequence& sequence) {
-    if (sequence.first_link() != &link || sequence.lane_state == Sequence::LaneState::kNone) return;
+    if (sequence.lane_team() != &team) return;
     sequence.Fail(absl::UnavailableError(absl::StrCat("the lane to the cache rank has failed: ", why.message())),
                   /*can_retry=*/true);
     if (sequence.working_set.has_value()) quarantine_.emplace_back(until, *std::move(sequence.working_set));
@@ -141,9 +177,11 @@ void Engine::FailLane(CacheLink& link, const absl::Status& why) {
     sequence.lane_state = Sequence::LaneState::kNone;
     sequence.seat = -1;
   });
-  links_.DistrustLane(link, why);
-  link.channel()->Close();
-  link.MarkDead();
+  links_.DistrustLane(failed, why);
+  for (CacheLink* link : team.links()) {
+    link->channel()->Close();
+    link->MarkDead();
+  }
 }
 
 void Engine::AskForSeats() {
@@ -156,40 +194,45 @@ void Engine::AskForSeats() {
 }
 
 absl::Status Engine::AskForSeat(Sequence& sequence) {
-  CacheLink& link = *sequence.first_link();
-  sequence.seat = link.seats().Take(sequence.sequence_id);
+  LaneTeam& team = *sequence.lane_team();
+  sequence.seat = team.seats().Take(sequence.sequence_id);
   if (sequence.seat < 0) return absl::ResourceExhaustedError("all seats are taken");
-  const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(link.lane()->shape().pages_per_list);
-  const size_t bytes = pages.size() * sizeof(uint32_t);
-  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(*transport_, link, bytes, options_.waits));
-  std::memcpy(buffer.payload().data(), pages.data(), bytes);
-  wire::FrameHeader header{};
-  header.type = wire::FrameType::kSeat;
-  header.sequence_id = sequence.sequence_id;
-  header.attach_epoch = sequence.shards.front().attach_epoch;
-  header.apply_position = sequence.next_position;
-  header.row_count = static_cast<uint32_t>(sequence.seat);
-  WINNOW_RETURN_IF_ERROR(link.channel()->Post(header, std::move(buffer)));
-  link.lane()->Seat(sequence.seat, pages);
+  for (size_t i = 0; i < sequence.shards.size(); ++i) {
+    const ShardLink& shard = sequence.shards[i];
+    const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(shard.shard, team.shape().pages_per_list);
+    const size_t bytes = pages.size() * sizeof(uint32_t);
+    WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(*transport_, *shard.link, bytes, options_.waits));
+    std::memcpy(buffer.payload().data(), pages.data(), bytes);
+    wire::FrameHeader header{};
+    header.type = wire::FrameType::kSeat;
+    header.sequence_id = sequence.sequence_id;
+    header.attach_epoch = shard.attach_epoch;
+    header.apply_position = sequence.next_position;
+    header.row_count = static_cast<uint32_t>(sequence.seat);
+    WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
+    team.lane(i).Seat(sequence.seat, pages);
+  }
+  sequence.seats_due = sequence.shards.size();
   sequence.lane_state = Sequence::LaneState::kAsked;
   return absl::OkStatus();
 }
 
-void Engine::OnSeated(Sequence& sequence, const wire::FrameHeader& header) {
-  const bool current = sequence.lane_state == Sequence::LaneState::kAsked &&
-                       header.attach_epoch == sequence.shards.front().attach_epoch &&
+void Engine::OnSeated(const CacheLink& link, Sequence& sequence, const wire::FrameHeader& header) {
+  const ShardLink* const shard = sequence.FindShard(link);
+  const bool current = sequence.lane_state == Sequence::LaneState::kAsked && shard != nullptr &&
+                       header.attach_epoch == shard->attach_epoch &&
                        header.row_count == static_cast<uint32_t>(sequence.seat);
   if (!current) {
     ++metrics_.stale_frames;
-  } else if ((header.flags & wire::kSeatGranted) != 0) {
-    sequence.lane_state = Sequence::LaneState::kSeated;
-  } else {
+  } else if ((header.flags & wire::kSeatGranted) == 0) {
     LeaveLane(sequence);
+  } else if (--sequence.seats_due == 0) {
+    sequence.lane_state = Sequence::LaneState::kSeated;
   }
 }
 
 void Engine::LeaveLane(Sequence& sequence) {
-  if (sequence.seat >= 0) sequence.first_link()->seats().Free(sequence.seat, sequence.sequence_id);
+  if (sequence.seat >= 0) sequence.lane_team()->seats().Free(sequence.seat, sequence.sequence_id);
   sequence.seat = -1;
   sequence.lane_state = Sequence::LaneState::kNone;
 }

@@ -4,6 +4,7 @@
 
 #include "common/rpc/channel.h"
 #include "common/selection/selection_proto.h"
+#include "common/selection/shard_spec.h"
 
 namespace winnow {
 namespace {
@@ -17,6 +18,7 @@ v1::LaneOffer OfferOf(const DecodeLane& lane) {
   offer.set_hidden_size(shape.hidden_size);
   offer.set_max_positions(shape.max_positions);
   offer.set_synthetic_model(shape.synthetic_model);
+  *offer.mutable_shard() = ToProto(shape.shard);
   return offer;
 }
 
@@ -29,17 +31,17 @@ LinkTable::LinkTable(Options options, Transport& transport, RunOnEngine run_on_e
       run_on_engine_(std::move(run_on_engine)),
       wake_engine_(std::move(wake_engine)) {}
 
-absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& cache_rank) {
+absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& cache_rank, const KvShard& shard) {
   std::lock_guard connecting(connect_mutex_);
   {
     std::lock_guard lock(mutex_);
     const auto found = links_.find({cache_rank.address(), cache_rank.incarnation()});
     if (found != links_.end() && found->second->alive()) return found->second;
   }
-  return Connect(cache_rank);
+  return Connect(cache_rank, shard);
 }
 
-absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank) {
+absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank, const KvShard& shard) {
   auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address()), wake_engine_);
 
   absl::Status lane_status;
@@ -52,7 +54,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     if (!status.ok()) return;
     local_address = (*channel)->LocalAddress();
     link->set_channel(*std::move(channel));
-    absl::StatusOr<std::unique_ptr<DecodeLane>> lane = NewLane(cache_rank);
+    absl::StatusOr<std::unique_ptr<DecodeLane>> lane = NewLane(cache_rank, shard);
     lane_status = lane.status();
     if (lane.ok()) link->set_lane(*std::move(lane));
   });
@@ -85,7 +87,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
   return link;
 }
 
-absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identity& cache_rank) {
+absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identity& cache_rank, const KvShard& shard) {
   if (options_.new_lane == nullptr) return absl::FailedPreconditionError("frames alone were asked for");
   {
     std::lock_guard lock(mutex_);
@@ -93,7 +95,7 @@ absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identit
       return absl::FailedPreconditionError("an earlier lane to this cache rank has failed");
     }
   }
-  return options_.new_lane();
+  return options_.new_lane(shard);
 }
 
 void LinkTable::FinishLane(CacheLink& link, const absl::Status& offered) {

@@ -22,8 +22,9 @@ class LinkTable {
     v1::Identity identity;
     v1::Fingerprint fingerprint;
     std::chrono::milliseconds connect_timeout{5000};
-    // Engine thread: this rank's end of a lane, to be offered with every link; null: none is offered.
-    std::function<absl::StatusOr<std::unique_ptr<DecodeLane>>()> new_lane = nullptr;
+    // Engine thread: this rank's end of a lane for that part of sequences, to be offered with every link; null: none is
+    // offered.
+    std::function<absl::StatusOr<std::unique_ptr<DecodeLane>>(const KvShard&)> new_lane = nullptr;
     // Engine thread: a link was made, and whether it has a lane, or why not; later, why the lane has failed.
     std::function<void(const CacheLink& link, const absl::Status& lane)> on_lane = nullptr;
   };
@@ -32,7 +33,8 @@ class LinkTable {
 
   LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine, std::function<void()> wake_engine);
 
-  absl::StatusOr<std::shared_ptr<CacheLink>> Get(const v1::Identity& cache_rank);
+  // For a sequence of which the cache rank has `shard`: the link's lane carries that of the first one.
+  absl::StatusOr<std::shared_ptr<CacheLink>> Get(const v1::Identity& cache_rank, const KvShard& shard);
 
   // Engine thread: the link of a channel, or null.
   CacheLink* Find(const Channel& channel);
@@ -47,9 +49,9 @@ class LinkTable {
   void Clear();
 
  private:
-  absl::StatusOr<std::shared_ptr<CacheLink>> Connect(const v1::Identity& cache_rank);
+  absl::StatusOr<std::shared_ptr<CacheLink>> Connect(const v1::Identity& cache_rank, const KvShard& shard);
   // Engine thread.
-  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const v1::Identity& cache_rank);
+  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const v1::Identity& cache_rank, const KvShard& shard);
   void FinishLane(CacheLink& link, const absl::Status& offered);
 
   const Options options_;

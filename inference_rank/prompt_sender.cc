@@ -62,7 +62,7 @@ absl::Status PromptSender::SendRowsOf(const ShardLink& shard, uint64_t sequence_
 
 absl::StatusOr<PromptSender::Landing> PromptSender::AwaitLanding(const Sequence& sequence, int layer, uint32_t count) {
   if (sequence.shards.size() != 1) return Landing();  // a lane takes rows of the whole model
-  CacheLink& link = *sequence.first_link();
+  CacheLink& link = *sequence.shards.front().link;
   const DecodeLane* const lane = link.lane();
   if (lane == nullptr || count > lane->landing_tokens()) return Landing();
   const TimelineSpan span(metrics_.timeline, Span::kAwaitRoom, static_cast<uint16_t>(layer), 0, 1);

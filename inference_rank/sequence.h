@@ -95,7 +95,8 @@ struct Sequence {
   std::optional<WorkingSet> working_set;
   enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
   LaneState lane_state = LaneState::kNone;
-  int seat = -1;  // kAsked and kSeated
+  int seat = -1;         // kAsked and kSeated
+  size_t seats_due = 0;  // kAsked: cache ranks that have not said that it has the seat
   // Refill frames that came before the Attach answer, and whose they are.
   std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_refill;
   size_t refills_due = 0;      // shards whose rows are still to come, all of them
@@ -136,8 +137,12 @@ struct Sequence {
     return found == shards.end() ? nullptr : &*found;
   }
   const ShardLink* FindShard(const CacheLink& link) const { return const_cast<Sequence*>(this)->FindShard(link); }
-  // That of the first shard, or null: a sequence with a lane has no other.
+  // That of the first shard, or null.
   CacheLink* first_link() const { return shards.empty() ? nullptr : shards.front().link.get(); }
+  // The lanes that it has or wants a seat on; null while lane_state is kNone.
+  LaneTeam* lane_team() const {
+    return lane_state == LaneState::kNone ? nullptr : shards.front().link->lane_team().get();
+  }
   bool is_attached() const { return !shards.empty() && shards.front().attach_epoch != 0; }
   // Of fast memory on its cache ranks.
   uint64_t working_set_bytes() const {

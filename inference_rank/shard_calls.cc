@@ -38,7 +38,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
     return absl::OkStatus();
   };
   for (const ShardPlace& place : places) {
-    WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<CacheLink> link, links.Get(place.cache_rank));
+    WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<CacheLink> link, links.Get(place.cache_rank, place.shard));
     opened.shards.push_back({.link = std::move(link), .shard = place.shard});
     cached.push_back(0);
     WINNOW_RETURN_IF_ERROR(open(opened.shards.size() - 1));
@@ -83,7 +83,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
   };
   absl::Status failure;
   for (const ShardPlace& place : places) {
-    WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<CacheLink> link, links.Get(place.cache_rank));
+    WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<CacheLink> link, links.Get(place.cache_rank, place.shard));
     attached.shards.push_back({.link = std::move(link), .shard = place.shard});
     restarts.push_back(0);
     // The others are attached all the same: if this one has lost its shard they are to be freed.

@@ -74,12 +74,15 @@ uint32_t WorkingSet::pool_slots(const KvShard& shard) const {
   return slots;
 }
 
-std::vector<uint32_t> WorkingSet::PagesOfLists(uint32_t pages_per_list) const {
+std::vector<uint32_t> WorkingSet::PagesOfLists(const KvShard& shard, uint32_t pages_per_list) const {
   std::vector<uint32_t> pages;
-  for (size_t list = 0; list < num_lists(); ++list) {
-    const uint32_t slots = sink_tokens_ + ring_tokens_ + pool_slots_[list];
-    const uint32_t last = (slots - 1) / kSlotPageTokens;
-    for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[first_page_[list] + std::min(i, last)]);
+  for (int layer = shard.first_layer; layer <= shard.last_layer(); ++layer) {
+    const size_t first = List(layer, shard.first_kv_head);
+    for (size_t list = first; list < first + shard.num_kv_heads; ++list) {
+      const uint32_t slots = sink_tokens_ + ring_tokens_ + pool_slots_[list];
+      const uint32_t last = (slots - 1) / kSlotPageTokens;
+      for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[first_page_[list] + std::min(i, last)]);
+    }
   }
   return pages;
 }

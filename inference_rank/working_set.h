@@ -45,9 +45,9 @@ class WorkingSet {
   uint64_t resident_rows() const { return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_; }
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
 
-  // Slot pages of all lists, [num_lists][pages_per_list], each of the part that has its kv head; lists that have fewer
-  // repeat their last.
-  std::vector<uint32_t> PagesOfLists(uint32_t pages_per_list) const;
+  // Slot pages of the lists of a shard, [num_lists][pages_per_list], each of the part that has its kv head; lists that
+  // have fewer repeat their last.
+  std::vector<uint32_t> PagesOfLists(const KvShard& shard, uint32_t pages_per_list) const;
 
   // Writes one row where position p lives: its ring slot and, below s, its sink slot. `row` is layout.row_bytes().
   void WriteRow(int layer, int kv_head, uint32_t position, const void* row);

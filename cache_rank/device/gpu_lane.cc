@@ -15,6 +15,7 @@ GpuLane::GpuLane(const cuda::CudaTable* table, cuda::Device* device, LaneStore* 
     : table_(table),
       device_(device),
       store_(store),
+      shard_(offer.shard),
       exchange_(ExchangeOf(offer, store->kv().shape().layout)),
       pool_base_(offer.spec.sink_tokens + wire::RingTokens(offer.spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
       stream_(device->NewStream(true)),
@@ -135,6 +136,7 @@ absl::Status GpuLane::Land(uint64_t push, const CachedSequence* sequence, int la
 
 absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) {
   if (seat < 0 || seat >= exchange_.max_rows) return absl::InvalidArgumentError(absl::StrCat("seat ", seat));
+  if (sequence.shard != shard_) return absl::FailedPreconditionError("the lane serves other kv heads");
   if (!(sequence.spec == store_->spec())) return absl::FailedPreconditionError("the sequence selects in another way");
   const uint32_t position = sequence.kv.watermark();
   // Sinks are attended whether they are there or not.

@@ -20,7 +20,8 @@ namespace winnow {
 // to pinned memory, a word last that says so.
 class GpuLane final : public DeviceLane {
  public:
-  // All arguments outlive the lane. FAILED_PRECONDITION where the GPUs cannot reach each other.
+  // All arguments outlive the lane. The offer's specification and shard are those of the store. FAILED_PRECONDITION
+  // where the GPUs cannot reach each other.
   static absl::StatusOr<std::unique_ptr<GpuLane>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                          LaneStore* store, const DeviceSelection::Model& model,
                                                          const LaneOffer& offer);
@@ -32,6 +33,7 @@ class GpuLane final : public DeviceLane {
   static cuda::ExchangeShape ExchangeOf(const LaneOffer& offer, const KvLayout& layout);
 
   const std::string& address() const override { return link_->LocalAddress(); }
+  const KvShard& shard() const override { return shard_; }
   absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) override;
   bool Sits(const Row& row) const override;
   absl::Status Launch(std::span<const Row> rows) override;
@@ -91,6 +93,7 @@ class GpuLane final : public DeviceLane {
   const cuda::CudaTable* const table_;
   cuda::Device* const device_;
   LaneStore* const store_;
+  const KvShard shard_;
   cuda::ExchangeShape exchange_;
   const uint32_t pool_base_;
   const cuda::Stream stream_;

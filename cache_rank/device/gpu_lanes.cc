@@ -4,6 +4,7 @@
 #include "cache_rank/device/gpu_lane.h"
 #include "common/base/status.h"
 #include "common/model/synthetic_models.h"
+#include "common/selection/shard_spec.h"
 
 namespace winnow {
 namespace {
@@ -32,37 +33,54 @@ absl::StatusOr<std::unique_ptr<GpuLanes>> GpuLanes::Create(const cuda::CudaTable
                                                            const Options& options) {
   std::unique_ptr<GpuLanes> lanes(new GpuLanes(table, options));
   WINNOW_ASSIGN_OR_RETURN(lanes->device_, table->open_device(ordinal));
-  if (!options.model.empty()) WINNOW_RETURN_IF_ERROR(lanes->LoadProjections());
+  if (!options.model.empty()) WINNOW_RETURN_IF_ERROR(lanes->LoadProjections({}));
   return lanes;
 }
 
-absl::Status GpuLanes::LoadProjections() {
-  const DeviceWeightOptions weights{.dtype = options_.compute, .shard = {}, .parts = WeightParts::kQueryProjections};
+absl::Status GpuLanes::LoadProjections(WeightShard part) {
+  const DeviceWeightOptions weights{.dtype = options_.compute, .shard = part, .parts = WeightParts::kQueryProjections};
+  std::unique_ptr<DeviceWeights> loaded;
   if (IsSyntheticModel(options_.model)) {
     WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, SyntheticModelConfig(options_.model));
-    WINNOW_ASSIGN_OR_RETURN(projections_, DeviceWeights::Synthesize(*table_, *device_, config, kSyntheticSeed,
-                                                                    /*query_bias=*/false, weights));
-    return absl::OkStatus();
+    WINNOW_ASSIGN_OR_RETURN(loaded, DeviceWeights::Synthesize(*table_, *device_, config, kSyntheticSeed,
+                                                              /*query_bias=*/false, weights));
+  } else {
+    WINNOW_ASSIGN_OR_RETURN(const std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::Open(options_.model));
+    WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options_.model));
+    WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, weights));
+    WINNOW_ASSIGN_OR_RETURN(loaded, DeviceWeights::Load(*table_, *device_, *checkpoint, config, weights));
   }
-  WINNOW_ASSIGN_OR_RETURN(const std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::Open(options_.model));
-  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options_.model));
-  WINNOW_ASSIGN_OR_RETURN(projections_, DeviceWeights::Load(*table_, *device_, *checkpoint, config, weights));
+  projections_[part.index * loaded->config().num_kv_heads] = std::move(loaded);
   return absl::OkStatus();
 }
 
-absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shape) {
-  if (shape.layout.dtype != Dtype::kBf16) return absl::FailedPreconditionError("a lane carries rows of bf16 alone");
+absl::Status GpuLanes::LoadProjectionsOf(const KvShard& shard, const KvLayout& layout) {
+  if (projections_.empty()) return absl::OkStatus();
+  const auto found = projections_.find(shard.first_kv_head);
+  if (found != projections_.end() && found->second->config().num_kv_heads == shard.num_kv_heads) {
+    return absl::OkStatus();
+  }
+  if (layout.num_kv_heads % shard.num_kv_heads != 0 || shard.first_kv_head % shard.num_kv_heads != 0) {
+    return absl::FailedPreconditionError("predictor depth on lanes needs shards of as many kv heads each");
+  }
+  if (store_ == nullptr) projections_.clear();  // of the whole model: nobody has used them
+  return LoadProjections(
+      {.index = shard.first_kv_head / shard.num_kv_heads, .count = layout.num_kv_heads / shard.num_kv_heads});
+}
+
+absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shape, const KvLayout& layout) {
   const DeviceKvShape wanted = DeviceKvShapeFor(
-      offer.spec, shape.layout, static_cast<uint32_t>(offer.max_rows) * kMirrorsPerSeat, offer.max_positions, 0);
+      offer.spec, layout, static_cast<uint32_t>(offer.max_rows) * kMirrorsPerSeat, offer.max_positions, 0);
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> now, table_->open_device(device_->ordinal()));
   const bool is_given = options_.memory_bytes > 0;
   const size_t memory = is_given ? options_.memory_bytes : now->info().free_bytes / 10 * 9;
   DeviceKvShape tables = wanted;
   tables.num_blocks = 0;
   const size_t lane_bytes =
-      GpuLane::DeviceBytes(table_, tables, offer.spec, ModelOf(shape), GpuLane::ExchangeOf(offer, shape.layout));
-  const size_t projections = is_given && projections_ != nullptr ? projections_->bytes() : 0;
-  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(shape.layout) + projections;
+      GpuLane::DeviceBytes(table_, tables, offer.spec, ModelOf(shape, offer.shard), GpuLane::ExchangeOf(offer, layout));
+  size_t projections = 0;
+  for (const auto& [first_head, weights] : projections_) projections += is_given ? weights->bytes() : 0;
+  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections;
   const absl::Status made = [&]() -> absl::Status {
     if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
     WINNOW_ASSIGN_OR_RETURN(store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside));
@@ -73,33 +91,55 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
       "of %.1f MiB of the cache rank's GPU%s, %d lanes of %d seats take %.1f MiB each, query projections %.1f MiB and "
       "rows on their way %.1f MiB: %s",
       InMib(memory), is_given ? " (three quarters of --device-memory)" : "", kRoomForLanes, offer.max_rows,
-      InMib(lane_bytes), InMib(projections), InMib(LaneStore::StagingBytes(shape.layout)), made.message()));
+      InMib(lane_bytes), InMib(projections), InMib(LaneStore::StagingBytes(layout)), made.message()));
 }
 
-DeviceSelection::Model GpuLanes::ModelOf(const ServedShape& shape) const {
-  return {.rope = shape.model.rope, .attention_scale = shape.model.attention_scale, .queries = projections_.get()};
+DeviceSelection::Model GpuLanes::ModelOf(const ServedShape& shape, const KvShard& shard) const {
+  const auto found = projections_.find(shard.first_kv_head);
+  return {.rope = shape.model.rope,
+          .attention_scale = shape.model.attention_scale,
+          .queries = found == projections_.end() ? nullptr : found->second.get()};
+}
+
+absl::Status GpuLanes::CheckModel(const LaneOffer& offer) const {
+  if (offer.spec.predictor != Predictor::kDepth) return absl::OkStatus();
+  if (projections_.empty()) {
+    return absl::FailedPreconditionError("predictor depth on a lane needs --model on the cache rank");
+  }
+  const bool other_size = projections_.begin()->second->config().hidden_size != offer.hidden_size;
+  if (other_size || (!offer.synthetic_model.empty() && offer.synthetic_model != options_.model)) {
+    return absl::FailedPreconditionError("the cache rank's --model is another one");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<DeviceLane>> GpuLanes::Open(const LaneOffer& offer, const ServedShape& shape) {
   WINNOW_RETURN_IF_ERROR(CheckOffer(offer));
-  if (offer.spec.predictor == Predictor::kDepth) {
-    if (projections_ == nullptr) {
-      return absl::FailedPreconditionError("predictor depth on a lane needs --model on the cache rank");
-    }
-    if (projections_->config().hidden_size != offer.hidden_size) {
-      return absl::FailedPreconditionError("the cache rank's --model is another one");
-    }
-    if (!offer.synthetic_model.empty() && offer.synthetic_model != options_.model) {
-      return absl::FailedPreconditionError("the cache rank's --model is another one");
-    }
+  WINNOW_RETURN_IF_ERROR(CheckModel(offer));
+  if (shape.layout.dtype != Dtype::kBf16) return absl::FailedPreconditionError("a lane carries rows of bf16 alone");
+  LaneOffer local = offer;
+  if (offer.shard.num_layers == 0) local.shard = WholeModel(shape.layout);
+  WINNOW_RETURN_IF_ERROR(CheckShard(shape.layout, local.shard));
+  if (local.shard.num_layers != shape.layout.num_layers) {
+    return absl::FailedPreconditionError("a lane carries all layers of its kv heads");
   }
+  local.spec = SpecOfShard(offer.spec, shape.layout, local.shard);
+  const KvLayout layout = LayoutOf(shape.layout, local.shard);
   WINNOW_RETURN_IF_ERROR(cuda::PeerLink::CheckReachable(*device_, offer.address));
-  if (store_ == nullptr) WINNOW_RETURN_IF_ERROR(MakeStore(offer, shape));
-  if (!(store_->spec() == offer.spec) || store_->kv().shape().max_positions < offer.max_positions) {
+  if (store_ != nullptr && !(store_->kv().shape().layout == layout)) {
+    return absl::FailedPreconditionError(absl::StrCat("the cache rank has lanes of ",
+                                                      store_->kv().shape().layout.num_kv_heads,
+                                                      " kv heads, and not of ", layout.num_kv_heads));
+  }
+  if (local.spec.predictor == Predictor::kDepth) {
+    WINNOW_RETURN_IF_ERROR(LoadProjectionsOf(local.shard, shape.layout));
+  }
+  if (store_ == nullptr) WINNOW_RETURN_IF_ERROR(MakeStore(local, shape, layout));
+  if (!(store_->spec() == local.spec) || store_->kv().shape().max_positions < offer.max_positions) {
     return absl::FailedPreconditionError("the cache rank has lanes for another selection or shorter sequences");
   }
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DeviceLane> lane,
-                          GpuLane::Create(table_, device_.get(), store_.get(), ModelOf(shape), offer));
+                          GpuLane::Create(table_, device_.get(), store_.get(), ModelOf(shape, local.shard), local));
   return lane;
 }
 

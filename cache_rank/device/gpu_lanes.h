@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 
@@ -39,15 +40,20 @@ class GpuLanes final : public DeviceLanes {
 
  private:
   GpuLanes(const cuda::CudaTable* table, const Options& options) : table_(table), options_(options) {}
-  absl::Status LoadProjections();
-  absl::Status MakeStore(const LaneOffer& offer, const ServedShape& shape);
-  DeviceSelection::Model ModelOf(const ServedShape& shape) const;
+  absl::Status CheckModel(const LaneOffer& offer) const;
+  absl::Status LoadProjections(WeightShard part);
+  // Of a part of the heads, if that is another one than those that are loaded.
+  absl::Status LoadProjectionsOf(const KvShard& shard, const KvLayout& layout);
+  // `offer` as it is for its shard, whose layout is `layout`.
+  absl::Status MakeStore(const LaneOffer& offer, const ServedShape& shape, const KvLayout& layout);
+  DeviceSelection::Model ModelOf(const ServedShape& shape, const KvShard& shard) const;
 
   const cuda::CudaTable* const table_;
   const Options options_;
   std::unique_ptr<cuda::Device> device_;
-  std::unique_ptr<DeviceWeights> projections_;  // null without a model
-  std::unique_ptr<LaneStore> store_;            // from the first offer on
+  // By first kv head; of the whole model until a part is asked for first. Empty without a model.
+  std::map<int, std::unique_ptr<DeviceWeights>> projections_;
+  std::unique_ptr<LaneStore> store_;  // from the first offer on
 };
 
 }  // namespace winnow

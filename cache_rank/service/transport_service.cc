@@ -9,6 +9,7 @@
 #include "cache_rank/cache_rank.h"
 #include "common/rpc/grpc_status.h"
 #include "common/selection/selection_proto.h"
+#include "common/selection/shard_spec.h"
 
 namespace winnow {
 namespace {
@@ -20,7 +21,8 @@ absl::StatusOr<LaneOffer> ParseLane(const v1::LaneOffer& offer) {
                    .max_rows = static_cast<int>(std::min<uint32_t>(offer.max_rows(), 1 << 16)),
                    .hidden_size = static_cast<int>(std::min<uint32_t>(offer.hidden_size(), 1 << 24)),
                    .max_positions = offer.max_positions(),
-                   .synthetic_model = offer.synthetic_model()};
+                   .synthetic_model = offer.synthetic_model(),
+                   .shard = offer.has_shard() ? FromProto(offer.shard()) : KvShard{}};
 }
 
 // Reacts to one stream. gRPC deletes nothing while operations are under way: the object holds itself alive until

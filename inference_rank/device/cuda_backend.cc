@@ -72,10 +72,24 @@ class CudaBackend final : public Backend {
     return SlotPool::OnDevices(forward_options_.row_bytes, memory_plan_.slot_pages, std::move(parts));
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
-  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane() override {
+  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard& shard) override {
     WINNOW_RETURN_IF_ERROR(lane_shape_.status());
+    const ModelConfig& config = gpus_[0].forward->layers().config();
+    if (shard.num_layers != config.num_layers) {
+      return absl::FailedPreconditionError("the cache rank holds a part of the layers, and a lane carries all");
+    }
+    if (shard.num_kv_heads != config.num_kv_heads || shard.first_kv_head % config.num_kv_heads != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "of a sequence the cache rank holds ", shard.num_kv_heads, " kv heads and a GPU of the inference rank ",
+          config.num_kv_heads, ", and a lane carries those of one GPU to one cache rank"));
+    }
+    const Gpu& gpu = gpus_[shard.first_kv_head / config.num_kv_heads];
+    DecodeLaneShape shape = *lane_shape_;
+    shape.shard = shard;
+    CudaDecodeLane::RunOnGpus run;
+    if (sharded_ != nullptr) run = [this](const std::function<void(int)>& work) { sharded_->RunBeside(work); };
     WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane,
-                            CudaDecodeLane::Create(*gpus_[0].device, *gpus_[0].forward, *gpus_[0].slots, *lane_shape_));
+                            CudaDecodeLane::Create(*gpu.device, *gpu.forward, *gpu.slots, shape, std::move(run)));
     return lane;
   }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
@@ -150,13 +164,13 @@ class CudaBackend final : public Backend {
         .row_bytes = options.needs.layout.row_bytes(),
         .boxes = no_peers_.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
     };
-    PlanLane(options);
     const ModelConfig config = ShardConfig(*options.config, weight_options.shard);
+    PlanLane(options, config);
     MemoryNeeds needs = options.needs;
     needs.parts = num_shards();
     needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
     needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
-    if (lane_shape_.ok()) needs.activation_bytes += CudaDecodeLane::DeviceBytes(*lane_shape_, config);
+    if (lane_shape_.ok()) needs.activation_bytes += CudaDecodeLane::DeviceBytes(*lane_shape_, config, num_shards());
     needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     needs.is_exclusive = true;
     uint64_t free = std::numeric_limits<uint64_t>::max();
@@ -166,10 +180,16 @@ class CudaBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  void PlanLane(const BackendOptions& options) {
+  // `config`: of a GPU's part.
+  void PlanLane(const BackendOptions& options, const ModelConfig& config) {
     if (!options.offers_lanes) return;
-    if (gpus_.size() > 1) {
-      lane_shape_ = absl::FailedPreconditionError("the inference rank computes on several GPUs");
+    if (!no_peers_.ok()) {
+      lane_shape_ = absl::FailedPreconditionError(
+          absl::StrCat("the inference rank's GPUs add up through host memory: ", no_peers_.message()));
+      return;
+    }
+    if (gpus_.size() > 1 && !options.needs.selection.head_budgets.empty()) {
+      lane_shape_ = absl::FailedPreconditionError("lanes of several GPUs serve one budget for all kv heads");
       return;
     }
     if (table_->device_count() < 2) {
@@ -182,10 +202,11 @@ class CudaBackend final : public Backend {
                                             .hidden_size = 0,
                                             .max_positions = options.max_context_tokens,
                                             .pages_per_list = 0,
-                                            .synthetic_model = options.synthetic_model},
-                                           *options.config);
+                                            .synthetic_model = options.synthetic_model,
+                                            .shard = {}},
+                                           config);
     if (lane_shape_.ok()) {
-      forward_options_.lane_list_rows = CudaDecodeLane::MaxListRows(*lane_shape_, *options.config);
+      forward_options_.lane_list_rows = CudaDecodeLane::MaxListRows(*lane_shape_, config);
     }
   }
 

@@ -57,26 +57,30 @@ absl::StatusOr<DecodeLaneShape> CudaDecodeLane::Complete(DecodeLaneShape shape, 
   return shape;
 }
 
-size_t CudaDecodeLane::DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config) {
+size_t CudaDecodeLane::DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config, int num_gpus) {
+  const size_t sums = num_gpus > 1 ? TensorParallelMemory::Bytes(config, num_gpus, shape.max_rows) : 0;
   // Beside inbox and tables: the graph's state, which is small.
-  return DecodeSlots::BytesOver(SlotShape(shape, config)) + (size_t{16} << 20);
+  return DecodeSlots::BytesOver(SlotShape(shape, config)) + sums + (size_t{16} << 20);
 }
 
 uint32_t CudaDecodeLane::MaxListRows(const DecodeLaneShape& shape, const ModelConfig& config) {
   return SlotShape(shape, config).max_list_rows();
 }
 
-CudaDecodeLane::CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape)
+CudaDecodeLane::CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape,
+                               RunOnGpus run_on_gpus)
     : device_(device),
       forward_(forward),
       shape_(shape),
       exchange_(SlotShape(shape, forward.layers().config()).exchange()),
+      run_on_gpus_(std::move(run_on_gpus)),
       seats_(shape.max_rows) {}
 
 absl::StatusOr<std::unique_ptr<CudaDecodeLane>> CudaDecodeLane::Create(cuda::Device& device, CudaForward& forward,
                                                                        const cuda::DeviceMemory& slot_memory,
-                                                                       const DecodeLaneShape& shape) {
-  std::unique_ptr<CudaDecodeLane> lane(new CudaDecodeLane(device, forward, shape));
+                                                                       const DecodeLaneShape& shape,
+                                                                       RunOnGpus run_on_gpus) {
+  std::unique_ptr<CudaDecodeLane> lane(new CudaDecodeLane(device, forward, shape, std::move(run_on_gpus)));
   WINNOW_RETURN_IF_ERROR(lane->Allocate(slot_memory));
   return lane;
 }
@@ -97,6 +101,10 @@ absl::Status CudaDecodeLane::Allocate(const cuda::DeviceMemory& slot_memory) {
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
   carve(pinned_->data());
+  if (const WeightShard shard = forward_.layers().weights().shard(); shard.count > 1) {
+    WINNOW_ASSIGN_OR_RETURN(sums_,
+                            TensorParallelMemory::Create(device_, forward_.layers(), shard.count, shape_.max_rows));
+  }
   const cuda::DeviceMemory* exposed[] = {&slot_memory, &slots_->inbox_memory()};
   WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(device_, exposed));
   return absl::OkStatus();
@@ -113,7 +121,23 @@ absl::Status CudaDecodeLane::Connect(std::string_view peer_address) {
       link_->region_bytes(1) < cuda::LandingBytes(exchange_.layout)) {
     return absl::FailedPreconditionError("the cache rank's lane is of another shape");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CudaDecodeLane::Join(std::span<DecodeLane* const> lanes) {
+  const WeightShard shard = forward_.layers().weights().shard();
+  WINNOW_CHECK(graph_ == nullptr);
+  if (lanes.size() != static_cast<size_t>(shard.count) || lanes[shard.index] != this) {
+    return absl::FailedPreconditionError("the lanes are not one for each GPU in their order");
+  }
   DecodeGraphOptions options;
+  if (shard.count > 1) {
+    options.group = {.rank = shard.index, .num_ranks = shard.count};
+    for (int i = 0; i < shard.count; ++i) {
+      options.group.boxes[i] =
+          static_cast<CudaDecodeLane*>(lanes[i])->sums_->box();  // lanes of one rank are of one kind
+    }
+  }
   options.mode = DecodeMode::kDisaggregated;
   options.inbox = CacheInboxAt(exchange_, link_->region(0));
   options.hidden_layers = HiddenLayers(shape_.spec, exchange_.layout.num_layers);
@@ -207,6 +231,18 @@ absl::Status CudaDecodeLane::CompareDigests() {
   }
   own_digests_.assign(host_.digests + 2 * lists, host_.digests + 3 * lists);
   return status;
+}
+
+void CudaDecodeLane::RunTogether(const std::function<void(int)>& work) {
+  if (run_on_gpus_ != nullptr) return run_on_gpus_(work);
+  work(0);
+}
+
+absl::Status CudaDecodeLane::Prepare(std::span<const Row> rows) {
+  WINNOW_CHECK(graph_ != nullptr && !rows.empty());
+  const auto last =
+      std::max_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.seat < b.seat; });
+  return graph_->Prepare(last->seat + 1);
 }
 
 absl::Status CudaDecodeLane::Decode(std::span<const Row> rows) {

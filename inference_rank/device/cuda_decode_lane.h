@@ -19,23 +19,29 @@ class CudaDecodeLane final : public DecodeLane {
   // `shape` without hidden_size and pages_per_list, which follow from the rest. FAILED_PRECONDITION for selections that
   // no lane serves.
   static absl::StatusOr<DecodeLaneShape> Complete(DecodeLaneShape shape, const ModelConfig& config);
-  // Device memory of one lane, and the longest list of its rows, for a complete shape.
-  static size_t DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config);
+  // Device memory of one lane of a GPU among so many, and the longest list of its rows, for a complete shape.
+  static size_t DeviceBytes(const DecodeLaneShape& shape, const ModelConfig& config, int num_gpus);
   static uint32_t MaxListRows(const DecodeLaneShape& shape, const ModelConfig& config);
 
-  // `slot_memory` holds the slots of all working sets. All arguments outlive the lane.
+  // Runs work(i) on GPU i's thread, for all GPUs at once.
+  using RunOnGpus = std::function<void(const std::function<void(int)>& work)>;
+  // `slot_memory` holds the slots of all working sets. All arguments outlive the lane. `run_on_gpus`: of several GPUs.
   static absl::StatusOr<std::unique_ptr<CudaDecodeLane>> Create(cuda::Device& device, CudaForward& forward,
                                                                 const cuda::DeviceMemory& slot_memory,
-                                                                const DecodeLaneShape& shape);
+                                                                const DecodeLaneShape& shape,
+                                                                RunOnGpus run_on_gpus = nullptr);
   ~CudaDecodeLane() override;
 
   const DecodeLaneShape& shape() const override { return shape_; }
   const std::string& address() const override { return link_->LocalAddress(); }
   absl::Status Connect(std::string_view peer_address) override;
+  absl::Status Join(std::span<DecodeLane* const> lanes) override;
+  void RunTogether(const std::function<void(int)>& work) override;
   void* Landing(uint64_t push) const override { return cuda::LandingPlace(exchange_.layout, link_->region(1), push); }
   uint64_t landing_places() const override { return cuda::kLandingPlaces; }
   uint32_t landing_tokens() const override { return cuda::kLandingTokens; }
   void Seat(int seat, std::span<const uint32_t> pages) override;
+  absl::Status Prepare(std::span<const Row> rows) override;
   absl::Status Decode(std::span<const Row> rows) override;
   void Abort(const absl::Status& why) override { link_->Abort(why); }
   uint32_t drawn_token(size_t row) const override { return host_.tokens_out[seats_of_rows_[row]]; }
@@ -61,7 +67,7 @@ class CudaDecodeLane final : public DecodeLane {
     uint32_t* counts = nullptr;            // as InferenceInbox::counts
   };
 
-  CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape);
+  CudaDecodeLane(cuda::Device& device, CudaForward& forward, const DecodeLaneShape& shape, RunOnGpus run_on_gpus);
   absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
   void FillRows(std::span<const Row> rows);
   // Those of the step before, where a row takes them.
@@ -75,10 +81,12 @@ class CudaDecodeLane final : public DecodeLane {
   CudaForward& forward_;
   const DecodeLaneShape shape_;
   const cuda::ExchangeShape exchange_;
+  const RunOnGpus run_on_gpus_;
   std::unique_ptr<DecodeSlots> slots_;
   std::unique_ptr<cuda::DeviceMemory> pinned_;
   std::unique_ptr<cuda::PeerLink> link_;
-  std::unique_ptr<DecodeGraph> graph_;  // from Connect on
+  std::unique_ptr<TensorParallelMemory> sums_;  // of several GPUs
+  std::unique_ptr<DecodeGraph> graph_;          // from Join on
   Host host_;
   std::vector<SeatState> seats_;
   uint32_t steps_ = 0;  // the number of the last one, as the graph counts them

@@ -22,6 +22,10 @@ class ShardedForward final : public Forward {
                           DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
+  // Work of another kind on the GPUs' threads, each for its GPU, all at once.
+  void RunBeside(const std::function<void(int shard)>& work) {
+    Run(work, [] {});
+  }
   bool DrawsTokens() const override { return true; }
   void PlanDraws(std::span<const std::optional<TokenDraw>> rows) override { shards_[0]->PlanDraws(rows); }
   uint32_t drawn_token(int row) const override { return shards_[0]->drawn_token(row); }

@@ -17,6 +17,11 @@ size_t Carve(const ModelConfig& config, int num_ranks, int max_rows, void* regio
 
 }  // namespace
 
+size_t TensorParallelMemory::Bytes(const ModelConfig& config, int num_ranks, int max_rows) {
+  TensorParallelBox box;
+  return Carve(config, num_ranks, max_rows, nullptr, box);
+}
+
 absl::StatusOr<std::unique_ptr<TensorParallelMemory>> TensorParallelMemory::Create(cuda::Device& device,
                                                                                    const DeviceLayers& layers,
                                                                                    int num_ranks, int max_rows) {

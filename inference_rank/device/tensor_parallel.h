@@ -28,6 +28,7 @@ struct TensorParallelGroup {
 // The memory of one rank's box.
 class TensorParallelMemory {
  public:
+  static size_t Bytes(const ModelConfig& config, int num_ranks, int max_rows);
   static absl::StatusOr<std::unique_ptr<TensorParallelMemory>> Create(cuda::Device& device, const DeviceLayers& layers,
                                                                       int num_ranks, int max_rows);
   const TensorParallelBox& box() const { return box_; }

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
 #include "inference_rank/model/token_draw.h"
@@ -20,11 +22,15 @@ struct DecodeLaneShape {
   uint32_t max_positions = 0;   // of a sequence
   uint32_t pages_per_list = 0;  // slot pages of a list, up to its pool's end
   std::string synthetic_model;  // whose random weights these are; empty: of a checkpoint
+  KvShard shard;                // of the model, what the lane carries: the kv heads of one GPU
 };
 
 // The inference rank's end of decode steps that run between its GPU and a cache rank's (kernels/cuda/exchange.h): both
 // are told of a step by their hosts, and meet at flags in each other's memory. A sequence has a seat of the lane, whose
-// working set the cache rank's GPU writes to. Engine thread.
+// working set the cache rank's GPU writes to.
+//
+// Where several GPUs hold the model, each has lanes of its own, to cache ranks that hold its kv heads: a step runs on
+// one lane of each GPU, which have joined. Engine thread, but for Decode.
 class DecodeLane {
  public:
   struct Row {
@@ -47,6 +53,10 @@ class DecodeLane {
   virtual const std::string& address() const = 0;
   // Maps what the cache rank exposes. FAILED_PRECONDITION where the GPUs cannot reach each other.
   virtual absl::Status Connect(std::string_view peer_address) = 0;
+  // Once, after Connect: all lanes that run steps together, this one included, one for each GPU in the GPUs' order.
+  virtual absl::Status Join(std::span<DecodeLane* const> lanes) = 0;
+  // Runs work(i) for lane i of those that have joined, at once, each on the thread that launches its GPU's work.
+  virtual void RunTogether(const std::function<void(int)>& work) = 0;
 
   // Where push number 1, 2, ... of a prompt's rows goes in the cache rank's memory: [num_kv_heads][count][2 * head_dim]
   // of one layer, count <= landing_tokens(). After landing_places() pushes the places repeat. After Connect.
@@ -56,12 +66,15 @@ class DecodeLane {
 
   // A sequence takes the seat: `pages` [num_lists][pages_per_list] of its working set.
   virtual void Seat(int seat, std::span<const uint32_t> pages) = 0;
-  // One step of these rows, begun once the cache rank has been told of it. Returns when the tokens are there. After an
-  // error the lane is over: every wait is bounded, so it comes within about a second.
+  // Before Decode, on all lanes before any of them decodes.
+  virtual absl::Status Prepare(std::span<const Row> rows) = 0;
+  // This lane's part of one step of these rows, begun once the cache rank has been told of it. Returns when the tokens
+  // are there. After an error the lane is over: every wait is bounded, so it comes within about a second.
   virtual absl::Status Decode(std::span<const Row> rows) = 0;
   // Ends a step that is under way, which then fails with `why`, and all later ones. Any thread.
   virtual void Abort(const absl::Status& why) = 0;
-  // Of the rows of the last step: the token that was drawn, or the logits, overwritten by the next pass.
+  // Of the rows of the last step, the same on all lanes: the token that was drawn, or the logits, overwritten by the
+  // next pass.
   virtual uint32_t drawn_token(size_t row) const = 0;
   virtual std::span<float> logits(size_t row) = 0;
   // Of those that take it: captured mass of the position before, which the step before decoded on this lane,

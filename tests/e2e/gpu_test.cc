@@ -191,12 +191,12 @@ TEST(GpuCluster, WhatIsAskedForAndCannotBeIsSaid) {
   const Process::Environment none = {{"WINNOW_CUDA_PLUGIN", "/no/such/plugin.so"}};
   EXPECT_THAT(FailureOf({"--device=cuda"}, none),
               HasSubstr("--device=cuda: no CUDA: there is no file /no/such/plugin.so"));
-  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 4"));
+  EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 6"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus()),
               HasSubstr("on GPUs KV rows are bf16, not f32"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
-  EXPECT_THAT(FailureOf({"--device=cuda:3", "--tensor-parallel=2"}, HostGpus()),
-              HasSubstr("--tensor-parallel=2: GPU 4 was asked for, and there are 4"));
+  EXPECT_THAT(FailureOf({"--device=cuda:5", "--tensor-parallel=2"}, HostGpus()),
+              HasSubstr("--tensor-parallel=2: GPU 6 was asked for, and there are 6"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--tensor-parallel=4"}, HostGpus()),
               HasSubstr(DemoModel() + ": 4 GPUs cannot share 4 query heads, 2 kv heads"));
   EXPECT_THAT(FailureOf({"--tensor-parallel=2"}, none), HasSubstr("no CUDA")) << "CPUs do not stand in for two GPUs";

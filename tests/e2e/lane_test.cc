@@ -27,10 +27,30 @@ std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::E
   environment.emplace_back("WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN);
   return StartOrFail(std::move(flags), environment);
 }
-// Of one inference rank; each rank has a GPU of its own.
-std::vector<std::string> LaneFlags(const std::string& selection) {
-  return {"--cache-device=cuda:1", "--transport=p2p", "--selection=" + selection};
+// One GPU for the model and one cache rank, or two GPUs that share its heads and a cache rank for the heads of each.
+struct Placement {
+  const char* name;
+  int gpus = 1;
+};
+constexpr Placement kPlacements[] = {{"OneGpu", 1}, {"TwoGpus", 2}};
+std::string Flag(const char* name, int value) {
+  return std::string(name) + "=" + std::to_string(value);
 }
+// Each inference rank and each cache rank has GPUs of its own.
+std::vector<std::string> LaneFlags(const std::string& selection, Placement placement = kPlacements[0], int ranks = 1,
+                                   int spare_cache_ranks = 0) {
+  std::vector<std::string> flags = {"--cache-device=cuda:" + std::to_string(placement.gpus * ranks), "--transport=p2p",
+                                    "--selection=" + selection,
+                                    Flag("--cache-ranks", placement.gpus + spare_cache_ranks)};
+  if (placement.gpus > 1) {
+    flags.push_back(Flag("--tensor-parallel", placement.gpus));
+    flags.push_back(Flag("--cache-shards", placement.gpus));
+  }
+  return flags;
+}
+class Lanes : public testing::TestWithParam<Placement> {};
+INSTANTIATE_TEST_SUITE_P(Placements, Lanes, testing::ValuesIn(kPlacements),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 Completion AnswerOf(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
   Completion completion = Complete(cluster.http(), GreedyRequest(prompt, tokens));
@@ -45,7 +65,7 @@ double LaneSteps(const Cluster& cluster) {
   return cluster.MetricsOf("inference-0").Value("winnow_lane_steps_total");
 }
 
-double MassesOf(const Cluster& cluster, const char* rank) {
+double MassesOf(const Cluster& cluster, const std::string& rank) {
   return cluster.MetricsOf(rank).Value("winnow_captured_attention_mass_count");
 }
 
@@ -53,10 +73,16 @@ double MassesOf(const Cluster& cluster, const char* rank) {
 struct Lookups {
   double lookups = 0, hits = 0, streamed = 0;
 };
-Lookups LookupsOf(const Cluster& cluster, const char* rank) {
-  const Metrics metrics = cluster.MetricsOf(rank);
-  return {metrics.Value("winnow_selection_lookups_total"), metrics.Value("winnow_selection_hits_total"),
-          metrics.Value("winnow_kv_stream_rows_total")};
+// Of `rank`-0 and those behind it.
+Lookups LookupsOf(const Cluster& cluster, const std::string& rank, int ranks = 1) {
+  Lookups sum;
+  for (int i = 0; i < ranks; ++i) {
+    const Metrics metrics = cluster.MetricsOf(rank + "-" + std::to_string(i));
+    sum.lookups += metrics.Value("winnow_selection_lookups_total");
+    sum.hits += metrics.Value("winnow_selection_hits_total");
+    sum.streamed += metrics.Value("winnow_kv_stream_rows_total");
+  }
+  return sum;
 }
 
 // Captured masses are figures of the same softmaxes, summed in f32 on the CPU. A score of the demo model stays below
@@ -64,23 +90,25 @@ Lookups LookupsOf(const Cluster& cluster, const char* rank) {
 constexpr double kMassTolerance = 2 * 64 * 100.0 / (1 << 24);
 
 // Keys are scored as they are stored, so that both ways select alike up to the roundings of scores.
-TEST(Lane, AnswersAreThoseOfFrames) {
+TEST_P(Lanes, AnswersAreThoseOfFrames) {
   for (const char* selection : {"depth", "exact-token", "async-token"}) {
     std::vector<Completion> by_frames;
     double masses_by_frames = 0;
     Lookups cache_by_frames, rank_by_frames;
     const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(700, 3), DemoText(40, 5)};
     {
-      const auto cluster = StartCluster({std::string("--selection=") + selection, "--transport=ucx"});
+      // By one cache rank.
+      const auto cluster = StartCluster(
+          {std::string("--selection=") + selection, "--transport=ucx", Flag("--tensor-parallel", GetParam().gpus)});
       ASSERT_NE(cluster, nullptr);
       for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt));
       masses_by_frames = MassesOf(*cluster, "inference-0");
-      cache_by_frames = LookupsOf(*cluster, "cache-0");
-      rank_by_frames = LookupsOf(*cluster, "inference-0");
+      cache_by_frames = LookupsOf(*cluster, "cache");
+      rank_by_frames = LookupsOf(*cluster, "inference");
       EXPECT_EQ(LaneSteps(*cluster), 0);
       EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_pushed_prompt_rows_total"), 0);
     }
-    const auto cluster = StartCluster(LaneFlags(selection));
+    const auto cluster = StartCluster(LaneFlags(selection, GetParam()));
     ASSERT_NE(cluster, nullptr);
     size_t i = 0;
     double streamed = 0, streamed_bytes = 0;
@@ -99,7 +127,7 @@ TEST(Lane, AnswersAreThoseOfFrames) {
     }
     // Rows that the inference rank could copy from its recent ones are misses on the cache rank by frames, too. There
     // they are copied, here they travel.
-    const Lookups rank = LookupsOf(*cluster, "inference-0");
+    const Lookups rank = LookupsOf(*cluster, "inference");
     EXPECT_EQ(rank.lookups, rank_by_frames.lookups) << selection;
     EXPECT_EQ(rank.lookups, cache_by_frames.lookups) << selection;
     // Which of two rows whose scores differ by their roundings is selected makes a hit or a miss.
@@ -110,8 +138,8 @@ TEST(Lane, AnswersAreThoseOfFrames) {
     EXPECT_EQ(streamed_bytes, streamed * 2 * 64 * 2) << selection << ": K and V of 64 elements in bf16";
     // What a step has sent is counted there after it.
     EXPECT_TRUE(WaitUntil(std::chrono::milliseconds(20'000),
-                          [&] { return LookupsOf(*cluster, "cache-0").lookups >= rank.lookups; }));
-    const Lookups cache = LookupsOf(*cluster, "cache-0");
+                          [&] { return LookupsOf(*cluster, "cache", GetParam().gpus).lookups >= rank.lookups; }));
+    const Lookups cache = LookupsOf(*cluster, "cache", GetParam().gpus);
     EXPECT_EQ(cache.lookups, rank.lookups) << selection;
     EXPECT_EQ(cache.hits, rank.hits) << selection;
     EXPECT_EQ(cache.streamed, rank.streamed) << selection;
@@ -120,16 +148,22 @@ TEST(Lane, AnswersAreThoseOfFrames) {
     EXPECT_EQ(MassesOf(*cluster, "inference-0"), masses_by_frames) << selection;
     EXPECT_GT(MassesOf(*cluster, "cache-0"), 0);
     EXPECT_EQ(LaneSteps(*cluster), 3 * (kTokens - 1)) << selection;
-    EXPECT_GE(cluster->MetricsOf("inference-0").Value("winnow_pushed_prompt_rows_total"),
-              cluster->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"));
-    EXPECT_EQ(cluster->MetricsOf("cache-0").Value("winnow_lane_plans_total"), 3 * (kTokens - 1));
+    const double pushed = cluster->MetricsOf("inference-0").Value("winnow_pushed_prompt_rows_total");
+    if (GetParam().gpus == 1) {
+      EXPECT_GE(pushed, cluster->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"));
+    } else {
+      EXPECT_EQ(pushed, 0) << "prompts of several shards pass through host memory";
+    }
+    for (int i = 0; i < GetParam().gpus; ++i) {
+      EXPECT_EQ(cluster->MetricsOf("cache-" + std::to_string(i)).Value("winnow_lane_plans_total"), 3 * (kTokens - 1));
+    }
     EXPECT_THAT(cluster->process().Log(), HasSubstr("run from GPU to GPU"));
   }
 }
 
 // Sequences come and go: more requests than seats, of different lengths, some of which are given up.
-TEST(Lane, AnswersAreTheSameAloneOrInABatch) {
-  const auto cluster = StartCluster(LaneFlags("winnow"));
+TEST_P(Lanes, AnswersAreTheSameAloneOrInABatch) {
+  const auto cluster = StartCluster(LaneFlags("winnow", GetParam()));
   ASSERT_NE(cluster, nullptr);
   std::vector<TokenIds> prompts, alone;
   for (size_t i = 0; i < 8; ++i) prompts.push_back(DemoText(100 + 250 * i, i));
@@ -166,9 +200,8 @@ TEST(Lane, OtherSelectionsGoByFrames) {
 }
 
 // The rows of a lane are in host memory, too: another inference rank goes on with them.
-TEST(Lane, AnotherRankGoesOnAfterOneIsKilled) {
-  std::vector<std::string> flags = LaneFlags("depth");
-  flags[0] = "--cache-device=cuda:2";
+TEST_P(Lanes, AnotherRankGoesOnAfterOneIsKilled) {
+  std::vector<std::string> flags = LaneFlags("depth", GetParam(), /*ranks=*/2);
   flags.push_back("--inference-ranks=2");
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
@@ -189,11 +222,10 @@ TEST(Lane, AnotherRankGoesOnAfterOneIsKilled) {
 
 // Rows that were pushed lie on the cache rank, or are pushed again by the rank that takes over; and where a cache rank
 // ends, by the one that had pushed them.
-TEST(Lane, APromptIsFinishedAfterARankIsKilledInTheMiddleOfIt) {
+TEST_P(Lanes, APromptIsFinishedAfterARankIsKilledInTheMiddleOfIt) {
   for (const bool kills_cache : {false, true}) {
-    std::vector<std::string> flags = LaneFlags("depth");
-    if (!kills_cache) flags[0] = "--cache-device=cuda:2";
-    flags.push_back(kills_cache ? "--cache-ranks=2" : "--inference-ranks=2");
+    std::vector<std::string> flags = LaneFlags("depth", GetParam(), kills_cache ? 1 : 2, kills_cache ? 1 : 0);
+    if (!kills_cache) flags.push_back("--inference-ranks=2");
     flags.push_back("--prefill-chunk=64");
     const auto cluster = StartCluster(flags);
     ASSERT_NE(cluster, nullptr);
@@ -218,9 +250,9 @@ TEST(Lane, APromptIsFinishedAfterARankIsKilledInTheMiddleOfIt) {
 }
 
 // Samples share the source's rows in host memory, and each has a mirror and a seat of its own.
-TEST(Lane, SamplesOfAPromptAreThoseOfRequestsOfTheirOwn) {
+TEST_P(Lanes, SamplesOfAPromptAreThoseOfRequestsOfTheirOwn) {
   constexpr uint32_t kSamples = 4;
-  std::vector<std::string> flags = LaneFlags("winnow");
+  std::vector<std::string> flags = LaneFlags("winnow", GetParam());
   flags.push_back("--prefix-cache=false");
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
@@ -243,10 +275,10 @@ TEST(Lane, SamplesOfAPromptAreThoseOfRequestsOfTheirOwn) {
 }
 
 // The source goes on in its seat; what its lane has under way is part of what is forked.
-TEST(Lane, AForkOfARunningSequenceGoesOnFromItsToken) {
+TEST_P(Lanes, AForkOfARunningSequenceGoesOnFromItsToken) {
   constexpr uint32_t kLong = 90;
   for (const char* selection : {"winnow", "async-token"}) {
-    const auto cluster = StartCluster(LaneFlags(selection));
+    const auto cluster = StartCluster(LaneFlags(selection, GetParam()));
     ASSERT_NE(cluster, nullptr);
     v1::GenerateRequest request = SamplesOf("", DemoText(800, 900), 1, kLong);
     GenerationClient client(*cluster);
@@ -283,8 +315,8 @@ TEST(Lane, AForkOfARunningSequenceGoesOnFromItsToken) {
 }
 
 // A seat is given up with the working set, and another one is taken later.
-TEST(Lane, PreemptionChangesNoAnswer) {
-  std::vector<std::string> flags = LaneFlags("winnow");
+TEST_P(Lanes, PreemptionChangesNoAnswer) {
+  std::vector<std::string> flags = LaneFlags("winnow", GetParam());
   flags.push_back("--age-bound=20ms");
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
@@ -308,11 +340,10 @@ TEST(Lane, PreemptionChangesNoAnswer) {
 }
 
 // A GPU error is final for an inference rank, and its sequences are where they were.
-TEST(Lane, AnotherRankGoesOnAfterAGpuHasFailed) {
+TEST_P(Lanes, AnotherRankGoesOnAfterAGpuHasFailed) {
   const TempDir folder;
   const std::string fault = folder.path() + "/fault";
-  std::vector<std::string> flags = LaneFlags("depth");
-  flags[0] = "--cache-device=cuda:2";
+  std::vector<std::string> flags = LaneFlags("depth", GetParam(), /*ranks=*/2);
   flags.push_back("--inference-ranks=2");
   const auto cluster = StartCluster(flags, {{"WINNOW_HOST_GPU_FAULT", fault}});
   ASSERT_NE(cluster, nullptr);
@@ -334,10 +365,10 @@ TEST(Lane, AnotherRankGoesOnAfterAGpuHasFailed) {
 }
 
 // A cache rank holds sequences in host memory, and goes on without its GPU.
-TEST(Lane, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
+TEST_P(Lanes, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
   const TempDir folder;
   const std::string fault = folder.path() + "/fault";
-  const auto cluster = StartCluster(LaneFlags("depth"), {{"WINNOW_HOST_GPU_FAULT", fault}});
+  const auto cluster = StartCluster(LaneFlags("depth", GetParam()), {{"WINNOW_HOST_GPU_FAULT", fault}});
   ASSERT_NE(cluster, nullptr);
   const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
   const TokenIds alone = IdsOf(*cluster, prompt, 60);
@@ -359,10 +390,10 @@ TEST(Lane, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
 }
 
 // Digests of what is attended to are compared step by step.
-TEST(Lane, RowsThatAreDamagedOnTheWayEndTheLane) {
+TEST_P(Lanes, RowsThatAreDamagedOnTheWayEndTheLane) {
   const TempDir folder;
   const std::string flip = folder.path() + "/flip";
-  const auto cluster = StartCluster(LaneFlags("depth"), {{"WINNOW_HOST_GPU_FLIP", flip}});
+  const auto cluster = StartCluster(LaneFlags("depth", GetParam()), {{"WINNOW_HOST_GPU_FLIP", flip}});
   ASSERT_NE(cluster, nullptr);
   const Completion completion =
       StreamCompletion(cluster->http(), GreedyRequest(DemoCaseOfAtLeast(2000).prompt, 60), [&](size_t tokens) {
@@ -377,9 +408,8 @@ TEST(Lane, RowsThatAreDamagedOnTheWayEndTheLane) {
 }
 
 // What a cache rank loses is prefilled again at another one.
-TEST(Lane, AnAnswerEndsAfterItsCacheRankIsKilled) {
-  std::vector<std::string> flags = LaneFlags("depth");
-  flags.push_back("--cache-ranks=2");
+TEST_P(Lanes, AnAnswerEndsAfterItsCacheRankIsKilled) {
+  const std::vector<std::string> flags = LaneFlags("depth", GetParam(), 1, /*spare_cache_ranks=*/1);
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
   bool killed = false;
@@ -395,16 +425,15 @@ TEST(Lane, AnAnswerEndsAfterItsCacheRankIsKilled) {
 }
 
 // Where a prompt was computed makes no difference to who decodes.
-TEST(Lane, ARankDecodesWhatAnotherHasPrefilled) {
+TEST_P(Lanes, ARankDecodesWhatAnotherHasPrefilled) {
   const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
   TokenIds expected;
   {
-    const auto cluster = StartCluster(LaneFlags("depth"));
+    const auto cluster = StartCluster(LaneFlags("depth", GetParam()));
     ASSERT_NE(cluster, nullptr);
     expected = IdsOf(*cluster, prompt);
   }
-  std::vector<std::string> flags = LaneFlags("depth");
-  flags[0] = "--cache-device=cuda:2";
+  std::vector<std::string> flags = LaneFlags("depth", GetParam(), /*ranks=*/2);
   flags.push_back("--prefill-ranks=1");
   flags.push_back("--decode-ranks=1");
   const auto cluster = StartCluster(flags);
@@ -424,16 +453,29 @@ TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
               HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and correction"));
 }
 
-// A lane goes to one cache rank; parts of a sequence go by frames, with what the prefix caches have of them, too.
-TEST(Lane, ShardsGoByFrames) {
-  std::vector<std::string> flags = LaneFlags("depth");
-  flags.insert(flags.end(), {"--cache-ranks=2", "--cache-shards=2"});
+// A lane carries the heads of one GPU to one cache rank; what is cut otherwise goes by frames, with what the prefix
+// caches have of it, too.
+TEST(Lane, ShardsOfOneGpusHeadsGoByFrames) {
+  std::vector<std::string> flags = LaneFlags("depth", kPlacements[0], 1, /*spare_cache_ranks=*/1);
+  flags.push_back("--cache-shards=2");
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
   const TokenIds first = IdsOf(*cluster, DemoText(900));
   EXPECT_EQ(first.size(), static_cast<size_t>(kTokens));
   EXPECT_EQ(IdsOf(*cluster, DemoText(900)), first);
   EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("of a sequence the cache rank holds 1 kv heads and a GPU of the "
+                                                  "inference rank 2, and a lane carries those of one GPU to one"));
+}
+
+TEST(Lane, GpusThatShareACacheRankSayWhyTheyUseFrames) {
+  const auto cluster =
+      StartCluster({"--cache-device=cuda:2", "--transport=p2p", "--selection=depth", "--tensor-parallel=2"});
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_EQ(IdsOf(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("of a sequence the cache rank holds 2 kv heads and a GPU of the "
+                                                  "inference rank 1, and a lane carries those of one GPU to one"));
 }
 
 // GPUs that two ranks share take turns, and a lane cannot be.

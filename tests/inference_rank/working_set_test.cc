@@ -165,7 +165,7 @@ TEST_F(WorkingSetTest, NamesTheSlotPagesOfItsLists) {
   spec.head_budgets[1] = 300;
   const WorkingSet set = *WorkingSet::Create(slots, layout_, spec, 2000, 10);
   const uint32_t ring = set.ring_tokens(), per_list = (spec.sink_tokens + ring + set.pool_slots(0, 1) + 63) / 64;
-  const std::vector<uint32_t> pages = set.PagesOfLists(per_list);
+  const std::vector<uint32_t> pages = set.PagesOfLists(WholeModel(layout_), per_list);
   ASSERT_EQ(pages.size(), per_list * layout_.num_lists());
   for (uint32_t list = 0; list < layout_.num_lists(); ++list) {
     const int layer = static_cast<int>(list) / kHeads, head = static_cast<int>(list) % kHeads;

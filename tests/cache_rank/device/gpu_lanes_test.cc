@@ -30,7 +30,8 @@ LaneOffer OfferFor(const char* preset) {
                   .max_rows = kSeats,
                   .hidden_size = 256,
                   .max_positions = kMaxPositions,
-                  .synthetic_model = {}};
+                  .synthetic_model = {},
+                  .shard = {}};
   offer.spec.budget_tokens = 64;
   return offer;
 }

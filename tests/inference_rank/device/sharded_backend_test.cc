@@ -349,7 +349,7 @@ TEST(ShardedBackend, SaysWhyGpusCannotShareAModel) {
       why(of_two, {0, 1, 2, 3}),
       "some/model: 4 GPUs cannot share 8 query heads, 2 kv heads and an intermediate size of 96: each of them has "
       "to be divisible by 4");
-  EXPECT_EQ(why(config, {3, 4}), "--tensor-parallel=2: GPU 4 was asked for, and there are 4");
+  EXPECT_EQ(why(config, {5, 6}), "--tensor-parallel=2: GPU 6 was asked for, and there are 6");
 }
 
 TEST(ShardedBackend, AGpuThatFailsFreesTheOthers) {

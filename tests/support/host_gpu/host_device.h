@@ -11,7 +11,7 @@ namespace winnow::test {
 // and its own number or none behind it;
 // $WINNOW_HOST_GPU_NO_PEERS keeps devices from each other's memory.
 absl::StatusOr<std::unique_ptr<cuda::Device>> OpenHostDevice(int ordinal);
-inline constexpr int kHostDevices = 4;
+inline constexpr int kHostDevices = 6;
 // What this process has allocated on its devices, pinned memory not counted.
 size_t HostDeviceBytes();
 
