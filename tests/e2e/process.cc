@@ -17,6 +17,7 @@
 #include <thread>
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 
 namespace winnow::e2e {
@@ -73,7 +74,7 @@ Process::Process(const std::vector<std::string>& arguments, const Environment& e
                                       [&](const auto& entry) { return text.starts_with(entry.first + "="); });
     if (!replaced) variables.push_back(text);
   }
-  for (const auto& [key, value] : environment) variables.push_back(key + "=" + value);
+  for (const auto& [key, value] : environment) variables.push_back(absl::StrCat(key, "=", value));
   const auto pointers = [](const std::vector<std::string>& texts) {
     std::vector<char*> result;
     for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));

@@ -59,7 +59,7 @@ TEST(FairShareTest, ForgetsTenantsThatOweNothing) {
 class SharedRank {
  public:
   SharedRank(uint32_t max_running, milliseconds age_bound = seconds(0))
-      : scheduler_({.max_running = max_running, .age_bound = age_bound}, kLayout) {}
+      : scheduler({.max_running = max_running, .age_bound = age_bound}, kLayout) {}
 
   void Submit(const std::string& tenant, uint32_t prompt, uint32_t answer, double weight = 1, int priority = 0) {
     auto sequence = std::make_unique<Sequence>();
@@ -69,43 +69,45 @@ class SharedRank {
     sequence->prompt.assign(prompt, 1);
     sequence->max_positions = prompt + answer;
     sequence->request_id = ++submitted_;
-    scheduler_.Enqueue(std::move(sequence), now_);
+    scheduler.Enqueue(std::move(sequence), now);
   }
   // One iteration.
   void Step() {
-    while (Sequence* sequence = scheduler_.Admit(kPlenty, now_)) {
+    while (Sequence* sequence = scheduler.Admit(kPlenty, now)) {
       sequence->state = State::kPrefilling;
-      order_.push_back(sequence->tenant);
+      order.push_back(sequence->tenant);
     }
-    const auto plan = scheduler_.Plan(20, now_);
+    const auto plan = scheduler.Plan(20, now);
     std::vector<const Sequence*> done;
     for (Sequence* sequence : plan.rows) {
-      served_[sequence->tenant] += FairShare::kGeneratedTokenCost;
+      served[sequence->tenant] += FairShare::kGeneratedTokenCost;
       sequence->watermark = ++sequence->next_position;
       if (sequence->next_position == sequence->max_positions) done.push_back(sequence);
     }
     for (uint32_t left = plan.prefill_tokens; left > 0;) {
-      Sequence* sequence = scheduler_.NextPrefill(now_);
+      Sequence* sequence = scheduler.NextPrefill(now);
       if (sequence == nullptr) break;
       const uint32_t count = std::min(left, sequence->prompt_tokens() - sequence->next_position);
-      served_[sequence->tenant] += count;
+      served[sequence->tenant] += count;
       left -= count;
       sequence->next_position += count;
       sequence->watermark = sequence->next_position;
       if (sequence->next_position == sequence->prompt_tokens()) sequence->state = State::kDecoding;
     }
     for (const Sequence* sequence : done) {
-      ++finished_[sequence->tenant];
-      scheduler_.Remove(sequence);
+      ++finished[sequence->tenant];
+      scheduler.Remove(sequence);
     }
-    now_ += milliseconds(20);
+    now += milliseconds(20);
   }
 
-  Scheduler scheduler_;
-  FairShare::Time now_ = kStart;
-  std::map<std::string, double> served_;  // in prompt tokens
-  std::map<std::string, int> finished_;
-  std::vector<std::string> order_;  // of admission
+  Scheduler scheduler;
+  FairShare::Time now = kStart;
+  std::map<std::string, double> served;  // in prompt tokens
+  std::map<std::string, int> finished;
+  std::vector<std::string> order;  // of admission
+
+ private:
   uint64_t submitted_ = 0;
 };
 
@@ -115,8 +117,8 @@ TEST(SchedulerShares, AFloodOfOneTenantDoesNotHoldUpAnother) {
   for (int i = 0; i < 10; ++i) rank.Step();
   for (int i = 0; i < 3; ++i) rank.Submit("guest", 100, 20);
   for (int i = 0; i < 400; ++i) rank.Step();
-  ASSERT_GE(rank.order_.size(), 8u);
-  const std::vector<std::string> first(rank.order_.begin(), rank.order_.begin() + 7);
+  ASSERT_GE(rank.order.size(), 8u);
+  const std::vector<std::string> first(rank.order.begin(), rank.order.begin() + 7);
   EXPECT_EQ(first, std::vector<std::string>({"flood", "guest", "flood", "guest", "flood", "guest", "flood"}));
 }
 
@@ -126,7 +128,7 @@ TEST(SchedulerShares, ServiceIsInTheRatioOfTheWeightsWhateverTheLengths) {
   // "b" sends few long requests, "c" many short ones; each has always something waiting.
   const auto keep_busy = [&] {
     std::map<std::string, int> waiting;
-    rank.scheduler_.ForEach([&](Sequence& s) { waiting[s.tenant] += s.state == State::kWaiting; });
+    rank.scheduler.ForEach([&](Sequence& s) { waiting[s.tenant] += s.state == State::kWaiting; });
     if (waiting["a"] < 3) rank.Submit("a", 50 + random() % 50, 20 + random() % 20, 3);
     if (waiting["b"] < 3) rank.Submit("b", 400 + random() % 100, 100 + random() % 20, 1);
     while (waiting["c"]++ < 20) rank.Submit("c", 5 + random() % 5, 5 + random() % 5, 1);
@@ -136,24 +138,24 @@ TEST(SchedulerShares, ServiceIsInTheRatioOfTheWeightsWhateverTheLengths) {
     rank.Step();
   }
   // All but the four requests under way, of at most 740 prompt tokens' cost, is in the ratio.
-  const double c = rank.served_["c"];
+  const double c = rank.served["c"];
   EXPECT_GT(c, 50000);
-  EXPECT_NEAR(rank.served_["a"] / 3, c, 4 * 740);
-  EXPECT_NEAR(rank.served_["b"], c, 4 * 740);
+  EXPECT_NEAR(rank.served["a"] / 3, c, 4 * 740);
+  EXPECT_NEAR(rank.served["b"], c, 4 * 740);
 }
 
 TEST(SchedulerShares, CachedPromptsAreNotPaidFor) {
   SharedRank rank(2);
   rank.Submit("cached", 1000, 10);
   rank.Submit("other", 1000, 10);
-  Sequence* first = rank.scheduler_.Admit(kPlenty, kStart);
+  Sequence* first = rank.scheduler.Admit(kPlenty, kStart);
   ASSERT_EQ(first->tenant, "cached");
-  rank.scheduler_.CreditCachedTokens(*first, 992);
-  rank.scheduler_.Admit(kPlenty, kStart);
+  rank.scheduler.CreditCachedTokens(*first, 992);
+  rank.scheduler.Admit(kPlenty, kStart);
   rank.Submit("other", 10, 10);
   rank.Submit("cached", 10, 10);
-  rank.scheduler_.Remove(first);
-  EXPECT_EQ(rank.scheduler_.Admit(kPlenty, kStart)->tenant, "cached");
+  rank.scheduler.Remove(first);
+  EXPECT_EQ(rank.scheduler.Admit(kPlenty, kStart)->tenant, "cached");
 }
 
 TEST(SchedulerShares, AStarvingTenantGoesFirstAfterTheAgeBound) {
@@ -161,10 +163,10 @@ TEST(SchedulerShares, AStarvingTenantGoesFirstAfterTheAgeBound) {
   SharedRank rank(1, kBound);
   rank.Submit("patient", 100, 10, 1, -1);
   milliseconds waited(0);
-  while (rank.finished_["patient"] == 0 && waited < seconds(60)) {
-    if (rank.scheduler_.num_waiting() < 5) rank.Submit("urgent", 100, 10, 1, 5);
+  while (rank.finished["patient"] == 0 && waited < seconds(60)) {
+    if (rank.scheduler.num_waiting() < 5) rank.Submit("urgent", 100, 10, 1, 5);
     rank.Step();
-    waited = std::chrono::duration_cast<milliseconds>(rank.now_ - kStart);
+    waited = std::chrono::duration_cast<milliseconds>(rank.now - kStart);
   }
   EXPECT_GE(waited, kBound) << "it never waited: the test shows nothing";
   EXPECT_LE(waited, 2 * kBound);

@@ -39,7 +39,7 @@ TEST_P(Int8ScoresTest, KeysAreWithinHalfAStep) {
         const float scale = ScaleOf(tile.data(), head_dim, first + r);
         ASSERT_NEAR(scale, max / 127.0, max * kF32Epsilon);
         for (int d = 0; d < (head_dim + 3) / 4 * 4; ++d) {
-          const int value = *ValueOf(tile.data(), first + r, d);
+          const int8_t value = *ValueOf(tile.data(), first + r, d);
           ASSERT_LE(std::abs(value), 127);
           // 127 elements of a step, to three roundings.
           ASSERT_NEAR(value, d < head_dim ? double{key[d]} / scale : 0, 0.5 + 127 * 4 * kF32Epsilon);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "tests/kernels/kernel_test.h"
 
@@ -77,7 +78,8 @@ struct Problem {
         ASSERT_NEAR(y[r * y_stride + n], sum, tolerance) << "row " << r << " output " << n;
       }
       for (int n = shape.out; n < y_stride; ++n) {
-        ASSERT_EQ(std::memcmp(&y[r * y_stride + n], &old_y[r * y_stride + n], 4), 0) << "wrote past the row";
+        ASSERT_EQ(std::bit_cast<uint32_t>(y[r * y_stride + n]), std::bit_cast<uint32_t>(old_y[r * y_stride + n]))
+            << "wrote past the row";
       }
     }
   }

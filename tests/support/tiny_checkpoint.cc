@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
@@ -150,7 +151,7 @@ void WriteTinyCheckpoint(const TinyModel& model, const std::string& directory) {
     const size_t begin = tensors.size() * i / num_files;
     const size_t end = tensors.size() * (i + 1) / num_files;
     const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, num_files);
-    WriteFile(directory + "/" + name, SafetensorsBytes(std::span(tensors).subspan(begin, end - begin)));
+    WriteFile(absl::StrCat(directory, "/", name), SafetensorsBytes(std::span(tensors).subspan(begin, end - begin)));
     for (size_t j = begin; j < end; ++j) index["weight_map"][tensors[j].name] = name;
   }
   WriteFile(directory + "/model.safetensors.index.json", index.dump(2));

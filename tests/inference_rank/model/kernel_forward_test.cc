@@ -94,7 +94,7 @@ class KernelForward {
     kernels_.rope_append(*executor_, append);
 
     // [token, head, row] to [head, token, row].
-    const auto row = static_cast<std::ptrdiff_t>(2 * config_.head_dim);
+    const std::ptrdiff_t row = 2 * config_.head_dim;
     Matrix kv = Rows(2 * config_.kv_features());
     for (std::ptrdiff_t t = 0; t < num_tokens_; ++t) {
       for (std::ptrdiff_t h = 0; h < config_.num_kv_heads; ++h) {

@@ -156,7 +156,7 @@ TEST_F(PeerLinkTest, RefusesOneProcessOneGpuAndOtherHosts) {
 
 TEST_F(PeerLinkTest, RefusesBytesThatAreNoAddress) {
   const Peer peer("0000:02");
-  const std::string good = peer.address();
+  const std::string& good = peer.address();
   for (const std::string& bad : {std::string(), good.substr(0, 50), good.substr(0, good.size() - 1), good + "x",
                                  std::string(good.size(), '\0'), "x" + good.substr(1)}) {
     EXPECT_TRUE(absl::IsInvalidArgument(link_->Connect(bad)));

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "router/generate_request.h"
 #include "router/model_services.h"
 
@@ -38,7 +39,9 @@ class ByteCodec : public TextCodec {
   absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool,
                                          const nlohmann::ordered_json&) const override {
     std::string text;
-    for (const auto& m : messages) text += m["role"].get<std::string>() + ":" + m["content"].get<std::string>() + ";";
+    for (const auto& m : messages) {
+      absl::StrAppend(&text, m["role"].get<std::string>(), ":", m["content"].get<std::string>(), ";");
+    }
     return text;
   }
 };

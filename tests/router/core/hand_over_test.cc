@@ -22,7 +22,7 @@ class HandOverTest : public DispatcherTest {
   }
   // The request that the rank for prefill has handed over after token 10.
   ScriptedRank::Submit HandOver() {
-    const ScriptedRank::Submit submit = prefill_.AwaitSubmit(1);
+    ScriptedRank::Submit submit = prefill_.AwaitSubmit(1);
     prefill_.SendTokens(submit.request_id(), 0, {10});
     prefill_.SendHandedOver(submit.request_id());
     return submit;

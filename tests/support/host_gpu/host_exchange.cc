@@ -40,7 +40,7 @@ float FromF8(uint8_t value) {
 uint8_t ToF8(float value) {
   static const std::array<float, 127> sizes = [] {
     std::array<float, 127> all;
-    for (uint8_t code = 0; code < all.size(); ++code) all[code] = FromF8(code);
+    for (size_t code = 0; code < all.size(); ++code) all[code] = FromF8(static_cast<uint8_t>(code));
     return all;
   }();
   const float size = std::abs(value);
