@@ -19,9 +19,9 @@ __device__ inline void WaitForInputs() {
 }
 
 // Lets the next kernel's CTAs take the places that this grid leaves free. Behind WaitForInputs, where they would take
-// places that kernels before this one need; before it in small kernels between two products, so that weights of the next
-// one are on their way while the one before still drains. The kernel behind waits for this one all the same, and this
-// one for all before it.
+// places that kernels before this one need; before it in small kernels between two products, so that weights of the
+// next one are on their way while the one before still drains. The kernel behind waits for this one all the same, and
+// this one for all before it.
 __device__ inline void LetDependentsStart() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
