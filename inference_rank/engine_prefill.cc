@@ -44,7 +44,7 @@ uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point n
   const uint32_t least = LeastPiece(sequence);
   const double work = inject_controller_->WorkWithin(inject_controller_->RoomUs(since_token.count()),
                                                      layers * options_.prefill_work.ThroughLayer(least, first));
-  const double tokens = options_.prefill_work.TokensWithin(work / layers, first);
+  const double tokens = options_.prefill_work.WholeTokensWithin(work / layers, first);
   return tokens < least ? 0 : static_cast<uint32_t>(std::min<double>(tokens, options_.limits.prefill_chunk_tokens));
 }
 
