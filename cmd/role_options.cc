@@ -246,7 +246,7 @@ void PrefillFlags::Declare(Fields& fields) {
               "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
               "by layer "
               "over all of it and keeps one layer's KV and the residual of each token. auto = layered where a prompt's "
-              "KV would not fit --prefill-memory. On a GPU always chunked.");
+              "KV would not fit --prefill-memory.");
   fields.Integer(
       "prefill-chunk", &chunk,
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "

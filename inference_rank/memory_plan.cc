@@ -36,10 +36,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   const uint64_t pages_per_sequence =
       WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts);
   plan.prefill_mode = needs.prefill_mode;
-  PrefillSizing sizing{
-      .mode = needs.prefill_mode,
-      .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max() : needs.prefill_memory_bytes,
-      .hidden_size = needs.hidden_size};
+  PrefillSizing sizing{.mode = needs.prefill_mode,
+                       .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max()
+                                                                       : needs.prefill_memory_bytes * needs.parts,
+                       .hidden_size = needs.hidden_size,
+                       .parts = needs.parts};
   const uint64_t longest_prefill = sizing.BytesNeeded(needs.layout, needs.max_context_tokens) / needs.parts;
   plan.prefill_bytes = needs.prefill_memory_bytes != 0
                            ? needs.prefill_memory_bytes

@@ -177,18 +177,18 @@ Sequence* TwoRanks::PrefillByLayer(uint64_t id, uint32_t seed, const SelectionSp
   sequence.arena.emplace(
       PrefillArena::Create(layout_, prompt_tokens, static_cast<uint32_t>(config_.hidden_size)).value());
   PrefillArena& arena = *sequence.arena;
-  transformer_.EmbedPrompt(sequence.prompt, arena.hidden(0));
+  transformer_.EmbedPrompt(sequence.prompt, arena.Residuals(0));
   for (int layer = 0; layer < layout_.num_layers; ++layer) {
     for (uint32_t first = 0; first < prompt_tokens;) {
       const bool last = first + 1 == prompt_tokens;
       const uint32_t count = last ? 1 : std::min(chunk, prompt_tokens - 1 - first);
       prefill_step_.Begin(sequence, first, count);
-      transformer_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+      transformer_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.Residuals(first), prefill_step_);
       first += count;
     }
     LoadPromptLayer(layout_, arena, layer, sequence);
   }
-  const std::span<float> logits = transformer_.PromptLogits(arena.hidden(prompt_tokens - 1));
+  const std::span<float> logits = transformer_.PromptLogits(arena.Residuals(prompt_tokens - 1));
   prompt_logits_.assign(logits.begin(), logits.end());
   sequence.working_set->FinishLoad(prompt_tokens);
   sequence.next_position = prompt_tokens;
