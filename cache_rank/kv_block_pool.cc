@@ -25,7 +25,7 @@ absl::Status CheckPoolMemory(size_t memory_bytes, const KvLayout& layout, size_t
   if (memory_bytes >= needed) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "memory for KV is ", memory_bytes, " bytes and needs ", needed, " at least: a block of ", BlockBytes(layout),
-      " for each of ", num_lists, " kv heads of layers; raise --cache-memory (--memory of winnow cache-rank)"));
+      " for each of ", num_lists, " lists (layer, kv head); raise --cache-memory (--memory of winnow cache-rank)"));
 }
 
 KvBlock::~KvBlock() {
