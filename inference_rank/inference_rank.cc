@@ -137,7 +137,12 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
   if (backend_ == nullptr) {
     options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
     absl::StatusOr<std::unique_ptr<Backend>> cpu = NewCpuBackend(options, options_.isa, options_.num_threads);
-    if (!cpu.ok()) return absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_));
+    if (!cpu.ok()) {
+      // Why there is no GPU matters where one would have done.
+      const bool gpu_might_do = absl::IsResourceExhausted(cpu.status()) || absl::IsUnimplemented(cpu.status());
+      return gpu_might_do ? absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_))
+                          : cpu.status();
+    }
     backend_ = *std::move(cpu);
     device_description_ = absl::StrCat(backend_->description(), device_description_);
   }

@@ -105,8 +105,19 @@ TEST(MemoryPlan, WhatDoesNotFitIsAddedUp) {
 TEST(MemoryPlan, APromptOfTheLongestContextMustFit) {
   MemoryNeeds needs = Needs();
   needs.prefill_memory_bytes = kGib;
-  EXPECT_THAT(std::string(PlanMemory(needs, 139 * kGib).status().message()),
-              HasSubstr("cannot hold a prompt of 32768 tokens, which needs 5120.0 MiB"));
+  const absl::Status status = PlanMemory(needs, 139 * kGib).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot hold a prompt of 32768 tokens, which needs 5120.0 MiB"));
+}
+
+TEST(MemoryPlan, TheSlotsOfASequenceOfTheLongestContextMustFit) {
+  MemoryNeeds needs = Needs();
+  needs.slot_memory_bytes = SequenceSlotBytes(needs);
+  EXPECT_EQ(PlanMemory(needs, 139 * kGib)->slot_bytes, needs.slot_memory_bytes);
+  --needs.slot_memory_bytes;
+  const absl::Status status = PlanMemory(needs, 139 * kGib).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("raise --slot-memory"));
 }
 
 }  // namespace
