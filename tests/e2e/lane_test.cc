@@ -206,7 +206,7 @@ TEST_P(Lanes, RowsMayLieInHostMemoryAndGoTheSameWay) {
     for (std::future<TokenIds>& answer : together) ids.push_back(answer.get());
     return ids;
   };
-  const auto metric = [](const Cluster& cluster, const char* name, const Labels& labels) {
+  const auto metric = [](const Cluster& cluster, const char* name, const Metrics::Labels& labels) {
     return cluster.MetricsOf("cache-0").Value(name, labels);
   };
   const auto seats = [&](const Cluster& cluster, const char* outcome) {
