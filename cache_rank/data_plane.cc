@@ -278,6 +278,7 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
   const auto stays = [&](uint64_t id) { return store_.Find(id) != nullptr; };
   if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);
   if (expired > 0 && lanes_ != nullptr) lanes_->Retain(stays);
+  if (lanes_ != nullptr) PublishMirrors(lanes_->mirror_bytes(), metrics_);
   metrics_->sequences_expired.Add(expired);
   PublishGauges(store_, *pool_, metrics_);
 }

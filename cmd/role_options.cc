@@ -149,6 +149,7 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Bytes("device-memory", &device_memory_bytes,
                "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
                "sequences. 0 = nine tenths of what is free.");
+  DeclareDeviceHostMemory(fields, "device-host-memory", &device_host_memory_bytes);
 }
 
 RouterProcessOptions::RouterProcessOptions() {
@@ -328,6 +329,13 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
       "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
       "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
       "tier.");
+}
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {
+  fields.Bytes(name, memory_bytes,
+               "Host memory, pinned, from which a lane pushes rows of sequences whose mirror has no room in the cache "
+               "rank's GPU; their keys stay in the GPU's memory. It comes on top of the memory for KV blocks and of "
+               "--fast-memory. 0 = none: such sequences go by frames.");
 }
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {

@@ -62,9 +62,12 @@ struct CacheOptions {
   int64_t prefix_cache_memory_bytes = 0;
   DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
   int64_t device_memory_bytes = 0;
+  int64_t device_host_memory_bytes = 0;
 
   void Declare(Fields& fields);
 };
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes);
 
 // Where the KV of a sequence goes.
 struct PlacementFlags {
