@@ -60,7 +60,7 @@ class CacheLink {
   const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
   void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
-  // Set once the lane runs steps; null before.
+  // Set once the lane has had a sequence; null before.
   const std::shared_ptr<LaneTeam>& lane_team() const { return lane_team_; }
   void set_lane_team(std::shared_ptr<LaneTeam> team) { lane_team_ = std::move(team); }
   LandingPlaces& landings() { return landings_; }  // of the lane

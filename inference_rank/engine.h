@@ -131,16 +131,19 @@ class Engine {
   // The lanes that may decode the sequence; null: it goes by frames.
   LaneTeam* FindTeam(const Sequence& sequence);
   // Rows that have seats of these lanes.
-  void RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows);
-  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan);
+  void RunLaneStep(LaneTeam& team, std::span<Sequence*> rows);
+  std::vector<CacheLink*> LinksOf(std::span<Sequence* const> rows) const;
+  void AnnounceLaneStep(LaneTeam& team, std::span<Sequence* const> rows);
+  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step);
   absl::Status AwaitLeaving(CacheLink& link);
   // Captured masses of a position, by list of the shard, NaN where a list was not measured.
   void TakeMasses(Sequence& sequence, const KvShard& shard, std::span<const float> masses);
   void CountDenseLists(Sequence& sequence);
   // Rows that the shard's lists selected at next_position, and that travelled.
-  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const DecodeLane::ListCounts> counts);
-  // `failed`: whose lane has; the links of the team's other lanes are made anew.
-  void FailTeam(LaneTeam& team, CacheLink& failed, const absl::Status& why);
+  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const LaneGroup::ListCounts> counts);
+  // `failed`: whose lane has. The links of sequences that end with it are made anew.
+  void FailLane(LaneTeam& team, CacheLink& failed, const absl::Status& why);
+  void FailLanesOf(LaneTeam& team, std::span<Sequence* const> rows, const absl::Status& decoded);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();
   absl::Status AskForSeat(Sequence& sequence);
@@ -196,9 +199,17 @@ class Engine {
   std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
   std::vector<Sequence*> lane_batch_;
-  std::vector<DecodeLane::Row> lane_rows_;
-  // Slots that a lane which has failed may still write to, until when.
-  std::deque<std::pair<std::chrono::steady_clock::time_point, WorkingSet>> quarantine_;
+  std::vector<LaneGroup::Row> lane_rows_;
+  std::vector<std::shared_ptr<LaneTeam>> lane_teams_;
+  // Slots and a seat that a lane which has failed may still write to, until when.
+  struct Quarantined {
+    std::chrono::steady_clock::time_point until;
+    std::optional<WorkingSet> working_set;
+    std::shared_ptr<LaneTeam> team;
+    int seat;
+    uint64_t sequence_id;
+  };
+  std::deque<Quarantined> quarantine_;
   struct Reopen {
     Sequence* sequence;
     std::chrono::steady_clock::time_point at;

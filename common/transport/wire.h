@@ -21,7 +21,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 5;
+inline constexpr uint16_t kVersion = 6;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -92,11 +92,13 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
 
 // FrameHeader::flags of kStepPlan: the plan runs on the lane, between the two GPUs (kernels/cuda/exchange.h). Rows, and
-// what is selected for them, travel without frames; PlanRow::flags is the row's seat.
+// what is selected for them, travel without frames; PlanRow::flags is the row's seat, apply_position the number of the
+// step, which grows from plan to plan of a link.
 inline constexpr uint32_t kPlanOnLane = 1;
-// Of a wait on either side, a backstop: the other host may have much to do before it begins its part. The end of its
-// process ends all waits at once.
+// Of a wait on the inference rank, a backstop: the other host may have much to do before it begins its part. The end of
+// its process ends all waits at once. A cache rank waits longer: what it waits for may wait for another cache rank.
 inline constexpr uint32_t kLaneTimeoutUs = 5'000'000;
+inline constexpr uint32_t kLaneTimeoutOfCacheUs = 2 * kLaneTimeoutUs;
 inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row

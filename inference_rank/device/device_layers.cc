@@ -187,7 +187,8 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .q_pre_rope_stride = outputs.q_pre_rope_stride,
                                            .kv_destinations = outputs.kv_destinations,
                                            .kv_mirror = outputs.kv_mirror,
-                                           .kv_mirror_stride = outputs.kv_mirror_stride});
+                                           .kv_mirror_stride = outputs.kv_mirror_stride,
+                                           .mirror_regions = outputs.mirror_regions});
 }
 
 void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {

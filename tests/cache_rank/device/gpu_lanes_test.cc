@@ -43,7 +43,7 @@ ServedShape Shape() {
   return shape;
 }
 
-// The process of an inference rank whose GPU exposes slots and inbox, until it is killed.
+// The process of an inference rank whose GPU exposes slots, inbox and flags, until it is killed.
 class InferenceGpu {
  public:
   explicit InferenceGpu(const cuda::ExchangeShape& exchange) {
@@ -54,7 +54,8 @@ class InferenceGpu {
       const auto device = test::OpenHostDevice(1).value();
       const auto slots = device->Allocate(1 << 20).value();
       const auto inbox = device->Allocate(InferenceInboxBytes(exchange)).value();
-      const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get()};
+      const auto flags = device->Allocate(InferenceFlagsBytes(exchange)).value();
+      const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get(), flags.get()};
       const auto link = cuda::PeerLink::Create(*device, exposed).value();
       const std::string& address = link->LocalAddress();
       if (write(ends[1], address.data(), address.size()) < 0) _exit(1);
