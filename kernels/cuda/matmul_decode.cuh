@@ -6,6 +6,7 @@
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/matmul_fill.cuh"
 #include "kernels/cuda/matmul_mma.cuh"
+#include "kernels/cuda/summands.cuh"
 
 // y = x W^T for up to 64 rows of x, bound by reading W once. Each block has a warp that fills a ring with boxes of W
 // and x, four warps that multiply 16 output features each, and four that finish the tiles which blocks share: the last
@@ -35,7 +36,9 @@ __device__ inline void WriteStrip(const DecodeMatmulArgs& args, int tile, int st
         if (row >= args.num_rows) continue;
         const float value = __fmul_rn(sums.values[column][half * 2 + odd], scale);
         const int64_t at = row * args.y_stride + out;
-        if (args.y_is_bf16) {
+        if (args.summand.num_ranks > 0) {
+          StoreSummand(args.summand, at, value);
+        } else if (args.y_is_bf16) {
           static_cast<__nv_bfloat16*>(args.y)[at] = __float2bfloat16(value);
         } else {
           float* y = static_cast<float*>(args.y) + at;
