@@ -55,7 +55,6 @@ __global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsPara
   for (int i = 0; i < kVectors; ++i) {
     if (p.weight != nullptr && at(i) < width) weight[i] = reinterpret_cast<const float4*>(p.weight)[at(i)];
   }
-  LetDependentsStart();
   auto* const x_row = reinterpret_cast<float4*>(p.x) + row * width;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) x[i] = at(i) < width ? __ldcg(x_row + at(i)) : float4{0, 0, 0, 0};
@@ -88,6 +87,9 @@ __global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsPara
     }
   } while (!__all_sync(0xffffffffu, all) && wait.GoOn());
 
+  // Not before: a block that stays on some multiprocessors while the product's leave keeps the next product from having
+  // one on each (8 rows: 9.1 instead of 5.3 ms a step).
+  LetDependentsStart();
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
