@@ -81,7 +81,6 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   if (found == links_.end()) return;
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
-  metrics_->queued_frames.Add(-link->queued());
   if (link->lane != nullptr) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
     if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
@@ -91,6 +90,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
     link->lane.reset();
     metrics_->lanes.Add(-1);
   }
+  metrics_->queued_frames.Add(-link->queued());  // what the lane's end has queued, too
   store_.DetachChannel(link_id, std::chrono::steady_clock::now());
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);

@@ -153,6 +153,9 @@ void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
 void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
+// INVALID_ARGUMENT when --max-context leaves no room for a prompt and a token.
+absl::Status CheckMaxContext(uint32_t max_context);
+
 // What --model must be: a folder with a config.json, or a synthetic model. INVALID_ARGUMENT names the option.
 absl::Status CheckModelOption(const std::string& model);
 

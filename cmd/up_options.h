@@ -45,7 +45,7 @@ struct UpOptions {
 
   bool hosts_cache() const { return transport == TransportKind::kInproc; }
   // INVALID_ARGUMENT for what can be seen to be wrong without starting anything: no such model folder, an unknown
-  // preset, ports that do not fit.
+  // preset, ports that do not fit, memory of cache ranks that holds no sequence.
   absl::Status Validate() const;
 
   // Ranks for prefill come first, then those that decode.
@@ -61,6 +61,9 @@ struct UpOptions {
   RouterProcessOptions Router() const;
   InferenceProcessOptions InferenceRank(int index, const HostPort& router) const;
   CacheProcessOptions CacheRank(int index, const HostPort& router) const;
+
+ private:
+  absl::Status CheckCacheMemory() const;
 };
 
 }  // namespace winnow

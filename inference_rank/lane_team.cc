@@ -23,8 +23,10 @@ bool LaneTeam::HasLinks(std::span<const ShardLink> shards) const {
 }
 
 absl::Status LaneTeam::Decode(std::span<const DecodeLane::Row> rows, CacheLink** failed) {
-  *failed = links_.front();
-  for (DecodeLane* lane : lanes_) WINNOW_RETURN_IF_ERROR(lane->Prepare(rows));
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    *failed = links_[i];
+    WINNOW_RETURN_IF_ERROR(lanes_[i]->Prepare(rows));
+  }
   lanes_.front()->RunTogether([&](int i) {
     outcomes_[i] = lanes_[i]->Decode(rows);
     if (outcomes_[i].ok()) return;

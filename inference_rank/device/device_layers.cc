@@ -69,7 +69,7 @@ size_t DeviceLayers::Carve(void* region) {
   const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.intermediate_size;
   cuda::Arena arena(region);
   rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
-  hidden_ = arena.TakeArray<float>(rows * hidden);
+  hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
   partial_ = arena.TakeArray<float>((options_.partial_chunks ? rows : decode_rows) * hidden);
   normed_ = arena.Take(rows * hidden * kBf16Bytes);
   qkv_ = arena.TakeArray<float>(rows * config.qkv_features());

@@ -114,7 +114,11 @@ class DeviceLayers {
   void FinalNorm(cuda::Stream stream, int num_rows);
   void LmHead(cuda::Stream stream, int num_rows);
 
-  float* hidden() const { return hidden_; }       // [rows, hidden_size] residual stream
+  // [rows, hidden_size] residual stream: in the activations, or where UseHidden says.
+  float* hidden() const { return hidden_; }
+  // What is enqueued from now on reads and writes the residuals of its rows there: 256-byte aligned device memory.
+  // Null: in the activations again. Not around work that is captured and launched later.
+  void UseHidden(float* hidden) { hidden_ = hidden != nullptr ? hidden : own_hidden_; }
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
   float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
@@ -158,7 +162,8 @@ class DeviceLayers {
   std::unique_ptr<cuda::PrefillPlans> plans_;
 
   float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
-  float* hidden_ = nullptr;         // [rows, hidden_size]
+  float* own_hidden_ = nullptr;     // [rows, hidden_size]
+  float* hidden_ = nullptr;         // own_hidden_, or whose residuals are under way
   float* partial_ = nullptr;        // [decode rows, or rows, hidden_size]
   void* normed_ = nullptr;          // [rows, hidden_size] bf16
   float* qkv_ = nullptr;            // [rows, qkv_features]

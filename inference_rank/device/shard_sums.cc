@@ -122,6 +122,8 @@ void ShardSums::GatherLogits(cuda::Stream stream, int num_rows) {
   const DeviceWeights& weights = layers_.weights();
   const size_t vocab = layers_.config().vocab_size, part = weights.lm_head().out_features;
   if (part == vocab) return;
+  // So that a pass without sums has flags of its own; boxes keep their turn.
+  num_sums_ += kBoxes;
   const size_t row_bytes = vocab * sizeof(float), part_bytes = part * sizeof(float);
   if (shard_.index > 0) {
     const size_t first = weights.lm_head_first();
