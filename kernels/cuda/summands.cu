@@ -11,8 +11,13 @@ namespace winnow::cuda {
 namespace {
 
 constexpr int kVectors = 4;  // float4 of a thread, as in RmsNormKernel: it gives the same bits
-constexpr int kMaxThreads = 512;
+constexpr int kMaxWarps = 16;
 constexpr int kMaxParts = 8;  // of a row: blocks of a cluster
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kMaxThreads = kMaxWarps * kWarp;
+#else
+constexpr int kMaxThreads = kMaxWarps / kMaxParts * kWarp;
+#endif
 
 // A warp's bounded wait, as WaitFor of flags.cuh.
 class WarpWait {
@@ -44,11 +49,11 @@ class WarpWait {
 
 // A row's parts, by the blocks of a cluster. It does not wait for the product before it to end, but for what that and
 // its like on other GPUs store; as that one began when all before it had ended, nothing else can still be under way.
-__global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsParams p) {
+__global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsParams p, const int warps) {
   const int width = p.hidden_size / 4, parts = ClusterBlocks(), part = ClusterRank();
   const int64_t row = blockIdx.x / parts;
-  const int threads = parts * blockDim.x, thread = part * blockDim.x + threadIdx.x;
-  const auto at = [&](int i) { return thread + i * threads; };
+  const int threads = warps * kWarp, thread = part * blockDim.x + threadIdx.x;
+  const auto at = [&](int i) { return thread < threads ? thread + i * threads : width; };
   ClusterArrive();  // the others' shared memory is there behind ClusterWait
   float4 weight[kVectors], x[kVectors], summand[kMaxSummands][kVectors] = {};
 #pragma unroll
@@ -104,7 +109,7 @@ __global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsPara
     squares += x[i].x * x[i].x + x[i].y * x[i].y + (x[i].z * x[i].z + x[i].w * x[i].w);
   }
   __shared__ float warp_squares[kWarp];  // of the whole row
-  const int lane = threadIdx.x % kWarp, warps = threads / kWarp;
+  const int lane = threadIdx.x % kWarp;
   if (p.weight != nullptr) {
     squares = WarpSum(squares);
     ClusterWait();
@@ -139,16 +144,16 @@ __global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsPara
 
 void LaunchAddSummands(Stream stream, const AddSummandsParams& p) {
   const int width = p.hidden_size / 4, warps = (width + kVectors * kWarp - 1) / (kVectors * kWarp);
-  WINNOW_CHECK(p.hidden_size % 4 == 0 && warps * kWarp <= kMaxThreads && p.summand_stride % 4 == 0);
+  WINNOW_CHECK(p.hidden_size % 4 == 0 && warps <= kMaxWarps && p.summand_stride % 4 == 0);
   WINNOW_CHECK(p.num_ranks >= 1 && p.num_ranks <= kMaxSummands);
   if (p.num_rows == 0) return;
-  int parts = ComputeMajor() >= 9 ? std::min(warps, kMaxParts) : 1;
-  while (warps % parts != 0) --parts;
+  const int most_parts = ComputeMajor() >= 9 ? kMaxParts : 1;
+  const int warps_each = (warps + most_parts - 1) / most_parts, parts = (warps + warps_each - 1) / warps_each;
   LaunchDependent(AddSummands,
                   {.grid = dim3(parts * p.num_rows),
-                   .threads = static_cast<unsigned>(warps / parts * kWarp),
+                   .threads = static_cast<unsigned>(warps_each * kWarp),
                    .cluster_ctas = static_cast<unsigned>(parts)},
-                  stream, p);
+                  stream, p, warps);
 }
 
 }  // namespace
