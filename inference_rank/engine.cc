@@ -23,6 +23,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
     : options_(std::move(options)),
       layout_(layout),
       prefix_salt_(PrefixSalt(link_options.fingerprint)),
+      numerics_(link_options.fingerprint.numerics()),
       metrics_(metrics),
       transport_(std::move(transport)),
       mailbox_([this] { transport_->Wake(); }),

@@ -142,6 +142,20 @@ class Forward {
   // `hidden` is what enters the layer and becomes what leaves it; of the last layer only that of the `last` token.
   virtual void PrefillLayer(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
                             float* /*hidden*/, PrefillKv& /*kv*/) {}
+  // PrefillLayer in two halves, between which anything may be computed, for prompts of which other processes attend to
+  // the first rows. The first half leaves the rotated queries in `queries` [num_tokens, num_query_heads, head_dim].
+  virtual void ProjectPrompt(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                             const float* /*hidden*/, PrefillKv& /*kv*/, float* /*queries*/) {}
+  // The second goes on from `state` after rows [0, first_key), as PrefillAttentionParams has them, and reads the rows
+  // from there on.
+  struct PromptAttention {
+    const float* queries = nullptr;
+    PrefillKv::Rows rows;
+    uint32_t first_key = 0;
+    const float* state = nullptr;
+  };
+  virtual void AttendPrompt(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                            const PromptAttention& /*attention*/, float* /*hidden*/) {}
   // Logits of the prompt's last token, whose residual has left the last layer.
   virtual std::span<float> PromptLogits(const float* /*hidden*/) { return {}; }
 
