@@ -181,7 +181,7 @@ class Engine {
   const Options options_;
   const KvLayout layout_;
   const std::string prefix_salt_;  // what rows depend on beside the tokens
-  const std::string numerics_;     // kernel set
+  const std::string kernel_set_;
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.

@@ -19,7 +19,7 @@ void Engine::ChoosePrefixWay(Sequence& sequence) {
                     .sink_tokens = sequence.spec.sink_tokens};
   prefix.can_be_remote = forward_.PrefillsByLayer() &&
                          std::all_of(sequence.shards.begin(), sequence.shards.end(),
-                                     [&](const ShardLink& shard) { return shard.link->numerics() == numerics_; });
+                                     [&](const ShardLink& shard) { return shard.link->kernel_set() == kernel_set_; });
   if (sequence.working_set.has_value()) {
     const WorkingSet& set = *sequence.working_set;
     prefix.ring_tokens = set.ring_tokens();

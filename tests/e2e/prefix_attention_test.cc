@@ -53,8 +53,9 @@ struct Answer {
 
 // The answers of a cluster whose cache has the prefix from a first prompt on.
 std::vector<Answer> Answers(const Cluster& cluster, bool together) {
-  for (const char* preset : {"winnow", "async-token"}) {
-    EXPECT_TRUE(Complete(cluster.http(), RequestFor(preset, DemoText(kPrefix), 1)).ok());
+  for (const char* preset : {"winnow", "async-token", "dense"}) {
+    // A few tokens, so that the prompt is in the cache when the next one asks.
+    EXPECT_TRUE(Complete(cluster.http(), RequestFor(preset, DemoText(kPrefix), 4)).ok());
   }
   std::vector<std::future<Completion>> completions;
   std::vector<Answer> answers;
@@ -127,7 +128,8 @@ TEST_P(RemotePrefixAttention, AnswersAreThoseOfStreamBack) {
   // Decoding of dense begins with all rows: they come in any case.
   const double all = static_cast<double>(Asked().size()), dense = GetParam().dense_too ? 0 : all / 3;
   EXPECT_GE(Prompts(*cluster, "remote"), all - dense);
-  EXPECT_EQ(Prompts(*cluster, "stream-back"), dense);
+  EXPECT_GE(Prompts(*cluster, "stream-back"), dense);
+  EXPECT_LE(Prompts(*cluster, "stream-back"), dense + (dense > 0)) << "with the prompt that brought the prefix";
   EXPECT_TRUE(cluster->Stop().ok());
 }
 
@@ -154,7 +156,7 @@ TEST(PrefixAttention, PromptsBesideStreamsAreAnsweredAlike) {
 TEST(PrefixAttention, AutoMovesFewerBytes) {
   const auto cluster = StartCluster({});
   ASSERT_NE(cluster, nullptr);
-  ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", DemoText(kPrefix), 1)).ok());
+  ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", DemoText(kPrefix), 4)).ok());
   const auto bytes = [&](const char* way) {
     return cluster->MetricsOf("inference-0").Value("winnow_prefix_attention_bytes_total", {{"way", way}});
   };
@@ -174,7 +176,7 @@ TEST(PrefixAttention, ALostCacheRankIsPrefilledAgain) {
   const TokenIds prompt = PrefixWithTail(5000);
   const auto cluster = StartCluster({"--prefix-attention=remote", "--prefill-chunk=64"});
   ASSERT_NE(cluster, nullptr);
-  ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", DemoText(kPrefix), 1)).ok());
+  ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", DemoText(kPrefix), 4)).ok());
   const pid_t cache_rank = cluster->Pids("cache-rank").at(0);
   auto completion =
       std::async(std::launch::async, [&] { return Complete(cluster->http(), RequestFor("winnow", prompt)); });
