@@ -96,6 +96,9 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .lane_plans = lane_plans.get(),
           .lane_seats = lane_seats.get(),
           .lane_seats_refused = lane_seats_refused.get(),
+          .prefix_queries = prefix_queries.get(),
+          .prefix_pieces = prefix_pieces.get(),
+          .prefix_attention_seconds = prefix_attention_seconds.get(),
           .queued_frames = queued_frames.get(),
           .captured_mass = SnapshotOf(captured_mass),
           .corrected_mass = SnapshotOf(corrected_mass)};

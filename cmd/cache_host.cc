@@ -218,6 +218,12 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_prefix_cache_lookup_tokens_total", "Prompt tokens that were looked up.",
           number(s.prefix_lookup_tokens));
   counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were there.", number(s.prefix_cached_tokens));
+  counter("winnow_prefix_attention_queries_total",
+          "Queries of prompts that attended to a cached prefix here, one per position and layer.",
+          number(s.prefix_queries));
+  counter("winnow_prefix_attention_pieces_total", "Pieces of that work, between which selections go on.",
+          number(s.prefix_pieces));
+  counter("winnow_prefix_attention_seconds_total", "Time of that work.", s.prefix_attention_seconds);
   counter("winnow_prefix_cache_evictions_total", "Units of 32 positions that gave way.", number(s.prefix_evictions));
   if (s.fast_bytes > 0) WriteTiers(s, writer);
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));

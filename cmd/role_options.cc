@@ -249,6 +249,15 @@ void PrefillFlags::Declare(Fields& fields) {
               "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
               "by layer over all of it and keeps one layer's KV and the residual of each token. auto = layered where a "
               "prompt's KV would not fit --prefill-memory.");
+  fields.Enum(
+      "prefix-attention", &prefix_attention,
+      {{"auto", PrefixAttention::kAuto},
+       {"stream-back", PrefixAttention::kStreamBack},
+       {"remote", PrefixAttention::kRemote}},
+      "How the rest of a prompt attends to a cached prefix: stream-back has all rows of the prefix sent; remote "
+      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever "
+      "moves fewer bytes: remote where little follows a long prefix. Answers are the same. Always stream-back "
+      "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
   fields.Integer(
       "prefill-chunk", &chunk,
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "

@@ -41,6 +41,7 @@ class Engine {
     // up to max_inject_tokens; 0: max_inject_tokens always.
     std::chrono::microseconds tpot_target{0};
     PrefillWork prefill_work;  // of the model
+    PrefixAttention prefix_attention = PrefixAttention::kAuto;
     DataPlaneWaits waits;
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
@@ -121,6 +122,23 @@ class Engine {
   // The next at most `most` tokens of the chunk under way, or of the whole prompt where it goes layer by layer, through
   // one layer, at least one; returns how many.
   uint32_t RunLayerPiece(Sequence& sequence, uint32_t most);
+  // The same of a prompt whose prefix stays on the cache ranks: the first half of the layer for the wave's next tokens,
+  // or, once all of them have had that, the second for those whose states have come. Returns how many halves.
+  uint32_t RunRemotePiece(Sequence& sequence, uint32_t most);
+  // What of the sequence's prefix stays there, if anything does.
+  void ChoosePrefixWay(Sequence& sequence);
+  // Sends what may be sent of its queries.
+  void SendPrefixQueries(Sequence& sequence);
+  void TakePrefixStates(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  // Whether a prompt has anything to do, or waits for its prefix.
+  void UpdatePrefixState(Sequence& sequence);
+  void BeginChunk(Sequence& sequence);
+  // Where the residuals of the piece under way lie, from a position on.
+  std::vector<float*> ResidualsOf(Sequence& sequence, uint32_t position);
+  // Tokens of the layer under way end here.
+  uint32_t LayerEnd(const Sequence& sequence) const;
+  // The next `count` tokens have gone through the layer under way.
+  void EndPiece(Sequence& sequence, uint32_t count);
   // The end of a layer for all tokens of the prompt, which goes layer by layer.
   void FinishPromptLayer(Sequence& sequence);
   PrefillStep& BeginPrefillStep(Sequence& sequence, uint32_t first, uint32_t count);
@@ -170,6 +188,7 @@ class Engine {
   const Options options_;
   const KvLayout layout_;
   const std::string prefix_salt_;  // what rows depend on beside the tokens
+  const std::string kernel_set_;
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.
