@@ -81,7 +81,6 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   if (found == links_.end()) return;
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
-  metrics_->queued_frames.Add(-link->queued());
   if (link->lane != nullptr) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
     if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
@@ -91,6 +90,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
     link->lane.reset();
     metrics_->lanes.Add(-1);
   }
+  metrics_->queued_frames.Add(-link->queued());  // what the lane's end has queued, too
   store_.DetachChannel(link_id, std::chrono::steady_clock::now());
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);
@@ -278,6 +278,7 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
   const auto stays = [&](uint64_t id) { return store_.Find(id) != nullptr; };
   if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);
   if (expired > 0 && lanes_ != nullptr) lanes_->Retain(stays);
+  if (lanes_ != nullptr) PublishMirrors(lanes_->mirror_bytes(), metrics_);
   metrics_->sequences_expired.Add(expired);
   PublishGauges(store_, *pool_, metrics_);
 }

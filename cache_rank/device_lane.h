@@ -85,6 +85,13 @@ class DeviceLanes {
   // FAILED_PRECONDITION says why there can be none: then the link goes by frames.
   virtual absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) = 0;
 
+  // Memory for mirrored rows, and what sequences have taken of it, by where it lies: in the GPU's, or in the host's
+  // DRAM, from where pushes fetch them over PCIe. Nothing before the first lane.
+  struct MirrorBytes {
+    uint64_t device = 0, device_used = 0, host = 0, host_used = 0;
+  };
+  virtual MirrorBytes mirror_bytes() const = 0;
+
   // Rows that were just appended, [num_kv_heads][count][2 * head_dim].
   virtual void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
                       const std::byte* rows) = 0;

@@ -160,7 +160,7 @@ absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame
   if (sequence == nullptr) return absl::OkStatus();
   WINNOW_ASSIGN_OR_RETURN(const int layer, LayerOf(*sequence, header));
   const KvLayout& layout = sequence->layout;
-  WINNOW_RETURN_IF_ERROR(CheckPayload(frame, header.row_count * layout.num_kv_heads * layout.row_bytes()));
+  WINNOW_RETURN_IF_ERROR(CheckPayload(frame, size_t{header.row_count} * layout.num_kv_heads * layout.row_bytes()));
   lanes_.TakeLandedOf(link, sequence->id);
   const std::byte* const rows = frame.payload().data();
   const uint32_t first = header.apply_position, count = header.row_count;

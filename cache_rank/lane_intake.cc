@@ -93,7 +93,8 @@ void LaneIntake::TakeRows(PeerLink& link, bool wait) {
     metrics_->appended_rows.Add(layout.num_lists());
     for (size_t list = 0; list < masses.size(); ++list) {
       if (std::isnan(masses[list])) continue;
-      metrics_->ObserveCapturedMass(list / layout.num_kv_heads, masses[list], /*is_bound=*/false);
+      const int layer = sequence->layer_of_model(static_cast<int>(list) / layout.num_kv_heads);
+      metrics_->ObserveCapturedMass(layer, masses[list], /*is_bound=*/false);
     }
     streamer_->SendWatermark(link, 0, *sequence);
   });

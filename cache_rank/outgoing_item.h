@@ -25,9 +25,8 @@ struct OutgoingItem {
   bool started = false;  // its first part was posted
   std::unique_ptr<HeadDelta> delta = nullptr;
   std::unique_ptr<HeadPartial> partial = nullptr;
-  // kRefill: rows from `position` on. kDelta: streamed rows. kSeated: the seat.
-  uint32_t count = 0;
-  uint32_t done = 0;     // of them, posted
+  uint32_t count = 0;    // kRefill: rows from `position` on. kSeated: the seat
+  uint32_t done = 0;     // kRefill: of these rows, kDelta: of the streamed ones, how many were posted
   bool granted = false;  // kSeated
 
   // Refills and their ends: they go out behind the others, and in half of the window.

@@ -4,6 +4,20 @@
 #include <utility>
 
 namespace winnow {
+namespace {
+
+// What names the plan row and list (of the shard) that an entry of a step is for.
+OutgoingItem EntryOf(const CachedSequence& sequence, int layer, int kv_head) {
+  return {.plan = sequence.seat.plan,
+          .sequence_id = sequence.id,
+          .attach_epoch = sequence.attach_epoch,
+          .position = sequence.seat.position,
+          .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
+          .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
+          .plan_row = sequence.seat.row};
+}
+
+}  // namespace
 
 void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                          std::unique_ptr<HeadDelta> delta) {
@@ -11,30 +25,18 @@ void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int lay
   metrics_->selection_hits.Add(delta->selected.size() - delta->streamed.size() - delta->local.size());
   metrics_->local_rows.Add(delta->local.size());
   metrics_->prefetch_hits.Add(delta->prefetch_hits);
-  const uint32_t count = static_cast<uint32_t>(delta->streamed.size());
-  outbox_.Push(link, {.type = wire::FrameType::kDelta,
-                      .plan = sequence.seat.plan,
-                      .sequence_id = sequence.id,
-                      .attach_epoch = sequence.attach_epoch,
-                      .position = sequence.seat.position,
-                      .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
-                      .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
-                      .plan_row = sequence.seat.row,
-                      .delta = std::move(delta),
-                      .count = count});
+  OutgoingItem item = EntryOf(sequence, layer, kv_head);
+  item.type = wire::FrameType::kDelta;
+  item.delta = std::move(delta);
+  outbox_.Push(link, std::move(item));
 }
 
 void Streamer::SendPartial(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                            std::unique_ptr<HeadPartial> partial) {
-  outbox_.Push(link, {.type = wire::FrameType::kPartial,
-                      .plan = sequence.seat.plan,
-                      .sequence_id = sequence.id,
-                      .attach_epoch = sequence.attach_epoch,
-                      .position = sequence.seat.position,
-                      .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
-                      .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
-                      .plan_row = sequence.seat.row,
-                      .partial = std::move(partial)});
+  OutgoingItem item = EntryOf(sequence, layer, kv_head);
+  item.type = wire::FrameType::kPartial;
+  item.partial = std::move(partial);
+  outbox_.Push(link, std::move(item));
 }
 
 void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence) {

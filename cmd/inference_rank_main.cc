@@ -166,6 +166,9 @@ int InferenceRankMain(const Arguments& arguments) {
     return *code;
   }
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("inference-rank", model, 2);
+  if (const absl::Status context = CheckMaxContext(options.max_context); !context.ok()) {
+    return Fail("inference-rank", context, 2);
+  }
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
   return status.ok() ? 0 : Fail("inference-rank", status);
 }

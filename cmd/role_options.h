@@ -62,9 +62,12 @@ struct CacheOptions {
   int64_t prefix_cache_memory_bytes = 0;
   DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
   int64_t device_memory_bytes = 0;
+  int64_t device_host_memory_bytes = 0;
 
   void Declare(Fields& fields);
 };
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes);
 
 // Where the KV of a sequence goes.
 struct PlacementFlags {
@@ -152,6 +155,9 @@ void DeclareKeyWeights(Fields& fields, std::string* key_weights);
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
 void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
+
+// INVALID_ARGUMENT when --max-context leaves no room for a prompt and a token.
+absl::Status CheckMaxContext(uint32_t max_context);
 
 // What --model must be: a folder with a config.json, or a synthetic model. INVALID_ARGUMENT names the option.
 absl::Status CheckModelOption(const std::string& model);

@@ -36,7 +36,8 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
-      prefill_step_(*transport_, layout, metrics, options_.waits),
+      prefill_steps_{PrefillStep(*transport_, layout, metrics, options_.waits),
+                     PrefillStep(*transport_, layout, metrics, options_.waits)},
       max_inject_tokens_(options_.max_inject_tokens == 0
                              ? options_.limits.prefill_chunk_tokens
                              : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {
@@ -186,8 +187,9 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
   const PrefillSizing& sizing = options_.limits.prefill;
   const uint32_t tokens = sequence.prompt_tokens();
   const uint32_t hidden_size = sizing.ByLayer(layout_, tokens) ? sizing.hidden_size : 0;
-  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr ? PrefillArena::CreateIn(*region, layout_, tokens)
-                                                                : PrefillArena::Create(layout_, tokens, hidden_size));
+  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr
+                                                  ? PrefillArena::CreateIn(*region, layout_, tokens, hidden_size)
+                                                  : PrefillArena::Create(layout_, tokens, hidden_size));
   prefill_bytes_ += arena.bytes();
   sequence.arena.emplace(std::move(arena));
   return absl::OkStatus();

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -110,7 +111,9 @@ class Engine {
   uint32_t RunPrefill(uint32_t tokens, bool paced);
   // Tokens of a piece of a prompt that fit into the room before the next token; 0: fewer than are worth a piece.
   uint32_t PacedTokens(const Sequence& sequence, std::chrono::steady_clock::time_point now) const;
-  uint32_t LeastPiece() const;
+  // True where the sequence's prompt is computed in pieces that go through one layer.
+  bool GoesByLayer(const Sequence& sequence) const;
+  uint32_t LeastPiece(const Sequence& sequence) const;
   // The most tokens that the next iteration may inject.
   uint32_t MostInjected(std::chrono::steady_clock::time_point now) const;
   // The next at most `most` tokens of the prompt through all layers, at least one; returns how many.
@@ -120,6 +123,7 @@ class Engine {
   uint32_t RunLayerPiece(Sequence& sequence, uint32_t most);
   // The end of a layer for all tokens of the prompt, which goes layer by layer.
   void FinishPromptLayer(Sequence& sequence);
+  PrefillStep& BeginPrefillStep(Sequence& sequence, uint32_t first, uint32_t count);
   void PlanPromptDraw(Sequence& sequence, bool followed);
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
@@ -181,7 +185,8 @@ class Engine {
   SlotPool slots_;
   Scheduler scheduler_;
   DecodeStep decode_step_;
-  PrefillStep prefill_step_;
+  std::array<PrefillStep, 2> prefill_steps_;  // in turn: a piece may be published when the next has begun
+  uint32_t next_step_ = 0;
   const uint32_t max_inject_tokens_;
   std::optional<InjectController> inject_controller_;
   std::vector<float> chunk_residual_;  // of the chunk that is between two layers

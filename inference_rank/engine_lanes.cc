@@ -259,11 +259,15 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
   LaneTeam& team = *sequence.lane_team();
   sequence.seat = team.seats().Take(sequence.sequence_id);
   if (sequence.seat < 0) return absl::ResourceExhaustedError("all seats are taken");
+  // Before the first frame: answers may come while others wait for send window.
+  sequence.seats_due = sequence.shards.size();
+  sequence.lane_state = Sequence::LaneState::kAsked;
   for (size_t i = 0; i < sequence.shards.size(); ++i) {
     const ShardLink& shard = sequence.shards[i];
     const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(shard.shard, team.shape().pages_per_list);
     const size_t bytes = pages.size() * sizeof(uint32_t);
     WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(*transport_, *shard.link, bytes, options_.waits));
+    if (sequence.lane_state != Sequence::LaneState::kAsked) return absl::OkStatus();  // one has refused meanwhile
     std::memcpy(buffer.payload().data(), pages.data(), bytes);
     wire::FrameHeader header{};
     header.type = wire::FrameType::kSeat;
@@ -274,8 +278,6 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
     WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
     team.group(i).Seat(sequence.seat, *shard.link->lane(), pages);
   }
-  sequence.seats_due = sequence.shards.size();
-  sequence.lane_state = Sequence::LaneState::kAsked;
   return absl::OkStatus();
 }
 

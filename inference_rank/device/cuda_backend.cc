@@ -175,6 +175,7 @@ class CudaBackend final : public Backend {
     PlanLane(options, config);
     MemoryNeeds needs = options.needs;
     needs.parts = num_shards();
+    needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
     needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
     needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
     if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());

@@ -179,25 +179,21 @@ void DecodeGraph::PublishHidden(cuda::Stream stream, int layer, int num_rows) {
                                   .arrivals = state_.arrivals});
 }
 
-void DecodeGraph::AllReduce(cuda::Stream stream, int layer, int which, int num_rows) {
+// Sums of o and of down have places of their own, which are used in turn.
+DecodeSum DecodeGraph::SumOf(DecodePart product) const {
   const TensorParallelGroup& group = options_.group;
-  const size_t stride = static_cast<size_t>(max_rows()) * config_.hidden_size;
-  const size_t sum = (2 * static_cast<size_t>(layer) + which) * group.num_ranks;
-  cuda::AllReduceParams params = {.rank = group.rank,
-                                  .num_ranks = group.num_ranks,
-                                  .partial = layers_.partial(),
-                                  .x = layers_.hidden(),
-                                  .elements = static_cast<size_t>(num_rows) * config_.hidden_size,
-                                  .mailbox_stride = stride,
-                                  .value = state_.plan,
-                                  .abort = abort_word(),
-                                  .error = error_word(),
-                                  .timeout_us = options_.wait_timeout_us};
+  const int64_t stride = static_cast<int64_t>(max_rows()) * config_.hidden_size;
+  const int64_t first = product == DecodePart::kDown ? group.num_ranks * stride : 0;
+  DecodeSum sum = {.places = {.num_ranks = group.num_ranks},
+                   .summands = group.boxes[group.rank].summands + first,
+                   .summand_stride = stride,
+                   .abort = abort_word(),
+                   .error = error_word(),
+                   .timeout_us = options_.wait_timeout_us};
   for (int r = 0; r < group.num_ranks; ++r) {
-    params.mailboxes[r] = group.boxes[r].mailboxes + sum * stride;
-    params.flags[r] = group.boxes[r].flags + sum * cuda::kAllReduceBlocks;
+    sum.places.of_rank[r] = group.boxes[r].summands + first + group.rank * stride;
   }
-  table_.step->all_reduce(stream, params);
+  return sum;
 }
 
 // Every rank gets all logits, and draws the same tokens from them.
@@ -316,7 +312,7 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
     if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer);
     published_->Record(side_stream_);
   }
-  if (parts.Has(DecodePart::kInputNorm)) layers_.InputNorm(stream, layer, num_rows);
+  if (parts.Has(DecodePart::kInputNorm) && (layer == 0 || !sums)) layers_.InputNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
   if (exchanges) ExchangeRows(stream, layer);
@@ -325,13 +321,15 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
   if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
-  if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows);
-  if (sums) AllReduce(stream, layer, 0, num_rows);
-  if (parts.Has(DecodePart::kMlpNorm)) layers_.MlpNorm(stream, layer, num_rows);
+  const DecodeSum output_sum = sums ? SumOf(DecodePart::kOutput) : DecodeSum();
+  if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows, sums ? &output_sum : nullptr);
+  if (sums) layers_.AddOutput(stream, layer, num_rows, output_sum);
+  if (parts.Has(DecodePart::kMlpNorm) && !sums) layers_.MlpNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, num_rows);
-  if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows);
-  if (sums) AllReduce(stream, layer, 1, num_rows);
+  const DecodeSum down_sum = sums ? SumOf(DecodePart::kDown) : DecodeSum();
+  if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows, sums ? &down_sum : nullptr);
+  if (sums) layers_.AddDown(stream, layer, num_rows, down_sum);
 }
 
 void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts) {
@@ -347,9 +345,10 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
     DigestRows(side_stream_, num_rows);
     published_->Record(side_stream_);
   }
-  if (parts.Has(DecodePart::kFinalNorm)) layers_.FinalNorm(stream, num_rows);
+  const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);  // down's gives the final norm
+  if (parts.Has(DecodePart::kFinalNorm) && !sums) layers_.FinalNorm(stream, num_rows);
   if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
-  if (layers_.is_shard() && parts.Has(DecodePart::kAllReduce)) GatherLogits(stream, num_rows);
+  if (sums) GatherLogits(stream, num_rows);
   if (parts.Has(DecodePart::kSample)) {
     layers_.Sample(stream, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs);
   }

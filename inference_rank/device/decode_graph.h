@@ -170,7 +170,7 @@ class DecodeGraph {
   void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
   void BeginStep(cuda::Stream stream, int num_rows);
   void PublishHidden(cuda::Stream stream, int layer, int num_rows);
-  void AllReduce(cuda::Stream stream, int layer, int which, int num_rows);
+  DecodeSum SumOf(DecodePart product) const;
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);

@@ -13,8 +13,8 @@ namespace winnow::cuda {
 namespace {
 
 constexpr int kMaxRows = 64;
-// Of the scratch: parts of sums, turns of multiprocessors, counters.
-constexpr size_t kPartialBytes = size_t{2} * kMatmulBlocks * kTileOut * kMaxRows * sizeof(float);
+// Of the scratch: parts of sums, turns of multiprocessors.
+constexpr size_t kPartBytes = size_t{kMatmulBlocks} * kTileOut * kMaxRows * sizeof(float);
 constexpr size_t kTurnBytes = kMaxMultiprocessors * sizeof(Turns);
 
 int CeilDiv(int a, int b) {
@@ -38,8 +38,8 @@ void Pack(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
   PackF8(stream, row_major, matrix);
 }
 
-size_t DecodeScratchBytes(int, int max_out_features) {
-  return kPartialBytes + kTurnBytes + CeilDiv(max_out_features, kTileOut) * kMultiplyWarps * sizeof(int);
+size_t DecodeScratchBytes(int, int) {
+  return kPartBytes + kTurnBytes;
 }
 
 // Dynamic shared memory of a block that finds room on a multiprocessor beside one of kRingBytes, but not beside its
@@ -65,6 +65,7 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.scales = kF8 ? weight.scales : nullptr;
   args.y = params.y;
   args.y_stride = params.y_stride;
+  args.summand = params.summand;
   args.num_rows = params.num_rows;
   args.out_features = weight.out_features;
   args.in_features = weight.in_features;
@@ -72,9 +73,8 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.y_is_bf16 = params.y_dtype == Dtype::kBf16;
   args.cuts = CutsOf(CeilDiv(weight.out_features, kTileOut), CeilDiv(weight.in_features, Layout::kChunkK));
   char* scratch = static_cast<char*>(params.scratch);
-  args.partials = reinterpret_cast<float4*>(scratch);
-  args.turns = reinterpret_cast<Turns*>(scratch + kPartialBytes);
-  args.counters = reinterpret_cast<int*>(scratch + kPartialBytes + kTurnBytes);
+  args.parts = reinterpret_cast<float4*>(scratch);
+  args.turns = reinterpret_cast<Turns*>(scratch + kPartBytes);
   const auto kernel = DecodeMatmulKernel<kRows, kF8>;
   // Two blocks to a multiprocessor: the next kernel's fills its ring while this one runs.
   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
@@ -96,6 +96,7 @@ void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= kMaxRows);
   WINNOW_CHECK(params.weight.in_features % 32 == 0 && params.x_stride % 8 == 0);
   WINNOW_CHECK(!params.accumulate || params.y_dtype == Dtype::kF32);
+  WINNOW_CHECK(params.summand.num_ranks == 0 || (params.y_dtype == Dtype::kF32 && !params.accumulate));
   if (params.weight.dtype == Dtype::kF8) {
     LaunchDecodeOf<true>(stream, params);
   } else {

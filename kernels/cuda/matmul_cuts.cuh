@@ -7,7 +7,7 @@
 // are the same however many rows there are, and on every GPU.
 //
 // Finer ranges at the end, taken by whichever block is free, were slower: every range that ends inside of a tile leaves
-// a part of its sums, and those round trips cost more than the 10 % by which multiprocessors differ in speed.
+// a part of its sums, and those exchanges cost more than the 10 % by which multiprocessors differ in speed.
 namespace winnow::cuda {
 
 inline constexpr int kMatmulBlocks = 132;  // at most; one on each multiprocessor of an H100 or H200
@@ -35,11 +35,6 @@ __device__ inline UnitRange UnitsOf(const MatmulCuts& cuts, int block) {
 __device__ inline int BlockOf(const MatmulCuts& cuts, int unit) {
   const uint32_t after = unit + 1, units = cuts.num_units, blocks = cuts.num_blocks;
   return static_cast<int>((after * blocks - 1) / units);
-}
-
-// A range begins or ends inside of at most two tiles; each gets a place for its part of the sums.
-__device__ inline int SlotOf(const MatmulCuts& cuts, int block, int tile) {
-  return 2 * block + (UnitsOf(cuts, block).begin / cuts.num_chunks == tile ? 0 : 1);
 }
 
 }  // namespace winnow::cuda

@@ -6,6 +6,7 @@
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/matmul_cuts.cuh"
 #include "kernels/cuda/matmul_ring.cuh"
+#include "kernels/cuda/summands.h"
 
 // The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
 // and x.
@@ -27,20 +28,20 @@ struct DecodeMatmulArgs {
   const float* scales;  // null: none
   void* y;
   int64_t y_stride;
+  SummandPlaces summand;
   int num_rows;
   int out_features;
   int in_features;
   bool accumulate;
   bool y_is_bf16;
   MatmulCuts cuts;
-  Turns* turns;      // [kMaxMultiprocessors]
-  int* counters;     // [tiles][kMultiplyWarps] parts that have come; zero between launches
-  float4* partials;  // [2 * kMatmulBlocks][kMultiplyWarps][kRows / 8][32]
+  Turns* turns;   // [kMaxMultiprocessors]
+  float4* parts;  // of sums, one of each block (matmul_parts.cuh); zeros between launches
 };
 
 inline constexpr int kTileOut = 64;
-inline constexpr int kMultiplyWarps = kTileOut / 16;
-inline constexpr int kDecodeThreads = 32 * (2 * kMultiplyWarps + 1);
+inline constexpr int kMultiplyWarps = 4;
+inline constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 1);
 inline constexpr int kRingBytes = 111 * 1024;  // twice on a multiprocessor: of this kernel and of the next
 
 // A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
@@ -60,22 +61,19 @@ struct DecodeLayout {
   static_assert(kStages >= 2);
 };
 
-// What the multiplying warps do after a unit, beside the slot to leave a part in.
-enum : int { kGoOn = -1, kWriteWhole = -2 };
+// What the multiplying warps do after a unit: go on with the tile, leave their sums for another block, or finish the
+// tile.
+enum : int { kGoOn, kLeave, kFinish };
 struct UnitTask {
   int tile;  // -1: no more
-  int then;  // kGoOn, kWriteWhole, or a slot
+  int then;
 };
 
-// A multiplying warp hands parts of tiles to its finishing warp through a queue.
-inline constexpr int kQueue = 4;
 template <int kStages>
 struct DecodeShared {
   uint64_t full[kStages], empty[kStages];
-  uint64_t part_full[kMultiplyWarps][kQueue], part_empty[kMultiplyWarps][kQueue];
   UnitTask tasks[kStages];
-  int part_tiles[kMultiplyWarps][kQueue];  // -1: no more
-  int released;                            // earlier kernels have ended
+  int released;  // earlier kernels have ended
 };
 
 // Position in a ring of barriers.
@@ -94,34 +92,33 @@ struct RingPlace {
 // The units of a block, in order.
 class UnitCursor {
  public:
-  __device__ UnitCursor(const MatmulCuts& cuts, int block) : num_chunks_(cuts.num_chunks), block_(block) {
+  __device__ UnitCursor(const MatmulCuts& cuts, int block) : num_chunks_(cuts.num_chunks) {
     const UnitRange units = UnitsOf(cuts, block);
     left_ = units.end - units.begin;
-    tile_ = first_tile_ = units.begin / num_chunks_;
-    chunk_ = begins_at_ = units.begin - tile_ * num_chunks_;
+    tile_ = units.begin / num_chunks_;
+    chunk_ = units.begin - tile_ * num_chunks_;
+    begins_tile_ = chunk_ == 0;
   }
   __device__ int left() const { return left_; }
   __device__ int tile() const { return tile_; }
   __device__ int chunk() const { return chunk_; }
   __device__ UnitTask task() const {
-    const bool ends_tile = chunk_ + 1 == num_chunks_;
-    if (!ends_tile && left_ > 1) return {tile_, kGoOn};
-    if (ends_tile && begins_at_ == 0) return {tile_, kWriteWhole};
-    return {tile_, 2 * block_ + (tile_ == first_tile_ ? 0 : 1)};
+    if (chunk_ + 1 < num_chunks_ && left_ > 1) return {tile_, kGoOn};
+    return {tile_, begins_tile_ ? kFinish : kLeave};
   }
   __device__ void Advance() {
     --left_;
     if (++chunk_ == num_chunks_) {
       chunk_ = 0;
-      begins_at_ = 0;
+      begins_tile_ = true;
       ++tile_;
     }
   }
 
  private:
-  int num_chunks_, block_;
-  int left_, tile_, chunk_, first_tile_;
-  int begins_at_;  // the chunk of tile_ with which the block begins it
+  int num_chunks_;
+  int left_, tile_, chunk_;
+  bool begins_tile_;  // this block takes the tile's first chunk
 };
 
 // The warp that fills the ring.

@@ -132,5 +132,21 @@ TEST_P(GpuLanesTest, TooLittleMemoryIsAddedUp) {
   EXPECT_THAT(opened.message(), HasSubstr("nothing is left for sequences"));
 }
 
+TEST_P(GpuLanesTest, RowsInHostMemoryNeedAKeyCopy) {
+  const auto lanes = GpuLanes::Create(&test::HostGpuTable(), 0,
+                                      {.model = {}, .memory_bytes = size_t{256} << 20, .host_bytes = size_t{32} << 20})
+                         .value();
+  LaneOffer offer = offer_;
+  offer.spec.key_copy = KeyCopy::kNone;
+  EXPECT_THAT(lanes->Open(offer, Shape()).status(),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("--device-host-memory")));
+  EXPECT_EQ(lanes->mirror_bytes().host, 0u);
+  offer.spec.key_copy = KeyCopy::kInt8;
+  ASSERT_THAT(lanes->Open(offer, Shape()).status(), IsOkStatus());
+  EXPECT_EQ(lanes->mirror_bytes().host, size_t{32} << 20);
+  EXPECT_EQ(lanes->mirror_bytes().host_used, 0u);
+  EXPECT_GT(lanes->mirror_bytes().device, size_t{64} << 20);
+}
+
 }  // namespace
 }  // namespace winnow

@@ -15,6 +15,7 @@
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
 #include "tests/support/host_gpu/host_nccl.h"
+#include "tests/support/host_gpu/host_summands.h"
 
 namespace winnow::test {
 namespace {
@@ -240,7 +241,22 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
 }
 
 void DecodeMatmul(Stream, const cuda::DecodeMatmulParams& p) {
-  Matmul(Cpu().decode_matmul, p);
+  if (p.summand.num_ranks == 0) return Matmul(Cpu().decode_matmul, p);
+  std::vector<float> y(static_cast<size_t>(p.num_rows * p.y_stride));
+  cuda::DecodeMatmulParams own = p;
+  own.y = y.data();
+  Matmul(Cpu().decode_matmul, own);
+  GiveSummand(y, p.summand);
+}
+void AddSummands(Stream stream, const cuda::AddSummandsParams& p) {
+  TakeSummands(p);
+  if (p.weight == nullptr) return;
+  RmsNorm(stream, {.x = p.x,
+                   .num_rows = p.num_rows,
+                   .hidden_size = p.hidden_size,
+                   .weight = p.weight,
+                   .epsilon = p.epsilon,
+                   .out = p.out});
 }
 void PrefillMatmul(Stream, const cuda::PrefillMatmulParams& p) {
   Matmul(Cpu().prefill_matmul, p);
@@ -348,6 +364,7 @@ struct HostKernels {
   cuda::PrefillAttentionKernels prefill{};
   cuda::RowKernels rows{};
   cuda::StepKernels step{};
+  cuda::SummandKernels summands{};
   cuda::CudaTable table;
 
   HostKernels() {
@@ -370,6 +387,7 @@ struct HostKernels {
     rows.move_rows = MoveRows;
     step.begin_chunk = BeginChunk;
     AddHostStepKernels(step);
+    summands.add_summands = AddSummands;
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
@@ -382,6 +400,7 @@ struct HostKernels {
     table.prefill = &prefill;
     table.rows = &rows;
     table.step = &step;
+    table.summands = &summands;
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;
