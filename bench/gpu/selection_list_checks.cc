@@ -31,6 +31,7 @@ Selected RunSelect(GpuContext& gpu, SelectParams params, bool pages, bool with_m
   params.selected = gpu.New<uint32_t>(size_t{params.max_budget} * params.num_lists);
   params.counts = gpu.New<uint32_t>(params.num_lists);
   params.captured_mass = pages || !with_mass ? nullptr : gpu.New<float>(params.num_lists);
+  params.settled = true;  // copies, not launches, write what is read
   params.scratch = gpu.New<uint8_t>(gpu.table.selection->select_scratch_bytes(params));
   (pages ? gpu.table.selection->select_pages : gpu.table.selection->select)(gpu.stream, params);
   Selected out;

@@ -34,7 +34,7 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
     return begin;
   };
   const uint32_t list_columns = cluster_blocks * shape.block_columns;
-  const size_t words = std::max(list_columns / 32, (params.max_keys / kGranule + 32) / 32);  // of bitmaps
+  const size_t words = (params.max_keys / kGranule + 32) / 32;  // of a bitmap of granules
   take(sizeof(ListControl));
   shape.page_operand = take(kMaxGroup * (4 * params.head_dim + 128));
   shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
@@ -42,7 +42,8 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
   shape.parts = take(list_columns / kListGroup * kMaxGroup * sizeof(SoftmaxPart));
   shape.tile_parts = take(shape.block_columns / kTileUnits * params.group * sizeof(SoftmaxPart));
   shape.granules = take((columns / kGranule + 1) * sizeof(uint32_t));
-  shape.ring = take(std::max<size_t>(kListWarps * kRingBytes, (list_columns + kBins) * sizeof(uint32_t)));
+  shape.ring =
+      take(std::max(size_t{kListWarps} * kRingBytes, ListMemory::CutBytes(cluster_blocks, shape.block_columns)));
   shape.scores = take(score_bytes);
   shape.bytes = at;
   return shape;
@@ -62,6 +63,17 @@ inline ListShape ChooseListShape(const SelectParams& params) {
     if (best.cluster_blocks == 0 || time < least) best = shape, least = time;
   }
   return best;
+}
+
+// Keys that are brought into the L2 ahead: at most what it holds beside pages.
+inline float PrefetchedShare(const SelectParams& params, const ListShape& shape) {
+  constexpr double kMostBytes = 32 << 20, kMostShare = 0.75;
+  const int64_t key_bytes = int64_t{params.head_dim} * (params.keys.dtype == Dtype::kF8 ? 1 : 2);
+  if (params.keys.key_stride != key_bytes) return 0;
+  const double blocks = std::min(params.num_lists * static_cast<int>(shape.cluster_blocks),
+                                 DeviceAttribute(cudaDevAttrMultiProcessorCount));
+  return static_cast<float>(
+      std::min(kMostShare, kMostBytes / (blocks * shape.block_columns * static_cast<double>(key_bytes))));
 }
 
 template <UnitFormat kFormat, int kDim>
@@ -96,7 +108,10 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
   const ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0) return false;
   if (params.num_lists == 0) return true;
-  const ListLaunch launch{.params = params, .shape = shape, .page_keys = static_cast<uint32_t*>(page_keys)};
+  const ListLaunch launch{.params = params,
+                          .shape = shape,
+                          .page_keys = static_cast<uint32_t*>(page_keys),
+                          .prefetched_share = PrefetchedShare(params, shape)};
   params.keys.dtype == Dtype::kF8 ? LaunchListSelectOf<UnitFormat::kF8>(stream, launch)
                                   : LaunchListSelectOf<UnitFormat::kBf16>(stream, launch);
   return true;

@@ -3,8 +3,10 @@
 #include <type_traits>
 
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/cluster_cut.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/list_cut.cuh"
+#include "kernels/cuda/list_prefetch.cuh"
 #include "kernels/cuda/list_queries.cuh"
 #include "kernels/cuda/list_sinks.cuh"
 #include "kernels/cuda/select_memory.cuh"
@@ -24,22 +26,23 @@ struct ListShape {
   uint32_t score_stride;   // floats of a query
   uint32_t pages;
   bool pages_in_shared;
-  // Offsets. Bins lie where the streams have their tables, importances where they have their rings, and bounds of pages
-  // where the scores of keys will be.
+  // Offsets. Bins of pages lie where the streams have their tables, what is cut where they have their rings, and bounds
+  // of pages where the scores of keys will be.
   uint32_t page_operand, key_operand, tables, parts, tile_parts, granules, ring, scores, bytes;
 };
 
 struct ListLaunch {
   SelectParams params;
   ListShape shape;
-  uint32_t* page_keys;  // [num_lists, pages], where they do not fit in shared memory
+  uint32_t* page_keys;     // [num_lists, pages], where they do not fit in shared memory
+  float prefetched_share;  // of candidates' keys (PrefetchLikelyPages)
 };
 
 struct ListControl {
   SelectControl select;
+  ClusterCutControl cut;
   float page_factors[kMaxGroup], key_factors[kMaxGroup];
   uint32_t least_page, greatest_page;  // keys
-  alignas(8) uint64_t arrived;         // the leader's barrier: importances and bins of the other blocks have come
 };
 
 // A block's shared memory.
@@ -51,8 +54,7 @@ struct ListMemory {
   SoftmaxPart* tile_parts;  // [tiles of the block, group]
   uint32_t* granules;
   float* scores;
-  uint32_t* keys;  // of all columns the leader's, of their own those of the others
-  uint32_t* own_bins;
+  ClusterCutMemory cut;
 
   __device__ ListMemory(uint8_t* base, const ListShape& shape)
       : control(*reinterpret_cast<ListControl*>(base)),
@@ -61,11 +63,19 @@ struct ListMemory {
         parts(reinterpret_cast<SoftmaxPart*>(base + shape.parts)),
         tile_parts(reinterpret_cast<SoftmaxPart*>(base + shape.tile_parts)),
         granules(reinterpret_cast<uint32_t*>(base + shape.granules)),
-        scores(reinterpret_cast<float*>(base + shape.scores)),
-        keys(reinterpret_cast<uint32_t*>(base + shape.ring)),
-        own_bins(keys + shape.cluster_blocks * shape.block_columns) {
+        scores(reinterpret_cast<float*>(base + shape.scores)) {
     top_k.control = &control.select.top_k;
     top_k.bins = reinterpret_cast<uint32_t*>(base + shape.tables);
+    cut.control = &control.cut;
+    cut.contested = reinterpret_cast<uint64_t*>(base + shape.ring);
+    cut.own_bins = reinterpret_cast<uint32_t*>(cut.contested + shape.cluster_blocks * kClusterContested);
+    cut.all_bins = cut.own_bins + kClusterBins;
+    cut.keys = cut.all_bins + kClusterBins;
+  }
+  // Behind the ring's beginning.
+  static size_t CutBytes(uint32_t cluster_blocks, uint32_t block_columns) {
+    return cluster_blocks * kClusterContested * sizeof(uint64_t) +
+           (2 * kClusterBins + block_columns) * sizeof(uint32_t);
   }
 };
 
@@ -83,8 +93,7 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                      .first_row = list.first,
                      .last_row = list.last};
   uint32_t* const bins = memory.top_k.bins;
-  const uint32_t least = memory.control.least_page;
-  const KeyBins page_bins = {least, BinShift(least, max(memory.control.greatest_page, least) + 1)};
+  const ValueBins page_bins = ValueBins::Between(memory.control.least_page, memory.control.greatest_page);
   for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kListThreads) {
     atomicAdd(&bins[page_bins.Of(page_keys[page])], rule.RowsOf(page));
   }
@@ -169,6 +178,71 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
   return {OrderedKey(value[0]), OrderedKey(value[1]), OrderedKey(value[2]), OrderedKey(value[3])};
 }
 
+// log2 of the softmax sums over all groups of the list, in one order, to control.lse: a warp to a query. Ends with a
+// barrier.
+__device__ __forceinline__ void SumGroups(const SoftmaxPart* parts, uint32_t groups, int group, float* lse) {
+  const uint32_t query = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (query < group) {
+    float largest = -INFINITY, sum = 0;
+    for (uint32_t g = lane; g < groups; g += 32) largest = fmaxf(largest, parts[g * kMaxGroup + query].largest);
+    largest = FromOrderedKey(__reduce_max_sync(~0u, OrderedKey(largest)));
+    const float reference = largest == -INFINITY ? 0 : largest;
+    for (uint32_t g = lane; g < groups; g += 32) {
+      const SoftmaxPart part = parts[g * kMaxGroup + query];
+      sum += part.sum * Exp2(part.largest - reference);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane == 0) lse[query] = largest == -INFINITY ? INFINITY : largest + log2f(sum);
+  }
+  __syncthreads();
+}
+
+// Importances of a block's scored columns as keys, those that may be selected counted in bins.
+template <bool kSoftmaxSum>
+__device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectParams& params, uint32_t score_stride,
+                                         uint32_t columns, OwnColumns own) {
+  float lse[kMaxGroup];
+#pragma unroll
+  for (int q = 0; q < kMaxGroup; ++q) lse[q] = kSoftmaxSum && q < params.group ? memory.control.select.lse[q] : 0;
+  for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
+    const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, score_stride, lse, params.group,
+                                                   params.aggregation == Aggregation::kMax);
+    *reinterpret_cast<uint4*>(memory.cut.keys + column) = four;
+    const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (column + i >= own.begin && column + i < own.end) atomicAdd(&memory.cut.own_bins[OctaveBins::Of(keys[i])], 1u);
+    }
+  }
+}
+
+// Calls emit(column of the block, place) for the block's columns of a rank from `least` on, in order, places from
+// `before` on. A warp takes neighbouring columns. All threads of a block, behind a barrier.
+template <typename IsChosen, typename Emit>
+__device__ __forceinline__ void EmitChosen(OwnColumns own, uint32_t before, uint32_t* warp_sums, IsChosen is_chosen,
+                                           Emit emit) {
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t words = (own.end + 31) / 32, warp_words = (words + kListWarps - 1) / kListWarps;
+  const uint32_t first = min(warp * warp_words, words), last = min(first + warp_words, words);
+  const auto bits_of = [&](uint32_t word) {
+    const uint32_t column = word * 32 + lane;
+    return __ballot_sync(~0u, column >= own.begin && column < own.end && is_chosen(column));
+  };
+  uint32_t count = 0;
+#pragma unroll 4
+  for (uint32_t word = first; word < last; ++word) count += __popc(bits_of(word));
+  if (lane == 0) warp_sums[warp] = count;
+  __syncthreads();
+  uint32_t place = before + __reduce_add_sync(~0u, lane < warp ? warp_sums[lane] : 0);
+#pragma unroll 4
+  for (uint32_t word = first; word < last; ++word) {
+    const uint32_t bits = bits_of(word);
+    if ((bits >> lane & 1) != 0) emit(word * 32 + lane, place + __popc(bits & ((1u << lane) - 1)));
+    place += __popc(bits);
+  }
+}
+
 template <UnitFormat kFormat, int kDim>
 __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid_constant__ ListLaunch launch) {
   extern __shared__ __align__(128) uint8_t dynamic[];
@@ -177,71 +251,100 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   const ListMemory memory(dynamic, shape);
   ListControl& control = memory.control;
   uint32_t* const bins = memory.top_k.bins;
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t warp = threadIdx.x / 32;
   uint8_t* const ring = dynamic + shape.ring + warp * kRingBytes;
   StreamTables& tables = reinterpret_cast<StreamTables*>(dynamic + shape.tables)[warp];
   const uint32_t rank = ClusterRank(), blocks = ClusterBlocks(), index = blockIdx.x / blocks;
   if (threadIdx.x == 0) {
     control.least_page = ~0u;
     control.greatest_page = 0;
-    InitClusterBarrier(&control.arrived);
+    InitClusterBarrier(&control.cut.arrived);
   }
   ClusterArrive();  // nothing is written to another block's memory before it runs
-  WaitForInputs();
-  LetDependentsStart();
+  const auto await_inputs = [] {
+    WaitForInputs();
+    LetDependentsStart();
+  };
+  if (!params.settled) await_inputs();
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
   const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
-  if (selectable == 0 || list.budget == 0) {
+  uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
+  if (selectable <= list.budget) {
+    if (params.settled) await_inputs();
+    for (uint32_t i = rank * kListThreads + threadIdx.x; i < selectable; i += blocks * kListThreads) {
+      selected[i] = list.first + i;
+    }
+    if (threadIdx.x == 0 && rank == 0) params.counts[index] = selectable;
+    return;
+  }
+  if (list.budget == 0) {
+    if (params.settled) await_inputs();
     if (threadIdx.x == 0 && rank == 0) params.counts[index] = 0;
     return;
   }
-  const ListQueries<kFormat, kDim> queries(params.queries + static_cast<int64_t>(list.query) * params.group * kDim,
-                                           params.group);
+  ListQueries<kFormat, kDim> queries;
+  const auto load_queries = [&] {
+    queries.Load(params.queries + static_cast<int64_t>(list.query) * params.group * kDim, params.group);
+  };
   const auto store_queries = [&] {
     queries.Store(params.scale, dynamic + shape.page_operand, control.page_factors, dynamic + shape.key_operand,
                   control.key_factors);
     __syncthreads();
     ClusterWait();
   };
+  if (!params.settled) load_queries();
 
   const uint32_t* granules = nullptr;
   uint32_t scored_end = list.num_keys, summed = list.num_keys, last = list.last;
   if (narrows) {
     uint32_t* const page_keys = shape.pages_in_shared ? reinterpret_cast<uint32_t*>(memory.scores)
                                                       : launch.page_keys + static_cast<int64_t>(shape.pages) * index;
-    const uint32_t num_pages = list.num_keys / page_rows, block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
+    // The page that the recent window begins in is a candidate, and not scored.
+    const uint32_t last_page = (list.last + page_rows - 1) / page_rows, scored_pages = list.last / page_rows;
+    const uint32_t block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
     const UnitTable table{static_cast<const uint8_t*>(params.pages.bounds),
                           nullptr,
                           params.blocks + list.first_block,
                           int64_t{4 * kDim} << block_shift,
                           4 * kDim,
                           block_shift};
-    UnitStream<UnitFormat::kBf16, 2 * kDim> stream(table, rank * kListWarps + warp, blocks * kListWarps, num_pages,
-                                                   ring, tables);
+    const uint32_t first_tile = rank * kListWarps + warp, tile_step = blocks * kListWarps;
+    UnitStream<UnitFormat::kBf16, 2 * kDim> stream(table, first_tile, tile_step, scored_pages, ring, tables);
     stream.Begin();
+    PrefetchTiles(table, first_tile, tile_step, scored_pages);
+    if (params.settled) {
+      await_inputs();
+      load_queries();
+    }
     store_queries();
-    PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, num_pages, list.last / page_rows};
+    PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, scored_pages};
     stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
     sink.End(&control.least_page, &control.greatest_page);
+    PrefetchLikelyPages<kFormat, kDim>(params, list, page_keys, first_tile, tile_step, scored_pages,
+                                       launch.prefetched_share);
     __syncthreads();
     for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = 0;
-    const uint32_t last_page = (list.last + page_rows - 1) / page_rows;
-    // The page that the recent window begins in may be incomplete, and not scored.
-    if (last_page > num_pages && threadIdx.x == 0) page_keys[last_page - 1] = OrderedKey(FLT_MAX);
+    if (last_page > scored_pages && threadIdx.x == 0) page_keys[scored_pages] = OrderedKey(FLT_MAX);
     ClusterSync();
     const uint32_t count = ListGranules(list, params, page_keys, memory), tail = list.num_keys % kGranule;
     granules = memory.granules;
     summed = (count - (tail != 0)) * kGranule;
     scored_end = summed + tail;
     last = scored_end - (list.num_keys - list.last);
+  } else if (params.settled) {
+    await_inputs();
+    load_queries();
   }
 
   if (scored_end > blocks * shape.block_columns) __trap();  // more rows are kept than max_kept
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
-  const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end));
-  const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
-  {
+  const uint32_t begin = min(part * rank, scored_end), end = min(begin + part, scored_end), columns = end - begin;
+  const OwnColumns own{begin, min(max(list.first, begin), end) - begin, min(max(last, begin), end) - begin};
+  // The columns before this block's, if all are chosen.
+  ClusterCut cut{0, begin + own.begin - list.first};
+  if (last - list.first > list.budget) {
+    const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
     const UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                           params.keys.scales,
                           params.blocks + list.first_block,
@@ -255,82 +358,27 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
                        params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
-  }
-  __syncthreads();
-  if (is_softmax) JoinTiles(memory, end - begin, begin / kListGroup, params.group, blocks);
-  uint32_t* const own_bins = memory.own_bins;
-  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = own_bins[bin] = 0;
-  FenceSharedForCluster();
-  ClusterSync();
-  if (is_softmax) SumSoftmaxes(memory.parts, (scored_end + kListGroup - 1) / kListGroup, control.select);
-  // The rings have done: keys lie there now. Importances of some 2^-29 and more are told apart by bins.
-  const KeyBins importance_bins = KeyBins::OfOctaves(-29, 6);
-  const uint32_t first = list.first;
-  const auto make_keys = [&](auto is_softmax_sum) {
-    // The same registers for all columns.
-    float lse[kMaxGroup];
-#pragma unroll
-    for (int q = 0; q < kMaxGroup; ++q)
-      lse[q] = decltype(is_softmax_sum)::value && q < params.group ? control.select.lse[q] : 0;
-    for (uint32_t base = begin + warp * kListGroup; base < end; base += kListWarps * kListGroup) {
-      const uint32_t column = base + 4 * lane;
-      const uint4 four =
-          ImportanceKeys<decltype(is_softmax_sum)::value>(memory.scores + (column - begin), shape.score_stride, lse,
-                                                          params.group, params.aggregation == Aggregation::kMax);
-      *reinterpret_cast<uint4*>(memory.keys + column) = four;
-      const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (column + i >= first && column + i < last) atomicAdd(&own_bins[importance_bins.Of(keys[i])], 1u);
-      }
+    __syncthreads();
+    if (is_softmax) JoinTiles(memory, columns, begin / kListGroup, params.group, blocks);
+    // The rings have done: bins and keys lie there now.
+    memory.cut.Clear();
+    ClusterSync();
+    if (is_softmax) {
+      SumGroups(memory.parts, (scored_end + kListGroup - 1) / kListGroup, params.group, control.select.lse);
+      MakeKeys<true>(memory, params, shape.score_stride, columns, own);
+    } else {
+      MakeKeys<false>(memory, params, shape.score_stride, columns, own);
     }
-  };
-  is_softmax ? make_keys(std::true_type()) : make_keys(std::false_type());
-  if (rank != 0) {
-    if (begin < end) {
-      FenceSharedForCluster();
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        uint64_t* const arrived = OfRank(&control.arrived, 0);
-        CopyInCluster(OfRank(memory.keys + begin, 0), memory.keys + begin, (end - begin + 3) / 4 * 16, arrived);
-        AddInCluster(OfRank(bins, 0), own_bins, kBins * sizeof(uint32_t), arrived);
-      }
-    }
-    // What is copied stays until the leader has it.
-    ClusterArrive();
-    return ClusterWait();
+    cut = CutOfCluster(memory.cut, own, list.budget, rank, blocks);
   }
-  __syncthreads();
-  if (end < scored_end) {
-    if (threadIdx.x == 0) {
-      const uint32_t senders = (scored_end - 1) / part;
-      ExpectInCluster(&control.arrived, (scored_end - end + 3) / 4 * 16 + senders * kBins * sizeof(uint32_t));
-    }
-    WaitInCluster(&control.arrived);
-  }
-  ClusterArrive();
-  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] += own_bins[bin];
-  __syncthreads();
-
-  const uint32_t count = last - first;
-  uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
-  const CutRule rule{.rows = list.budget, .mass = 0, .by_mass = false, .unit_rows = 1, .first_row = 0, .last_row = 0};
-  const uint64_t cut =
-      CutOfCounted(ColumnsInOrder{memory.keys + first, first}, count, importance_bins, rule, memory.top_k);
-  uint32_t* const chosen = bins;
-#pragma unroll 4
-  for (uint32_t base = warp * 32; base < last; base += kListThreads) {
-    const uint32_t column = base + lane;
-    const bool is_chosen = column >= first && column < last && RankOf(memory.keys[column], column) >= cut;
-    const uint32_t bits = __ballot_sync(~0u, is_chosen);
-    if (lane == 0) chosen[base / 32] = bits;
-  }
-  __syncthreads();
-  const uint32_t rows =
-      VisitInOrder(chosen, last, memory.before, control.select.top_k.warp_rows, [&](uint32_t column, uint32_t place) {
+  EmitChosen(
+      own, cut.before, control.cut.warp_sums,
+      [&](uint32_t column) { return cut.least == 0 || RankOf(memory.cut.keys[column], begin + column) >= cut.least; },
+      [&](uint32_t column, uint32_t place) {
+        column += begin;
         selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
       });
-  if (threadIdx.x == 0) params.counts[index] = rows;
+  if (threadIdx.x == 0 && rank == 0) params.counts[index] = min(list.budget, last - list.first);
 }
 
 }  // namespace winnow::cuda

@@ -16,7 +16,7 @@ struct PageSink {
   uint32_t* keys;
   bool is_shared;  // otherwise one array in global memory
   int group;
-  uint32_t blocks, end, scored_end;
+  uint32_t blocks, end;
   uint32_t least = ~0u, greatest = 0;  // of the keys that were added
 
   // To every block's words, of which others know the offsets.
@@ -46,8 +46,8 @@ struct PageSink {
     for (int half = 0; half < 2; ++half) {
       const uint32_t page = first + half * 8;
       if (page >= end) continue;
-      const uint32_t key = OrderedKey(page >= scored_end ? FLT_MAX : most[half]);
-      if (page < scored_end) least = min(least, key), greatest = max(greatest, key);
+      const uint32_t key = OrderedKey(most[half]);
+      least = min(least, key), greatest = max(greatest, key);
       if (is_shared) {
         for (uint32_t rank = lane % 4; rank < blocks; rank += 4) *OfRank(keys + page, rank) = key;
       } else if (lane % 4 == 0) {
