@@ -1,26 +1,11 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/top_k_cut.cuh"
+#include "kernels/cuda/value_bins.cuh"
 
-// The cut of pages whose keys one block holds, by bins of equal width in value: unlike bins of keys they spread bounds
-// of both signs.
+// The cut of pages whose keys one block holds.
 
 namespace winnow::cuda {
-
-// kBins bins between the least and the greatest value, but for the last, which holds what is beyond. Never descending
-// along the keys, whatever the values; where a width is no number, all lie in one bin.
-struct ValueBins {
-  float least, bins_per_unit;
-
-  static __device__ ValueBins Between(uint32_t least_key, uint32_t greatest_key) {
-    const float least = FromOrderedKey(least_key);
-    return {least, static_cast<float>(kBins - 2) / (FromOrderedKey(greatest_key) - least)};
-  }
-  __device__ __forceinline__ uint32_t Of(uint32_t key) const {
-    return min(__float2uint_rz((FromOrderedKey(key) - least) * bins_per_unit), kBins - 1);
-  }
-};
 
 // The bin from the top in which `rows` rows are reached, to control.bin and control.rows_above; ~0 where there are not
 // so many. All threads, behind a barrier; ends with one.
@@ -46,8 +31,9 @@ __device__ __forceinline__ void FindTopBin(const TopKMemory& memory, uint32_t ro
 // The least rank chosen, 0 where all are: of `count` columns that were counted in memory.bins, in rows of `rule`. All
 // threads of a block, behind a barrier; ends with one. Chooses by rows alone.
 template <typename Candidates>
-__device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, uint32_t count, const ValueBins& bins,
-                                                 const CutRule& rule, const TopKMemory& memory) {
+__device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, uint32_t count,
+                                                 const ValueBins<kBins>& bins, const CutRule& rule,
+                                                 const TopKMemory& memory) {
   TopKControl& control = *memory.control;
   if (threadIdx.x == 0) control.num_contested = 0;
   FindTopBin(memory, rule.rows);

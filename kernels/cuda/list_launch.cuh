@@ -42,8 +42,8 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
   shape.parts = take(list_columns / kListGroup * kMaxGroup * sizeof(SoftmaxPart));
   shape.tile_parts = take(shape.block_columns / kTileUnits * params.group * sizeof(SoftmaxPart));
   shape.granules = take((columns / kGranule + 1) * sizeof(uint32_t));
-  shape.ring =
-      take(std::max(size_t{kListWarps} * kRingBytes, ListMemory::CutBytes(cluster_blocks, shape.block_columns)));
+  shape.ring = take(
+      std::max(size_t{kListWarps} * kRingBytes, ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, false)));
   shape.scores = take(score_bytes);
   shape.bytes = at;
   return shape;

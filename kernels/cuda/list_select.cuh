@@ -67,15 +67,7 @@ struct ListMemory {
     top_k.control = &control.select.top_k;
     top_k.bins = reinterpret_cast<uint32_t*>(base + shape.tables);
     cut.control = &control.cut;
-    cut.contested = reinterpret_cast<uint64_t*>(base + shape.ring);
-    cut.own_bins = reinterpret_cast<uint32_t*>(cut.contested + shape.cluster_blocks * kClusterContested);
-    cut.all_bins = cut.own_bins + kClusterBins;
-    cut.keys = cut.all_bins + kClusterBins;
-  }
-  // Behind the ring's beginning.
-  static size_t CutBytes(uint32_t cluster_blocks, uint32_t block_columns) {
-    return cluster_blocks * kClusterContested * sizeof(uint64_t) +
-           (2 * kClusterBins + block_columns) * sizeof(uint32_t);
+    cut.Place(base + shape.ring, shape.cluster_blocks, false);
   }
 };
 
@@ -93,7 +85,7 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                      .first_row = list.first,
                      .last_row = list.last};
   uint32_t* const bins = memory.top_k.bins;
-  const ValueBins page_bins = ValueBins::Between(memory.control.least_page, memory.control.greatest_page);
+  const auto page_bins = ValueBins<kBins>::Between(memory.control.least_page, memory.control.greatest_page);
   for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kListThreads) {
     atomicAdd(&bins[page_bins.Of(page_keys[page])], rule.RowsOf(page));
   }
@@ -212,34 +204,10 @@ __device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectP
     const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (column + i >= own.begin && column + i < own.end) atomicAdd(&memory.cut.own_bins[OctaveBins::Of(keys[i])], 1u);
+      if (column + i >= own.begin && column + i < own.end) {
+        memory.cut.Count(OctaveBins(), keys[i], own.first + column + i, NoMass());
+      }
     }
-  }
-}
-
-// Calls emit(column of the block, place) for the block's columns of a rank from `least` on, in order, places from
-// `before` on. A warp takes neighbouring columns. All threads of a block, behind a barrier.
-template <typename IsChosen, typename Emit>
-__device__ __forceinline__ void EmitChosen(OwnColumns own, uint32_t before, uint32_t* warp_sums, IsChosen is_chosen,
-                                           Emit emit) {
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t words = (own.end + 31) / 32, warp_words = (words + kListWarps - 1) / kListWarps;
-  const uint32_t first = min(warp * warp_words, words), last = min(first + warp_words, words);
-  const auto bits_of = [&](uint32_t word) {
-    const uint32_t column = word * 32 + lane;
-    return __ballot_sync(~0u, column >= own.begin && column < own.end && is_chosen(column));
-  };
-  uint32_t count = 0;
-#pragma unroll 4
-  for (uint32_t word = first; word < last; ++word) count += __popc(bits_of(word));
-  if (lane == 0) warp_sums[warp] = count;
-  __syncthreads();
-  uint32_t place = before + __reduce_add_sync(~0u, lane < warp ? warp_sums[lane] : 0);
-#pragma unroll 4
-  for (uint32_t word = first; word < last; ++word) {
-    const uint32_t bits = bits_of(word);
-    if ((bits >> lane & 1) != 0) emit(word * 32 + lane, place + __popc(bits & ((1u << lane) - 1)));
-    place += __popc(bits);
   }
 }
 
@@ -369,7 +337,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     } else {
       MakeKeys<false>(memory, params, shape.score_stride, columns, own);
     }
-    cut = CutOfCluster(memory.cut, own, list.budget, rank, blocks);
+    cut = CutOfCluster(memory.cut, own, last - list.first, list.budget, OctaveBins(), NoMass(), rank, blocks);
   }
   EmitChosen(
       own, cut.before, control.cut.warp_sums,
