@@ -50,6 +50,7 @@ struct ColumnMass {
 // Masses are counted by bin in three words of 15 bits each, of up to 2^17 columns.
 inline constexpr int kMassWords = 3, kMassWordBits = 15;
 inline constexpr uint32_t kMostMassColumns = 1u << 17;
+inline constexpr uint32_t kHeldWords = 4;  // behind the bins: the mass of columns that are kept anyway, likewise
 
 struct ClusterCutControl {
   struct Share {
@@ -69,27 +70,28 @@ struct ClusterCutControl {
 struct ClusterCutMemory {
   ClusterCutControl* control;
   uint32_t* keys;       // of the block's columns
-  uint32_t* own_bins;   // [words, kClusterBins]: counts, and masses where they count
+  uint32_t* own_bins;   // [kClusterBins] counts; by mass, [kMassWords, kClusterBins] masses and [kHeldWords] behind
   uint32_t* all_bins;   // the same of the other blocks
   uint64_t* contested;  // [blocks, kClusterContested] ranks
-  uint32_t words;       // of a bin
+  uint32_t words;       // of bins
 
-  static constexpr uint32_t Words(bool by_mass) { return by_mass ? 1 + kMassWords : 1; }
+  static constexpr uint32_t Words(bool by_mass) {
+    return by_mass ? (1 + kMassWords) * kClusterBins + kHeldWords : kClusterBins;
+  }
   static constexpr size_t Bytes(uint32_t blocks, uint32_t block_columns, bool by_mass) {
-    return blocks * kClusterContested * sizeof(uint64_t) +
-           (2 * Words(by_mass) * kClusterBins + block_columns) * sizeof(uint32_t);
+    return blocks * kClusterContested * sizeof(uint64_t) + (2 * Words(by_mass) + block_columns) * sizeof(uint32_t);
   }
   // `base` is aligned to 16 bytes.
   __device__ __forceinline__ void Place(uint8_t* base, uint32_t blocks, bool by_mass) {
     words = Words(by_mass);
     contested = reinterpret_cast<uint64_t*>(base);
     own_bins = reinterpret_cast<uint32_t*>(contested + blocks * kClusterContested);
-    all_bins = own_bins + words * kClusterBins;
-    keys = all_bins + words * kClusterBins;
+    all_bins = own_bins + words;
+    keys = all_bins + words;
   }
   // All threads, before a ClusterSync behind which columns are counted and cut.
   __device__ __forceinline__ void Clear() const {
-    for (uint32_t i = threadIdx.x; i < words * kClusterBins; i += blockDim.x) own_bins[i] = all_bins[i] = 0;
+    for (uint32_t i = threadIdx.x; i < words; i += blockDim.x) own_bins[i] = all_bins[i] = 0;
     if (threadIdx.x == 0) control->own_contested = control->own_above = control->lower_contested = 0;
     FenceSharedForCluster();
   }
@@ -102,12 +104,32 @@ struct ClusterCutMemory {
   __device__ __forceinline__ void Add(uint32_t bin, uint32_t key, uint32_t column, const Mass& mass) const {
     atomicAdd(&own_bins[bin], 1u);
     if constexpr (Mass::kCounts) {
-      uint64_t left = mass.Of(key, column);
+      AddMass(own_bins + kClusterBins + bin, kClusterBins, mass.Of(key, column));
+    }
+  }
+  // Mass that is held without being chosen. Whole warps.
+  __device__ __forceinline__ void AddHeld(uint64_t mass) const {
+    if (__ballot_sync(~0u, mass != 0) == 0) return;
+    for (int step = 16; step > 0; step /= 2) mass += __shfl_xor_sync(~0u, mass, step);
+    if (threadIdx.x % 32 == 0) AddMass(own_bins + (1 + kMassWords) * kClusterBins, 1, mass);
+  }
+  __device__ __forceinline__ uint64_t Held() const {
+    uint64_t held = 0;
 #pragma unroll
-      for (int word = 1; word <= kMassWords; ++word, left >>= kMassWordBits) {
-        const uint32_t part = static_cast<uint32_t>(left) & ((1u << kMassWordBits) - 1);
-        if (part != 0) atomicAdd(&own_bins[word * kClusterBins + bin], part);
-      }
+    for (int i = 0; i < kMassWords; ++i) {
+      const uint32_t at = (1 + kMassWords) * kClusterBins + i;
+      held += uint64_t{own_bins[at] + all_bins[at]} << i * kMassWordBits;
+    }
+    return held;
+  }
+
+ private:
+  static __device__ __forceinline__ void AddMass(uint32_t* words, uint32_t stride, uint64_t mass) {
+#pragma unroll
+    for (int i = 0; i < kMassWords; ++i) {
+      const uint64_t left = mass >> i * kMassWordBits;
+      const auto part = static_cast<uint32_t>(i + 1 < kMassWords ? left & ((1u << kMassWordBits) - 1) : left);
+      if (part != 0) atomicAdd(&words[i * stride], part);
     }
   }
 };
@@ -117,8 +139,9 @@ struct OwnColumns {
   uint32_t first, begin, end;
 };
 
+inline constexpr uint64_t kNoRank = ~0ull;
 struct ClusterCut {
-  uint64_t least;   // rank that is chosen; 0 where all are
+  uint64_t least;   // rank that is chosen; 0 where all are, kNoRank where none is
   uint32_t before;  // chosen columns of the blocks before this one; undefined where all are
 };
 
@@ -181,7 +204,7 @@ __device__ __forceinline__ ClusterCut CutOfCluster(const ClusterCutMemory& memor
                                                    uint32_t rows, const Bins& bins, const Mass& mass, uint32_t rank,
                                                    uint32_t blocks) {
   ClusterCutControl& control = *memory.control;
-  const uint32_t bytes = memory.words * kClusterBins * static_cast<uint32_t>(sizeof(uint32_t));
+  const uint32_t bytes = memory.words * static_cast<uint32_t>(sizeof(uint32_t));
   DigitRange range{.low = 0, .high = ~0u};
   uint32_t bin = 0, rows_left = rows;
   uint64_t mass_left = mass.mass;
@@ -198,6 +221,16 @@ __device__ __forceinline__ ClusterCut CutOfCluster(const ClusterCutMemory& memor
         AddInCluster(OfRank(memory.all_bins, peer), memory.own_bins, bytes, OfRank(&control.arrived, peer));
       }
       WaitInCluster(&control.arrived, round % 2);
+    }
+    if constexpr (Mass::kCounts) {
+      if (round == 0) {
+        const uint64_t held = memory.Held();
+        if (held >= mass_left) {
+          ClusterSync();  // the bins have been sent
+          return {kNoRank, 0};
+        }
+        mass_left -= held;
+      }
     }
     FindClusterBin<Mass>(memory, rows_left, mass_left);
     bin = control.bin;

@@ -10,8 +10,9 @@ namespace winnow::cuda {
 
 inline constexpr uint32_t kMostSharedBytes = 227 * 1024;  // of a block, from compute capability 9.0 on
 
-// Most columns that a two-stage selection scores of a list.
+// Most columns that a selection scores of a list.
 inline uint32_t MostScoredColumns(const SelectParams& params) {
+  if (params.candidate_pages == 0) return params.max_keys;
   const uint32_t page_rows = params.pages.page_tokens;
   // Pages at both ends may be clipped; a page of fewer rows than a granule has it scored whole.
   const uint32_t of_pages = (params.candidate_pages + 3) * std::max(page_rows, kGranule);
@@ -24,7 +25,8 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
   shape.cluster_blocks = cluster_blocks;
   shape.block_columns = (columns + cluster_blocks * kListGroup - 1) / (cluster_blocks * kListGroup) * kListGroup;
   shape.score_stride = shape.block_columns + 4;  // queries that are stored together lie at different banks
-  shape.pages = params.max_keys / params.pages.page_tokens + 1;
+  const bool two_stage = params.candidate_pages > 0;
+  shape.pages = two_stage ? params.max_keys / params.pages.page_tokens + 1 : 0;
   const uint32_t score_bytes = params.group * shape.score_stride * static_cast<uint32_t>(sizeof(float));
   shape.pages_in_shared = shape.pages * sizeof(uint32_t) <= score_bytes;
   uint32_t at = 0;
@@ -34,16 +36,16 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
     return begin;
   };
   const uint32_t list_columns = cluster_blocks * shape.block_columns;
-  const size_t words = (params.max_keys / kGranule + 32) / 32;  // of a bitmap of granules
+  const size_t page_words = two_stage ? kBins + (params.max_keys / kGranule + 32) / 32 : 0;  // bins, a bitmap's sums
   take(sizeof(ListControl));
-  shape.page_operand = take(kMaxGroup * (4 * params.head_dim + 128));
+  shape.page_operand = take(two_stage ? kMaxGroup * (4 * params.head_dim + 128) : 0);
   shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
-  shape.tables = take(std::max(kListWarps * sizeof(StreamTables), (kBins + words) * sizeof(uint32_t)));
-  shape.parts = take(list_columns / kListGroup * kMaxGroup * sizeof(SoftmaxPart));
+  shape.tables = take(std::max(kListWarps * sizeof(StreamTables), page_words * sizeof(uint32_t)));
+  shape.parts = take(list_columns / kListGroup * params.group * sizeof(SoftmaxPart));
   shape.tile_parts = take(shape.block_columns / kTileUnits * params.group * sizeof(SoftmaxPart));
-  shape.granules = take((columns / kGranule + 1) * sizeof(uint32_t));
-  shape.ring = take(
-      std::max(size_t{kListWarps} * kRingBytes, ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, false)));
+  shape.granules = take(two_stage ? (columns / kGranule + 1) * sizeof(uint32_t) : 0);
+  shape.ring = take(std::max(size_t{kListWarps} * kRingBytes,
+                             ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, params.min_mass > 0)));
   shape.scores = take(score_bytes);
   shape.bytes = at;
   return shape;
@@ -78,12 +80,13 @@ inline float PrefetchedShare(const SelectParams& params, const ListShape& shape)
 
 template <UnitFormat kFormat, int kDim>
 void LaunchListSelect(Stream stream, const ListLaunch& launch) {
-  LaunchDependent(ListSelectKernel<kFormat, kDim>,
-                  {.grid = dim3(launch.params.num_lists * launch.shape.cluster_blocks),
-                   .threads = kListThreads,
-                   .shared_bytes = launch.shape.bytes,
-                   .cluster_ctas = launch.shape.cluster_blocks},
-                  stream, launch);
+  LaunchDependent(
+      launch.params.min_mass > 0 ? ListSelectKernel<kFormat, kDim, true> : ListSelectKernel<kFormat, kDim, false>,
+      {.grid = dim3(launch.params.num_lists * launch.shape.cluster_blocks),
+       .threads = kListThreads,
+       .shared_bytes = launch.shape.bytes,
+       .cluster_ctas = launch.shape.cluster_blocks},
+      stream, launch);
 }
 
 template <UnitFormat kFormat>
@@ -100,11 +103,11 @@ void LaunchListSelectOf(Stream stream, const ListLaunch& launch) {
   }
 }
 
-// A two-stage selection in one launch. False where that cannot be: nothing is launched then.
+// A selection in one launch. False where that cannot be: nothing is launched then.
 inline bool LaunchListSelection(Stream stream, const SelectParams& params, void* page_keys) {
-  if (params.max_kept == 0 || params.min_mass > 0 || params.captured_mass != nullptr || ComputeMajor() < 9)
-    return false;
-  if (params.max_keys > 32 * kBins * kGranule) return false;
+  if (params.captured_mass != nullptr || ComputeMajor() < 9) return false;
+  if (params.min_mass > 0 && params.aggregation != Aggregation::kSoftmaxSum) return false;
+  if (params.candidate_pages > 0 && (params.max_kept == 0 || params.max_keys > 32 * kBins * kGranule)) return false;
   const ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0) return false;
   if (params.num_lists == 0) return true;

@@ -11,8 +11,9 @@
 #include "kernels/cuda/list_sinks.cuh"
 #include "kernels/cuda/select_memory.cuh"
 
-// Two-stage selection of a list by one cluster in one launch: bounds of its pages, the pages that stay, the scores of
-// their keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit there.
+// Selection of a list by one cluster in one launch: bounds of its pages and the pages that stay, if it has two stages,
+// the scores of keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit
+// there.
 
 namespace winnow::cuda {
 
@@ -50,13 +51,13 @@ struct ListMemory {
   ListControl& control;
   TopKMemory top_k;         // control and bins alone
   uint32_t* before;         // a word for each of a bitmap
-  SoftmaxPart* parts;       // [groups of the list, 8]
+  SoftmaxPart* parts;       // [groups of the list, group]
   SoftmaxPart* tile_parts;  // [tiles of the block, group]
   uint32_t* granules;
   float* scores;
   ClusterCutMemory cut;
 
-  __device__ ListMemory(uint8_t* base, const ListShape& shape)
+  __device__ ListMemory(uint8_t* base, const ListShape& shape, bool by_mass)
       : control(*reinterpret_cast<ListControl*>(base)),
         top_k{},
         before(reinterpret_cast<uint32_t*>(base + shape.tables) + kBins),
@@ -67,7 +68,7 @@ struct ListMemory {
     top_k.control = &control.select.top_k;
     top_k.bins = reinterpret_cast<uint32_t*>(base + shape.tables);
     cut.control = &control.cut;
-    cut.Place(base + shape.ring, shape.cluster_blocks, false);
+    cut.Place(base + shape.ring, shape.cluster_blocks, by_mass);
   }
 };
 
@@ -134,7 +135,7 @@ __device__ __forceinline__ void JoinTiles(const ListMemory& memory, uint32_t col
 #pragma unroll
     for (uint32_t t = 0; t < kTiles; ++t) joined.sum += of_tile[t].sum * Exp2(of_tile[t].largest - reference);
     for (uint32_t rank = 0; rank < blocks; ++rank) {
-      *OfRank(memory.parts + (first_group + g) * kMaxGroup + query, rank) = joined;
+      *OfRank(memory.parts + (first_group + g) * group + query, rank) = joined;
     }
   }
 }
@@ -176,11 +177,11 @@ __device__ __forceinline__ void SumGroups(const SoftmaxPart* parts, uint32_t gro
   const uint32_t query = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (query < group) {
     float largest = -INFINITY, sum = 0;
-    for (uint32_t g = lane; g < groups; g += 32) largest = fmaxf(largest, parts[g * kMaxGroup + query].largest);
+    for (uint32_t g = lane; g < groups; g += 32) largest = fmaxf(largest, parts[g * group + query].largest);
     largest = FromOrderedKey(__reduce_max_sync(~0u, OrderedKey(largest)));
     const float reference = largest == -INFINITY ? 0 : largest;
     for (uint32_t g = lane; g < groups; g += 32) {
-      const SoftmaxPart part = parts[g * kMaxGroup + query];
+      const SoftmaxPart part = parts[g * group + query];
       sum += part.sum * Exp2(part.largest - reference);
     }
 #pragma unroll
@@ -190,13 +191,22 @@ __device__ __forceinline__ void SumGroups(const SoftmaxPart* parts, uint32_t gro
   __syncthreads();
 }
 
-// Importances of a block's scored columns as keys, those that may be selected counted in bins.
-template <bool kSoftmaxSum>
+// Masses are those of importances.
+struct KeyMass {
+  static constexpr bool kCounts = true;
+  uint64_t mass;
+  __device__ __forceinline__ uint64_t Of(uint32_t key, uint32_t) const { return MassOf(FromOrderedKey(key)); }
+};
+
+// Importances of a block's scored columns as keys, those that may be selected counted in bins. Of the others the first
+// `summed` are held.
+template <bool kSoftmaxSum, typename Mass>
 __device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectParams& params, uint32_t score_stride,
-                                         uint32_t columns, OwnColumns own) {
+                                         uint32_t columns, uint32_t summed, OwnColumns own, const Mass& mass) {
   float lse[kMaxGroup];
 #pragma unroll
   for (int q = 0; q < kMaxGroup; ++q) lse[q] = kSoftmaxSum && q < params.group ? memory.control.select.lse[q] : 0;
+  uint64_t held = 0;
   for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
     const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, score_stride, lse, params.group,
                                                    params.aggregation == Aggregation::kMax);
@@ -205,18 +215,21 @@ __device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectP
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (column + i >= own.begin && column + i < own.end) {
-        memory.cut.Count(OctaveBins(), keys[i], own.first + column + i, NoMass());
+        memory.cut.Count(OctaveBins(), keys[i], own.first + column + i, mass);
+      } else if (Mass::kCounts && column + i < summed) {
+        held += mass.Of(keys[i], own.first + column + i);
       }
     }
   }
+  if constexpr (Mass::kCounts) memory.cut.AddHeld(held);
 }
 
-template <UnitFormat kFormat, int kDim>
+template <UnitFormat kFormat, int kDim, bool kByMass>
 __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid_constant__ ListLaunch launch) {
   extern __shared__ __align__(128) uint8_t dynamic[];
   const SelectParams& params = launch.params;
   const ListShape& shape = launch.shape;
-  const ListMemory memory(dynamic, shape);
+  const ListMemory memory(dynamic, shape, kByMass);
   ListControl& control = memory.control;
   uint32_t* const bins = memory.top_k.bins;
   const uint32_t warp = threadIdx.x / 32;
@@ -236,19 +249,16 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   if (!params.settled) await_inputs();
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
-  const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
+  const bool narrows = params.candidate_pages > 0 && selectable > params.candidate_pages * page_rows &&
+                       selectable >= params.score_all_below;
   uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
-  if (selectable <= list.budget) {
+  if (list.budget == 0 || (selectable <= list.budget && (!kByMass || params.takes_all_that_fit))) {
     if (params.settled) await_inputs();
-    for (uint32_t i = rank * kListThreads + threadIdx.x; i < selectable; i += blocks * kListThreads) {
+    const uint32_t count = list.budget == 0 ? 0 : selectable;
+    for (uint32_t i = rank * kListThreads + threadIdx.x; i < count; i += blocks * kListThreads) {
       selected[i] = list.first + i;
     }
-    if (threadIdx.x == 0 && rank == 0) params.counts[index] = selectable;
-    return;
-  }
-  if (list.budget == 0) {
-    if (params.settled) await_inputs();
-    if (threadIdx.x == 0 && rank == 0) params.counts[index] = 0;
+    if (threadIdx.x == 0 && rank == 0) params.counts[index] = count;
     return;
   }
   ListQueries<kFormat, kDim> queries;
@@ -309,9 +319,8 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
   const uint32_t begin = min(part * rank, scored_end), end = min(begin + part, scored_end), columns = end - begin;
   const OwnColumns own{begin, min(max(list.first, begin), end) - begin, min(max(last, begin), end) - begin};
-  // The columns before this block's, if all are chosen.
   ClusterCut cut{0, begin + own.begin - list.first};
-  if (last - list.first > list.budget) {
+  if (kByMass || last - list.first > list.budget) {
     const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
     const UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                           params.keys.scales,
@@ -331,22 +340,30 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     // The rings have done: bins and keys lie there now.
     memory.cut.Clear();
     ClusterSync();
+    const uint32_t own_summed = min(max(summed, begin), end) - begin;
+    const auto choose = [&](auto softmax_sum, const auto& mass) {
+      MakeKeys<decltype(softmax_sum)::value>(memory, params, shape.score_stride, columns, own_summed, own, mass);
+      cut = CutOfCluster(memory.cut, own, last - list.first, list.budget, OctaveBins(), mass, rank, blocks);
+    };
     if (is_softmax) {
       SumGroups(memory.parts, (scored_end + kListGroup - 1) / kListGroup, params.group, control.select.lse);
-      MakeKeys<true>(memory, params, shape.score_stride, columns, own);
-    } else {
-      MakeKeys<false>(memory, params, shape.score_stride, columns, own);
     }
-    cut = CutOfCluster(memory.cut, own, last - list.first, list.budget, OctaveBins(), NoMass(), rank, blocks);
+    if constexpr (kByMass) {
+      choose(std::true_type(), KeyMass{__double2ull_ru(double{params.min_mass} * params.group * double{kMassUnit})});
+    } else {
+      is_softmax ? choose(std::true_type(), NoMass()) : choose(std::false_type(), NoMass());
+    }
+    // The columns before this block's, where all are chosen.
+    if (cut.least == 0) cut.before = begin + own.begin - list.first;
   }
-  EmitChosen(
+  const uint32_t places = EmitChosen(
       own, cut.before, control.cut.warp_sums,
       [&](uint32_t column) { return cut.least == 0 || RankOf(memory.cut.keys[column], begin + column) >= cut.least; },
       [&](uint32_t column, uint32_t place) {
         column += begin;
         selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
       });
-  if (threadIdx.x == 0 && rank == 0) params.counts[index] = min(list.budget, last - list.first);
+  if (threadIdx.x == 0 && rank + 1 == blocks) params.counts[index] = places;
 }
 
 }  // namespace winnow::cuda
