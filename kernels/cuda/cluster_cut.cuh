@@ -12,14 +12,12 @@ namespace winnow::cuda {
 
 inline constexpr uint32_t kClusterBins = 1024;
 inline constexpr int kClusterBinBits = 10;
-inline constexpr uint32_t kClusterContested = 128;  // ranks of all blocks that are compared with one another
+inline constexpr uint32_t kClusterContested = 256;  // ranks of all blocks that are compared with one another
 inline constexpr uint32_t kMaxClusterBlocks = 8;
 
 // Bins of importances: 32 to an octave, from 2^-29 up to the 8 that a group may sum to; the lowest and the highest also
 // hold what is beyond.
 struct OctaveBins {
-  // Most columns may lie in the lowest bin: what is not elsewhere does, without being counted there.
-  static constexpr bool kCountsLowest = false;
   static constexpr uint32_t kLow = 0x80000000u | (127 - 29) << 23;
   static constexpr int kShift = 23 - 5;
   __device__ __forceinline__ uint32_t Of(uint32_t key) const {
@@ -95,10 +93,11 @@ struct ClusterCutMemory {
     if (threadIdx.x == 0) control->own_contested = control->own_above = control->lower_contested = 0;
     FenceSharedForCluster();
   }
+  // Most columns may lie in the lowest bin, all of one address: what is in no other does, without being counted.
   template <typename Bins, typename Mass>
   __device__ __forceinline__ void Count(const Bins& bins, uint32_t key, uint32_t column, const Mass& mass) const {
     const uint32_t bin = bins.Of(key);
-    if (Bins::kCountsLowest || bin != 0) Add(bin, key, column, mass);
+    if (bin != 0) Add(bin, key, column, mass);
   }
   template <typename Mass>
   __device__ __forceinline__ void Add(uint32_t bin, uint32_t key, uint32_t column, const Mass& mass) const {
@@ -235,7 +234,7 @@ __device__ __forceinline__ ClusterCut CutOfCluster(const ClusterCutMemory& memor
     FindClusterBin<Mass>(memory, rows_left, mass_left);
     bin = control.bin;
     uint32_t in_bin = control.rows_in;
-    if (bin == ~0u && round == 0 && !Bins::kCountsLowest && count > control.rows_above) {
+    if (bin == ~0u && round == 0 && count > control.rows_above) {
       bin = 0;
       in_bin = count - control.rows_above;
     }
@@ -324,6 +323,16 @@ __device__ __forceinline__ ClusterCut CutOfCluster(const ClusterCutMemory& memor
   return {control.cut, before + control.lower_contested};
 }
 
+// Which of a block's columns, of which keys[0] is column `first`, have a rank from `least` on; all with 0.
+struct ChosenColumns {
+  const uint32_t* keys;
+  uint32_t first;
+  uint64_t least;
+  __device__ __forceinline__ bool operator()(uint32_t column) const {
+    return least == 0 || RankOf(keys[column], first + column) >= least;
+  }
+};
+
 // Calls emit(column of the block, place) for the block's chosen columns, in order, places from `before` on. A warp
 // takes neighbouring columns. Returns the place behind them. All threads of a block, behind a barrier.
 template <typename IsChosen, typename Emit>
@@ -334,7 +343,8 @@ __device__ __forceinline__ uint32_t EmitChosen(OwnColumns own, uint32_t before, 
   const uint32_t first = min(warp * warp_words, words), last = min(first + warp_words, words);
   const auto bits_of = [&](uint32_t word) {
     const uint32_t column = word * 32 + lane;
-    return __ballot_sync(~0u, column >= own.begin && column < own.end && is_chosen(column));
+    // Keys behind the end are looked at and not used.
+    return __ballot_sync(~0u, is_chosen(column) & (column >= own.begin) & (column < own.end));
   };
   uint32_t count = 0;
 #pragma unroll 4

@@ -18,9 +18,9 @@ struct ClusterSelectMemory {
   ClusterCutMemory cut;
 
   static constexpr size_t kControlBytes = (sizeof(SelectControl) + sizeof(ClusterCutControl) + 127) / 128 * 128;
-  // Parts of a list are cut at fours of columns.
+  // Parts of a list are cut at fours of columns, and looked at in words of 32.
   static uint32_t BlockColumns(uint32_t blocks, uint32_t max_columns) {
-    return ((max_columns + 3) / 4 + blocks) / blocks * 4 + 4;
+    return ((max_columns + 3) / 4 + blocks) / blocks * 4 + 32;
   }
   static size_t Bytes(uint32_t blocks, uint32_t max_columns, bool by_mass) {
     return kControlBytes + ClusterCutMemory::Bytes(blocks, BlockColumns(blocks, max_columns), by_mass);
@@ -75,10 +75,9 @@ __device__ __forceinline__ void WriteChosen(const ClusterCutMemory& memory, OwnC
                                             uint32_t first, uint32_t* selected, uint32_t* count,
                                             PositionOf position_of) {
   if (cut.least == 0) cut.before = own.first + own.begin - first;
-  const uint32_t places = EmitChosen(
-      own, cut.before, memory.control->warp_sums,
-      [&](uint32_t column) { return cut.least == 0 || RankOf(memory.keys[column], own.first + column) >= cut.least; },
-      [&](uint32_t column, uint32_t place) { selected[place] = position_of(own.first + column); });
+  const uint32_t places =
+      EmitChosen(own, cut.before, memory.control->warp_sums, ChosenColumns{memory.keys, own.first, cut.least},
+                 [&](uint32_t column, uint32_t place) { selected[place] = position_of(own.first + column); });
   if (threadIdx.x == 0 && ClusterRank() + 1 == ClusterBlocks()) *count = places;
 }
 
@@ -154,6 +153,7 @@ __global__ void __launch_bounds__(kMaxSelectThreads)
   if (threadIdx.x == 0) {
     control.low = ~0u;
     control.high = 0;
+    memory.control->lse[0] = 0;
   }
   memory.Begin();
   WaitForInputs();
@@ -177,12 +177,19 @@ __global__ void __launch_bounds__(kMaxSelectThreads)
     const auto place = static_cast<uint32_t>(uint64_t{count} * threadIdx.x / blockDim.x);
     const uint32_t sample = OrderedKey(row[list.first + place]);
     const uint32_t least = __reduce_min_sync(~0u, sample), greatest = __reduce_max_sync(~0u, sample);
+    float sum = FromOrderedKey(sample);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (threadIdx.x % 32 == 0) {
       atomicMin(&control.low, least);
       atomicMax(&control.high, greatest);
+      atomicAdd(&memory.control->lse[0], sum);
     }
     __syncthreads();
-    const auto bins = ValueBins<kClusterBins>::Between(control.low, control.high);
+    // What lies below the mean is not told apart where twice as many columns as are wanted lie above it.
+    const uint32_t mean = OrderedKey(memory.control->lse[0] / static_cast<float>(blockDim.x));
+    const uint32_t above = __syncthreads_count(sample >= mean);
+    const bool many = uint64_t{above} * count > uint64_t{2} * blockDim.x * list.budget && mean < control.high;
+    const auto bins = ValueBins<kClusterBins>::Between(many ? mean : control.low, control.high);
     ReadKeys<4>(importance, list.first, list.last, own.first, memory.cut, bins, NoMass());
     cut = CutOfCluster(memory.cut, own, count, list.budget, bins, NoMass(), rank, blocks);
   }

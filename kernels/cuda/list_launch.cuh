@@ -67,15 +67,25 @@ inline ListShape ChooseListShape(const SelectParams& params) {
   return best;
 }
 
-// Keys that are brought into the L2 ahead: at most what it holds beside pages.
-inline float PrefetchedShare(const SelectParams& params, const ListShape& shape) {
-  constexpr double kMostBytes = 32 << 20, kMostShare = 0.75;
+// What is brought into the L2 ahead is at most what it holds beside other things.
+inline constexpr double kMostPrefetchedBytes = 32 << 20;
+
+// Tells a launch what to read ahead, of keys that lie without gaps.
+inline void PlanPrefetches(ListLaunch& launch) {
+  constexpr double kMostShare = 0.75;
+  const SelectParams& params = launch.params;
   const int64_t key_bytes = int64_t{params.head_dim} * (params.keys.dtype == Dtype::kF8 ? 1 : 2);
-  if (params.keys.key_stride != key_bytes) return 0;
-  const double blocks = std::min(params.num_lists * static_cast<int>(shape.cluster_blocks),
-                                 DeviceAttribute(cudaDevAttrMultiProcessorCount));
-  return static_cast<float>(
-      std::min(kMostShare, kMostBytes / (blocks * shape.block_columns * static_cast<double>(key_bytes))));
+  const int multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  const int cluster_blocks = static_cast<int>(launch.shape.cluster_blocks);
+  launch.lists_at_once = std::max(multiprocessors / cluster_blocks, 1);
+  if (params.keys.key_stride != key_bytes) return;
+  const double blocks = std::min(params.num_lists * cluster_blocks, multiprocessors);
+  const double most_rows = kMostPrefetchedBytes / (blocks * static_cast<double>(key_bytes));  // of a block
+  if (params.candidate_pages > 0) {
+    launch.prefetched_share = static_cast<float>(std::min(kMostShare, most_rows / launch.shape.block_columns));
+  } else {
+    launch.prefetched_blocks = static_cast<uint32_t>(most_rows / kBlockTokens);
+  }
 }
 
 template <UnitFormat kFormat, int kDim>
@@ -111,10 +121,11 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
   const ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0) return false;
   if (params.num_lists == 0) return true;
-  const ListLaunch launch{.params = params,
-                          .shape = shape,
-                          .page_keys = static_cast<uint32_t*>(page_keys),
-                          .prefetched_share = PrefetchedShare(params, shape)};
+  ListLaunch launch{};
+  launch.params = params;
+  launch.shape = shape;
+  launch.page_keys = static_cast<uint32_t*>(page_keys);
+  PlanPrefetches(launch);
   params.keys.dtype == Dtype::kF8 ? LaunchListSelectOf<UnitFormat::kF8>(stream, launch)
                                   : LaunchListSelectOf<UnitFormat::kBf16>(stream, launch);
   return true;

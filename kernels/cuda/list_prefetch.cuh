@@ -87,4 +87,19 @@ __device__ __forceinline__ void PrefetchLikelyPages(const SelectParams& params, 
   }
 }
 
+// The first keys of the part that begins at column `begin` of a list whose every key is scored, in up to `count` blocks
+// without gaps. All threads of a block.
+template <UnitFormat kFormat, int kDim>
+__device__ __forceinline__ void PrefetchNextList(const SelectParams& params, uint32_t index, uint32_t begin,
+                                                 uint32_t count) {
+  if (index >= params.num_lists || threadIdx.x >= count) return;
+  const SelectionList list = params.lists[index];
+  const uint32_t row = begin + threadIdx.x * kBlockTokens;
+  if (row >= list.num_keys || list.last <= list.first || list.last - list.first <= list.budget) return;
+  const int64_t block = params.blocks[list.first_block + row / kBlockTokens];
+  PrefetchToL2(static_cast<const uint8_t*>(params.keys.keys) + block * params.keys.block_stride,
+               kBlockTokens * Operand<kFormat, kDim>::kRowBytes);
+  if constexpr (kFormat == UnitFormat::kF8) PrefetchLineToL2(params.keys.scales + block * kBlockTokens);
+}
+
 }  // namespace winnow::cuda

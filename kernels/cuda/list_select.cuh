@@ -35,8 +35,10 @@ struct ListShape {
 struct ListLaunch {
   SelectParams params;
   ListShape shape;
-  uint32_t* page_keys;     // [num_lists, pages], where they do not fit in shared memory
-  float prefetched_share;  // of candidates' keys (PrefetchLikelyPages)
+  uint32_t* page_keys;         // [num_lists, pages], where they do not fit in shared memory
+  float prefetched_share;      // of candidates' keys (PrefetchLikelyPages)
+  uint32_t lists_at_once;      // that the device has room for
+  uint32_t prefetched_blocks;  // of keys of the list behind those (PrefetchNextList)
 };
 
 struct ListControl {
@@ -77,8 +79,8 @@ struct ListMemory {
 // block; ends with a barrier.
 __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, const SelectParams& params,
                                                  const uint32_t* page_keys, const ListMemory& memory) {
-  const uint32_t page_rows = params.pages.page_tokens;
-  const uint32_t first_page = list.first / page_rows, last_page = (list.last + page_rows - 1) / page_rows;
+  const uint32_t page_rows = params.pages.page_tokens, page_shift = __ffs(static_cast<int>(page_rows)) - 1;
+  const uint32_t first_page = list.first >> page_shift, last_page = (list.last + page_rows - 1) >> page_shift;
   const CutRule rule{.rows = params.candidate_pages * page_rows,
                      .mass = 0,
                      .by_mass = false,
@@ -95,11 +97,11 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                                     page_bins, rule, memory.top_k);
   uint32_t* const wanted = bins;
   const uint32_t last_granule = (list.num_keys + kGranule - 1) / kGranule, words = (last_granule + 31) / 32;
-  const uint32_t sinks_end = min(list.first, list.num_keys), tail = list.last / page_rows * page_rows;
+  const uint32_t sinks_end = min(list.first, list.num_keys), tail = list.last >> page_shift << page_shift;
   const auto is_scored = [&](uint32_t granule) {
     const uint32_t row = granule * kGranule;
     if (row < sinks_end || row + kGranule > tail) return row < list.num_keys;
-    for (uint32_t page = row / page_rows; page * page_rows < row + kGranule; ++page) {
+    for (uint32_t page = row >> page_shift; page * page_rows < row + kGranule; ++page) {
       const uint32_t begin = max(page * page_rows, list.first), end = min((page + 1) * page_rows, list.last);
       const bool reaches = page >= first_page && page < last_page && begin < row + kGranule && end > row;
       if (reaches && RankOf(page_keys[page], page) >= cut) return true;
@@ -279,7 +281,8 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     uint32_t* const page_keys = shape.pages_in_shared ? reinterpret_cast<uint32_t*>(memory.scores)
                                                       : launch.page_keys + static_cast<int64_t>(shape.pages) * index;
     // The page that the recent window begins in is a candidate, and not scored.
-    const uint32_t last_page = (list.last + page_rows - 1) / page_rows, scored_pages = list.last / page_rows;
+    const uint32_t page_shift = __ffs(static_cast<int>(page_rows)) - 1;
+    const uint32_t last_page = (list.last + page_rows - 1) >> page_shift, scored_pages = list.last >> page_shift;
     const uint32_t block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
     const UnitTable table{static_cast<const uint8_t*>(params.pages.bounds),
                           nullptr,
@@ -317,7 +320,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
 
   if (scored_end > blocks * shape.block_columns) __trap();  // more rows are kept than max_kept
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
-  const uint32_t begin = min(part * rank, scored_end), end = min(begin + part, scored_end), columns = end - begin;
+  const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end)), columns = end - begin;
   const OwnColumns own{begin, min(max(list.first, begin), end) - begin, min(max(last, begin), end) - begin};
   ClusterCut cut{0, begin + own.begin - list.first};
   if (kByMass || last - list.first > list.budget) {
@@ -335,6 +338,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
                        params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
+    PrefetchNextList<kFormat, kDim>(params, index + launch.lists_at_once, begin, launch.prefetched_blocks);
     __syncthreads();
     if (is_softmax) JoinTiles(memory, columns, begin / kListGroup, params.group, blocks);
     // The rings have done: bins and keys lie there now.
@@ -357,8 +361,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     if (cut.least == 0) cut.before = begin + own.begin - list.first;
   }
   const uint32_t places = EmitChosen(
-      own, cut.before, control.cut.warp_sums,
-      [&](uint32_t column) { return cut.least == 0 || RankOf(memory.cut.keys[column], begin + column) >= cut.least; },
+      own, cut.before, control.cut.warp_sums, ChosenColumns{memory.cut.keys, begin, cut.least},
       [&](uint32_t column, uint32_t place) {
         column += begin;
         selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;

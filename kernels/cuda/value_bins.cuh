@@ -10,7 +10,6 @@ namespace winnow::cuda {
 // the width is no number, all columns may lie in one bin.
 template <uint32_t kCount>
 struct ValueBins {
-  static constexpr bool kCountsLowest = true;
   float least, bins_per_unit;
 
   static __device__ __forceinline__ ValueBins Between(uint32_t least_key, uint32_t greatest_key) {
