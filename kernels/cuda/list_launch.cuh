@@ -35,14 +35,11 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
     at += static_cast<uint32_t>((bytes + 127) / 128 * 128);
     return begin;
   };
-  const uint32_t list_columns = cluster_blocks * shape.block_columns;
   const size_t page_words = two_stage ? kBins + (params.max_keys / kGranule + 32) / 32 : 0;  // bins, a bitmap's sums
   take(sizeof(ListControl));
   shape.page_operand = take(two_stage ? kMaxGroup * (4 * params.head_dim + 128) : 0);
   shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
   shape.tables = take(std::max(kListWarps * sizeof(StreamTables), page_words * sizeof(uint32_t)));
-  shape.parts = take(list_columns / kListGroup * params.group * sizeof(SoftmaxPart));
-  shape.tile_parts = take(shape.block_columns / kTileUnits * params.group * sizeof(SoftmaxPart));
   shape.granules = take(two_stage ? (columns / kGranule + 1) * sizeof(uint32_t) : 0);
   shape.ring = take(std::max(size_t{kListWarps} * kRingBytes,
                              ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, params.min_mass > 0)));
@@ -59,7 +56,7 @@ inline ListShape ChooseListShape(const SelectParams& params) {
   double least = 0;
   for (const uint32_t blocks : {1u, 2u, 4u, 8u}) {
     const ListShape shape = ListShapeFor(params, blocks);
-    if (shape.bytes > kMostSharedBytes) continue;
+    if (shape.bytes > kMostSharedBytes || shape.block_columns > kMostBlockColumns) continue;
     const uint32_t turns = (params.num_lists * blocks + multiprocessors - 1) / multiprocessors;
     const double time = static_cast<double>(turns) / blocks;
     if (best.cluster_blocks == 0 || time < least) best = shape, least = time;

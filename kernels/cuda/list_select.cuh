@@ -19,7 +19,7 @@ namespace winnow::cuda {
 
 inline constexpr int kListThreads = 512;
 inline constexpr int kListWarps = kListThreads / 32;
-inline constexpr uint32_t kListGroup = 128;  // columns whose softmax is summed in one order, tile by tile
+inline constexpr uint32_t kListGroup = 128;  // columns of which a block has a multiple
 // Sizes of a launch, and where the parts of a block's shared memory lie.
 struct ListShape {
   uint32_t cluster_blocks;
@@ -29,7 +29,7 @@ struct ListShape {
   bool pages_in_shared;
   // Offsets. Bins of pages lie where the streams have their tables, what is cut where they have their rings, and bounds
   // of pages where the scores of keys will be.
-  uint32_t page_operand, key_operand, tables, parts, tile_parts, granules, ring, scores, bytes;
+  uint32_t page_operand, key_operand, tables, granules, ring, scores, bytes;
 };
 
 struct ListLaunch {
@@ -46,15 +46,18 @@ struct ListControl {
   ClusterCutControl cut;
   float page_factors[kMaxGroup], key_factors[kMaxGroup];
   uint32_t least_page, greatest_page;  // keys
+  uint32_t own_greatest[kMaxGroup];    // scores, as keys
+  // What the cluster's blocks tell each other of the softmaxes.
+  uint32_t greatest[kMaxClusterBlocks][kMaxGroup];
+  uint64_t sums[kMaxClusterBlocks][kMaxGroup];  // relative to the greatest score of all, in 2^-44
+  uint64_t warp_sums[kListWarps][kMaxGroup];
 };
 
 // A block's shared memory.
 struct ListMemory {
   ListControl& control;
-  TopKMemory top_k;         // control and bins alone
-  uint32_t* before;         // a word for each of a bitmap
-  SoftmaxPart* parts;       // [groups of the list, group]
-  SoftmaxPart* tile_parts;  // [tiles of the block, group]
+  TopKMemory top_k;  // control and bins alone
+  uint32_t* before;  // a word for each of a bitmap
   uint32_t* granules;
   float* scores;
   ClusterCutMemory cut;
@@ -63,8 +66,6 @@ struct ListMemory {
       : control(*reinterpret_cast<ListControl*>(base)),
         top_k{},
         before(reinterpret_cast<uint32_t*>(base + shape.tables) + kBins),
-        parts(reinterpret_cast<SoftmaxPart*>(base + shape.parts)),
-        tile_parts(reinterpret_cast<SoftmaxPart*>(base + shape.tile_parts)),
         granules(reinterpret_cast<uint32_t*>(base + shape.granules)),
         scores(reinterpret_cast<float*>(base + shape.scores)) {
     top_k.control = &control.select.top_k;
@@ -119,32 +120,75 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
   return count;
 }
 
-// Joins the softmaxes of a block's tiles to those of its groups, from the group first_group on, for all blocks.
-__device__ __forceinline__ void JoinTiles(const ListMemory& memory, uint32_t columns, uint32_t first_group, int group,
-                                          uint32_t blocks) {
-  constexpr uint32_t kTiles = kListGroup / kTileUnits;
-  const uint32_t tiles = (columns + kTileUnits - 1) / kTileUnits, query = threadIdx.x % kMaxGroup;
-  if (query >= group) return;
-  for (uint32_t g = threadIdx.x / kMaxGroup; g * kTiles < tiles; g += kListThreads / kMaxGroup) {
-    SoftmaxPart of_tile[kTiles], joined = {-INFINITY, 0};
-#pragma unroll
-    for (uint32_t t = 0; t < kTiles; ++t) {
-      of_tile[t] = {-INFINITY, 0};
-      if (g * kTiles + t < tiles) of_tile[t] = memory.tile_parts[(g * kTiles + t) * group + query];
-      joined.largest = fmaxf(joined.largest, of_tile[t].largest);
-    }
-    const float reference = joined.largest == -INFINITY ? 0 : joined.largest;
-#pragma unroll
-    for (uint32_t t = 0; t < kTiles; ++t) joined.sum += of_tile[t].sum * Exp2(of_tile[t].largest - reference);
-    for (uint32_t rank = 0; rank < blocks; ++rank) {
-      *OfRank(memory.parts + (first_group + g) * group + query, rank) = joined;
-    }
+// Softmaxes are summed as integers, so that sums depend on the columns alone and not on who adds them: 2^(x - greatest)
+// in units of 2^-44, without conversions, from the bits of floats between 2 and 4.
+inline constexpr int kSumBits = 44;
+class ExponentialSum {
+ public:
+  // At most 31 numbers from 0 to 1 (and rounding) a thread.
+  __device__ __forceinline__ void Add(float e) {
+    const float high = e + 2;
+    high_ += __float_as_uint(high) - 0x40000000u;
+    low_ += __float_as_int(fmaf(e - (high - 2), 0x1p22f, 3.0f)) - 0x40400000;
   }
+  __device__ __forceinline__ uint64_t OfWarp() const {
+    return (uint64_t{__reduce_add_sync(~0u, high_)} << 22) + static_cast<int64_t>(__reduce_add_sync(~0u, low_));
+  }
+
+ private:
+  uint32_t high_ = 0;  // in 2^-22
+  int low_ = 0;        // in 2^-44
+};
+inline constexpr uint32_t kMostBlockColumns = 31 * kListThreads;
+
+// Tells all blocks of the cluster what `own` [8] holds: as row `rank` of their `all` [blocks][8]. All threads, behind a
+// barrier, before a ClusterSync.
+template <typename T>
+__device__ __forceinline__ void TellQueries(const T* own, T (*all)[kMaxGroup], uint32_t rank, uint32_t blocks) {
+  if (threadIdx.x >= blocks * kMaxGroup) return;
+  *OfRank(&all[rank][threadIdx.x % kMaxGroup], threadIdx.x / kMaxGroup) = own[threadIdx.x % kMaxGroup];
 }
 
-// Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys.
+// Replaces the scores of a block's columns by 2^(x - greatest) of their query, x = score * log2(e), and tells all
+// blocks the sums over the first `summed`. All threads; ends with a ClusterSync.
+__device__ __forceinline__ void SumExponentials(const ListMemory& memory, uint32_t score_stride, int group,
+                                                uint32_t columns, uint32_t summed, uint32_t rank, uint32_t blocks) {
+  ListControl& control = memory.control;
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int q = 0; q < group; ++q) {
+    uint32_t greatest = 0;
+    for (uint32_t block = 0; block < blocks; ++block) greatest = max(greatest, control.greatest[block][q]);
+    const float largest = FromOrderedKey(greatest) * kLog2E;
+    const float reference = largest > -INFINITY && largest < INFINITY ? largest : 0;
+    ExponentialSum sum;
+    for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
+      float4* const at = reinterpret_cast<float4*>(memory.scores + q * score_stride + column);
+      const float4 x = *at;
+      const float4 e = {Exp2(fmaf(x.x, kLog2E, -reference)), Exp2(fmaf(x.y, kLog2E, -reference)),
+                        Exp2(fmaf(x.z, kLog2E, -reference)), Exp2(fmaf(x.w, kLog2E, -reference))};
+      *at = e;
+      const float values[4] = {e.x, e.y, e.z, e.w};
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) sum.Add(column + i < summed ? values[i] : 0);
+    }
+    const uint64_t of_warp = sum.OfWarp();
+    if (lane == 0) control.warp_sums[warp][q] = of_warp;
+  }
+  __syncthreads();
+  if (threadIdx.x < blocks * kMaxGroup && threadIdx.x % kMaxGroup < group) {
+    uint64_t sum = 0;
+#pragma unroll
+    for (int w = 0; w < kListWarps; ++w) sum += control.warp_sums[w][threadIdx.x % kMaxGroup];
+    *OfRank(&control.sums[rank][threadIdx.x % kMaxGroup], threadIdx.x / kMaxGroup) = sum;
+  }
+  ClusterSync();
+}
+
+// Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys. kSoftmaxSum:
+// of their exponentials, with what those are multiplied by.
 template <bool kSoftmaxSum>
-__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* lse, int group,
+__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* factors, int group,
                                                 bool is_max) {
   float value[4] = {};
 #pragma unroll
@@ -155,7 +199,7 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kSoftmaxSum) {
-        value[i] += Exp2(fmaf(x[i], kLog2E, -lse[q]));
+        value[i] = fmaf(x[i], factors[q], value[i]);
       } else {
         value[i] = q == 0 ? x[i] : is_max ? (value[i] < x[i] ? x[i] : value[i]) : value[i] + x[i];
       }
@@ -173,26 +217,6 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
   return {OrderedKey(value[0]), OrderedKey(value[1]), OrderedKey(value[2]), OrderedKey(value[3])};
 }
 
-// log2 of the softmax sums over all groups of the list, in one order, to control.lse: a warp to a query. Ends with a
-// barrier.
-__device__ __forceinline__ void SumGroups(const SoftmaxPart* parts, uint32_t groups, int group, float* lse) {
-  const uint32_t query = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (query < group) {
-    float largest = -INFINITY, sum = 0;
-    for (uint32_t g = lane; g < groups; g += 32) largest = fmaxf(largest, parts[g * group + query].largest);
-    largest = FromOrderedKey(__reduce_max_sync(~0u, OrderedKey(largest)));
-    const float reference = largest == -INFINITY ? 0 : largest;
-    for (uint32_t g = lane; g < groups; g += 32) {
-      const SoftmaxPart part = parts[g * group + query];
-      sum += part.sum * Exp2(part.largest - reference);
-    }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane == 0) lse[query] = largest == -INFINITY ? INFINITY : largest + log2f(sum);
-  }
-  __syncthreads();
-}
-
 // Masses are those of importances.
 struct KeyMass {
   static constexpr bool kCounts = true;
@@ -204,13 +228,20 @@ struct KeyMass {
 // `summed` are held.
 template <bool kSoftmaxSum, typename Mass>
 __device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectParams& params, uint32_t score_stride,
-                                         uint32_t columns, uint32_t summed, OwnColumns own, const Mass& mass) {
-  float lse[kMaxGroup];
+                                         uint32_t columns, uint32_t summed, OwnColumns own, const Mass& mass,
+                                         uint32_t blocks) {
+  float factors[kMaxGroup] = {};
+  if constexpr (kSoftmaxSum) {
 #pragma unroll
-  for (int q = 0; q < kMaxGroup; ++q) lse[q] = kSoftmaxSum && q < params.group ? memory.control.select.lse[q] : 0;
+    for (int q = 0; q < kMaxGroup; ++q) {
+      uint64_t sum = 0;
+      for (uint32_t block = 0; q < params.group && block < blocks; ++block) sum += memory.control.sums[block][q];
+      factors[q] = sum == 0 ? 0 : static_cast<float>(1ull << kSumBits) / __ull2float_rn(sum);
+    }
+  }
   uint64_t held = 0;
   for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
-    const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, score_stride, lse, params.group,
+    const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, score_stride, factors, params.group,
                                                    params.aggregation == Aggregation::kMax);
     *reinterpret_cast<uint4*>(memory.cut.keys + column) = four;
     const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
@@ -241,6 +272,9 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   if (threadIdx.x == 0) {
     control.least_page = ~0u;
     control.greatest_page = 0;
+  }
+  if (threadIdx.x < kMaxGroup) control.own_greatest[threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
     InitClusterBarrier(&control.cut.arrived);
   }
   ClusterArrive();  // nothing is written to another block's memory before it runs
@@ -335,22 +369,23 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     UnitStream<kFormat, kDim> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
     if (!narrows) store_queries();
-    const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
-                       params.group};
+    KeySink sink{memory.scores, shape.score_stride, begin, summed, params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
+    sink.End(control.own_greatest);
     PrefetchNextList<kFormat, kDim>(params, index + launch.lists_at_once, begin, launch.prefetched_blocks);
     __syncthreads();
-    if (is_softmax) JoinTiles(memory, columns, begin / kListGroup, params.group, blocks);
+    TellQueries(control.own_greatest, control.greatest, rank, blocks);
     // The rings have done: bins and keys lie there now.
     memory.cut.Clear();
     ClusterSync();
     const uint32_t own_summed = min(max(summed, begin), end) - begin;
     const auto choose = [&](auto softmax_sum, const auto& mass) {
-      MakeKeys<decltype(softmax_sum)::value>(memory, params, shape.score_stride, columns, own_summed, own, mass);
+      MakeKeys<decltype(softmax_sum)::value>(memory, params, shape.score_stride, columns, own_summed, own, mass,
+                                             blocks);
       cut = CutOfCluster(memory.cut, own, last - list.first, list.budget, OctaveBins(), mass, rank, blocks);
     };
     if (is_softmax) {
-      SumGroups(memory.parts, (scored_end + kListGroup - 1) / kListGroup, params.group, control.select.lse);
+      SumExponentials(memory, shape.score_stride, params.group, columns, own_summed, rank, blocks);
     }
     if constexpr (kByMass) {
       choose(std::true_type(), KeyMass{__double2ull_ru(double{params.min_mass} * params.group * double{kMassUnit})});
