@@ -139,7 +139,7 @@ class ExponentialSum {
   uint32_t high_ = 0;  // in 2^-22
   int low_ = 0;        // in 2^-44
 };
-inline constexpr uint32_t kMostBlockColumns = 31 * kListThreads;
+inline constexpr uint32_t kMostBlockColumns = 28 * kListThreads;
 
 // Tells all blocks of the cluster what `own` [8] holds: as row `rank` of their `all` [blocks][8]. All threads, behind a
 // barrier, before a ClusterSync.

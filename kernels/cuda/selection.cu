@@ -12,7 +12,7 @@ namespace {
 __global__ void __launch_bounds__(kMaxSelectThreads)
     TopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget, uint32_t capacity,
                uint32_t* selected, uint32_t* counts) {
-  extern __shared__ __align__(16) uint8_t dynamic[];
+  extern __shared__ __align__(128) uint8_t dynamic[];
   WaitForInputs();
   LetDependentsStart();
   const SelectMemory memory = SelectMemory::Of(dynamic, capacity, false);
