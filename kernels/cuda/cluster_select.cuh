@@ -5,7 +5,6 @@
 #include "kernels/cuda/cluster_top_k.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/select_memory.cuh"
-#include "kernels/cuda/value_bins.cuh"
 
 // From scores to selections where the keys of a list find room in the shared memory of its cluster: scores are read
 // once, and each block writes its own rows.
@@ -140,61 +139,6 @@ __global__ void __launch_bounds__(kMaxSelectThreads) ClusterSelectKernel(const _
               &params.counts[index], [&](uint32_t column) {
                 return granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
               });
-}
-
-// The top-k of given values. The first bins lie between the least and the greatest of a sample.
-__global__ void __launch_bounds__(kMaxSelectThreads)
-    ClusterTopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget,
-                      uint32_t* selected, uint32_t* counts) {
-  extern __shared__ __align__(128) uint8_t dynamic[];
-  const uint32_t rank = ClusterRank(), blocks = ClusterBlocks(), index = blockIdx.x / blocks;
-  const ClusterSelectMemory memory = ClusterSelectMemory::Of(dynamic, blocks, false);
-  TopKControl& control = memory.control->top_k;
-  if (threadIdx.x == 0) {
-    control.low = ~0u;
-    control.high = 0;
-    memory.control->lse[0] = 0;
-  }
-  memory.Begin();
-  WaitForInputs();
-  LetDependentsStart();
-  const SelectionList list = lists[index];
-  const float* row = values + stride * index;
-  const uint32_t count = list.last > list.first ? list.last - list.first : 0;
-  if (count == 0 || list.budget == 0) {
-    if (threadIdx.x == 0 && rank == 0) counts[index] = 0;
-    return;
-  }
-  const Importance<ImportanceKind::kValues> importance{.scores = row,
-                                                       .stride = 0,
-                                                       .lse = nullptr,
-                                                       .scored_end = ~0u,
-                                                       .group = 1,
-                                                       .aligned = reinterpret_cast<uint64_t>(row) % 16 == 0};
-  const OwnColumns own = OwnPart(list.first, list.last, rank, blocks);
-  ClusterCut cut{0, 0};
-  if (count > list.budget) {
-    const auto place = static_cast<uint32_t>(uint64_t{count} * threadIdx.x / blockDim.x);
-    const uint32_t sample = OrderedKey(row[list.first + place]);
-    const uint32_t least = __reduce_min_sync(~0u, sample), greatest = __reduce_max_sync(~0u, sample);
-    float sum = FromOrderedKey(sample);
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (threadIdx.x % 32 == 0) {
-      atomicMin(&control.low, least);
-      atomicMax(&control.high, greatest);
-      atomicAdd(&memory.control->lse[0], sum);
-    }
-    __syncthreads();
-    // What lies below the mean is not told apart where twice as many columns as are wanted lie above it.
-    const uint32_t mean = OrderedKey(memory.control->lse[0] / static_cast<float>(blockDim.x));
-    const uint32_t above = __syncthreads_count(sample >= mean);
-    const bool many = uint64_t{above} * count > uint64_t{2} * blockDim.x * list.budget && mean < control.high;
-    const auto bins = ValueBins<kClusterBins>::Between(many ? mean : control.low, control.high);
-    ReadKeys<4>(importance, list.first, list.last, own.first, memory.cut, bins, NoMass());
-    cut = CutOfCluster(memory.cut, own, count, list.budget, bins, NoMass(), rank, blocks);
-  }
-  WriteChosen(memory.cut, own, cut, list.first, selected + static_cast<int64_t>(index) * max_budget, &counts[index],
-              [](uint32_t column) { return column; });
 }
 
 }  // namespace winnow::cuda

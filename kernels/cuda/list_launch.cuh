@@ -10,9 +10,8 @@ namespace winnow::cuda {
 
 inline constexpr uint32_t kMostSharedBytes = 227 * 1024;  // of a block, from compute capability 9.0 on
 
-// Most columns that a selection scores of a list.
+// Most columns that a two-stage selection scores of a list.
 inline uint32_t MostScoredColumns(const SelectParams& params) {
-  if (params.candidate_pages == 0) return params.max_keys;
   const uint32_t page_rows = params.pages.page_tokens;
   // Pages at both ends may be clipped; a page of fewer rows than a granule has it scored whole.
   const uint32_t of_pages = (params.candidate_pages + 3) * std::max(page_rows, kGranule);
@@ -25,8 +24,7 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
   shape.cluster_blocks = cluster_blocks;
   shape.block_columns = (columns + cluster_blocks * kListGroup - 1) / (cluster_blocks * kListGroup) * kListGroup;
   shape.score_stride = shape.block_columns + 4;  // queries that are stored together lie at different banks
-  const bool two_stage = params.candidate_pages > 0;
-  shape.pages = two_stage ? params.max_keys / params.pages.page_tokens + 1 : 0;
+  shape.pages = params.max_keys / params.pages.page_tokens + 1;
   const uint32_t score_bytes = params.group * shape.score_stride * static_cast<uint32_t>(sizeof(float));
   shape.pages_in_shared = shape.pages * sizeof(uint32_t) <= score_bytes;
   uint32_t at = 0;
@@ -35,12 +33,12 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
     at += static_cast<uint32_t>((bytes + 127) / 128 * 128);
     return begin;
   };
-  const size_t page_words = two_stage ? kBins + (params.max_keys / kGranule + 32) / 32 : 0;  // bins, a bitmap's sums
+  const size_t page_words = kBins + (params.max_keys / kGranule + 32) / 32;  // bins, and sums of a bitmap
   take(sizeof(ListControl));
-  shape.page_operand = take(two_stage ? kMaxGroup * (4 * params.head_dim + 128) : 0);
+  shape.page_operand = take(kMaxGroup * (4 * params.head_dim + 128));
   shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
   shape.tables = take(std::max(kListWarps * sizeof(StreamTables), page_words * sizeof(uint32_t)));
-  shape.granules = take(two_stage ? (columns / kGranule + 1) * sizeof(uint32_t) : 0);
+  shape.granules = take((columns / kGranule + 1) * sizeof(uint32_t));
   shape.ring = take(std::max(size_t{kListWarps} * kRingBytes,
                              ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, params.min_mass > 0)));
   shape.scores = take(score_bytes);
@@ -62,27 +60,6 @@ inline ListShape ChooseListShape(const SelectParams& params) {
     if (best.cluster_blocks == 0 || time < least) best = shape, least = time;
   }
   return best;
-}
-
-// What is brought into the L2 ahead is at most what it holds beside other things.
-inline constexpr double kMostPrefetchedBytes = 32 << 20;
-
-// Tells a launch what to read ahead, of keys that lie without gaps.
-inline void PlanPrefetches(ListLaunch& launch) {
-  constexpr double kMostShare = 0.75;
-  const SelectParams& params = launch.params;
-  const int64_t key_bytes = int64_t{params.head_dim} * (params.keys.dtype == Dtype::kF8 ? 1 : 2);
-  const int multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  const int cluster_blocks = static_cast<int>(launch.shape.cluster_blocks);
-  launch.lists_at_once = std::max(multiprocessors / cluster_blocks, 1);
-  if (params.keys.key_stride != key_bytes) return;
-  const double blocks = std::min(params.num_lists * cluster_blocks, multiprocessors);
-  const double most_rows = kMostPrefetchedBytes / (blocks * static_cast<double>(key_bytes));  // of a block
-  if (params.candidate_pages > 0) {
-    launch.prefetched_share = static_cast<float>(std::min(kMostShare, most_rows / launch.shape.block_columns));
-  } else {
-    launch.prefetched_blocks = static_cast<uint32_t>(most_rows / kBlockTokens);
-  }
 }
 
 template <UnitFormat kFormat, int kDim>
@@ -110,19 +87,15 @@ void LaunchListSelectOf(Stream stream, const ListLaunch& launch) {
   }
 }
 
-// A selection in one launch. False where that cannot be: nothing is launched then.
+// A two-stage selection in one launch. False where that cannot be: nothing is launched then.
 inline bool LaunchListSelection(Stream stream, const SelectParams& params, void* page_keys) {
-  if (params.captured_mass != nullptr || ComputeMajor() < 9) return false;
+  if (params.max_kept == 0 || params.captured_mass != nullptr || ComputeMajor() < 9) return false;
   if (params.min_mass > 0 && params.aggregation != Aggregation::kSoftmaxSum) return false;
-  if (params.candidate_pages > 0 && (params.max_kept == 0 || params.max_keys > 32 * kBins * kGranule)) return false;
+  if (params.max_keys > 32 * kBins * kGranule) return false;
   const ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0) return false;
   if (params.num_lists == 0) return true;
-  ListLaunch launch{};
-  launch.params = params;
-  launch.shape = shape;
-  launch.page_keys = static_cast<uint32_t*>(page_keys);
-  PlanPrefetches(launch);
+  const ListLaunch launch{.params = params, .shape = shape, .page_keys = static_cast<uint32_t*>(page_keys)};
   params.keys.dtype == Dtype::kF8 ? LaunchListSelectOf<UnitFormat::kF8>(stream, launch)
                                   : LaunchListSelectOf<UnitFormat::kBf16>(stream, launch);
   return true;

@@ -11,9 +11,8 @@
 #include "kernels/cuda/list_sinks.cuh"
 #include "kernels/cuda/select_memory.cuh"
 
-// Selection of a list by one cluster in one launch: bounds of its pages and the pages that stay, if it has two stages,
-// the scores of keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit
-// there.
+// Two-stage selection of a list by one cluster in one launch: bounds of its pages, the pages that stay, the scores of
+// their keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit there.
 
 namespace winnow::cuda {
 
@@ -35,10 +34,7 @@ struct ListShape {
 struct ListLaunch {
   SelectParams params;
   ListShape shape;
-  uint32_t* page_keys;         // [num_lists, pages], where they do not fit in shared memory
-  float prefetched_share;      // of candidates' keys (PrefetchLikelyPages)
-  uint32_t lists_at_once;      // that the device has room for
-  uint32_t prefetched_blocks;  // of keys of the list behind those (PrefetchNextList)
+  uint32_t* page_keys;  // [num_lists, pages], where they do not fit in shared memory
 };
 
 struct ListControl {
@@ -285,8 +281,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   if (!params.settled) await_inputs();
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
-  const bool narrows = params.candidate_pages > 0 && selectable > params.candidate_pages * page_rows &&
-                       selectable >= params.score_all_below;
+  const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
   uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
   if (list.budget == 0 || (selectable <= list.budget && (!kByMass || params.takes_all_that_fit))) {
     if (params.settled) await_inputs();
@@ -325,7 +320,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
                           4 * kDim,
                           block_shift};
     const uint32_t first_tile = rank * kListWarps + warp, tile_step = blocks * kListWarps;
-    UnitStream<UnitFormat::kBf16, 2 * kDim> stream(table, first_tile, tile_step, scored_pages, ring, tables);
+    UnitStream<UnitFormat::kBf16, 2 * kDim, false> stream(table, first_tile, tile_step, scored_pages, ring, tables);
     stream.Begin();
     PrefetchTiles(table, first_tile, tile_step, scored_pages);
     if (params.settled) {
@@ -336,8 +331,6 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, scored_pages};
     stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
     sink.End(&control.least_page, &control.greatest_page);
-    PrefetchLikelyPages<kFormat, kDim>(params, list, page_keys, first_tile, tile_step, scored_pages,
-                                       launch.prefetched_share);
     __syncthreads();
     for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = 0;
     if (last_page > scored_pages && threadIdx.x == 0) page_keys[scored_pages] = OrderedKey(FLT_MAX);
@@ -366,13 +359,12 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
                           params.keys.key_stride,
                           5,
                           granules};
-    UnitStream<kFormat, kDim> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
+    UnitStream<kFormat, kDim, true> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
     if (!narrows) store_queries();
     KeySink sink{memory.scores, shape.score_stride, begin, summed, params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
     sink.End(control.own_greatest);
-    PrefetchNextList<kFormat, kDim>(params, index + launch.lists_at_once, begin, launch.prefetched_blocks);
     __syncthreads();
     TellQueries(control.own_greatest, control.greatest, rank, blocks);
     // The rings have done: bins and keys lie there now.

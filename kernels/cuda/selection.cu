@@ -239,7 +239,7 @@ bool LaunchClusterSelection(Stream stream, const SelectLaunch& launch) {
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
   const bool two_stage = params.candidate_pages > 0;
-  if (LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores))) return;
+  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores))) return;
   if (two_stage) {
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;
@@ -271,17 +271,9 @@ void SelectPages(Stream stream, const SelectParams& params) {
 
 void TopK(Stream stream, const float* values, int64_t stride, const SelectionList* lists, int num_lists,
           uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void*) {
-  if (num_lists == 0) return;
-  if (const KeysShape keys = KeysShapeFor(num_lists, max_keys, false); keys.bytes > 0) {
-    return LaunchDependent(ClusterTopKKernel,
-                           {.grid = dim3(static_cast<unsigned>(num_lists * keys.cluster.blocks)),
-                            .threads = static_cast<unsigned>(keys.cluster.threads),
-                            .shared_bytes = keys.bytes,
-                            .cluster_ctas = static_cast<unsigned>(keys.cluster.blocks)},
-                           stream, values, stride, lists, max_budget, selected, counts);
-  }
   const uint32_t capacity = CapacityFor(max_budget, max_keys);
   const ClusterShape shape = ShapeFor(num_lists, max_keys);
+  if (num_lists == 0) return;
   LaunchDependent(TopKKernel,
                   {.grid = dim3(static_cast<unsigned>(num_lists * shape.blocks)),
                    .threads = static_cast<unsigned>(shape.threads),
