@@ -16,7 +16,7 @@ using cuda::SelectionList;
 using cuda::SelectParams;
 
 constexpr uint32_t kPoison = 0xffffffffu;
-constexpr uint32_t kNotHeld = 60000;  // keys of which no cluster holds all scores
+constexpr uint32_t kManyKeys = 60000;  // of a list that the blocks of a cluster share
 
 struct Selected {
   std::vector<uint32_t> rows;  // [lists, max_budget]
@@ -134,7 +134,7 @@ const char* NameOf(Aggregation aggregation) {
   return aggregation == Aggregation::kSoftmaxSum ? "softmax-sum" : aggregation == Aggregation::kMax ? "max" : "mean";
 }
 
-// Without a captured mass other launches select: one for all where a cluster holds the scores of a list.
+// Without a captured mass other launches select.
 void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation aggregation, uint32_t candidate_pages,
                      float min_mass, bool with_mass = true, uint32_t greatest_size = 20000) {
   const uint32_t budget = 96;
@@ -376,7 +376,7 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, aggregation, 24, 0);
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, aggregation, 24, 0, false);
     CheckSelectCase(gpu, {}, aggregation, 0, 0, false);
-    CheckSelectCase(gpu, {}, aggregation, 0, 0, false, kNotHeld);
+    CheckSelectCase(gpu, {}, aggregation, 0, 0, false, kManyKeys);
     CheckSelectPages(gpu, 16, aggregation, 320);
   }
   for (const bool with_mass : {true, false}) {
@@ -392,7 +392,7 @@ void CheckSelectedLists(GpuContext& gpu) {
   }
   CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.05f);
   CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 0, 0.2f);
-  for (const uint32_t greatest_size : {20000u, kNotHeld}) {
+  for (const uint32_t greatest_size : {20000u, kManyKeys}) {
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 0, 0.05f, false, greatest_size);
     CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.2f, false, greatest_size);
   }
