@@ -36,7 +36,8 @@ struct DecodeMatmulParams {
   Dtype y_dtype = Dtype::kF32;  // kF32 or kBf16
   void* scratch = nullptr;      // decode_scratch_bytes; zeroed once when it is allocated
   // At most one block on a multiprocessor, for a product behind a kernel whose blocks do not leave all multiprocessors
-  // at once (attention): otherwise some get two and others none, and so do the products behind. Changes no result.
+  // at once (attention) or leave it no registers (SwiGLU of many rows): otherwise some get two and others none, and so
+  // do the products behind. Not for two products in a row, which then do not overlap. Changes no result.
   bool spread = false;
 };
 
