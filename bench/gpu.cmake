@@ -32,7 +32,7 @@ add_executable(winnow-gpu-check
   gpu/serve_answers.cc
   gpu/serve_lanes.cc
   gpu/serve_section.cc
-  gpu/tensor_parallel_section.cc)
+  gpu/summands_check.cc gpu/tensor_parallel_section.cc)
 target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cmd_bench cache_rank_device inference_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 add_dependencies(winnow-gpu-check winnow)
 if(TARGET winnow_cuda)

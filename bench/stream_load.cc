@@ -20,8 +20,7 @@ struct RawStream {
 };
 
 absl::StatusOr<TimedStream> Parse(const RawStream& raw, size_t max_tokens) {
-  if (!raw.given_up && raw.reply.status != 200)
-    return absl::UnavailableError(absl::StrCat(raw.reply.status, " ", raw.reply.body));
+  if (raw.reply.status != 200) return absl::UnavailableError(absl::StrCat(raw.reply.status, " ", raw.reply.body));
   TimedStream stream;
   stream.sent_s = raw.sent_s;
   for (const auto& [time_s, data] : raw.events) {

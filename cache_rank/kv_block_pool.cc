@@ -20,6 +20,14 @@ size_t BlockBytes(const KvLayout& layout) {
   return (layout.block_bytes() + TileBytes(layout) + 63) / 64 * 64;
 }
 
+absl::Status CheckPoolMemory(size_t memory_bytes, const KvLayout& layout, size_t num_lists) {
+  const size_t needed = num_lists * BlockBytes(layout);
+  if (memory_bytes >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "memory for KV is ", memory_bytes, " bytes and needs ", needed, " at least: a block of ", BlockBytes(layout),
+      " for each of ", num_lists, " lists (layer, kv head); raise --cache-memory (--memory of winnow cache-rank)"));
+}
+
 KvBlock::~KvBlock() {
   if (pool_ != nullptr) pool_->Unref(index_);
 }
@@ -109,12 +117,8 @@ void KvBlockReservation::Reclaim(KvBlock block) {
 
 absl::StatusOr<std::unique_ptr<KvBlockPool>> KvBlockPool::Create(size_t memory_bytes, const KvLayout& layout,
                                                                  std::unique_ptr<RowTiers> tiers) {
+  WINNOW_RETURN_IF_ERROR(CheckPoolMemory(memory_bytes, layout, layout.num_kv_heads));
   const size_t total = std::min<size_t>(memory_bytes / BlockBytes(layout), UINT32_MAX);
-  if (total == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("memory for KV is ", memory_bytes, " bytes, less than one block of ",
-                                                   BlockBytes(layout),
-                                                   "; raise --cache-memory (--memory of winnow cache-rank)"));
-  }
   const size_t arena_bytes = total * BlockBytes(layout);
   // NORESERVE: pages are taken as blocks are first used.
   void* arena = mmap(nullptr, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -94,7 +94,8 @@ class KvBlockReservation {
 // references and reservations must not outlive the pool.
 class KvBlockPool {
  public:
-  // As many blocks as fit `memory_bytes`; INVALID_ARGUMENT when that is none. `tiers` may be null: one tier.
+  // As many blocks as fit `memory_bytes`; INVALID_ARGUMENT when that is less than one of each kv head of a layer.
+  // `tiers` may be null: one tier.
   static absl::StatusOr<std::unique_ptr<KvBlockPool>> Create(size_t memory_bytes, const KvLayout& layout,
                                                              std::unique_ptr<RowTiers> tiers = nullptr);
   ~KvBlockPool();
@@ -149,5 +150,8 @@ class KvBlockPool {
 
 // Bytes of one block: rows, then the tile.
 size_t BlockBytes(const KvLayout& layout);
+// INVALID_ARGUMENT when the memory does not hold a block of each of so many lists (layer, kv head): the shortest
+// sequence takes these.
+absl::Status CheckPoolMemory(size_t memory_bytes, const KvLayout& layout, size_t num_lists);
 
 }  // namespace winnow

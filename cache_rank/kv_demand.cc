@@ -56,8 +56,15 @@ KvDemand DemandOf(const KvLayout& layout, const IndexLayout& index, const KvRete
 absl::Status CheckCanBeKept(const KvBlockPool& pool, const KvLayout& layout, const IndexLayout& index,
                             const KvRetention& retention, uint32_t positions) {
   WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
-  if (pool.tiers() == nullptr) return absl::OkStatus();
   const KvDemand alone = DemandOf(layout, index, retention, positions);
+  if (alone.blocks > pool.total()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        positions, " positions in ", layout.num_layers, " layers of ", layout.num_kv_heads, " kv heads take ",
+        alone.blocks, " blocks of ", pool.block_bytes(), " bytes, and the cache rank has ", pool.total(),
+        " in all. Ask for fewer tokens (max_tokens), or raise --cache-memory (--memory of "
+        "winnow cache-rank)"));
+  }
+  if (pool.tiers() == nullptr) return absl::OkStatus();
   const size_t layer_bytes = layout.num_kv_heads * layout.block_bytes();
   const size_t capacity = pool.tiers()->fast().capacity_bytes();
   if (alone.index_bytes + layer_bytes <= capacity) return absl::OkStatus();

@@ -26,8 +26,8 @@ struct KvDemand {
 KvDemand DemandOf(const KvLayout& layout, const IndexLayout& index, const KvRetention& retention, uint32_t positions,
                   uint32_t shared = 0);
 
-// INVALID_ARGUMENT when the index cannot be kept of heads of this dimension, or when the pool's fast tier could not
-// hold that of so many positions if it were empty: what can never fit is no matter of waiting.
+// INVALID_ARGUMENT when the index cannot be kept of heads of this dimension, or when so many positions would not fit
+// the pool or its fast tier if these were empty: what can never fit is no matter of waiting.
 absl::Status CheckCanBeKept(const KvBlockPool& pool, const KvLayout& layout, const IndexLayout& index,
                             const KvRetention& retention, uint32_t positions);
 

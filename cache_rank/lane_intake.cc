@@ -36,7 +36,7 @@ absl::Status LaneIntake::HandlePlan(PeerLink& link, const ReceivedFrame& frame) 
     rows_.push_back(on_lane);
   }
   TakeRows(link, /*wait=*/false);
-  const absl::Status launched = link.lane->Launch(rows_);
+  const absl::Status launched = link.lane->Launch(header.apply_position, rows_);
   if (!launched.ok()) link.Fail(launched);
   return absl::OkStatus();
 }
@@ -93,7 +93,8 @@ void LaneIntake::TakeRows(PeerLink& link, bool wait) {
     metrics_->appended_rows.Add(layout.num_lists());
     for (size_t list = 0; list < masses.size(); ++list) {
       if (std::isnan(masses[list])) continue;
-      metrics_->ObserveCapturedMass(list / layout.num_kv_heads, masses[list], /*is_bound=*/false);
+      const int layer = sequence->layer_of_model(static_cast<int>(list) / layout.num_kv_heads);
+      metrics_->ObserveCapturedMass(layer, masses[list], /*is_bound=*/false);
     }
     streamer_->SendWatermark(link, 0, *sequence);
   });

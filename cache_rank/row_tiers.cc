@@ -15,24 +15,30 @@ using Clock = std::chrono::steady_clock;
 // Below this one thread is done before others have woken up.
 constexpr size_t kMinParallelBytes = size_t{256} << 10;
 
+size_t StagingBytes(const RowTiers::Options& options) {
+  return std::min(options.max_staging_bytes, options.fast.memory_bytes / 8);
+}
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace
 
+absl::Status RowTiers::CheckMemory(const Options& options, const KvLayout& layout) {
+  const size_t memory = options.fast.memory_bytes, staging = StagingBytes(options);
+  const size_t needed = staging + layout.num_kv_heads * layout.block_bytes();
+  if (memory >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the fast tier has ", memory, " bytes and needs ", needed,
+                                                 " at least: ", staging, " of staging and ", layout.num_kv_heads, " x ",
+                                                 layout.block_bytes(),
+                                                 " for a block of each kv head of a layer; raise --fast-memory"));
+}
+
 absl::StatusOr<std::unique_ptr<RowTiers>> RowTiers::Create(const Options& options, const KvLayout& layout,
                                                            const KernelTable* kernels, Executor* executor) {
-  const size_t memory = options.fast.memory_bytes;
-  const size_t staging = std::min(options.max_staging_bytes, memory / 8);
-  const size_t needed = staging + layout.num_kv_heads * layout.block_bytes();
-  if (memory < needed) {
-    return absl::InvalidArgumentError(absl::StrCat("the fast tier has ", memory, " bytes and needs ", needed,
-                                                   " at least: ", staging, " of staging and ", layout.num_kv_heads,
-                                                   " x ", layout.block_bytes(),
-                                                   " for a block of each kv head of a layer; raise --fast-memory"));
-  }
-  return std::unique_ptr<RowTiers>(new RowTiers(options, staging, layout, kernels, executor));
+  WINNOW_RETURN_IF_ERROR(CheckMemory(options, layout));
+  return std::unique_ptr<RowTiers>(new RowTiers(options, StagingBytes(options), layout, kernels, executor));
 }
 
 RowTiers::RowTiers(const Options& options, size_t staging_bytes, const KvLayout& layout, const KernelTable* kernels,

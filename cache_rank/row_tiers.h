@@ -42,6 +42,8 @@ class RowTiers {
   };
 
   // INVALID_ARGUMENT with the arithmetic when the memory is less than staging and one block per kv head.
+  static absl::Status CheckMemory(const Options& options, const KvLayout& layout);
+  // After CheckMemory, whose error it returns.
   static absl::StatusOr<std::unique_ptr<RowTiers>> Create(const Options& options, const KvLayout& layout,
                                                           const KernelTable* kernels, Executor* executor);
 

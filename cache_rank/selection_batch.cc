@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/kv_layout.h"
 
 namespace winnow {
@@ -47,7 +48,9 @@ SelectionBatch::SelectionBatch(size_t max_rows, const MassMeasuring& measuring, 
       metrics_(metrics),
       elsewhere_(elsewhere),
       heads_(measuring, model, kernels, kernels->num_workers(*executor), store),
-      rows_(std::max(max_rows, kMaxJointRows)) {}
+      rows_(kMaxJointRows) {
+  WINNOW_CHECK(max_rows <= kMaxJointRows);
+}
 
 bool SelectionBatch::CanAdd(SelectionWork work, int layer, const CachedSequence* sequence) const {
   if (num_rows_ == 0) return true;

@@ -21,7 +21,8 @@ class SelectionBatch {
   // read for them anyway.
   static constexpr size_t kMaxJointRows = 64;
 
-  // Otherwise of at most `max_rows`. `elsewhere` may be null: then the executor selects for all.
+  // Otherwise of at most `max_rows`, which is no more than that. `elsewhere` may be null: then the executor selects for
+  // all.
   SelectionBatch(size_t max_rows, const MassMeasuring& measuring, const SelectionModel& model,
                  const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
                  CacheRankMetrics* metrics, BatchSelector* elsewhere);

@@ -1,5 +1,6 @@
 #include "cache_rank/selector.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "common/base/kv_layout.h"
@@ -17,28 +18,33 @@ Selector::Selector(const Options& options, const SelectionModel& model, const Qu
       batch_(options.batch_rows, options, model, kernels, executor, store, streamer, metrics, elsewhere) {}
 
 void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
-  // Layer by layer, in the order in which the peer will wait for them.
-  size_t layers = 0;
-  for (int layer = 0; layer == 0 || layer < static_cast<int>(layers); ++layer) {
+  // Layer by layer of the model, in the order in which the peer will wait for them: shards may have different ones.
+  int end_layer = 0;
+  for (const OpenPlan::Row& row : plan.rows) end_layer = std::max(end_layer, row.shard.last_layer() + 1);
+  for (int layer = 0; layer < end_layer; ++layer) {
     for (const OpenPlan::Row& row : plan.rows) {
+      if (!row.shard.HasLayer(layer)) continue;
       CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
       if (sequence == nullptr || sequence->seat.plan != plan.plan || !sequence->seat.sparse) continue;
-      layers = sequence->layers.size();
-      if (!sequence->LayerNeedsDelta(layer, row.position)) continue;
-      LayerSelection& selection = sequence->layers[layer];
-      const uint32_t anchor = sequence->Anchor(row.position);
-      if (sequence->spec.predictor == Predictor::kFixed) SelectFixed(*sequence, layer, row.position);
-      if (selection.selected_position == anchor) {
-        link.to_send.push_back({sequence->id, sequence->attach_epoch, row.position, static_cast<uint16_t>(layer)});
-      } else if (anchor != row.position) {
-        Refuse(link, plan.plan, *sequence, layer);  // it had to restart at the anchor
-      } else if (PredictsFromPast(sequence->spec.predictor) && selection.scheduled_position != row.position) {
-        if (CanPredict(*sequence, layer, row.position)) {
-          Schedule(link, *sequence, selection, layer, row.position);
-        } else {
-          Refuse(link, plan.plan, *sequence, layer);
-        }
-      }
+      BeginPlanRow(link, plan.plan, *sequence, layer - row.shard.first_layer, row.position);
+    }
+  }
+}
+
+void Selector::BeginPlanRow(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer, uint32_t position) {
+  if (!sequence.LayerNeedsDelta(layer, position)) return;
+  LayerSelection& selection = sequence.layers[layer];
+  const uint32_t anchor = sequence.Anchor(position);
+  if (sequence.spec.predictor == Predictor::kFixed) SelectFixed(sequence, layer, position);
+  if (selection.selected_position == anchor) {
+    link.to_send.push_back({sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer)});
+  } else if (anchor != position) {
+    Refuse(link, plan, sequence, layer);  // it had to restart at the anchor
+  } else if (PredictsFromPast(sequence.spec.predictor) && selection.scheduled_position != position) {
+    if (CanPredict(sequence, layer, position)) {
+      Schedule(link, sequence, selection, layer, position);
+    } else {
+      Refuse(link, plan, sequence, layer);
     }
   }
 }

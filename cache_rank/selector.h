@@ -64,6 +64,8 @@ class Selector {
   bool RunOnce(PeerLinks& links);
 
  private:
+  // One layer, of the shard, of a row of the plan that has come.
+  void BeginPlanRow(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer, uint32_t position);
   void Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
                 uint32_t position);
   bool CanPredict(const CachedSequence& sequence, int layer, uint32_t position) const;

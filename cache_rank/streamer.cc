@@ -4,6 +4,20 @@
 #include <utility>
 
 namespace winnow {
+namespace {
+
+// What names the plan row and list (of the shard) that an entry of a step is for.
+OutgoingItem EntryOf(const CachedSequence& sequence, int layer, int kv_head) {
+  return {.plan = sequence.seat.plan,
+          .sequence_id = sequence.id,
+          .attach_epoch = sequence.attach_epoch,
+          .position = sequence.seat.position,
+          .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
+          .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
+          .plan_row = sequence.seat.row};
+}
+
+}  // namespace
 
 void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                          std::unique_ptr<HeadDelta> delta) {
@@ -11,30 +25,18 @@ void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int lay
   metrics_->selection_hits.Add(delta->selected.size() - delta->streamed.size() - delta->local.size());
   metrics_->local_rows.Add(delta->local.size());
   metrics_->prefetch_hits.Add(delta->prefetch_hits);
-  const uint32_t count = static_cast<uint32_t>(delta->streamed.size());
-  outbox_.Push(link, {.type = wire::FrameType::kDelta,
-                      .plan = sequence.seat.plan,
-                      .sequence_id = sequence.id,
-                      .attach_epoch = sequence.attach_epoch,
-                      .position = sequence.seat.position,
-                      .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
-                      .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
-                      .plan_row = sequence.seat.row,
-                      .delta = std::move(delta),
-                      .count = count});
+  OutgoingItem item = EntryOf(sequence, layer, kv_head);
+  item.type = wire::FrameType::kDelta;
+  item.delta = std::move(delta);
+  outbox_.Push(link, std::move(item));
 }
 
 void Streamer::SendPartial(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                            std::unique_ptr<HeadPartial> partial) {
-  outbox_.Push(link, {.type = wire::FrameType::kPartial,
-                      .plan = sequence.seat.plan,
-                      .sequence_id = sequence.id,
-                      .attach_epoch = sequence.attach_epoch,
-                      .position = sequence.seat.position,
-                      .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
-                      .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
-                      .plan_row = sequence.seat.row,
-                      .partial = std::move(partial)});
+  OutgoingItem item = EntryOf(sequence, layer, kv_head);
+  item.type = wire::FrameType::kPartial;
+  item.partial = std::move(partial);
+  outbox_.Push(link, std::move(item));
 }
 
 void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence) {
@@ -88,10 +90,24 @@ void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, u
                       .position = position});
 }
 
-void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer,
-                          uint32_t end) {
-  for (int layer = first_layer; layer <= last_layer; ++layer) QueueRows(link, sequence, layer, 0, end);
+void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end,
+                          uint32_t first, uint32_t sinks) {
+  for (int layer = first_layer; layer <= last_layer; ++layer) {
+    QueueRows(link, sequence, layer, 0, std::min(sinks, first));
+    QueueRows(link, sequence, layer, first, end - first);
+  }
   QueueRefillDone(link, sequence, end);
+}
+
+void Streamer::SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended) {
+  outbox_.Push(link, {.type = wire::FrameType::kPrefixStates,
+                      .sequence_id = sequence.id,
+                      .attach_epoch = sequence.attach_epoch,
+                      .position = attended.first,
+                      .layer = static_cast<uint16_t>(sequence.layer_of_model(attended.layer)),
+                      .states = std::move(attended.states),
+                      .count = attended.count,
+                      .end_key = attended.end_key});
 }
 
 void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {

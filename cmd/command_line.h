@@ -40,8 +40,9 @@ std::optional<int> ParseCommandLine(const char* command, std::string_view usage,
   return std::nullopt;
 }
 
-// Prints the one line that says why a command failed; returns `code`.
+// Prints the one line that says why a command failed, behind what it has printed so far; returns `code`.
 inline int Fail(const char* command, const absl::Status& status, int code = 1) {
+  std::fflush(stdout);
   std::fprintf(stderr, "winnow %s: %s\n", command, std::string(status.message()).c_str());
   return code;
 }

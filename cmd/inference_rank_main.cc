@@ -32,6 +32,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.max_running = options.max_running;
   rank.prefill_chunk_tokens = options.prefill.chunk;
   rank.prefill_mode = options.prefill.mode;
+  rank.prefix_attention = options.prefill.prefix_attention;
   rank.scheduling = options.scheduling;
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
@@ -166,6 +167,9 @@ int InferenceRankMain(const Arguments& arguments) {
     return *code;
   }
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("inference-rank", model, 2);
+  if (const absl::Status context = CheckMaxContext(options.max_context); !context.ok()) {
+    return Fail("inference-rank", context, 2);
+  }
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
   return status.ok() ? 0 : Fail("inference-rank", status);
 }

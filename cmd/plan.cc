@@ -20,7 +20,7 @@ struct PlanOptions {
   double weight_bytes = 2;
   double kv_bytes = 2;
   int cache_gpus = 4;
-  double batch = 0;
+  int batch = 0;
   bool json = false;
   GpuRates rates;
   PlanWorkload load;
@@ -30,7 +30,7 @@ struct PlanOptions {
     fields.Text("model", &model,
                 absl::StrCat("Folder of the model (config.json is enough), or ", SyntheticModelNames(), ". Required."));
     fields.Number("context", &load.context_tokens, "Tokens of each sequence.", 1, 1e8);
-    fields.Number("batch", &batch, "Sequences at once; 0 = as many as fit.", 0, 1e6);
+    fields.Integer("batch", &batch, "Sequences at once; 0 = as many as fit.", 0, 1'000'000);
     fields.Number("budget", &load.budget_tokens, "Tokens attended per position, all in all.", 1, 1e6);
     fields.Number("overlap", &load.overlap, "Share of a selection that is resident already.", 0, 1);
     fields.Number("weight-bytes", &weight_bytes, "Bytes per weight: 2 for bf16, 1 for fp8.", 0.25, 4);
@@ -69,9 +69,9 @@ std::vector<Placement> Placements(const PlanOptions& options) {
   return placements;
 }
 
-std::string Verdict(const PlacementPlan& plan, double batch) {
+std::string Verdict(const PlacementPlan& plan, int batch) {
   if (plan.batch == 0) return "does not fit";
-  if (batch > 0 && batch > static_cast<double>(plan.fits)) return absl::StrCat("only ", plan.fits, " fit");
+  if (batch > plan.fits) return absl::StrCat("only ", plan.fits, " fit");
   if (plan.cache_ratio > 1 && plan.cache_ratio >= plan.link_load) return "held up by the cache GPUs";
   if (plan.link_load > 1) return "held up by the link";
   return "";

@@ -31,6 +31,11 @@ absl::Status CheckModelOption(const std::string& model) {
   return absl::OkStatus();
 }
 
+absl::Status CheckMaxContext(uint32_t max_context) {
+  if (max_context != 1) return absl::OkStatus();
+  return absl::InvalidArgumentError("--max-context=1 leaves no token for the answer: at least 2, or 0");
+}
+
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
@@ -124,10 +129,9 @@ void CacheOptions::Declare(Fields& fields) {
               "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
               "with queries predicted in depth; empty = --model.");
   DeclareCompute(fields, &compute);
-  fields.Bytes(
-      "memory", &memory_bytes,
-      "Memory for KV blocks, all sequences together; a request whose context does not fit waits. 0 = 30 % of what is "
-      "free.");
+  fields.Bytes("memory", &memory_bytes,
+               "Memory for KV blocks, all sequences together; a request whose context does not fit beside others "
+               "waits, one that can never fit is refused. 0 = 30 % of what is free.");
   DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
@@ -136,8 +140,7 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Custom(
       "device", "auto|cpu|cuda[:N]",
       "Where keys are scored and rows selected. cuda: on GPU N, which keeps an 8-bit copy of the keys, while rows stay "
-      "in "
-      "host memory; auto: there if it answers and can, otherwise on the CPU, and the log says why not.",
+      "in host memory; auto: there if it answers and can, otherwise on the CPU, and the log says why not.",
       [this](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(device, ParseDeviceChoice(text));
         return device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("a cache rank has one GPU");
@@ -146,6 +149,7 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Bytes("device-memory", &device_memory_bytes,
                "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
                "sequences. 0 = nine tenths of what is free.");
+  DeclareDeviceHostMemory(fields, "device-host-memory", &device_host_memory_bytes);
 }
 
 RouterProcessOptions::RouterProcessOptions() {
@@ -157,9 +161,8 @@ void PlacementFlags::Declare(Fields& fields) {
   fields.Custom(
       "cache-shards", "N|auto",
       "Cache ranks that the KV of each sequence is spread over, by kv head and, beyond their number, by ranges of "
-      "layers: "
-      "each holds that part, selects in it and streams its rows. auto = the fewest on whose free memory the sequence "
-      "fits.",
+      "layers: each holds that part, selects in it and streams its rows. auto = the fewest on whose free memory the "
+      "sequence fits.",
       [this](std::string_view text) -> absl::Status {
         if (text == "auto") {
           cache_shards = 0;
@@ -244,9 +247,17 @@ void PrefillFlags::Declare(Fields& fields) {
   fields.Enum("prefill", &mode,
               {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
               "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
-              "by layer "
-              "over all of it and keeps one layer's KV and the residual of each token. auto = layered where a prompt's "
-              "KV would not fit --prefill-memory. On a GPU always chunked.");
+              "by layer over all of it and keeps one layer's KV and the residual of each token. auto = layered where a "
+              "prompt's KV would not fit --prefill-memory.");
+  fields.Enum(
+      "prefix-attention", &prefix_attention,
+      {{"auto", PrefixAttention::kAuto},
+       {"stream-back", PrefixAttention::kStreamBack},
+       {"remote", PrefixAttention::kRemote}},
+      "How the rest of a prompt attends to a cached prefix: stream-back has all rows of the prefix sent; remote "
+      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever "
+      "moves fewer bytes: remote where little follows a long prefix. Answers are the same. Always stream-back "
+      "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
   fields.Integer(
       "prefill-chunk", &chunk,
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
@@ -269,8 +280,7 @@ void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel) {
   fields.Custom(
       "device", "auto|cpu|cuda[:N[,M...]]",
       "Where inference ranks compute. auto: on the GPU if one answers and can, otherwise on the CPU, and the log says "
-      "why "
-      "not; cuda: on the GPU or not at all. :N names GPU N instead of 0, :N,M several; `winnow up` gives each "
+      "why not; cuda: on the GPU or not at all. :N names GPU N instead of 0, :N,M several; `winnow up` gives each "
       "inference rank the next, or the next --tensor-parallel.",
       [device](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(*device, ParseDeviceChoice(text));
@@ -281,8 +291,7 @@ void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel) {
       "tensor-parallel", tensor_parallel,
       "GPUs that hold a model together and compute each token together, 1, 2 or 4: each has its part of the heads and "
       "of the MLP, of the weights and of resident KV. For models that do not fit one GPU, and for shorter times "
-      "between "
-      "tokens. The model's kv heads must be divisible by it. 0 = as many as --device names, of one process.",
+      "between tokens. The model's kv heads must be divisible by it. 0 = as many as --device names, of one process.",
       0, 4);
 }
 
@@ -299,9 +308,11 @@ void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
 }
 
 void DeclareMaxContext(Fields& fields, uint32_t* max_context) {
-  fields.Integer("max-context", max_context,
-                 "Longest prompt and answer together, in tokens; 0 = the model's. Resident memory grows with it.", 0u,
-                 1u << 24);
+  fields.Integer(
+      "max-context", max_context,
+      "Longest prompt and answer together, in tokens, at least 2; 0 = the model's. Resident memory grows with "
+      "it.",
+      0u, 1u << 24);
 }
 
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
@@ -327,6 +338,13 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
       "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
       "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
       "tier.");
+}
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {
+  fields.Bytes(name, memory_bytes,
+               "Host memory, pinned, from which a lane pushes rows of sequences whose mirror has no room in the cache "
+               "rank's GPU; their keys stay in the GPU's memory. It comes on top of the memory for KV blocks and of "
+               "--fast-memory. 0 = none: such sequences go by frames.");
 }
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "cache_rank/kv_block_pool.h"
+#include "cache_rank/row_tiers.h"
 #include "cmd/child_process.h"
 #include "cmd/machine.h"
+#include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 
@@ -56,6 +59,10 @@ void UpOptions::Declare(Fields& fields) {
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   DeclareFastMemory(fields, &fast_memory_bytes);
+  fields.Bytes("cache-device-memory", &cache_device_memory_bytes,
+               "Memory of each cache rank's GPU (--device-memory of `winnow cache-rank`); 0 = nine tenths of what is "
+               "free.");
+  DeclareDeviceHostMemory(fields, "cache-device-host-memory", &cache_device_host_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   DeclareStopGrace(fields, &stop_grace);
   DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
@@ -63,6 +70,7 @@ void UpOptions::Declare(Fields& fields) {
 
 absl::Status UpOptions::Validate() const {
   WINNOW_RETURN_IF_ERROR(CheckModelOption(model));
+  WINNOW_RETURN_IF_ERROR(CheckMaxContext(max_context));
   if ((prefill_ranks > 0) != (decode_ranks > 0)) {
     return absl::InvalidArgumentError("--prefill-ranks and --decode-ranks need each other");
   }
@@ -87,7 +95,26 @@ absl::Status UpOptions::Validate() const {
   }
   WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
   if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
-  return selection.Resolve().status();
+  WINNOW_RETURN_IF_ERROR(selection.Resolve().status());
+  return CheckCacheMemory();
+}
+
+absl::Status UpOptions::CheckCacheMemory() const {
+  if (cache_memory_bytes == 0 && fast_memory_bytes == 0) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(model));
+  const KvLayout layout = config.kv_layout(kv_dtype);
+  if (fast_memory_bytes > 0) {
+    RowTiers::Options tiers;
+    tiers.fast.memory_bytes = static_cast<size_t>(fast_memory_bytes);
+    WINNOW_RETURN_IF_ERROR(RowTiers::CheckMemory(tiers, layout));
+  }
+  if (cache_memory_bytes == 0) return absl::OkStatus();
+  const int shards = placement.cache_shards > 0 ? static_cast<int>(placement.cache_shards) : cache_ranks;
+  const int most = static_cast<int>(layout.num_lists());
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<KvShard> parts, CutIntoShards(layout, std::min(shards, most)));
+  size_t num_lists = 0;
+  for (const KvShard& part : parts) num_lists = std::max(num_lists, part.num_lists());
+  return CheckPoolMemory(static_cast<size_t>(cache_memory_bytes), layout, num_lists);
 }
 
 std::string UpOptions::InferenceRankName(int index) const {
@@ -160,6 +187,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;
+  options.cache.device_memory_bytes = cache_device_memory_bytes;
+  options.cache.device_host_memory_bytes = cache_device_host_memory_bytes;
   options.cache.prefix_cache = prefix_cache;
   options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
   options.cache.device = cache_device;

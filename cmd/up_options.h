@@ -36,6 +36,8 @@ struct UpOptions {
   int64_t slot_memory_bytes = 0;
   int64_t cache_memory_bytes = 0;
   int64_t fast_memory_bytes = 0;
+  int64_t cache_device_memory_bytes = 0;
+  int64_t cache_device_host_memory_bytes = 0;
   bool prefix_cache = true;
   int64_t prefix_cache_memory_bytes = 0;
   std::chrono::microseconds stop_grace = kStopGrace;
@@ -45,7 +47,7 @@ struct UpOptions {
 
   bool hosts_cache() const { return transport == TransportKind::kInproc; }
   // INVALID_ARGUMENT for what can be seen to be wrong without starting anything: no such model folder, an unknown
-  // preset, ports that do not fit.
+  // preset, ports that do not fit, memory of cache ranks that holds no sequence.
   absl::Status Validate() const;
 
   // Ranks for prefill come first, then those that decode.
@@ -61,6 +63,9 @@ struct UpOptions {
   RouterProcessOptions Router() const;
   InferenceProcessOptions InferenceRank(int index, const HostPort& router) const;
   CacheProcessOptions CacheRank(int index, const HostPort& router) const;
+
+ private:
+  absl::Status CheckCacheMemory() const;
 };
 
 }  // namespace winnow

@@ -26,7 +26,9 @@ class CpuBackend final : public Backend {
     }
     auto backend = std::unique_ptr<CpuBackend>(new CpuBackend());
     const ModelConfig& config = *options.config;
-    WINNOW_ASSIGN_OR_RETURN(backend->kernels_, CpuKernels(isa));
+    const absl::StatusOr<const KernelTable*> kernels = CpuKernels(isa);
+    if (!kernels.ok()) return Annotate(kernels.status(), "--isa");
+    backend->kernels_ = *kernels;
     WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, options.checkpoint->Find("model.embed_tokens.weight"));
     MemoryNeeds needs = options.needs;
     const Dtype embedding_dtype = WeightDtype(embedding.dtype).value_or(Dtype::kF32);

@@ -6,7 +6,7 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/transport/transport.h"
-#include "inference_rank/frame_entries.h"
+#include "inference_rank/entry_views.h"
 #include "inference_rank/frame_writer.h"
 #include "inference_rank/layer_verdicts.h"
 #include "inference_rank/link_plan.h"

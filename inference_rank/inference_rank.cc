@@ -78,18 +78,21 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   if (scheduling.max_batch_tokens == 1) {
     return absl::InvalidArgumentError("--max-batch-tokens=1 leaves no token for prompts: at least 2");
   }
-  engine_options.limits = {.max_running = options.max_running,
-                           .prefill = {.mode = backend.memory_plan().prefill_mode,
-                                       .memory_bytes = backend.memory_plan().prefill_bytes,
-                                       .hidden_size = static_cast<uint32_t>(config.hidden_size)},
-                           .slot_parts = backend.memory_plan().parts,
-                           .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
-                           .age_bound = scheduling.age_bound,
-                           .working_set_control = scheduling.working_set_control};
+  engine_options.limits = {
+      .max_running = options.max_running,
+      .prefill = {.mode = backend.memory_plan().prefill_mode,
+                  .memory_bytes = backend.memory_plan().prefill_bytes * backend.memory_plan().parts,
+                  .hidden_size = static_cast<uint32_t>(config.hidden_size),
+                  .parts = backend.memory_plan().parts},
+      .slot_parts = backend.memory_plan().parts,
+      .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
+      .age_bound = scheduling.age_bound,
+      .working_set_control = scheduling.working_set_control};
   if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
   engine_options.max_inject_tokens = scheduling.max_inject_tokens;
   engine_options.tpot_target = scheduling.tpot_target;
   engine_options.prefill_work = PrefillWork::Of(config);
+  engine_options.prefix_attention = options.prefix_attention;
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;
@@ -121,14 +124,8 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
   const uint32_t chunk = options_.prefill_chunk_tokens;
   if (options_.device.kind != DeviceChoice::Kind::kCpu) {
     options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
-    BackendOptions on_gpu = options;
-    on_gpu.needs.prefill_mode = PrefillMode::kChunked;
     WINNOW_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOfRank(options_.device, options_.tensor_parallel, 0, 1));
-    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(on_gpu, gpus);
-    if (gpu.ok() && options_.prefill_mode == PrefillMode::kLayered) {
-      return absl::UnimplementedError(
-          "--prefill=layered works on CPUs alone: with --device=cuda prompts are prefilled chunk by chunk");
-    }
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, gpus);
     if (gpu.ok()) {
       backend_ = *std::move(gpu);
       device_description_ = backend_->description();
@@ -141,7 +138,12 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
   if (backend_ == nullptr) {
     options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
     absl::StatusOr<std::unique_ptr<Backend>> cpu = NewCpuBackend(options, options_.isa, options_.num_threads);
-    if (!cpu.ok()) return absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_));
+    if (!cpu.ok()) {
+      // Why there is no GPU matters where one would have done.
+      const bool gpu_might_do = absl::IsResourceExhausted(cpu.status()) || absl::IsUnimplemented(cpu.status());
+      return gpu_might_do ? absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_))
+                          : cpu.status();
+    }
     backend_ = *std::move(cpu);
     device_description_ = absl::StrCat(backend_->description(), device_description_);
   }

@@ -166,6 +166,7 @@ uint64_t LinkTable::sent_bytes() const {
   std::lock_guard lock(mutex_);
   uint64_t bytes = retired_sent_bytes_;
   for (const auto& [key, link] : links_) bytes += link->channel()->sent_bytes();
+  for (const auto& link : dead_) bytes += link->channel()->sent_bytes();
   return bytes;
 }
 
@@ -173,6 +174,7 @@ uint64_t LinkTable::received_bytes() const {
   std::lock_guard lock(mutex_);
   uint64_t bytes = retired_received_bytes_;
   for (const auto& [key, link] : links_) bytes += link->channel()->received_bytes();
+  for (const auto& link : dead_) bytes += link->channel()->received_bytes();
   return bytes;
 }
 

@@ -36,10 +36,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   const uint64_t pages_per_sequence =
       WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts);
   plan.prefill_mode = needs.prefill_mode;
-  PrefillSizing sizing{
-      .mode = needs.prefill_mode,
-      .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max() : needs.prefill_memory_bytes,
-      .hidden_size = needs.hidden_size};
+  PrefillSizing sizing{.mode = needs.prefill_mode,
+                       .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max()
+                                                                       : needs.prefill_memory_bytes * needs.parts,
+                       .hidden_size = needs.hidden_size,
+                       .parts = needs.parts};
   const uint64_t longest_prefill = sizing.BytesNeeded(needs.layout, needs.max_context_tokens) / needs.parts;
   plan.prefill_bytes = needs.prefill_memory_bytes != 0
                            ? needs.prefill_memory_bytes
@@ -52,20 +53,18 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
     slot_bytes =
         std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
   }
-  plan.slot_pages = static_cast<uint32_t>(
-
-      std::min<uint64_t>(slot_bytes / page_bytes,
-                         std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
+  plan.slot_pages = static_cast<uint32_t>(std::min<uint64_t>(
+      slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
   plan.slot_bytes = plan.slot_pages * page_bytes;
 
   if (plan.slot_pages < pages_per_sequence) {
-    return absl::ResourceExhaustedError(absl::StrCat("slot memory of ", Mib(slot_bytes),
-                                                     " cannot hold one sequence of ", needs.max_context_tokens,
-                                                     " tokens, which needs ", pages_per_sequence, " pages of ",
-                                                     page_bytes, " bytes: lower --max-context or the budget"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot memory of ", Mib(slot_bytes), " cannot hold one sequence of ", needs.max_context_tokens,
+                     " tokens, which needs ", pages_per_sequence, " pages of ", page_bytes,
+                     " bytes: raise --slot-memory, or lower --max-context or the budget"));
   }
   if (plan.prefill_bytes < longest_prefill) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return absl::InvalidArgumentError(absl::StrCat(
         "prefill memory of ", Mib(plan.prefill_bytes), " cannot hold a prompt of ", needs.max_context_tokens,
         " tokens, which needs ", Mib(longest_prefill), ": raise --prefill-memory or lower --max-context"));
   }

@@ -47,7 +47,8 @@ struct MemoryNeeds {
   bool is_exclusive = false;
 };
 
-// RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit or not even one sequence of the longest context would.
+// RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit; INVALID_ARGUMENT when what was given for slots or
+// prompts does not hold even one sequence of the longest context.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes);
 
 // MemAvailable of /proc/meminfo, or a cgroup's limit where that is lower.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
@@ -17,12 +18,12 @@ namespace winnow {
 // The whole KV of one prompt while it is prefilled, [layer][kv_head][prompt position] rows; given back after hand-over
 // to the cache rank. Host memory, or a piece of devices' (each the same with its kv heads alone), which the forward
 // pass writes itself. Where prefill goes layer by layer: the KV of one layer after the other in one place, and the
-// tokens' residuals. Engine thread only.
+// tokens' residuals, which every device has. Engine thread only.
 class PrefillArena {
  public:
   // In host memory. `hidden_size` of the residuals: for prefill layer by layer; 0: for all layers' KV.
   static absl::StatusOr<PrefillArena> Create(const KvLayout& layout, uint32_t prompt_tokens, uint32_t hidden_size = 0) {
-    PrefillArena arena(layout, prompt_tokens, hidden_size);
+    PrefillArena arena(layout, prompt_tokens, hidden_size, /*parts=*/1);
     void* memory = mmap(nullptr, arena.bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
       return absl::ResourceExhaustedError(absl::StrCat("cannot map a prefill arena of ", arena.bytes_, " bytes"));
@@ -31,10 +32,11 @@ class PrefillArena {
     arena.memory_ = static_cast<std::byte*>(memory);
     return arena;
   }
-  // All layers' KV in device memory. RESOURCE_EXHAUSTED when no part of `region`, which must outlive the arena, is
-  // large enough.
-  static absl::StatusOr<PrefillArena> CreateIn(PrefillRegion& region, const KvLayout& layout, uint32_t prompt_tokens) {
-    PrefillArena arena(layout, prompt_tokens, /*hidden_size=*/0);
+  // The same in device memory. RESOURCE_EXHAUSTED when no part of `region`, which must outlive the arena, is large
+  // enough.
+  static absl::StatusOr<PrefillArena> CreateIn(PrefillRegion& region, const KvLayout& layout, uint32_t prompt_tokens,
+                                               uint32_t hidden_size = 0) {
+    PrefillArena arena(layout, prompt_tokens, hidden_size, region.num_parts());
     WINNOW_ASSIGN_OR_RETURN(arena.offset_, region.Take(arena.bytes_));
     arena.region_ = &region;
     return arena;
@@ -69,13 +71,19 @@ class PrefillArena {
     return memory_ + (layout_.list(by_layer() ? 0 : layer, kv_head) * prompt_tokens_ + position) * layout_.row_bytes();
   }
   // The part of the devices' memory that has this head.
-  int part_of(int kv_head) const { return PartOf(layout_, kv_head, region_ == nullptr ? 1 : region_->num_parts()); }
+  int part_of(int kv_head) const { return PartOf(layout_, kv_head, num_parts()); }
 
   bool by_layer() const { return hidden_size_ > 0; }
-  // By layer: what of bytes() is KV, and the residuals [prompt_tokens, hidden size] from a position on.
+  // By layer: what of bytes() is KV, and the residuals [prompt_tokens, hidden size] from a position on, of each device.
   size_t layer_kv_bytes() const { return kv_bytes_; }
-  float* hidden(uint32_t position) const {
-    return reinterpret_cast<float*>(memory_ + kv_bytes_) + static_cast<size_t>(position) * hidden_size_;
+  std::vector<float*> Residuals(uint32_t position) const {
+    std::vector<float*> places;
+    for (int part = 0; part < num_parts(); ++part) {
+      std::byte* const piece = region_ == nullptr ? memory_ : region_->memory(part) + offset_;
+      float* const residuals = reinterpret_cast<float*>(piece + kv_bytes_ / num_parts());
+      places.push_back(residuals + static_cast<size_t>(position) * hidden_size_);
+    }
+    return places;
   }
   // How far it is, by layer, or with the chunk under way: positions of [chunk_first, chunk_end). Those below
   // layer_position have gone through layers [0, layer], the others through those before.
@@ -99,16 +107,17 @@ class PrefillArena {
   }
 
  private:
-  PrefillArena(const KvLayout& layout, uint32_t prompt_tokens, uint32_t hidden_size)
+  PrefillArena(const KvLayout& layout, uint32_t prompt_tokens, uint32_t hidden_size, int parts)
       : layout_(layout),
         prompt_tokens_(prompt_tokens),
         kv_bytes_(hidden_size > 0 ? PrefillSizing::LayerKvBytes(layout, prompt_tokens)
                                   : PrefillSizing::AllKvBytes(layout, prompt_tokens)),
         hidden_size_(hidden_size),
-        bytes_(kv_bytes_ + sizeof(float) * hidden_size * prompt_tokens) {}
+        bytes_(kv_bytes_ + parts * PrefillSizing::ResidualBytes(hidden_size, prompt_tokens)) {}
+  int num_parts() const { return region_ == nullptr ? 1 : region_->num_parts(); }
   std::byte* DeviceRow(int layer, int kv_head, uint32_t position) const {
     const size_t heads = layout_.num_kv_heads / region_->num_parts();
-    const size_t list = layer * heads + kv_head % heads;
+    const size_t list = (by_layer() ? 0 : layer) * heads + kv_head % heads;
     return region_->memory(part_of(kv_head)) + offset_ + (list * prompt_tokens_ + position) * layout_.row_bytes();
   }
 

@@ -23,8 +23,11 @@ struct PrefillWork {
   // The most tokens from `first` on whose work through one layer is at most `work`.
   double TokensWithin(double work, double first) const {
     const double each = 1 + per_earlier_token * first;
-    if (per_earlier_token == 0) return work / each;
-    return (std::sqrt(each * each + 2 * per_earlier_token * work) - each) / per_earlier_token;
+    return 2 * work / (std::sqrt(each * each + 2 * per_earlier_token * work) + each);
+  }
+  // Whole ones: rounding takes none from what ThroughLayer says of them.
+  double WholeTokensWithin(double work, double first) const {
+    return std::floor(TokensWithin(work, first) * (1 + 1e-9));
   }
 };
 

@@ -1,6 +1,6 @@
-// The forward pass that serves, by two GPUs that hold the model together, against that of one GPU; clusters of the demo
-// model whose inference rank has two GPUs, against the golden data; and times on one GPU and on two, without cache
-// ranks and with nothing to send: prompts in chunks, steps over lists of slots.
+// Sums over ranks by themselves; the forward pass that serves, by two GPUs that hold the model together, against that
+// of one GPU; clusters of the demo model whose inference rank has two GPUs, against the golden data; and times on one
+// GPU and on two, without cache ranks and with nothing to send: prompts in chunks, steps over lists of slots.
 //
 // One GPU cannot play two here: kernels that wait for the other's sums would keep it from running them.
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/sections.h"
 #include "bench/gpu/serve_checks.h"
+#include "bench/gpu/summands_check.h"
 #include "common/model/synthetic_models.h"
 #include "inference_rank/device/cuda_backend.h"
 #include "inference_rank/prefill_arena.h"
@@ -249,6 +250,7 @@ absl::Status ComparePasses(GpuContext& gpu, int first) {
 }
 
 void Check(GpuContext& gpu) {
+  CheckSummands(gpu);
   const std::string name = "serve dense on two GPUs";
   if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");
   if (!CanServeDemo(gpu)) return;

@@ -235,7 +235,7 @@ class VirtualRank {
   uint32_t PacedTokens(const Sequence& sequence, double at_us) const {
     const double room_us = inject_controller_->RoomUs(at_us - last_step_us_.value_or(at_us));
     const double work = inject_controller_->WorkWithin(room_us, Work(kLeastTokens, sequence));
-    const double tokens = costs_.prefill_work.TokensWithin(work, sequence.next_position);
+    const double tokens = costs_.prefill_work.WholeTokensWithin(work, sequence.next_position);
     return tokens < kLeastTokens ? 0 : static_cast<uint32_t>(std::min<double>(tokens, kChunkTokens));
   }
 

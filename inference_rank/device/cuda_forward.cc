@@ -125,8 +125,8 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
                                         std::span<cuda::AttentionList>(stage.lists, max_lists),
                                         std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
   }
-  for (auto& computed : forward->chunk_computed_) computed = device.NewEvent();
-  for (std::unique_ptr<cuda::Event>& ready : forward->chunk_ready_) ready = device.NewEvent();
+  for (std::unique_ptr<cuda::Event>& computed : forward->piece_computed_) computed = device.NewEvent();
+  for (std::unique_ptr<cuda::Event>& ready : forward->piece_ready_) ready = device.NewEvent();
 
   std::vector<uint32_t> pages(options.num_slots / kSlotPageTokens);
   std::iota(pages.begin(), pages.end(), 0u);
@@ -167,6 +167,7 @@ bool CudaForward::Take(const absl::Status& status) {
 bool CudaForward::Wait(const char* what) {
   doing_ = what;
   if (!Take(device_->Synchronize(stream_))) return false;
+  prompt_is_under_way_ = false;
   mover_->Recycle(mover_->num_launched());
   return sums_ == nullptr || Take(sums_->Error());
 }

@@ -17,8 +17,8 @@ namespace winnow {
 // The forward pass on a GPU, whose KV side works in host memory: of each layer rows, queries, predictions and residual
 // come to pinned memory, slot lists and rows of deltas go up. Where a layer's slots come first (DecodeKv), a decode
 // step launches attention and what follows up to the next layer's projections before it publishes the layer; otherwise
-// the GPU waits for the host. A prefill chunk publishes a layer while the GPU computes the next. Weights, table and
-// device are borrowed.
+// the GPU waits for the host. A prefill chunk publishes a layer while the GPU computes the next; where prompts go layer
+// by layer a piece is published while the GPU computes the next one. Weights, table and device are borrowed.
 //
 // Where the weights are a shard, this is one GPU's part of a pass that all of them make together, each on a thread of
 // its own (ShardedForward): it reads and writes the slots of its heads, fills in its heads of what is published, and
@@ -52,6 +52,12 @@ class CudaForward final : public Forward {
                           DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
+  void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) override;
+  // Of a shard: publishes at once, as the others have to be met for that.
+  void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
+                    PrefillKv& kv) override;
+  std::span<float> PromptLogits(ResidualPlaces hidden) override;
+  void SettlePrompt() override;
   bool DrawsTokens() const override { return true; }
   void PlanDraws(std::span<const std::optional<TokenDraw>> rows) override { draws_.assign(rows.begin(), rows.end()); }
   uint32_t drawn_token(int row) const override { return host_drawn_[row]; }
@@ -107,8 +113,19 @@ class CudaForward final : public Forward {
   void UploadPlaces(int num_rows, const DecodeKv& kv);
   // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);
-  void EnqueueChunkLayer(int layer, int num_tokens, uint32_t first_position, int queries, bool attends,
-                         const PrefillKv::Rows& rows, void* push_to);
+  // A piece of a prompt that goes through a layer; `kv` is null when there is none.
+  struct Piece {
+    PrefillKv* kv = nullptr;
+    int layer = 0;
+    uint32_t first_position = 0;
+    int num_tokens = 0;
+    bool last = false;
+    int stage = 0;  // which of two
+  };
+  void EnqueuePiece(const Piece& piece);
+  // Once its rows and queries have come to host memory, or its rows to where they are pushed.
+  bool PublishPiece(const Piece& piece);
+  bool PublishUnpublished();
 
   // Waits for the stream; false, with status_ set, when the device has failed.
   bool Wait(const char* what);
@@ -158,9 +175,11 @@ class CudaForward final : public Forward {
   cuda::SampleRow* host_draw_rows_ = nullptr;
   uint32_t* host_drawn_ = nullptr;
   std::array<DecodeStage, 2> decode_stages_;
-  // Of a chunk's layers in turn: its rows lie in the prompt's place; its stage is filled, or its rows are pushed.
-  std::array<std::unique_ptr<cuda::Event>, 2> chunk_computed_, chunk_ready_;
-  std::array<bool, 2> chunk_is_pushed_{};
+  // Of pieces of prompts in turn: its rows lie in the prompt's place; its stage is filled, or its rows are pushed.
+  std::array<std::unique_ptr<cuda::Event>, 2> piece_computed_, piece_ready_;
+  std::array<bool, 2> piece_is_pushed_{};
+  Piece unpublished_;                 // layer by layer: the newest
+  bool prompt_is_under_way_ = false;  // pieces were enqueued since the stream was last waited for
 
   SlotLists slot_lists_;
   std::vector<std::optional<TokenDraw>> draws_;  // of the pass under way; empty: logits of all rows

@@ -69,7 +69,7 @@ size_t DeviceLayers::Carve(void* region) {
   const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.intermediate_size;
   cuda::Arena arena(region);
   rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
-  hidden_ = arena.TakeArray<float>(rows * hidden);
+  hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
   partial_ = arena.TakeArray<float>((options_.partial_chunks ? rows : decode_rows) * hidden);
   normed_ = arena.Take(rows * hidden * kBf16Bytes);
   qkv_ = arena.TakeArray<float>(rows * config.qkv_features());
@@ -140,15 +140,41 @@ void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::De
                                         .y = output.y,
                                         .y_stride = output.stride,
                                         .y_dtype = output.dtype,
+                                        .summand = output.summand,
                                         .scratch = matmul_scratch_,
                                         .spread = output.spread});
 }
 
-DeviceLayers::MatmulOutput DeviceLayers::ResidualSum() const {
+DeviceLayers::MatmulOutput DeviceLayers::ResidualSum(const DecodeSum* sum) const {
   return {.y = is_shard() ? partial_ : hidden_,
           .stride = config().hidden_size,
           .dtype = Dtype::kF32,
-          .accumulate = !is_shard()};
+          .accumulate = !is_shard(),
+          .summand = sum == nullptr ? cuda::SummandPlaces() : sum->places};
+}
+
+void DeviceLayers::AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight) {
+  table_.summands->add_summands(stream, {.num_ranks = sum.places.num_ranks,
+                                         .summands = sum.summands,
+                                         .summand_stride = sum.summand_stride,
+                                         .x = hidden_,
+                                         .num_rows = num_rows,
+                                         .hidden_size = config().hidden_size,
+                                         .weight = norm_weight,
+                                         .epsilon = config().rms_norm_eps,
+                                         .out = normed_,
+                                         .abort = sum.abort,
+                                         .error = sum.error,
+                                         .timeout_us = sum.timeout_us});
+}
+
+void DeviceLayers::AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
+  AddSummands(stream, num_rows, sum, weights_->layer(layer).post_attention_norm);
+}
+
+void DeviceLayers::AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
+  const bool is_last = layer + 1 == config().num_layers;
+  AddSummands(stream, num_rows, sum, is_last ? weights_->final_norm() : weights_->layer(layer + 1).input_norm);
 }
 
 void DeviceLayers::InputNorm(cuda::Stream stream, int layer, int num_rows) {
@@ -187,7 +213,8 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .q_pre_rope_stride = outputs.q_pre_rope_stride,
                                            .kv_destinations = outputs.kv_destinations,
                                            .kv_mirror = outputs.kv_mirror,
-                                           .kv_mirror_stride = outputs.kv_mirror_stride});
+                                           .kv_mirror_stride = outputs.kv_mirror_stride,
+                                           .mirror_regions = outputs.mirror_regions});
 }
 
 void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
@@ -218,8 +245,8 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvV
                                              .out = attention_});
 }
 
-void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  MatmulOutput output = ResidualSum();
+void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+  MatmulOutput output = ResidualSum(sum);
   output.spread = true;
   Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, output);
 }
@@ -241,21 +268,32 @@ void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows)
                                         .out = mlp_});
 }
 
-void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  MatmulOutput output = ResidualSum();
+void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+  MatmulOutput output = ResidualSum(sum);
   output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
 }
 
 void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
   WINNOW_CHECK(is_shard() == (sums != nullptr));
-  Output(stream, phase, layer, num_rows);
-  if (sums != nullptr) sums->Add(stream, num_rows);
-  MlpNorm(stream, layer, num_rows);
+  const bool adds_rows = sums != nullptr && phase == DevicePhase::kDecode;
+  DecodeSum sum;
+  const auto next_sum = [&] { return adds_rows ? &(sum = sums->NextDecodeSum()) : nullptr; };
+  Output(stream, phase, layer, num_rows, next_sum());
+  if (adds_rows) {
+    AddOutput(stream, layer, num_rows, sum);
+  } else {
+    if (sums != nullptr) sums->Add(stream, num_rows);
+    MlpNorm(stream, layer, num_rows);
+  }
   GateUp(stream, phase, layer, num_rows);
   SiluMul(stream, phase, num_rows);
-  Down(stream, phase, layer, num_rows);
-  if (sums != nullptr) sums->Add(stream, num_rows);
+  Down(stream, phase, layer, num_rows, next_sum());
+  if (adds_rows) {
+    AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it
+  } else if (sums != nullptr) {
+    sums->Add(stream, num_rows);
+  }
 }
 
 void DeviceLayers::FinalNorm(cuda::Stream stream, int num_rows) {

@@ -24,6 +24,7 @@ struct RopeOutputs {
   int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
   float* q_pre_rope = nullptr;             // [num_rows, num_query_heads, head_dim]
   int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
+  void* const* mirror_regions = nullptr;   // as those of cuda::RopeAppendParams
 };
 
 // Where attention of decode rows finds K and V.
@@ -57,11 +58,24 @@ struct DeviceLayerOptions {
   int lists_per_kv_head = 1;  // that decode rows may have, beside one
 };
 
-// Where the weights are a shard: adds up what all shards have left in partial(), into hidden() of each.
+// A sum over shards in a decode step, as kernels/cuda/summands.h has it.
+struct DecodeSum {
+  cuda::SummandPlaces places = {};  // where this shard's summand goes
+  float* summands = nullptr;        // with this shard: [shards] x summand_stride
+  int64_t summand_stride = 0;
+  const uint32_t* abort = nullptr;
+  uint32_t* error = nullptr;
+  uint32_t timeout_us = 0;
+};
+
+// Where the weights are a shard: adds up over all shards, into hidden() of each.
 class PartialSums {
  public:
   virtual ~PartialSums() = default;
+  // Of a chunk: what all have left in partial().
   virtual void Add(cuda::Stream stream, int num_rows) = 0;
+  // Of decode rows: the next sum, for the caller to enqueue.
+  virtual DecodeSum NextDecodeSum() = 0;
 };
 
 // Enqueues the parts of a forward pass on a stream, for up to 64 decode rows or a chunk of a prompt. Pure launches,
@@ -89,21 +103,30 @@ class DeviceLayers {
   // The steps of which ProjectQkv, OutputAndMlp and Logits consist, for who times them one by one.
   void InputNorm(cuda::Stream stream, int layer, int num_rows);
   void Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
-  void Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
   void MlpNorm(cuda::Stream stream, int layer, int num_rows);
   void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
   void SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows);
-  void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
+  // Behind Output or Down of a decode step with a sum: that and the norm that follows, of the MLP, or of the next layer
+  // or the logits.
+  void AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum);
+  void AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum);
   void FinalNorm(cuda::Stream stream, int num_rows);
   void LmHead(cuda::Stream stream, int num_rows);
 
-  float* hidden() const { return hidden_; }       // [rows, hidden_size] residual stream
+  // [rows, hidden_size] residual stream: in the activations, or where UseHidden says.
+  float* hidden() const { return hidden_; }
+  // What is enqueued from now on reads and writes the residuals of its rows there: 256-byte aligned device memory.
+  // Null: in the activations again. Not around work that is captured and launched later.
+  void UseHidden(float* hidden) { hidden_ = hidden != nullptr ? hidden : own_hidden_; }
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
-  float* partial() const { return partial_; }     // [rows, hidden_size] of a shard, see is_shard
+  float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
   float* logits() const { return logits_; }       // [decode rows, vocab_size]
-  // The weights are one part of several: Output and Down write their summand of the residual to partial(), which the
-  // caller adds up, and LmHead fills its part of the logits. Chunks only where partial_chunks.
+  // The weights are one part of several: Output and Down write their summand of the residual to a DecodeSum's places
+  // or, of chunks (only where partial_chunks) and where nothing is added up, to partial(). LmHead fills its part of the
+  // logits.
   bool is_shard() const { return weights_ != nullptr && weights_->shard().count > 1; }
   const ModelConfig& config() const { return config_; }
   const DeviceWeights& weights() const { return *weights_; }
@@ -120,10 +143,12 @@ class DeviceLayers {
     Dtype dtype;
     bool accumulate;
     bool spread = false;  // DecodeMatmulParams
+    cuda::SummandPlaces summand = {};
   };
   void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
               const MatmulOutput& output);
-  MatmulOutput ResidualSum() const;
+  MatmulOutput ResidualSum(const DecodeSum* sum) const;
+  void AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
   void Norm(cuda::Stream stream, const float* weight, int num_rows);
   // Chunks store gate and up as bf16: at their size the traffic counts.
   Dtype GateUpDtype(DevicePhase phase) const { return phase == DevicePhase::kDecode ? Dtype::kF32 : Dtype::kBf16; }
@@ -138,7 +163,8 @@ class DeviceLayers {
   std::unique_ptr<cuda::PrefillPlans> plans_;
 
   float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
-  float* hidden_ = nullptr;         // [rows, hidden_size]
+  float* own_hidden_ = nullptr;     // [rows, hidden_size]
+  float* hidden_ = nullptr;         // own_hidden_, or whose residuals are under way
   float* partial_ = nullptr;        // [decode rows, or rows, hidden_size]
   void* normed_ = nullptr;          // [rows, hidden_size] bf16
   float* qkv_ = nullptr;            // [rows, qkv_features]

@@ -46,7 +46,10 @@ void DeviceRowMover::Write(void* to, const void* host_row) {
 
 void DeviceRowMover::Copy(void* to, const void* device_row) {
   MakeRoom();
-  if (last_beside_ != nullptr && MarksOf(device_row) == nullptr) Flush();  // it may be one of those written
+  if (MarksOf(device_row) == nullptr) {
+    if (last_beside_ != nullptr) Flush();  // it may be one of those written
+    reads_beside_ = true;
+  }
   Add(to, device_row);
 }
 
@@ -55,8 +58,8 @@ void DeviceRowMover::Add(void* to, const void* from) {
   uint8_t* const source = MarksOf(from);
   uint8_t* const target = MarksOf(to);
   if (target == nullptr) {
-    // Ascending addresses are different ones.
-    if (std::less_equal<>()(to, last_beside_)) Flush();
+    // Ascending addresses are different ones. One that is written may be one of those read.
+    if (reads_beside_ || std::less_equal<>()(to, last_beside_)) Flush();
     last_beside_ = to;
     moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
     return;
@@ -96,6 +99,7 @@ void DeviceRowMover::Flush() {
   for (uint8_t* marks : touched_) *marks = 0;
   touched_.clear();
   last_beside_ = nullptr;
+  reads_beside_ = false;
 }
 
 }  // namespace winnow

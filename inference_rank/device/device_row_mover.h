@@ -12,7 +12,8 @@ namespace winnow {
 
 // Moves rows into the slots of a GPU. Rows of host memory are copied to pinned memory at once and fetched from there by
 // the GPU; Flush launches everything that has been noted as one kernel, or as several where a later move touches what
-// an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are written from the host only.
+// an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are written from the host and copied
+// to slots.
 // Errors of launches show where the stream is synchronised next.
 class DeviceRowMover final : public RowMover {
  public:
@@ -61,9 +62,11 @@ class DeviceRowMover final : public RowMover {
   uint64_t num_moves_ = 0;  // noted
   uint64_t num_launched_ = 0;
   uint64_t num_done_ = 0;
-  std::vector<uint8_t> marks_;         // [num_slots] of the moves that are not launched
-  std::vector<uint8_t*> touched_;      // marks that are not 0
-  const void* last_beside_ = nullptr;  // the newest move, not launched, to memory that is no slot
+  std::vector<uint8_t> marks_;     // [num_slots] of the moves that are not launched
+  std::vector<uint8_t*> touched_;  // marks that are not 0
+  // Of the moves that are not launched: the newest to memory that is no slot, and whether any is from there.
+  const void* last_beside_ = nullptr;
+  bool reads_beside_ = false;
 };
 
 }  // namespace winnow

@@ -30,7 +30,7 @@ class PublishStages {
 
   const ModelConfig& config() const { return config_; }
   const Decode& decode(int layer) const { return decode_[layer % 2]; }
-  const Chunk& chunk(int layer) const { return chunk_[layer % 2]; }
+  const Chunk& chunk(int turn) const { return chunk_[turn % 2]; }
   size_t pinned_bytes() const { return memory_->bytes(); }
 
  private:

@@ -18,6 +18,10 @@ constexpr uint32_t kTimeoutUs = 20'000'000;
 constexpr int kAbortWord = 0, kErrorWord = 1, kCountWord = 2, kNumWords = 3;
 constexpr size_t kBoxes = 2;  // used in turn
 
+size_t SummandStride(const ModelConfig& config) {
+  return static_cast<size_t>(kMaxGraphRows) * config.hidden_size;
+}
+
 }  // namespace
 
 ShardSums::ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes)
@@ -28,7 +32,8 @@ ShardSums::ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, B
       mailbox_stride_(static_cast<size_t>(max_rows) * layers.config().hidden_size) {}
 
 size_t ShardSums::BoxBytes(const ModelConfig& config, int num_ranks, int max_rows) {
-  return kBoxes * num_ranks * static_cast<size_t>(max_rows) * config.hidden_size * sizeof(float) + (size_t{1} << 16);
+  const size_t rows = static_cast<size_t>(max_rows) + kMaxGraphRows;
+  return kBoxes * num_ranks * rows * config.hidden_size * sizeof(float) + (size_t{1} << 16);
 }
 
 size_t ShardSums::Carve(void* region, int max_rows) {
@@ -37,6 +42,7 @@ size_t ShardSums::Carve(void* region, int max_rows) {
   box_.flags = arena.TakeArray<uint32_t>(kBoxes * shard_.count * cuda::kAllReduceBlocks);
   box_.logit_flags = arena.TakeArray<uint32_t>(shard_.count);
   box_.mailboxes = arena.TakeArray<float>(kBoxes * shard_.count * static_cast<size_t>(max_rows) * config.hidden_size);
+  box_.summands = arena.TakeArray<float>(kBoxes * shard_.count * SummandStride(config));
   box_.logits = kind_ == Boxes::kPeerMemory
                     ? layers_.logits()
                     : arena.TakeArray<float>(static_cast<size_t>(kMaxGraphRows) * config.vocab_size);
@@ -97,10 +103,27 @@ void ShardSums::Add(cuda::Stream stream, int num_rows) {
   layers_.table().step->all_reduce(stream, params);
 }
 
+DecodeSum ShardSums::NextDecodeSum() {
+  ++num_sums_;
+  const size_t stride = SummandStride(layers_.config()), first = num_sums_ % kBoxes * shard_.count * stride;
+  DecodeSum sum = {.places = {.num_ranks = shard_.count},
+                   .summands = box_.summands + first,
+                   .summand_stride = static_cast<int64_t>(stride),
+                   .abort = word(kAbortWord),
+                   .error = word(kErrorWord),
+                   .timeout_us = kTimeoutUs};
+  for (int r = 0; r < shard_.count; ++r) {
+    sum.places.of_rank[r] = boxes_[r].summands + first + shard_.index * stride;
+  }
+  return sum;
+}
+
 void ShardSums::GatherLogits(cuda::Stream stream, int num_rows) {
   const DeviceWeights& weights = layers_.weights();
   const size_t vocab = layers_.config().vocab_size, part = weights.lm_head().out_features;
   if (part == vocab) return;
+  // So that a pass without sums has flags of its own; boxes keep their turn.
+  num_sums_ += kBoxes;
   const size_t row_bytes = vocab * sizeof(float), part_bytes = part * sizeof(float);
   if (shard_.index > 0) {
     const size_t first = weights.lm_head_first();

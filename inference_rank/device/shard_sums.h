@@ -22,6 +22,7 @@ class ShardSums final : public PartialSums {
   struct Box {
     float* mailboxes = nullptr;       // [2][num_ranks][max_rows * hidden_size]
     uint32_t* flags = nullptr;        // [2][num_ranks][kAllReduceBlocks]
+    float* summands = nullptr;        // [2][num_ranks][kMaxGraphRows * hidden_size], of decode rows
     uint32_t* logit_flags = nullptr;  // [num_ranks]
     float* logits = nullptr;          // [kMaxGraphRows, vocab_size]: of its layers, or of the box
   };
@@ -38,6 +39,7 @@ class ShardSums final : public PartialSums {
   void BeginPass(cuda::Stream stream);
   // hidden() += partial() of rank 0 + of rank 1 + ...
   void Add(cuda::Stream stream, int num_rows) override;
+  DecodeSum NextDecodeSum() override;
   // Rank 0 gets all logits.
   void GatherLogits(cuda::Stream stream, int num_rows);
 

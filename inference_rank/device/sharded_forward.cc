@@ -80,4 +80,37 @@ std::span<float> ShardedForward::Prefill(std::span<const uint32_t> token_ids, ui
   return logits;
 }
 
+void ShardedForward::EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) {
+  if (!status_.ok()) return;
+  Run([&](int shard) { shards_[shard]->EmbedPrompt(token_ids, hidden.subspan(shard, 1)); }, [] {});
+}
+
+void ShardedForward::PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
+                                  PrefillKv& kv) {
+  if (!status_.ok()) return;
+  ShardedPrefillKv sharded(kv, team_, heads_);
+  Run(
+      [&](int shard) {
+        shards_[shard]->PrefillLayer(layer, first_position, num_tokens, last, hidden.subspan(shard, 1),
+                                     sharded.part(shard));
+      },
+      [&] { sharded.Serve(); });
+}
+
+std::span<float> ShardedForward::PromptLogits(ResidualPlaces hidden) {
+  if (!status_.ok()) return {};
+  std::span<float> logits;
+  Run(
+      [&](int shard) {
+        const std::span<float> of_shard = shards_[shard]->PromptLogits(hidden.subspan(shard, 1));
+        if (shard == 0) logits = of_shard;
+      },
+      [] {});
+  return logits;
+}
+
+void ShardedForward::SettlePrompt() {
+  if (status_.ok()) Run([&](int shard) { shards_[shard]->SettlePrompt(); }, [] {});
+}
+
 }  // namespace winnow

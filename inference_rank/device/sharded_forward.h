@@ -22,6 +22,11 @@ class ShardedForward final : public Forward {
                           DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
+  void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) override;
+  void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
+                    PrefillKv& kv) override;
+  std::span<float> PromptLogits(ResidualPlaces hidden) override;
+  void SettlePrompt() override;
   // Work of another kind on the GPUs' threads, each for its GPU, all at once.
   void RunBeside(const std::function<void(int shard)>& work) {
     Run(work, [] {});

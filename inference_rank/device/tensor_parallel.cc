@@ -7,10 +7,8 @@ namespace winnow {
 namespace {
 
 size_t Carve(const ModelConfig& config, int num_ranks, int max_rows, void* region, TensorParallelBox& box) {
-  const size_t sums = 2 * static_cast<size_t>(config.num_layers) * num_ranks;
   cuda::Arena arena(region);
-  box.mailboxes = arena.TakeArray<float>(sums * max_rows * config.hidden_size);
-  box.flags = arena.TakeArray<uint32_t>(sums * cuda::kAllReduceBlocks);
+  box.summands = arena.TakeArray<float>(2 * static_cast<size_t>(num_ranks) * max_rows * config.hidden_size);
   box.logit_flags = arena.TakeArray<uint32_t>(num_ranks);
   return arena.used_bytes();
 }

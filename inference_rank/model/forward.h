@@ -120,6 +120,10 @@ class PrefillKv {
   virtual Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) = 0;
 };
 
+// Where residuals of a prompt lie between two layers, [num_tokens, hidden_size] f32: a place in the memory of each of
+// the devices that hold the model together, with the same content; on a CPU one in host memory.
+using ResidualPlaces = std::span<float* const>;
+
 // The forward pass of a model, on whatever computes it. Used by one thread.
 class Forward {
  public:
@@ -134,21 +138,44 @@ class Forward {
   virtual std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                                    PrefillKv& kv) = 0;
 
-  // Prefill layer by layer, with the same bits as Prefill, where this is true.
-  virtual bool PrefillsByLayer() const { return false; }
-  // The residuals of tokens before the first layer: `hidden` [num_tokens, hidden_size], host memory.
-  virtual void EmbedPrompt(std::span<const uint32_t> /*token_ids*/, float* /*hidden*/) {}
+  // Prefill layer by layer, with the same bits as Prefill cut at the same positions.
+  //
+  // True where a chunk, too, is best computed in pieces of one layer, so that others need not wait for its end.
+  virtual bool CutsChunksByLayer() const { return false; }
+  // The residuals of tokens before the first layer, through which PrefillLayer takes them next.
+  virtual void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) = 0;
   // Positions [first_position, first_position + num_tokens) of a prompt through one layer, after the ones before them:
-  // `hidden` is what enters the layer and becomes what leaves it; of the last layer only that of the `last` token.
-  virtual void PrefillLayer(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
-                            float* /*hidden*/, PrefillKv& /*kv*/) {}
+  // `hidden` is what enters the layer and becomes what leaves it; of the last layer only that of the `last` token. A
+  // device may still compute, and may publish the layer as late as in the next PrefillLayer, PromptLogits or
+  // SettlePrompt: `kv` and the prompt's place have to be there until then.
+  virtual void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
+                            PrefillKv& kv) = 0;
+
+  // PrefillLayer in two halves, between which anything may be computed, for prompts of which other processes attend to
+  // the first rows: where this is true, which takes a model on one device whose residuals the host reads.
+  virtual bool CutsLayersAtAttention() const { return false; }
+  // The first half leaves the rotated queries in `queries` [num_tokens, num_query_heads, head_dim].
+  virtual void ProjectPrompt(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                             const float* /*hidden*/, PrefillKv& /*kv*/, float* /*queries*/) {}
+  // The second goes on from `state` after rows [0, first_key), as PrefillAttentionParams has them, and reads the rows
+  // from there on.
+  struct PromptAttention {
+    const float* queries = nullptr;
+    PrefillKv::Rows rows;
+    uint32_t first_key = 0;
+    const float* state = nullptr;
+  };
+  virtual void AttendPrompt(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                            const PromptAttention& /*attention*/, float* /*hidden*/) {}
   // Logits of the prompt's last token, whose residual has left the last layer.
-  virtual std::span<float> PromptLogits(const float* /*hidden*/) { return {}; }
+  virtual std::span<float> PromptLogits(ResidualPlaces hidden) = 0;
+  // Returns when what PrefillLayer was given is computed and published.
+  virtual void SettlePrompt() {}
 
   // True when it can choose tokens itself, which spares moving logits to the host and sorting them there.
   virtual bool DrawsTokens() const { return false; }
-  // For the next Decode or Prefill: rows with an entry get their token from drawn_token(), and no logits. The caller's
-  // rows are as many as the call's. Only where DrawsTokens().
+  // For the next Decode, Prefill or PromptLogits: rows with an entry get their token from drawn_token(), and no logits.
+  // The caller's rows are as many as the call's. Only where DrawsTokens().
   virtual void PlanDraws(std::span<const std::optional<TokenDraw>> /*rows*/) {}
   virtual uint32_t drawn_token(int /*row*/) const { return 0; }
 

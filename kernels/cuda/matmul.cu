@@ -65,6 +65,7 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.scales = kF8 ? weight.scales : nullptr;
   args.y = params.y;
   args.y_stride = params.y_stride;
+  args.summand = params.summand;
   args.num_rows = params.num_rows;
   args.out_features = weight.out_features;
   args.in_features = weight.in_features;
@@ -95,6 +96,7 @@ void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= kMaxRows);
   WINNOW_CHECK(params.weight.in_features % 32 == 0 && params.x_stride % 8 == 0);
   WINNOW_CHECK(!params.accumulate || params.y_dtype == Dtype::kF32);
+  WINNOW_CHECK(params.summand.num_ranks == 0 || (params.y_dtype == Dtype::kF32 && !params.accumulate));
   if (params.weight.dtype == Dtype::kF8) {
     LaunchDecodeOf<true>(stream, params);
   } else {

@@ -5,6 +5,7 @@
 
 #include "common/base/dtype.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/summands.h"
 
 namespace winnow::cuda {
 
@@ -34,6 +35,7 @@ struct DecodeMatmulParams {
   void* y = nullptr;        // [num_rows, y_stride] y_dtype
   int64_t y_stride = 0;
   Dtype y_dtype = Dtype::kF32;  // kF32 or kBf16
+  SummandPlaces summand = {};   // with ranks: f32 y goes there instead, and does not accumulate
   void* scratch = nullptr;      // decode_scratch_bytes; zeroed once when it is allocated
   // At most one block on a multiprocessor, for a product behind a kernel whose blocks do not leave all multiprocessors
   // at once (attention) or leave it no registers (SwiGLU of many rows): otherwise some get two and others none, and so

@@ -6,6 +6,7 @@
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/matmul_cuts.cuh"
 #include "kernels/cuda/matmul_ring.cuh"
+#include "kernels/cuda/summands.h"
 
 // The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
 // and x.
@@ -27,6 +28,7 @@ struct DecodeMatmulArgs {
   const float* scales;  // null: none
   void* y;
   int64_t y_stride;
+  SummandPlaces summand;
   int num_rows;
   int out_features;
   int in_features;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/matmul_fill.cuh"
+#include "kernels/cuda/summands.cuh"
 
 // What becomes of the sums of a tile: they are left for another block, or what others have left is added and the result
 // is written.
@@ -120,6 +121,10 @@ class StripOutput {
     ForEach([&](int i, int column, int j, int64_t at) {
       const float sum = sums.values[i / 2][column][j];
       const float value = args_.scales != nullptr ? __fmul_rn(sum, scale_[i]) : sum;
+      if (args_.summand.num_ranks > 0) {
+        StoreSummand(args_.summand, at, value);
+        return;
+      }
       if (args_.y_is_bf16) {
         static_cast<__nv_bfloat16*>(args_.y)[at] = __float2bfloat16(value);
         return;

@@ -20,6 +20,7 @@
 #include "kernels/cuda/row_moves.h"
 #include "kernels/cuda/selection.h"
 #include "kernels/cuda/step.h"
+#include "kernels/cuda/summands.h"
 
 namespace winnow::cuda {
 
@@ -45,6 +46,7 @@ struct CudaTable {
   const RowKernels* rows = nullptr;
   const SelectionKernels* selection = nullptr;
   const StepKernels* step = nullptr;
+  const SummandKernels* summands = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;

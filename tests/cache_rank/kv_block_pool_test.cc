@@ -15,7 +15,11 @@ std::unique_ptr<KvBlockPool> PoolOf(size_t blocks) {
 TEST(KvBlockPool, HoldsAsManyBlocksAsFitItsMemory) {
   EXPECT_EQ(PoolOf(7)->total(), 7u);
   const KvLayout layout = test::SmallShape().layout;
-  EXPECT_EQ(KvBlockPool::Create(BlockBytes(layout) - 1, layout).status().code(), absl::StatusCode::kInvalidArgument);
+  const size_t least = layout.num_kv_heads * BlockBytes(layout);
+  EXPECT_TRUE(KvBlockPool::Create(least, layout).ok());
+  const absl::Status refused = KvBlockPool::Create(least - 1, layout).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find(absl::StrCat("needs ", least, " at least")), absl::string_view::npos) << refused;
 }
 
 TEST(KvBlockPool, RefusesWhatDoesNotFitBesideReservations) {

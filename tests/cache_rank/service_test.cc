@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cache_rank/cache_rank.h"
+#include "cache_rank/kv_block_pool.h"
 #include "common/selection/selection_proto.h"
 #include "tests/cache_rank/reference.h"
 #include "tests/support/temp_dir.h"
@@ -18,6 +19,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+constexpr size_t kMemoryBytes = size_t{4} << 20;
+
 // A served cache rank with gRPC's in-process channel in front of it.
 class CacheRankServiceTest : public testing::Test {
  protected:
@@ -26,7 +29,7 @@ class CacheRankServiceTest : public testing::Test {
     CacheRank::Options options;
     options.projection = std::move(projection);
     options.identity.set_rank("cache-0");
-    options.data_plane.memory_bytes = size_t{4} << 20;
+    options.data_plane.memory_bytes = kMemoryBytes;
     options.data_plane.detach_ttl = milliseconds(50);
     options.tick = milliseconds(5);
     rank_ =
@@ -115,9 +118,14 @@ TEST_F(CacheRankServiceTest, OpensAttachesForksAndReleases) {
   EXPECT_EQ(epoch, 1u);
   EXPECT_EQ(Open(channel, 7, 100).error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_EQ(Open(channel + 1, 8, 100).error_code(), grpc::StatusCode::NOT_FOUND);
-  const grpc::Status full = Open(channel, 8, 1 << 20);
-  EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const KvLayout layout = test::SmallShape().layout;
+  const uint32_t most = kBlockTokens * (kMemoryBytes / BlockBytes(layout) / layout.num_lists());
+  const grpc::Status full = Open(channel, 8, most);
+  EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "until the other ends";
   EXPECT_NE(full.error_message().find("free"), std::string::npos);
+  const grpc::Status too_long = Open(channel, 8, most + 1);
+  EXPECT_EQ(too_long.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "it can never fit";
+  EXPECT_NE(too_long.error_message().find("max_tokens"), std::string::npos) << too_long.error_message();
   {
     grpc::ClientContext call;
     v1::AttachSequenceRequest request;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cache_rank/kv_block_pool.h"
 #include "common/config/load.h"
 #include "common/selection/spec_text.h"
 #include "gmock/gmock.h"
@@ -13,6 +14,7 @@
 namespace winnow {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 class UpOptionsTest : public testing::Test {
@@ -41,8 +43,31 @@ TEST_F(UpOptionsTest, SeesWhatIsWrongBeforeAnythingStarts) {
   bad.selection.specification = "nonsense";
   EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("unknown selection preset \"nonsense\""));
   bad = options_;
+  bad.max_context = 1;
+  EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("--max-context=1 leaves no token"));
+  bad = options_;
   bad.metrics.port = 65534;
   EXPECT_THAT(std::string(bad.Validate().message()), HasSubstr("--metrics: 3 ports from 65534 on do not exist"));
+}
+
+TEST_F(UpOptionsTest, SeesMemoryThatHoldsNoSequence) {
+  options_.model = "synthetic:llama3-8b";  // 32 layers of 8 kv heads of 128 elements
+  const KvLayout layout{.num_layers = 32, .num_query_heads = 32, .num_kv_heads = 8, .head_dim = 128};
+  const auto block_bytes = static_cast<int64_t>(BlockBytes(layout));
+  options_.cache_memory_bytes = 256 * block_bytes;
+  EXPECT_TRUE(options_.Validate().ok()) << options_.Validate();
+  --options_.cache_memory_bytes;
+  EXPECT_THAT(std::string(options_.Validate().message()),
+              AllOf(HasSubstr(absl::StrCat("needs ", 256 * block_bytes, " at least")), HasSubstr("--cache-memory")));
+  options_.cache_ranks = 9;
+  options_.placement.cache_shards = 9;  // one kv head is cut in two, the others are whole
+  options_.cache_memory_bytes = 32 * block_bytes;
+  EXPECT_TRUE(options_.Validate().ok()) << options_.Validate();
+  --options_.cache_memory_bytes;
+  EXPECT_FALSE(options_.Validate().ok());
+  options_.cache_memory_bytes = 0;
+  options_.fast_memory_bytes = 4096;
+  EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("raise --fast-memory"));
 }
 
 TEST_F(UpOptionsTest, EveryProcessHasAMetricsPortOfItsOwn) {
@@ -118,6 +143,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
                                                                          "--age-bound=5s",
                                                                          "--working-set-control=off",
                                                                          "--prefill=layered",
+                                                                         "--prefix-attention=remote",
                                                                          "--prefill-chunk=96",
                                                                          "--prefill-memory=2MiB",
                                                                          "--max-queue=5",
@@ -133,6 +159,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   EXPECT_EQ(inference.max_context, 4096u);
   EXPECT_EQ(inference.max_running, 3u);
   EXPECT_EQ(inference.prefill.mode, PrefillMode::kLayered);
+  EXPECT_EQ(inference.prefill.prefix_attention, PrefixAttention::kRemote);
   EXPECT_EQ(inference.prefill.chunk, 96u);
   EXPECT_EQ(inference.prefill.memory_bytes, 2 << 20);
   EXPECT_EQ(inference.scheduling.max_batch_tokens, 100u);

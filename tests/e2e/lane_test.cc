@@ -19,6 +19,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int kTokens = 16;
+constexpr int kLaneMemoryMib = 200;  // TODO
 
 std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = {}) {
   for (const char* flag : {"--device=cuda", "--budget=256", "--max-context=4096", "--max-running=4"}) {
@@ -179,6 +180,63 @@ TEST_P(Lanes, AnswersAreTheSameAloneOrInABatch) {
   for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(together[i].get(), alone[i]) << i;
   given_up.wait();
   EXPECT_GT(LaneSteps(*cluster), 0);
+  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 0);
+  EXPECT_TRUE(cluster->Stop().ok());
+}
+
+// Of sequences that the cache rank's GPU has no room for, rows are pushed from host memory and keys scored in the
+// GPU's.
+TEST_P(Lanes, RowsMayLieInHostMemoryAndGoTheSameWay) {
+  // Beside lanes themselves there is room for one of these sequences, and for the keys of all.
+  constexpr double kMib = 1 << 20, kHostBytes = 64 * kMib;
+  const std::string gpu_memory = Flag("--cache-device-memory", kLaneMemoryMib + 16) + "MiB";
+  const auto start = [&](std::vector<std::string> more) {
+    std::vector<std::string> flags = LaneFlags("winnow", GetParam());
+    flags.insert(flags.end(), more.begin(), more.end());
+    return StartCluster(flags);
+  };
+  std::vector<TokenIds> prompts;
+  for (size_t i = 0; i < 4; ++i) prompts.push_back(DemoText(1700 + 100 * i, i));
+  const auto answers = [&](const Cluster& cluster) {
+    std::vector<std::future<TokenIds>> together;
+    for (const TokenIds& prompt : prompts) {
+      together.push_back(std::async(std::launch::async, [&] { return IdsOf(cluster, prompt); }));
+    }
+    std::vector<TokenIds> ids;
+    for (std::future<TokenIds>& answer : together) ids.push_back(answer.get());
+    return ids;
+  };
+  const auto metric = [](const Cluster& cluster, const char* name, const Metrics::Labels& labels) {
+    return cluster.MetricsOf("cache-0").Value(name, labels);
+  };
+  const auto seats = [&](const Cluster& cluster, const char* outcome) {
+    return metric(cluster, "winnow_lane_seats_total", {{"outcome", outcome}});
+  };
+  std::vector<TokenIds> expected;
+  {
+    const auto cluster = start({});
+    ASSERT_NE(cluster, nullptr);
+    expected = answers(*cluster);
+    EXPECT_EQ(seats(*cluster, "refused"), 0);
+  }
+  {
+    const auto cluster = start({gpu_memory});
+    ASSERT_NE(cluster, nullptr);
+    answers(*cluster);
+    EXPECT_GT(seats(*cluster, "refused"), 0) << "there is no room for all";
+  }
+  const auto cluster = start({gpu_memory, "--cache-device-host-memory=64MiB"});
+  ASSERT_NE(cluster, nullptr);
+  double most_used = 0;
+  auto asked = std::async(std::launch::async, [&] { return answers(*cluster); });
+  while (asked.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    most_used = std::max(most_used, metric(*cluster, "winnow_mirror_used_bytes", {{"tier", "host"}}));
+  }
+  EXPECT_EQ(asked.get(), expected);
+  EXPECT_EQ(seats(*cluster, "granted"), 4);
+  EXPECT_EQ(seats(*cluster, "refused"), 0);
+  EXPECT_EQ(metric(*cluster, "winnow_mirror_capacity_bytes", {{"tier", "host"}}), kHostBytes);
+  EXPECT_GT(most_used, 4 * kMib) << "two of the sequences at least";
   EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 0);
   EXPECT_TRUE(cluster->Stop().ok());
 }

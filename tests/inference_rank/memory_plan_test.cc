@@ -67,6 +67,25 @@ TEST(MemoryPlan, IsThatOfEachGpuWhereSeveralShareAModel) {
               HasSubstr("of 16384.0 MiB of the memory of each of GPUs 0 and 1 available"));
 }
 
+// Each of them has the residuals of all tokens, beside its heads of one layer.
+TEST(MemoryPlan, GpusThatShareAModelHaveAllResidualsEach) {
+  MemoryNeeds needs = Needs();
+  needs.prefill_mode = PrefillMode::kLayered;
+  needs.hidden_size = 5120;
+  const uint64_t kv = needs.layout.token_bytes() / needs.layout.num_layers, residual = 5120 * sizeof(float);
+  EXPECT_EQ(PlanMemory(needs, 139 * kGib)->prefill_bytes, 2 * needs.max_context_tokens * (kv + residual));
+  needs.parts = 2;
+  EXPECT_EQ(PlanMemory(needs, 139 * kGib)->prefill_bytes, 2 * needs.max_context_tokens * (kv / 2 + residual));
+  needs.prefill_memory_bytes = needs.max_context_tokens * (kv / 2 + residual);
+  EXPECT_EQ(PlanMemory(needs, 139 * kGib)->prefill_bytes, needs.prefill_memory_bytes);
+  needs.prefill_memory_bytes -= 1;
+  EXPECT_THAT(std::string(PlanMemory(needs, 139 * kGib).status().message()), HasSubstr("cannot hold a prompt of"));
+  // Where all KV of each half fits, auto keeps it.
+  needs.prefill_mode = PrefillMode::kAuto;
+  needs.prefill_memory_bytes = PrefillSizing::AllKvBytes(needs.layout, needs.max_context_tokens) / 2;
+  EXPECT_TRUE(PlanMemory(needs, 139 * kGib).ok());
+}
+
 TEST(MemoryPlan, OfSharedMemoryResidentKvTakesTwoFifths) {
   MemoryNeeds needs = Needs();
   needs.is_exclusive = false;
@@ -86,8 +105,19 @@ TEST(MemoryPlan, WhatDoesNotFitIsAddedUp) {
 TEST(MemoryPlan, APromptOfTheLongestContextMustFit) {
   MemoryNeeds needs = Needs();
   needs.prefill_memory_bytes = kGib;
-  EXPECT_THAT(std::string(PlanMemory(needs, 139 * kGib).status().message()),
-              HasSubstr("cannot hold a prompt of 32768 tokens, which needs 5120.0 MiB"));
+  const absl::Status status = PlanMemory(needs, 139 * kGib).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot hold a prompt of 32768 tokens, which needs 5120.0 MiB"));
+}
+
+TEST(MemoryPlan, TheSlotsOfASequenceOfTheLongestContextMustFit) {
+  MemoryNeeds needs = Needs();
+  needs.slot_memory_bytes = SequenceSlotBytes(needs);
+  EXPECT_EQ(PlanMemory(needs, 139 * kGib)->slot_bytes, needs.slot_memory_bytes);
+  --needs.slot_memory_bytes;
+  const absl::Status status = PlanMemory(needs, 139 * kGib).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("raise --slot-memory"));
 }
 
 }  // namespace

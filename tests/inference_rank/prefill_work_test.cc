@@ -41,5 +41,21 @@ TEST(PrefillWork, TokensWithinIsItsInverse) {
   }
 }
 
+// A rank asks for the work of its least piece, and has to get the tokens of it.
+TEST(PrefillWork, WholeTokensAreNotLostToRounding) {
+  for (const double per_earlier_token : {0.0, 6.5e-4, 3.6e-4, 0.1}) {
+    const PrefillWork work{.per_earlier_token = per_earlier_token};
+    for (double first = 0; first < 20'000; first += 7) {
+      for (double tokens = 1; tokens < 600; tokens = tokens * 2 + 1) {
+        for (const double layers : {1.0, 3.0, 40.0}) {
+          const double of_layers = layers * work.ThroughLayer(tokens, first);
+          ASSERT_EQ(work.WholeTokensWithin(of_layers / layers, first), tokens) << per_earlier_token << " " << first;
+          ASSERT_EQ(work.WholeTokensWithin(0.9999 * of_layers / layers, first), tokens - 1);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace winnow

@@ -25,8 +25,9 @@ struct Outputs {
 };
 
 // Three sequences of different lengths: in one batch where `together`.
-Outputs DecodeAll(const SelectionSpec& spec, int num_shards, bool together) {
+Outputs DecodeAll(const SelectionSpec& spec, int num_shards, bool together, bool rotates_shards = false) {
   TwoRanks ranks(kModel, std::chrono::seconds(20), num_shards);
+  ranks.rotates_shards = rotates_shards;
   Outputs outputs;
   std::vector<Sequence*> sequences;
   for (uint32_t i = 0; i < 3; ++i) {
@@ -64,6 +65,8 @@ TEST_P(ShardedDecodeTest, GivesTheBitsOfOneCacheRank) {
     EXPECT_NEAR(sharded.mass, one.mass, 1e-6) << num_shards << " shards";
   }
   EXPECT_EQ(DecodeAll(spec, 5, /*together=*/false).logits, one.logits) << "one by one";
+  // Of five shards two have a part of the layers: a cache rank's plans are of sequences with different ones.
+  EXPECT_EQ(DecodeAll(spec, 5, /*together=*/true, /*rotates_shards=*/true).logits, one.logits) << "different shards";
 }
 
 std::vector<std::string> Specifications() {

@@ -110,15 +110,15 @@ ServedShape TwoRanks::MakeShape() const {
 
 void TwoRanks::OnFrame(const Channel& channel, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  size_t shard = 0;
-  while (cache_sides_[shard]->link->channel() != &channel) ++shard;
-  const CacheLink& link = *cache_sides_[shard]->link;
+  size_t side = 0;
+  while (cache_sides_[side]->link->channel() != &channel) ++side;
+  const CacheLink& link = *cache_sides_[side]->link;
   absl::Status status;
-  if (header.type == wire::FrameType::kDelta) {
-    const bool ahead = header.phase == wire::Phase::kPrefetch;
-    status =
-        ahead ? CommitPrefetch(layout_, shards_[shard], frame, *sequences_.at(header.sequence_id)->working_set).status()
-              : decode_step_.OnDelta(link, frame);
+  if (header.type == wire::FrameType::kDelta && header.phase == wire::Phase::kPrefetch) {
+    Sequence& sequence = *sequences_.at(header.sequence_id);
+    status = CommitPrefetch(layout_, sequence.FindShard(link)->shard, frame, *sequence.working_set).status();
+  } else if (header.type == wire::FrameType::kDelta) {
+    status = decode_step_.OnDelta(link, frame);
   }
   if (header.type == wire::FrameType::kPartial && !drop_partials) status = decode_step_.OnPartial(link, frame);
   if (header.type == wire::FrameType::kTransferFailed) {
@@ -138,7 +138,7 @@ Sequence* TwoRanks::Open(uint64_t id, uint32_t seed, const SelectionSpec& spec, 
     (p < prompt_tokens ? sequence.prompt : sequence.generated).push_back(TokenAt(seed, p, config_.vocab_size));
   }
   for (size_t i = 0; i < shards_.size(); ++i) {
-    const CacheSide& side = *cache_sides_[i];
+    const CacheSide& side = *cache_sides_[SideOf(id, i)];
     const SelectionSpec of_shard = SpecOfShard(spec, layout_, shards_[i]);
     const auto opened = side.data_plane->OpenSequence(side.link_id, {.sequence_id = id,
                                                                      .spec = of_shard,
@@ -177,18 +177,18 @@ Sequence* TwoRanks::PrefillByLayer(uint64_t id, uint32_t seed, const SelectionSp
   sequence.arena.emplace(
       PrefillArena::Create(layout_, prompt_tokens, static_cast<uint32_t>(config_.hidden_size)).value());
   PrefillArena& arena = *sequence.arena;
-  transformer_.EmbedPrompt(sequence.prompt, arena.hidden(0));
+  transformer_.EmbedPrompt(sequence.prompt, arena.Residuals(0));
   for (int layer = 0; layer < layout_.num_layers; ++layer) {
     for (uint32_t first = 0; first < prompt_tokens;) {
       const bool last = first + 1 == prompt_tokens;
       const uint32_t count = last ? 1 : std::min(chunk, prompt_tokens - 1 - first);
       prefill_step_.Begin(sequence, first, count);
-      transformer_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.hidden(first), prefill_step_);
+      transformer_.PrefillLayer(layer, first, static_cast<int>(count), last, arena.Residuals(first), prefill_step_);
       first += count;
     }
     LoadPromptLayer(layout_, arena, layer, sequence);
   }
-  const std::span<float> logits = transformer_.PromptLogits(arena.hidden(prompt_tokens - 1));
+  const std::span<float> logits = transformer_.PromptLogits(arena.Residuals(prompt_tokens - 1));
   prompt_logits_.assign(logits.begin(), logits.end());
   sequence.working_set->FinishLoad(prompt_tokens);
   sequence.next_position = prompt_tokens;
@@ -214,7 +214,7 @@ const float* TwoRanks::StoredRow(const Sequence& sequence, int layer, int kv_hea
   for (size_t i = 0; i < shards_.size(); ++i) {
     const KvShard& shard = shards_[i];
     if (!shard.HasLayer(layer) || !shard.HasHead(kv_head)) continue;
-    const CachedSequence* cached = data_plane(i).store().Find(sequence.sequence_id);
+    const CachedSequence* cached = data_plane(SideOf(sequence.sequence_id, i)).store().Find(sequence.sequence_id);
     const int local = layer - shard.first_layer, head = kv_head - shard.first_kv_head;
     WINNOW_CHECK(cached != nullptr && position < cached->kv.rows(local));
     const auto* block = static_cast<const float*>(cached->kv.row_blocks(local, head)[position / kBlockTokens]);

@@ -45,6 +45,8 @@ class TwoRanks {
   const float* StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const;
 
   bool drop_partials = false;  // of the cache rank's frames
+  // Sequence n has shard i on cache rank i + n, round robin, so that each cache rank holds different shards.
+  bool rotates_shards = false;
   std::vector<absl::Status> malformed;
 
  private:
@@ -58,6 +60,9 @@ class TwoRanks {
   };
   std::unique_ptr<CacheSide> NewCacheSide(uint64_t incarnation);
   void OnFrame(const Channel& channel, const ReceivedFrame& frame);
+  size_t SideOf(uint64_t sequence_id, size_t shard) const {
+    return rotates_shards ? (shard + sequence_id) % shards_.size() : shard;
+  }
   Sequence* Open(uint64_t id, uint32_t seed, const SelectionSpec& spec, uint32_t prompt_tokens, uint32_t decodes);
   ServedShape MakeShape() const;
 

@@ -5,12 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "router/text/chat_template/template_error.h"
+
 namespace winnow::chat_template {
 namespace {
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
 
 std::string_view Symbol(Operator op) {
   switch (op) {

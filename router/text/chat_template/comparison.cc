@@ -4,15 +4,12 @@
 #include <string>
 
 #include "router/text/chat_template/arithmetic.h"
+#include "router/text/chat_template/template_error.h"
 
 namespace winnow::chat_template {
 namespace {
 
 constexpr int kMaxDepth = 64;
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
 
 }  // namespace
 

@@ -11,18 +11,11 @@
 #include "router/text/chat_template/functions.h"
 #include "router/text/chat_template/item_access.h"
 #include "router/text/chat_template/methods.h"
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/value_tests.h"
 #include "router/text/chat_template/value_text.h"
 
 namespace winnow::chat_template {
-namespace {
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
-
-}  // namespace
-
 Evaluator::Result Evaluator::Evaluate(const Expression& expression) {
   const Nesting nesting(state_);
   WINNOW_RETURN_IF_ERROR(nesting.Check());

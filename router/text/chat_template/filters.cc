@@ -8,6 +8,7 @@
 
 #include "router/text/chat_template/arithmetic.h"
 #include "router/text/chat_template/sequence_filters.h"
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_text.h"
 #include "router/text/utf8.h"
@@ -16,10 +17,6 @@ namespace winnow::chat_template {
 namespace {
 
 using Result = absl::StatusOr<Value>;
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
 
 bool Flag(const Arguments& arguments, size_t position, std::string_view name) {
   const Value* value = arguments.Get(position, name);

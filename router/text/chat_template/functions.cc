@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/value_text.h"
 #include "router/text/utf8.h"
 
@@ -17,10 +18,6 @@ using Result = absl::StatusOr<Value>;
 constexpr int64_t kMaxRange = 100'000;  // Jinja's sandbox has the same
 constexpr std::array<std::string_view, 5> kFunctions = {"range", "namespace", "dict", "raise_exception",
                                                         "strftime_now"};
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
 
 Result Range(Heap* heap, const Arguments& arguments) {
   std::array<int64_t, 3> bounds = {0, 0, 1};  // start, stop, step

@@ -4,17 +4,10 @@
 #include <vector>
 
 #include "router/text/chat_template/item_access.h"
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/value_text.h"
 
 namespace winnow::chat_template {
-namespace {
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
-
-}  // namespace
-
 absl::StatusOr<std::string> Interpreter::Render(const Body& body, Scope* globals) {
   std::string out;
   state_.scope = globals;

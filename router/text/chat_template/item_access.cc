@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "router/text/chat_template/methods.h"
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/utf8.h"
 
 namespace winnow::chat_template {
 namespace {
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
 
 absl::StatusOr<Value> LoopAttribute(Heap* heap, Loop* loop, std::string_view name) {
   const auto length = static_cast<int64_t>(loop->items->size());

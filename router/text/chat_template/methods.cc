@@ -5,6 +5,7 @@
 
 #include "router/text/chat_template/comparison.h"
 #include "router/text/chat_template/item_access.h"
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_text.h"
 #include "router/text/unicode.h"
@@ -26,10 +27,6 @@ constexpr std::array<std::string_view, 6> kDictMethods = {"get", "items", "keys"
 template <size_t n>
 bool OneOf(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
 }
 
 absl::StatusOr<std::string_view> StringArgument(const Arguments& arguments, size_t position, std::string_view method) {

@@ -4,14 +4,11 @@
 #include <utility>
 
 #include "router/text/chat_template/comparison.h"
+#include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
 
 namespace winnow::chat_template {
 namespace {
-
-absl::Status Error(std::string_view what) {
-  return absl::InvalidArgumentError(AbslSv(what));
-}
 
 std::optional<Operator> ComparisonNamed(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, Operator>, 18> kNames = {{{"equalto", Operator::kEq},

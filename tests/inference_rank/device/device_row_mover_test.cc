@@ -107,5 +107,24 @@ TEST_F(DeviceRowMoverTest, RowsGoToOtherMemoryOfTheDeviceInOrder) {
   }
 }
 
+// The place of a prompt that goes layer by layer: a layer's rows are kept before those of the next take their place.
+TEST_F(DeviceRowMoverTest, RowsOfOtherMemoryAreReadBeforeTheyAreWrittenAgain) {
+  const auto mover = Mover(1 << 20);
+  const auto arena = device_->Allocate(2 * kRowBytes).value();
+  const auto row = [&](size_t i) { return static_cast<std::byte*>(arena->data()) + i * kRowBytes; };
+  std::memset(arena->data(), 1, arena->bytes());
+  for (int layer = 2; layer < 9; ++layer) {
+    mover->Copy(slot(layer), row(0));
+    mover->Copy(slot(20 + layer), row(1));
+    mover->Write(row(0), Row(layer).data());
+    mover->Write(row(1), Row(100 + layer).data());
+  }
+  mover->Flush();
+  for (int layer = 2; layer < 9; ++layer) {
+    EXPECT_EQ(value(layer), layer - 1);
+    EXPECT_EQ(value(20 + layer), layer == 2 ? 1 : 100 + layer - 1);
+  }
+}
+
 }  // namespace
 }  // namespace winnow

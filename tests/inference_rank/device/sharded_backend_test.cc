@@ -59,6 +59,10 @@ uint32_t TokenAt(uint32_t seed, uint32_t position) {
 struct Published {
   std::vector<std::byte> rows;
   std::vector<float> queries, prediction, hidden;
+  void Append(const Published& more) {
+    rows.insert(rows.end(), more.rows.begin(), more.rows.end());
+    queries.insert(queries.end(), more.queries.begin(), more.queries.end());
+  }
 };
 
 struct Sequence {
@@ -94,29 +98,42 @@ class Rank {
 
   // The tokens of `seed` up to `prompt`, in chunks.
   Sequence Prefill(uint32_t seed, uint32_t prompt) {
-    Sequence sequence;
-    sequence.seed = seed;
-    sequence.position = prompt;
-    sequence.set.emplace(WorkingSet::Create(*slots_, layout_, spec_, kMaxContext, prompt).value());
-    sequence.arena.emplace(PrefillArena::CreateIn(*backend_->prefill_region(), layout_, prompt).value());
-    for (uint32_t first = 0; first < prompt;) {
-      const bool last = first + 1 == prompt;
-      const uint32_t count = last ? 1 : std::min<uint32_t>(kChunk, prompt - 1 - first);
-      std::vector<uint32_t> tokens;
-      for (uint32_t p = first; p < first + count; ++p) tokens.push_back(TokenAt(seed, p));
-      PromptKv kv(*this, sequence, count);
-      const std::span<float> logits = forward().Prefill(tokens, first, last, kv);
+    Sequence sequence = NewSequence(seed, prompt, /*hidden_size=*/0);
+    std::vector<Published> of_prompt(layout_.num_layers);
+    for (const Piece& piece : Pieces(prompt)) {
+      PromptKv kv(*this, sequence, piece.count);
+      const std::span<float> logits = forward().Prefill(TokensOf(seed, piece), piece.first, piece.last, kv);
       sequence.prompt_logits.assign(logits.begin(), logits.end());
-      first += count;
+      for (int layer = 0; layer < layout_.num_layers; ++layer) of_prompt[layer].Append(published[layer]);
     }
-    for (int layer = 0; layer < layout_.num_layers; ++layer) {
-      for (int head = 0; head < layout_.num_kv_heads; ++head) {
-        sequence.set->LoadRows(layer, head, 0, prompt, sequence.arena->row(layer, head, 0), prompt,
-                               WorkingSet::RowsIn::kSlotMemory);
-      }
-    }
+    for (int layer = 0; layer < layout_.num_layers; ++layer) KeepRows(sequence, layer);
     sequence.set->FinishLoad(prompt);
     sequence.arena.reset();
+    published = std::move(of_prompt);
+    return sequence;
+  }
+
+  // The same layer by layer.
+  Sequence PrefillByLayer(uint32_t seed, uint32_t prompt) {
+    Sequence sequence = NewSequence(seed, prompt, static_cast<uint32_t>(config_.hidden_size));
+    std::vector<std::unique_ptr<PromptKv>> kvs;  // each is there until its piece is published
+    std::vector<float*> end;
+    of_pieces_.assign(layout_.num_layers, {});
+    for (int layer = 0; layer < layout_.num_layers; ++layer) {
+      for (const Piece& piece : Pieces(prompt)) {
+        end = sequence.arena->Residuals(piece.first);
+        if (layer == 0) forward().EmbedPrompt(TokensOf(seed, piece), end);
+        kvs.push_back(std::make_unique<PromptKv>(*this, sequence, piece.count, &of_pieces_));
+        forward().PrefillLayer(layer, piece.first, static_cast<int>(piece.count), piece.last, end, *kvs.back());
+      }
+      if (layer == 1) forward().SettlePrompt();
+      KeepRows(sequence, layer);
+    }
+    const std::span<float> logits = forward().PromptLogits(end);
+    sequence.prompt_logits.assign(logits.begin(), logits.end());
+    sequence.set->FinishLoad(prompt);
+    sequence.arena.reset();
+    published = of_pieces_;
     return sequence;
   }
 
@@ -149,9 +166,43 @@ class Rank {
   std::vector<Published> published;
 
  private:
+  struct Piece {
+    uint32_t first, count;
+    bool last;
+  };
+  static std::vector<Piece> Pieces(uint32_t prompt) {
+    std::vector<Piece> pieces;
+    for (uint32_t first = 0; first < prompt; first += pieces.back().count) {
+      const bool last = first + 1 == prompt;
+      pieces.push_back({first, last ? 1 : std::min<uint32_t>(kChunk, prompt - 1 - first), last});
+    }
+    return pieces;
+  }
+  static std::vector<uint32_t> TokensOf(uint32_t seed, const Piece& piece) {
+    std::vector<uint32_t> tokens;
+    for (uint32_t p = piece.first; p < piece.first + piece.count; ++p) tokens.push_back(TokenAt(seed, p));
+    return tokens;
+  }
+  Sequence NewSequence(uint32_t seed, uint32_t prompt, uint32_t hidden_size) {
+    Sequence sequence;
+    sequence.seed = seed;
+    sequence.position = prompt;
+    sequence.set.emplace(WorkingSet::Create(*slots_, layout_, spec_, kMaxContext, prompt).value());
+    sequence.arena.emplace(PrefillArena::CreateIn(*backend_->prefill_region(), layout_, prompt, hidden_size).value());
+    return sequence;
+  }
+  void KeepRows(Sequence& sequence, int layer) {
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      sequence.set->LoadRows(layer, head, 0, sequence.position, sequence.arena->row(layer, head, 0), sequence.position,
+                             WorkingSet::RowsIn::kSlotMemory);
+    }
+  }
+
   class PromptKv final : public PrefillKv {
    public:
-    PromptKv(Rank& rank, Sequence& sequence, uint32_t count) : rank_(rank), sequence_(sequence), count_(count) {
+    // `all`: where pieces are added up; null: `published` is that of this one.
+    PromptKv(Rank& rank, Sequence& sequence, uint32_t count, std::vector<Published>* all = nullptr)
+        : rank_(rank), sequence_(sequence), count_(count), all_(all) {
       rank.published.assign(rank.layout_.num_layers, {});
     }
     Rows Destination(int layer, int first_kv_head) override {
@@ -159,8 +210,10 @@ class Rank {
     }
     Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override {
       const size_t q = rank_.config_.q_features(), bytes = rank_.layout_.num_kv_heads * rank_.layout_.row_bytes();
-      rank_.published[layer].rows.assign(kv_rows, kv_rows + count_ * bytes);
-      rank_.published[layer].queries.assign(q_pre_rope, q_pre_rope + count_ * q);
+      Published& published = rank_.published[layer];
+      published.rows.assign(kv_rows, kv_rows + count_ * bytes);
+      published.queries.assign(q_pre_rope, q_pre_rope + count_ * q);
+      if (all_ != nullptr) all_->at(layer).Append(published);
       return Destination(layer, 0);
     }
 
@@ -168,6 +221,7 @@ class Rank {
     Rank& rank_;
     Sequence& sequence_;
     const uint32_t count_;
+    std::vector<Published>* const all_;
   };
 
   class StepKv final : public DecodeKv {
@@ -242,6 +296,7 @@ class Rank {
   KvLayout layout_;
   std::unique_ptr<Backend> backend_;
   std::optional<SlotPool> slots_;
+  std::vector<Published> of_pieces_;
 };
 
 float LargestDifference(std::span<const float> a, std::span<const float> b) {
@@ -286,6 +341,24 @@ TEST_P(ShardedBackendTest, PromptsArePublishedWithAllHeads) {
   EXPECT_EQ(several.published[0].rows, one.published[0].rows);
   EXPECT_EQ(several.published[0].queries, one.published[0].queries);
   EXPECT_LT(LargestDifference(one.published[2].queries, several.published[2].queries), kLogitTolerance);
+}
+
+// Rows and queries that are sent, the prompt's end and what is decoded behind it have the bits of chunks.
+TEST_P(ShardedBackendTest, LayerByLayerAPromptHasTheBitsOfChunks) {
+  for (const std::vector<int>& gpus : {std::vector<int>{0}, GetParam()}) {
+    Rank rank(gpus);
+    for (const uint32_t prompt : {1u, 2u, 64u, 65u, 66u, 150u, 193u}) {
+      Sequence chunked = rank.Prefill(prompt, prompt);
+      const std::vector<Published> of_chunks = rank.published;
+      Sequence layered = rank.PrefillByLayer(prompt, prompt);
+      EXPECT_EQ(layered.prompt_logits, chunked.prompt_logits) << prompt;
+      for (int layer = 0; layer < kModel.num_layers; ++layer) {
+        EXPECT_EQ(rank.published[layer].rows, of_chunks[layer].rows) << prompt << ", layer " << layer;
+        EXPECT_EQ(rank.published[layer].queries, of_chunks[layer].queries) << prompt << ", layer " << layer;
+      }
+      for (int step = 0; step < 3; ++step) EXPECT_EQ(rank.DecodeAlone(layered), rank.DecodeAlone(chunked));
+    }
+  }
 }
 
 TEST_P(ShardedBackendTest, ARowHasItsBitsWhateverTheOthersAre) {

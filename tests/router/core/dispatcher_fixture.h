@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,7 +26,10 @@ class Recorder : public TokenObserver {
     changed_.notify_all();
   }
   void OnFinished(v1::FinishReason reason, const v1::SelectionStats&) override {
-    reason_ = reason;
+    {
+      std::lock_guard lock(mutex_);
+      reason_ = reason;
+    }
     End(absl::OkStatus());
   }
   void OnFailed(const absl::Status& status) override { End(status); }
@@ -98,6 +102,11 @@ class DispatcherTest : public ::testing::Test {
   }
   void MakeDispatcher(DispatcherOptions options = {}) {
     dispatcher_ = std::make_unique<Dispatcher>(std::move(options), &registry_, &timers_);
+  }
+  // The same with ranks that are there from the start.
+  void StartDispatcher(std::initializer_list<v1::Identity> ranks, DispatcherOptions options = {}) {
+    for (const v1::Identity& identity : ranks) Join(identity);
+    MakeDispatcher(std::move(options));
   }
   static TokenRequest Request(std::vector<uint32_t> prompt = {1, 2, 3}) {
     TokenRequest request;

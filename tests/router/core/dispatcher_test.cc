@@ -22,9 +22,7 @@ using ::testing::HasSubstr;
 
 TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   TokenRequest request = Request({4, 5, 6});
   request.top_logprobs = 2;
@@ -59,9 +57,7 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
 
 TEST_F(DispatcherTest, AFailureThatIsTheRequestsOwnIsFinal) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   rank.SendFailed(rank.AwaitSubmit(1).request_id(), /*retryable=*/false, false, /*code=*/3);
@@ -73,9 +69,7 @@ TEST_F(DispatcherTest, AFailureThatIsTheRequestsOwnIsFinal) {
 TEST_F(DispatcherTest, WaitsForRoomOnTheCacheRankWhileOthersAreThere) {
   constexpr uint32_t kResourceExhausted = 8;
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher({.max_attempts = 3, .first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_attempts = 3, .first_backoff = milliseconds(1)});
   Recorder other_recorder;
   auto other = Start(Request(), &other_recorder);
   rank.AwaitSubmit(1);
@@ -98,9 +92,7 @@ TEST_F(DispatcherTest, WaitsForRoomOnTheCacheRankWhileOthersAreThere) {
 
 TEST_F(DispatcherTest, AGapInTheTokensIsDataLoss) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const uint64_t id = rank.AwaitSubmit(1).request_id();
@@ -112,9 +104,7 @@ TEST_F(DispatcherTest, AGapInTheTokensIsDataLoss) {
 
 TEST_F(DispatcherTest, ASilentRankDoesNotOutliveTheDeadline) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   TokenRequest request = Request();
   request.deadline = std::chrono::system_clock::now() + milliseconds(150);
@@ -128,9 +118,7 @@ TEST_F(DispatcherTest, ASilentRankDoesNotOutliveTheDeadline) {
 
 TEST_F(DispatcherTest, ARequestWithoutARankWaitsOnlySoLong) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher({.rank_wait = milliseconds(100)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.rank_wait = milliseconds(100)});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   rank.AwaitSubmit(1);
@@ -164,9 +152,7 @@ TEST_F(DispatcherTest, RefusesWhatItCannotServeOrQueue) {
 
 TEST_F(DispatcherTest, AnObserverMayDestroyItsStreamInACallback) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   struct Impatient : TokenObserver {
     void OnTokens(uint32_t, const std::vector<v1::Token>&) override {
       std::unique_lock lock(mutex);
@@ -201,9 +187,7 @@ TEST_F(DispatcherTest, AnObserverMayDestroyItsStreamInACallback) {
 
 TEST_F(DispatcherTest, RequestsUnderWayFailWhenTheDispatcherGoes) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   rank.AwaitSubmit(1);

@@ -18,9 +18,7 @@ class FailoverTest : public DispatcherTest {};
 
 TEST_F(FailoverTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   ScriptedRank first("inference-0");
-  Join(first.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({first.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit submit = first.AwaitSubmit(1);
@@ -59,8 +57,7 @@ TEST_F(FailoverTest, GoingOnUnderOtherNumericsIsMarked) {
     request.mutable_fingerprint()->set_numerics(numerics);
     ASSERT_TRUE(registry_.Register(request).ok());
   };
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({CacheRank("cache-0")});
   uint64_t marked = 0;
   for (const char* numerics : {"cuda-9.0/bf16/bf16/tp2", "cuda-9.0/bf16/bf16"}) {
     ScriptedRank first("inference-0"), second("inference-1");
@@ -81,9 +78,7 @@ TEST_F(FailoverTest, GoingOnUnderOtherNumericsIsMarked) {
 
 TEST_F(FailoverTest, WaitsForARestartOfTheOnlyRank) {
   auto first = std::make_unique<ScriptedRank>("inference-0");
-  Join(first->identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({first->identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit submit = first->AwaitSubmit(1);
@@ -104,9 +99,7 @@ TEST_F(FailoverTest, WaitsForARestartOfTheOnlyRank) {
 
 TEST_F(FailoverTest, ALostCacheRankMeansPrefillingAgainElsewhere) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit submit = rank.AwaitSubmit(1);
@@ -130,10 +123,7 @@ TEST_F(FailoverTest, ALostCacheRankMeansPrefillingAgainElsewhere) {
 
 TEST_F(FailoverTest, ALostSequenceIsOpenedAnewOnAnotherCacheRankIfThereIsOne) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  Join(CacheRank("cache-1"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0"), CacheRank("cache-1")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit submit = rank.AwaitSubmit(1);
@@ -153,10 +143,8 @@ TEST_F(FailoverTest, ALostSequenceIsOpenedAnewOnAnotherCacheRankIfThereIsOne) {
 
 TEST_F(FailoverTest, ASequenceWhoseCacheRankCannotBeReachedIsGivenUp) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  Join(CacheRank("cache-1"));
-  MakeDispatcher({.max_attempts = 4, .first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0"), CacheRank("cache-1")},
+                  {.max_attempts = 4, .first_backoff = milliseconds(1)});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit first = rank.AwaitSubmit(1);
@@ -179,9 +167,7 @@ TEST_F(FailoverTest, GivesUpAfterSoManyAttemptsWithoutProgress) {
     }
     self.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
   });
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher({.max_attempts = 4, .first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_attempts = 4, .first_backoff = milliseconds(1)});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const absl::Status status = recorder.AwaitEnd();
@@ -195,9 +181,7 @@ TEST_F(FailoverTest, GivesUpAfterSoManyAttemptsWithoutProgress) {
 
 TEST_F(FailoverTest, ReplayedTokensAreDroppedAndComparedWithWhatWasDelivered) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const uint64_t id = rank.AwaitSubmit(1).request_id();
@@ -214,9 +198,7 @@ TEST_F(FailoverTest, ReplayedTokensAreDroppedAndComparedWithWhatWasDelivered) {
 TEST_F(FailoverTest, ARankThatLeavesTheTableLosesItsRequestsAtOnce) {
   // It is stopped, not dead: its socket stays open, and only the lease shows it.
   ScriptedRank stuck("inference-0");
-  Join(stuck.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({stuck.identity(), CacheRank("cache-0")});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const uint64_t old_id = stuck.AwaitSubmit(1).request_id();

@@ -17,11 +17,7 @@ class SampleGroupTest : public DispatcherTest {};
 TEST_F(SampleGroupTest, SamplesOfOneGroupShareTheirRanks) {
   ScriptedRank a("inference-0");
   ScriptedRank b("inference-1");
-  Join(a.identity());
-  Join(b.identity());
-  Join(CacheRank("cache-0"));
-  Join(CacheRank("cache-1"));
-  MakeDispatcher();
+  StartDispatcher({a.identity(), b.identity(), CacheRank("cache-0"), CacheRank("cache-1")});
   std::vector<std::unique_ptr<Recorder>> recorders;
   std::vector<std::unique_ptr<TokenStream>> streams;
   auto start = [&](uint64_t group) {
@@ -42,9 +38,7 @@ TEST_F(SampleGroupTest, SamplesOfOneGroupShareTheirRanks) {
 
 TEST_F(SampleGroupTest, TheFirstSampleOfAGroupLeadsAndTheOthersForkIt) {
   ScriptedRank rank("inference-0");
-  Join(rank.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
   Recorder recorders[3];
   std::vector<std::unique_ptr<TokenStream>> streams;
   for (Recorder& recorder : recorders) {
@@ -76,10 +70,7 @@ TEST_F(SampleGroupTest, TheFirstSampleOfAGroupLeadsAndTheOthersForkIt) {
 TEST_F(SampleGroupTest, AForkGoesToItsSourceOrIsOpenedWithItsTokens) {
   ScriptedRank a("inference-0");
   ScriptedRank b("inference-1");
-  Join(a.identity());
-  Join(b.identity());
-  Join(CacheRank("cache-0"));
-  MakeDispatcher();
+  StartDispatcher({a.identity(), b.identity(), CacheRank("cache-0")});
   Recorder source, fork, lost;
   const auto source_stream = Start(Request(), &source);
   ASSERT_TRUE(source_stream->fork_source().has_value());

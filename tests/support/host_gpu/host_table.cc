@@ -15,6 +15,7 @@
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
 #include "tests/support/host_gpu/host_nccl.h"
+#include "tests/support/host_gpu/host_summands.h"
 
 namespace winnow::test {
 namespace {
@@ -102,11 +103,15 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
   const size_t q_stride = p.q_pre_rope_stride == 0 ? q_features : p.q_pre_rope_stride;
   const size_t kv_stride = p.kv_mirror_stride == 0 ? kv_elements : p.kv_mirror_stride;
   for (int row = 0; row < p.num_rows; ++row) {
+    const auto region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<intptr_t>(p.mirror_regions[row]);
+    if (p.mirror_regions != nullptr && region == 0) continue;
     if (p.q_pre_rope != nullptr) {
-      std::copy_n(pre_rope.begin() + row * q_features, q_features, p.q_pre_rope + row * q_stride);
+      auto* const out = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(p.q_pre_rope) + region);
+      std::copy_n(pre_rope.begin() + row * q_features, q_features, out + row * q_stride);
     }
     if (p.kv_mirror != nullptr) {
-      std::copy_n(rows.begin() + row * kv_elements, kv_elements, static_cast<uint16_t*>(p.kv_mirror) + row * kv_stride);
+      auto* const out = reinterpret_cast<uint16_t*>(reinterpret_cast<intptr_t>(p.kv_mirror) + region);
+      std::copy_n(rows.begin() + row * kv_elements, kv_elements, out + row * kv_stride);
     }
   }
   for (size_t i = 0; p.kv_destinations != nullptr && i < static_cast<size_t>(p.num_rows) * p.num_kv_heads; ++i) {
@@ -236,7 +241,22 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
 }
 
 void DecodeMatmul(Stream, const cuda::DecodeMatmulParams& p) {
-  Matmul(Cpu().decode_matmul, p);
+  if (p.summand.num_ranks == 0) return Matmul(Cpu().decode_matmul, p);
+  std::vector<float> y(static_cast<size_t>(p.num_rows * p.y_stride));
+  cuda::DecodeMatmulParams own = p;
+  own.y = y.data();
+  Matmul(Cpu().decode_matmul, own);
+  GiveSummand(y, p.summand);
+}
+void AddSummands(Stream stream, const cuda::AddSummandsParams& p) {
+  TakeSummands(p);
+  if (p.weight == nullptr) return;
+  RmsNorm(stream, {.x = p.x,
+                   .num_rows = p.num_rows,
+                   .hidden_size = p.hidden_size,
+                   .weight = p.weight,
+                   .epsilon = p.epsilon,
+                   .out = p.out});
 }
 void PrefillMatmul(Stream, const cuda::PrefillMatmulParams& p) {
   Matmul(Cpu().prefill_matmul, p);
@@ -344,6 +364,7 @@ struct HostKernels {
   cuda::PrefillAttentionKernels prefill{};
   cuda::RowKernels rows{};
   cuda::StepKernels step{};
+  cuda::SummandKernels summands{};
   cuda::CudaTable table;
 
   HostKernels() {
@@ -366,6 +387,7 @@ struct HostKernels {
     rows.move_rows = MoveRows;
     step.begin_chunk = BeginChunk;
     AddHostStepKernels(step);
+    summands.add_summands = AddSummands;
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
@@ -378,6 +400,7 @@ struct HostKernels {
     table.prefill = &prefill;
     table.rows = &rows;
     table.step = &step;
+    table.summands = &summands;
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;

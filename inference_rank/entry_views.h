@@ -9,8 +9,8 @@
 
 namespace winnow {
 
-// The entries of Delta and Partial frames as a decode step reads them, with every length checked. Arrays stay the
-// payload's.
+// Reads the entries of Delta and Partial frames, which cache_rank/frame_entries.h writes, with every length checked.
+// Arrays stay the payload's.
 
 struct DeltaEntryView {
   wire::DeltaEntry entry;

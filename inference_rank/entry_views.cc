@@ -1,4 +1,4 @@
-#include "inference_rank/frame_entries.h"
+#include "inference_rank/entry_views.h"
 
 #include <cstring>
 
