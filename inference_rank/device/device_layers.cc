@@ -269,7 +269,9 @@ void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows)
 }
 
 void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
-  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, ResidualSum(sum));
+  MatmulOutput output = ResidualSum(sum);
+  output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
+  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
 }
 
 void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
