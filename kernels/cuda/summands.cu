@@ -19,13 +19,19 @@ constexpr int kMaxThreads = kMaxWarps * kWarp;
 constexpr int kMaxThreads = kMaxWarps / kMaxParts * kWarp;
 #endif
 
+// Rows up to which a sum looks for its summands while the product is still running. More warps that look, and at the
+// clock, hold each other up (16 rows: 17.6 ms a step).
+constexpr int kMaxEarlyRows = 8;
+// About 1 and 4 ms: no look at the clock or at host memory delays a sum that is about to be there.
+constexpr uint32_t kVainBeforeFirstLook = 4096, kVainBetweenLooks = 16384;
+
 // A warp's bounded wait, as WaitFor of flags.cuh.
 class WarpWait {
  public:
   __device__ explicit WarpWait(const AddSummandsParams& p) : p_(p) {}
   // By all lanes, once for each time they have looked in vain. False: it has failed.
   __device__ bool GoOn() {
-    if (polls_++ % kPollsBetweenLooks != kPollsBeforeFirstLook) return true;
+    if (polls_++ % kVainBetweenLooks != kVainBeforeFirstLook) return true;
     uint32_t failed = 0;
     if (threadIdx.x % kWarp == 0) failed = HasFailed();
     return __shfl_sync(0xffffffffu, failed, 0) == 0;
@@ -47,8 +53,9 @@ class WarpWait {
   uint64_t deadline_ = 0;
 };
 
-// A row's parts, by the blocks of a cluster. It does not wait for the product before it to end, but for what that and
-// its like on other GPUs store; as that one began when all before it had ended, nothing else can still be under way.
+// A row's parts, by the blocks of a cluster. Few rows do not wait for the product before them to end, but for what that
+// and its like on other GPUs store; as that one began when all before it had ended, nothing else can still be under
+// way.
 __global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsParams p, const int warps) {
   const int width = p.hidden_size / 4, parts = ClusterBlocks(), part = ClusterRank();
   const int64_t row = blockIdx.x / parts;
@@ -67,6 +74,7 @@ __global__ void __launch_bounds__(kMaxThreads) AddSummands(const AddSummandsPara
   const auto place = [&](int rank, int i) {
     return reinterpret_cast<float4*>(p.summands + rank * p.summand_stride) + row * width + at(i);
   };
+  if (p.num_rows > kMaxEarlyRows) WaitForInputs();
   WarpWait wait(p);
   // One word of each lane's until something comes: a product takes long, and looks take bandwidth.
   do {
