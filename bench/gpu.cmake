@@ -33,9 +33,14 @@ add_executable(winnow-gpu-check
   gpu/serve_answers.cc
   gpu/serve_lanes.cc
   gpu/serve_section.cc
-  gpu/summands_check.cc gpu/tensor_parallel_section.cc)
+  gpu/summands_check.cc
+  gpu/tensor_parallel_section.cc
+  gpu/transport_section.cc)
 target_link_libraries(winnow-gpu-check PRIVATE winnow_flags cmd_bench cache_rank_device inference_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
 add_dependencies(winnow-gpu-check winnow)
+if(TARGET device_transport_test)  # programs that the section transport runs
+  add_dependencies(winnow-gpu-check device_transport_test device_transport_process_test device_transport_test_peer)
+endif()
 if(TARGET winnow_cuda)
   add_dependencies(winnow-gpu-check winnow_cuda)
 endif()

@@ -85,7 +85,7 @@ int Run() {
       for (const GpuSection& section :
            {ElementwiseSection(), MatmulSection(), AttentionSection(), SelectionSection(), CacheSection(),
             DeviceSelectionSection(), PageUnitsSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(),
-            ServeSection(), TensorParallelSection()}) {
+            ServeSection(), TensorParallelSection(), TransportSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {

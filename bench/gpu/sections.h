@@ -15,5 +15,6 @@ GpuSection RowMovesSection();
 GpuSection SelectionSection();
 GpuSection ServeSection();
 GpuSection TensorParallelSection();
+GpuSection TransportSection();
 
 }  // namespace winnow

@@ -1,3 +1,5 @@
+#include <cstdio>
+
 #include "device_transport/nccl_path.h"
 #include "device_transport/p2p_path.h"
 #include "kernels/cuda/plugin.h"
@@ -28,6 +30,8 @@ cuda::Device* DeviceOf(uint64_t incarnation) {
 
 const std::vector<TransportKind>& KindsUnderTest() {
   static const std::vector<TransportKind> kinds = [] {
+    // Read by the section transport of winnow-gpu-check.
+    if (cuda::LoadPlugin().ok()) std::printf("[ GPUs     ] %d\n", Table().device_count());
     std::vector<TransportKind> kinds = {
         {"P2p", "posix,self", "p2p", [](uint64_t incarnation) { return P2pPaths(DeviceOf(incarnation)); }, true}};
     // NCCL gives a GPU to one side alone.

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+
 #include "tests/common/transport/links.h"
 
 // Peers in processes of their own, which die at the worst moments.
@@ -51,9 +53,12 @@ class PeerProcess {
     WINNOW_CHECK(write(socket_, own.data(), size) == static_cast<ssize_t>(size));
     EXPECT_EQ(channel.Connect(address_), absl::OkStatus());
   }
+  void Signal() const {
+    if (pid_ > 0) kill(pid_, SIGKILL);
+  }
   void Kill() {
     if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
+    Signal();
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
@@ -163,16 +168,24 @@ INSTANTIATE_TEST_SUITE_P(All, DeathTest, ::testing::ValuesIn([] {
 
 TEST_P(DeathTest, IsReportedWithFramesUnderWay) {
   const TransportKind& kind = GetParam();
-  End end(kind, {.incarnation = 1});
+  auto end = std::make_unique<End>(kind, TransportOptions{.incarnation = 1});
   PeerProcess peer(kind, "echo");
-  peer.Connect(*end.channel);
-  ASSERT_EQ(PostBytes(*end.channel, 10, 0), absl::OkStatus());
-  ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return end.frames.size() == 1; }));
-  AwaitPath(kind, {end.transport.get()}, {end.channel.get()});
-  for (uint32_t i = 0; i < 8; ++i) ASSERT_EQ(PostBytes(*end.channel, 1 << 20, i), absl::OkStatus());
-  peer.Kill();
-  ASSERT_TRUE(PumpUntil({end.transport.get()}, [&] { return !end.channel->failed().ok(); }));
-  EXPECT_TRUE(absl::IsUnavailable(end.channel->failed())) << end.channel->failed();
+  peer.Connect(*end->channel);
+  ASSERT_EQ(PostBytes(*end->channel, 10, 0), absl::OkStatus());
+  ASSERT_TRUE(PumpUntil({end->transport.get()}, [&] { return end->frames.size() == 1; }));
+  AwaitPath(kind, {end->transport.get()}, {end->channel.get()});
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_EQ(PostBytes(*end->channel, 1 << 20, i), absl::OkStatus());
+  const auto killed = steady_clock::now();
+  const auto milliseconds = [&] {
+    return std::chrono::duration<double, std::milli>(steady_clock::now() - killed).count();
+  };
+  peer.Signal();
+  ASSERT_TRUE(PumpUntil({end->transport.get()}, [&] { return !end->channel->failed().ok(); }));
+  EXPECT_TRUE(absl::IsUnavailable(end->channel->failed())) << end->channel->failed();
+  const double seen_ms = milliseconds();
+  end.reset();
+  // Read by the section transport of winnow-gpu-check.
+  std::printf("[ death    ] seen after %.1f ms, freed after %.1f ms: %s\n", seen_ms, milliseconds(), kind.name.c_str());
 }
 
 }  // namespace
