@@ -12,6 +12,9 @@ constexpr double kLeastShare = 0.2;   // of the time, for a prompt that waits
 constexpr double kSlackShare = 0.95;
 constexpr double kMostSlack = 1.5;
 constexpr double kMostGrowth = 2;  // of a piece over the largest before it
+// Of the fixed part of a piece, the least that its work must take: where steps leave room for it, and where a prompt's
+// share has been saved up, which can be done for longer.
+constexpr double kWorthInRoom = 0.15, kWorthSaved = 0.5;
 // Draws the fixed part towards 0 where pieces are too much alike to tell it from the rest.
 constexpr double kRidge = 0.002;
 
@@ -28,8 +31,9 @@ double InjectController::RoomUs(double since_token_us) const {
 double InjectController::WorkWithin(double room_us, double least_work) const {
   if (room_us <= 0) return 0;
   if (num_pieces_ == 0) return least_work;
-  return std::clamp((room_us / slack_ - fixed_us_) / us_per_work_, 0.0,
-                    std::max(kMostGrowth * largest_work_, least_work));
+  const double work_us = room_us / slack_ - fixed_us_;
+  if (work_us < (room_us > saved_us_ ? kWorthInRoom : kWorthSaved) * fixed_us_) return 0;
+  return std::min(work_us / us_per_work_, std::max(kMostGrowth * largest_work_, least_work));
 }
 
 void InjectController::ObserveDecode(double us, bool prompt_waits) {

@@ -20,8 +20,9 @@ namespace winnow {
 // a fifth of the time: what it did not get is saved up until a piece fits into that.
 //
 // A piece is expected to take fixed + rate * work, as fitted to recent ones (least squares of relative errors), times
-// the slack that 95 of 100 of them need, at most 1.5. None is more than twice as large as all of them, or the least
-// piece where that is larger.
+// the slack that 95 of 100 of them need, at most 1.5. On a GPU, which reads all weights for however few tokens, the
+// fixed part is that of some hundred tokens: a piece that would be little else waits for more room. None is more than
+// twice as large as all of them, or the least piece where that is larger.
 class InjectController {
  public:
   explicit InjectController(double target_us);
