@@ -7,7 +7,8 @@
 # BIN: folder of the programs winnow and serving_ladder (default: bin). MODEL: default synthetic:qwen3-14b. UP_FLAGS
 # replace "--device=cuda --cache-device=cuda:1". $ONLY (default "batches ladder beside"): what to measure. $OUT: folder for
 # the runs' JSON. Lengths for trials without a GPU: $CONTEXT (8000), $PROMPT (16000), $BATCHES ("8 16"), $STREAM_TOKENS
-# (750) with a prompt after $PROMPT_S (4.5), $TARGET_TOKENS (1100) with two after $PACED_S ("7 12"), $MAX_CONTEXT (20000),
+# (750) with a prompt after $PROMPT_S (4.5), $TARGET_TOKENS (1000) with two after $PACED_S ("8 15"), $TARGET_US (three times
+# the mean that the streams alone have, measured without a target first), $MAX_CONTEXT (20000),
 # $LADDER_INPUT (4k-6k), $TOKEN_IDS (3000: different ids in a prompt).
 set -euo pipefail
 bin=${1:-bin} model=${2:-synthetic:qwen3-14b}
@@ -115,14 +116,17 @@ for section in ${ONLY:-batches ladder beside}; do
   case $section in
     batches | ladder) [ -n "$up" ] || start "$@"; "$section" ;;
     beside)
-      [ -n "$up" ] || start "$@"
-      streams whole "${STREAM_TOKENS:-750}" "${PROMPT_S:-4.5}" | tee "$out/whole.txt"
-      stop
-      target=$(awk '/whole: before/ { print int(3000 * $4) }' "$out/whole.txt")
+      target=${TARGET_US:-}
+      if [ -z "$target" ]; then
+        [ -n "$up" ] || start "$@"
+        streams whole "${STREAM_TOKENS:-750}" "${PROMPT_S:-4.5}" | tee "$out/whole.txt"
+        target=$(awk '/whole: before/ { print int(3000 * $4) }' "$out/whole.txt")
+      fi
+      [ -z "$up" ] || stop
       start "$@" --tpot-target="${target}us"
       echo "== --tpot-target=${target}us"
       # shellcheck disable=SC2086
-      streams target "${TARGET_TOKENS:-1100}" ${PACED_S:-7 12}
+      streams target "${TARGET_TOKENS:-1000}" ${PACED_S:-8 15}
       ;;
   esac
 done
