@@ -10,6 +10,7 @@ add_executable(winnow-gpu-check
   gpu/cache_gpu_mirror.cc
   gpu/cache_host_check.cc
   gpu/cache_move_check.cc
+  gpu/cache_peer_check.cc
   gpu/cache_section.cc
   gpu/device_selection_bench.cc
   gpu/device_selection_section.cc

@@ -67,6 +67,7 @@ class CacheRank {
   v1::RankLoad Load() const;
   v1::Fingerprint Fingerprint() const;
   const Options& options() const { return options_; }
+  const KernelTable& kernels() const { return *kernels_; }
 
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
   void Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,

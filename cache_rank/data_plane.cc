@@ -7,6 +7,11 @@
 #include "common/selection/validate.h"
 
 namespace winnow {
+namespace {
+
+constexpr int kMostSelectionsInARow = 8;  // batches, while a prompt waits for attention to its prefix
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& options, const ServedShape& shape,
                                                              const KernelTable* kernels, Executor* executor,
@@ -44,8 +49,9 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
+      attender_(options.attender, shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
-              &streamer_, &selector_, &prefetcher_, executor, metrics, lanes_.get()) {
+              &streamer_, &selector_, &prefetcher_, &attender_, executor, metrics, lanes_.get()) {
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -158,24 +164,25 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   return Opened{(*sequence)->attach_epoch, cached};
 }
 
-absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
-                                   uint32_t num_layers, uint32_t end) {
+absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch,
+                                   const PrefixRows& rows) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* sequence = store_.FindAttached(sequence_id, attach_epoch, link_id);
   if (sequence == nullptr) {
     return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is not attached to the caller"));
   }
-  const uint32_t first = layer - static_cast<uint32_t>(sequence->shard.first_layer);  // wraps around below it
+  const uint32_t first = rows.layer - static_cast<uint32_t>(sequence->shard.first_layer);  // wraps around below it
   const auto here = static_cast<uint32_t>(sequence->layout.num_layers);
-  bool complete = first < here && num_layers <= here - first;
-  for (uint32_t i = first; complete && i < first + num_layers; ++i) {
-    complete = end <= sequence->kv.rows(static_cast<int>(i));
+  bool complete = first < here && rows.num_layers <= here - first && rows.first <= rows.end && rows.sinks <= rows.end;
+  for (uint32_t i = first; complete && i < first + rows.num_layers; ++i) {
+    complete = rows.end <= sequence->kv.rows(static_cast<int>(i));
   }
   if (!complete) {
-    return absl::OutOfRangeError(
-        absl::StrCat("rows below ", end, " of ", num_layers, " layers from ", layer, " on are not all there"));
+    return absl::OutOfRangeError(absl::StrCat("rows ", rows.first, " to ", rows.end, " of ", rows.num_layers,
+                                              " layers from ", rows.layer, " on are not all there"));
   }
-  streamer_.SendPrefix(*link, *sequence, static_cast<int>(first), static_cast<int>(first + num_layers) - 1, end);
+  streamer_.SendPrefix(*link, *sequence, static_cast<int>(first), static_cast<int>(first + rows.num_layers) - 1,
+                       rows.end, rows.first, rows.sinks);
   streamer_.Pump(*link);
   return absl::OkStatus();
 }
@@ -239,11 +246,21 @@ bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
   const bool waits_for_gpu = RunLanes();
-  if (selector_.RunOnce(links_) || prefetcher_.RunOnce(links_) || waits_for_gpu) return true;
+  if (Select() || prefetcher_.RunOnce(links_) || waits_for_gpu) return true;
   for (const auto& [id, link] : links_) {
     if (!link->bulk.empty() && !link->bulk_waits && link->failure.ok()) return true;  // the next Pump goes on with it
   }
   return pool_->tiers() != nullptr && pool_->tiers()->Flush();
+}
+
+// Steps go first, but not for ever: a prompt waits for its prefix, too.
+bool DataPlane::Select() {
+  if (selections_in_a_row_ < kMostSelectionsInARow && selector_.RunOnce(links_)) {
+    ++selections_in_a_row_;
+    return true;
+  }
+  selections_in_a_row_ = 0;
+  return attender_.RunOnce(links_) || selector_.RunOnce(links_);
 }
 
 // True while there is work for lanes, or plans are under way whose ends come without a frame.
@@ -278,6 +295,7 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
   const auto stays = [&](uint64_t id) { return store_.Find(id) != nullptr; };
   if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);
   if (expired > 0 && lanes_ != nullptr) lanes_->Retain(stays);
+  if (lanes_ != nullptr) PublishMirrors(lanes_->mirror_bytes(), metrics_);
   metrics_->sequences_expired.Add(expired);
   PublishGauges(store_, *pool_, metrics_);
 }

@@ -11,6 +11,7 @@
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
 #include "cache_rank/prefetcher.h"
+#include "cache_rank/prefix_attender.h"
 #include "cache_rank/selector.h"
 #include "cache_rank/sequence_store.h"
 #include "cache_rank/served_shape.h"
@@ -32,6 +33,7 @@ class DataPlane {
     size_t idle_prefix_bytes = size_t{1} << 62;
     Streamer::Options streamer = {};
     Selector::Options selector = {};
+    PrefixAttender::Options attender = {};
     // Makes what selects beside the executor for the model that is served; null: nothing does.
     std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
     // Decode steps between two GPUs; null: there are none.
@@ -74,10 +76,13 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
-  // Sends the rows below `end` of so many layers of the model from `layer` on, which the sequence has. OUT_OF_RANGE
-  // when it has not.
-  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, uint32_t layer,
-                          uint32_t num_layers, uint32_t end);
+  // Sends rows [0, sinks) and [first, end) of so many layers of the model from `layer` on, which the sequence has.
+  // OUT_OF_RANGE when it has not.
+  struct PrefixRows {
+    uint32_t layer = 0, num_layers = 1;
+    uint32_t end = 0, first = 0, sinks = 0;
+  };
+  absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, const PrefixRows& rows);
   // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it.
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
                                           const KvShard& shard = {});
@@ -109,6 +114,8 @@ class DataPlane {
   // A sequence of this number is gone or begins anew.
   void ForgetOnDevices(uint64_t sequence_id);
   bool RunLanes();
+  // A batch of selections, or a piece of attention to a prefix.
+  bool Select();
 
   // Constant after construction.
   const ServedShape shape_;
@@ -123,6 +130,8 @@ class DataPlane {
   Streamer streamer_;
   Selector selector_;
   Prefetcher prefetcher_;
+  PrefixAttender attender_;
+  int selections_in_a_row_ = 0;  // since a piece of attention to a prefix
   FrameHandler frames_;
   PeerLinks links_;
   uint32_t next_link_id_ = 1;

@@ -15,7 +15,7 @@ namespace winnow {
 
 // What an inference rank's GPU offers when a link is made.
 struct LaneOffer {
-  std::string address;  // of a cuda::PeerLink that exposes its slots, then its inbox
+  std::string address;  // of a cuda::PeerLink that exposes its slots, its inbox and the flags of this cache rank
   SelectionSpec spec;   // of all sequences of the lane, as it is for the whole model
   int max_rows = 0;     // seats
   int hidden_size = 0;
@@ -58,8 +58,8 @@ class DeviceLane {
   virtual absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) = 0;
   // True when the sequence has this seat and decodes `position` next.
   virtual bool Sits(const Row& row) const = 0;
-  // Enqueues the next plan for rows that sit. Fewer than two plans may wait for TakeRows.
-  virtual absl::Status Launch(std::span<const Row> rows) = 0;
+  // Enqueues the plan of that step, behind those before, for rows that sit. Fewer than two plans may wait for TakeRows.
+  virtual absl::Status Launch(uint32_t step, std::span<const Row> rows) = 0;
   // Hands over the rows of plans that have ended well, oldest first. `wait`: until all have ended, which is bounded.
   virtual void TakeRows(bool wait, const TakeRow& take) = 0;
   virtual bool has_plans() const = 0;  // that TakeRows has not seen
@@ -84,6 +84,13 @@ class DeviceLanes {
   virtual ~DeviceLanes() = default;
   // FAILED_PRECONDITION says why there can be none: then the link goes by frames.
   virtual absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) = 0;
+
+  // Memory for mirrored rows, and what sequences have taken of it, by where it lies: in the GPU's, or in the host's
+  // DRAM, from where pushes fetch them over PCIe. Nothing before the first lane.
+  struct MirrorBytes {
+    uint64_t device = 0, device_used = 0, host = 0, host_used = 0;
+  };
+  virtual MirrorBytes mirror_bytes() const = 0;
 
   // Rows that were just appended, [num_kv_heads][count][2 * head_dim].
   virtual void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,

@@ -48,6 +48,9 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kPromptQueries:
       status = HandlePromptQueries(link, frame);
       break;
+    case wire::FrameType::kPrefixQueries:
+      status = HandlePrefixQueries(link, frame);
+      break;
     case wire::FrameType::kTransferFailed:
     case wire::FrameType::kFenced:
       break;  // the peer detaches or re-attaches by itself
@@ -179,6 +182,16 @@ absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFra
   WINNOW_RETURN_IF_ERROR(CheckPayload(frame, header.row_count * query_floats * sizeof(float)));
   queries_.TakePromptQueries(link, *sequence, layer, header.apply_position, header.row_count,
                              reinterpret_cast<const float*>(frame.payload().data()));
+  return absl::OkStatus();
+}
+
+absl::Status FrameHandler::HandlePrefixQueries(PeerLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  CachedSequence* sequence = fence_.Holder(link, header.sequence_id, header.attach_epoch);
+  if (sequence == nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(const int layer, LayerOf(*sequence, header));
+  WINNOW_ASSIGN_OR_RETURN(const bool taken, attender_->Take(link, *sequence, layer, frame));
+  if (!taken) selector_->Refuse(link, 0, *sequence, layer);
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include "cache_rank/metrics.h"
 #include "cache_rank/peer_link.h"
 #include "cache_rank/prefetcher.h"
+#include "cache_rank/prefix_attender.h"
 #include "cache_rank/prompt_intake.h"
 #include "cache_rank/query_intake.h"
 #include "cache_rank/selector.h"
@@ -17,19 +18,20 @@
 namespace winnow {
 
 // What an arriving frame does: opens plans, appends their rows, keeps queries (QueryIntake) and rows of prompts
-// (PromptIntake), and tells the selector; frames of lanes go to LaneIntake. Cheap by design: nothing is scored here. A
-// frame that no correct peer sends fails its link; one of a sequence that the peer no longer holds is answered kFenced
-// (EpochFence), and the other rows of its plan go on. Data-plane thread.
+// (PromptIntake), and tells the selector and the PrefixAttender; frames of lanes go to LaneIntake. Cheap by design:
+// nothing is scored here. A frame that no correct peer sends fails its link; one of a sequence that the peer no longer
+// holds is answered kFenced (EpochFence), and the other rows of its plan go on. Data-plane thread.
 class FrameHandler {
  public:
   // `hidden_size` of the residuals that may come; 0 where this rank projects none. `lanes` may be null.
   FrameHandler(const KvLayout& layout, int hidden_size, const RopeShape& rope, const KernelTable* kernels,
-               SequenceStore* store, Streamer* streamer, Selector* selector, Prefetcher* prefetcher, Executor* executor,
-               CacheRankMetrics* metrics, DeviceLanes* lanes = nullptr)
+               SequenceStore* store, Streamer* streamer, Selector* selector, Prefetcher* prefetcher,
+               PrefixAttender* attender, Executor* executor, CacheRankMetrics* metrics, DeviceLanes* lanes = nullptr)
       : layout_(layout),
         store_(store),
         streamer_(streamer),
         selector_(selector),
+        attender_(attender),
         metrics_(metrics),
         fence_(store, streamer, metrics),
         queries_(layout, hidden_size, rope, kernels, selector, prefetcher),
@@ -47,6 +49,7 @@ class FrameHandler {
   absl::Status HandleLayer(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandleAppendRange(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status HandlePrefixQueries(PeerLink& link, const ReceivedFrame& frame);
 
   // Gives a plan row its seat; false when it was refused.
   bool Seat(CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row);
@@ -56,6 +59,7 @@ class FrameHandler {
   const SequenceStore* const store_;
   Streamer* const streamer_;
   Selector* const selector_;
+  PrefixAttender* const attender_;
   CacheRankMetrics* const metrics_;
 
   EpochFence fence_;

@@ -34,7 +34,17 @@ void FramePoster::Pump(PeerLink& link) {
   }
   // A few at a time: frames of a step may have come meanwhile.
   for (int i = 0; i < kBulkFrames && !link.bulk.empty() && link.failure.ok() && outcome == Outcome::kPosted; ++i) {
-    outcome = link.bulk.front().type == wire::FrameType::kRefill ? PostRefill(link) : PostBare(link, link.bulk);
+    switch (link.bulk.front().type) {
+      case wire::FrameType::kRefill:
+        outcome = PostRefill(link);
+        break;
+      case wire::FrameType::kPrefixStates:
+        outcome = PostPrefixStates(link);
+        break;
+      default:
+        outcome = PostBare(link, link.bulk);
+        break;
+    }
   }
   link.bulk_waits = outcome == Outcome::kBlocked;
 }
@@ -244,6 +254,29 @@ FramePoster::Outcome FramePoster::PostRefill(PeerLink& link) {
     item.done += rows;
     if (item.done == item.count) outbox_->Pop(link.bulk);
   }
+  return outcome;
+}
+
+FramePoster::Outcome FramePoster::PostPrefixStates(PeerLink& link) {
+  const OutgoingItem& item = link.bulk.front();
+  if (Owner(link, item) == nullptr) {
+    outbox_->Pop(link.bulk);
+    return Outcome::kPosted;
+  }
+  const size_t bytes = item.states.size() * sizeof(float);
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  std::memcpy(buffer->payload().data(), item.states.data(), bytes);
+  wire::FrameHeader header{};
+  header.type = item.type;
+  header.flags = item.end_key;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = item.position;
+  header.layer_first = item.layer;
+  header.row_count = item.count;
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) outbox_->Pop(link.bulk);
   return outcome;
 }
 

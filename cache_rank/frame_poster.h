@@ -41,6 +41,7 @@ class FramePoster {
   Outcome PostPartials(PeerLink& link);
   Outcome PostWatermarks(PeerLink& link);
   Outcome PostRefill(PeerLink& link);
+  Outcome PostPrefixStates(PeerLink& link);
   // A frame without payload.
   Outcome PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue);
 

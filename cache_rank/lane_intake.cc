@@ -36,7 +36,7 @@ absl::Status LaneIntake::HandlePlan(PeerLink& link, const ReceivedFrame& frame) 
     rows_.push_back(on_lane);
   }
   TakeRows(link, /*wait=*/false);
-  const absl::Status launched = link.lane->Launch(rows_);
+  const absl::Status launched = link.lane->Launch(header.apply_position, rows_);
   if (!launched.ok()) link.Fail(launched);
   return absl::OkStatus();
 }

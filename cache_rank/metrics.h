@@ -90,10 +90,17 @@ struct CacheRankSnapshot {
   uint64_t tier_scattered_rows = 0;  // written to the large tier
   uint64_t tier_scatters = 0;
   double tier_scatter_seconds = 0;
-  uint64_t lanes = 0;                                // open
-  uint64_t lane_plans = 0;                           // plans that ran between two GPUs; part of plans
-  uint64_t lane_seats = 0;                           // sequences that were given one
-  uint64_t lane_seats_refused = 0;                   // that go by frames instead
+  uint64_t mirror_device_bytes = 0;       // for rows that lanes push, in the GPU's memory
+  uint64_t mirror_device_used_bytes = 0;  // of sequences
+  uint64_t mirror_host_bytes = 0;         // the same in pinned host memory
+  uint64_t mirror_host_used_bytes = 0;    // of sequences
+  uint64_t lanes = 0;                     // open
+  uint64_t lane_plans = 0;                // plans that ran between two GPUs; part of plans
+  uint64_t lane_seats = 0;                // sequences that were given one
+  uint64_t lane_seats_refused = 0;        // that go by frames instead
+  uint64_t prefix_queries = 0;  // of prompts, that attended to a cached prefix here, one per position and layer
+  uint64_t prefix_pieces = 0;   // in which they did
+  double prefix_attention_seconds = 0;
   uint64_t queued_frames = 0;                        // outgoing, waiting for window
   std::vector<CapturedMassSnapshot> captured_mass;   // by layer
   std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
@@ -121,8 +128,9 @@ struct CacheRankMetrics {
       queued_frames, prefix_hits, prefix_lookup_tokens, prefix_cached_tokens, prefix_evictions, prefix_blocks,
       prefix_idle_blocks, fast_bytes, fast_staging_bytes, fast_index_bytes, fast_reserved_bytes, fast_copied_bytes,
       tier_blocks_loaded, tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows, tier_gathers,
-      tier_scattered_rows, tier_scatters, lanes, lane_plans, lane_seats, lane_seats_refused;
-  Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds;
+      tier_scattered_rows, tier_scatters, mirror_device_bytes, mirror_device_used_bytes, mirror_host_bytes,
+      mirror_host_used_bytes, lanes, lane_plans, lane_seats, lane_seats_refused, prefix_queries, prefix_pieces;
+  Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds, prefix_attention_seconds;
 
   static constexpr size_t kMaxLayers = 256;
   struct Mass {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cache_rank/judge_head.h"
 #include "cache_rank/residency.h"
@@ -25,12 +26,18 @@ struct OutgoingItem {
   bool started = false;  // its first part was posted
   std::unique_ptr<HeadDelta> delta = nullptr;
   std::unique_ptr<HeadPartial> partial = nullptr;
-  uint32_t count = 0;    // kRefill: rows from `position` on. kSeated: the seat
-  uint32_t done = 0;     // kRefill: of these rows, kDelta: of the streamed ones, how many were posted
+  std::vector<float> states = {};  // kPrefixStates
+  // kRefill: rows from `position` on. kDelta: streamed rows. kSeated: the seat. kPrefixStates: queries.
+  uint32_t count = 0;
+  uint32_t end_key = 0;  // kPrefixStates
+  uint32_t done = 0;     // of them, posted
   bool granted = false;  // kSeated
 
-  // Refills and their ends: they go out behind the others, and in half of the window.
-  bool is_bulk() const { return type == wire::FrameType::kRefill || type == wire::FrameType::kRefillDone; }
+  // What prefill and refills want: it goes out behind the others, and in half of the window.
+  bool is_bulk() const {
+    return type == wire::FrameType::kRefill || type == wire::FrameType::kRefillDone ||
+           type == wire::FrameType::kPrefixStates;
+  }
 };
 
 }  // namespace winnow

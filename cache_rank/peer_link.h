@@ -57,6 +57,19 @@ struct LandedRows {
   int layer = 0;
 };
 
+// Queries of a prompt at one layer of the shard, and the states of their attention to rows [0, next_key).
+struct PrefixQueries {
+  uint64_t sequence_id = 0;
+  uint32_t attach_epoch = 0;
+  uint32_t first = 0;  // position of the first
+  uint32_t count = 0;
+  int layer = 0;
+  uint32_t end_key = 0;  // rows below are attended to
+  uint32_t next_key = 0;
+  std::vector<float> q;       // [count, num_query_heads, head_dim] rotated
+  std::vector<float> states;  // [count, num_query_heads, PrefillStateFloats]
+};
+
 // An inference rank's channel and everything that waits on it. Data-plane thread.
 struct PeerLink {
   static constexpr size_t kOpenPlans = 4;
@@ -76,9 +89,11 @@ struct PeerLink {
   RingQueue<SelectionTask> to_send;      // selected already, the plan has come
   RingQueue<SelectionTask> to_score;     // scored or judged in the order in which their inputs became complete
   RingQueue<SelectionTask> to_prefetch;  // rows to move ahead for `position` + 1, when there is nothing else to do
+  RingQueue<std::unique_ptr<PrefixQueries>> to_attend;
   RingQueue<OutgoingItem> outgoing;
-  RingQueue<OutgoingItem> bulk;  // kRefill, kRefillDone: goes out behind the others, and in half of the window
-  bool bulk_waits = false;       // for room in it
+  RingQueue<OutgoingItem>
+      bulk;  // kRefill, kRefillDone, kPrefixStates: goes out behind the others, and in half of the window
+  bool bulk_waits = false;                         // for room in it
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 
   size_t queued() const { return outgoing.size() + bulk.size(); }

@@ -203,6 +203,15 @@ void SequenceKv::Settle(int layer, uint32_t end) const {
   if (unsettled.flushes == tiers->flushes() && unsettled.first < end) tiers->Flush();
 }
 
+bool SequenceKv::SettleRowsBelow(int layer, uint32_t end) const {
+  if (end > rows_[layer]) return false;
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    if (list(layer, head).rows.gap_end() > 0) return false;
+  }
+  Settle(layer, end);
+  return true;
+}
+
 void SequenceKv::GiveBack(BlockList& rows, uint32_t end) {
   rows.GiveBack(BlockList::BlocksFor(retention_.sink_tokens), retention_.FirstNewest(end) / kBlockTokens, reservation_);
 }

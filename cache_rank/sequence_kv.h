@@ -73,6 +73,8 @@ class SequenceKv {
   void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const;
   // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
   void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
+  // The same of its rows below `end`; false when some of them are not there, or were given back.
+  bool SettleRowsBelow(int layer, uint32_t end) const;
 
   // Rows read from the large tier for this sequence, by CopyRows and GatherRows; 0 with one tier.
   uint64_t loaded_rows() const { return loaded_rows_; }

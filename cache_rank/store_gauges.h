@@ -1,4 +1,5 @@
 #pragma once
+#include "cache_rank/device_lane.h"
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/metrics.h"
 #include "cache_rank/sequence_store.h"
@@ -7,5 +8,8 @@ namespace winnow {
 
 // Sets the gauges of sequences, blocks, cached prefixes and tiers to what there is now. Data-plane thread.
 void PublishGauges(const SequenceStore& store, const KvBlockPool& pool, CacheRankMetrics* metrics);
+
+// Those of what lanes push from.
+void PublishMirrors(const DeviceLanes::MirrorBytes& bytes, CacheRankMetrics* metrics);
 
 }  // namespace winnow

@@ -90,10 +90,24 @@ void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, u
                       .position = position});
 }
 
-void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer,
-                          uint32_t end) {
-  for (int layer = first_layer; layer <= last_layer; ++layer) QueueRows(link, sequence, layer, 0, end);
+void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end,
+                          uint32_t first, uint32_t sinks) {
+  for (int layer = first_layer; layer <= last_layer; ++layer) {
+    QueueRows(link, sequence, layer, 0, std::min(sinks, first));
+    QueueRows(link, sequence, layer, first, end - first);
+  }
   QueueRefillDone(link, sequence, end);
+}
+
+void Streamer::SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended) {
+  outbox_.Push(link, {.type = wire::FrameType::kPrefixStates,
+                      .sequence_id = sequence.id,
+                      .attach_epoch = sequence.attach_epoch,
+                      .position = attended.first,
+                      .layer = static_cast<uint16_t>(sequence.layer_of_model(attended.layer)),
+                      .states = std::move(attended.states),
+                      .count = attended.count,
+                      .end_key = attended.end_key});
 }
 
 void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {

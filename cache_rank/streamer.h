@@ -13,9 +13,10 @@ namespace winnow {
 
 // Everything that a cache rank sends. Items go out in the order in which they were queued (Outbox); what the window
 // does not admit waits in the link's queue, and rows are gathered only when their frame is posted (FramePoster). Rows
-// of prefixes and refills wait in a queue of their own and take half of the window: a peer may keep such frames until
-// it has time for their sequence, and what a step waits for must pass them. The queue is bounded: above `max_queued`
-// the selector stops working for that link (CanTake), far above it the link is failed. Data-plane thread.
+// of prefixes and refills, and attention to prefixes, wait in a queue of their own and take half of the window: a peer
+// may keep such frames until it has time for their sequence, and what a step waits for must pass them. The queue is
+// bounded: above `max_queued` the selector stops working for that link (CanTake), far above it the link is failed.
+// Data-plane thread.
 class Streamer {
  public:
   struct Options {
@@ -48,8 +49,11 @@ class Streamer {
   void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
   void SendLandingFree(PeerLink& link, uint64_t push);
   void SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
-  // All rows below `end`, which the sequence has, of layers [first_layer, last_layer], then RefillDone.
-  void SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end);
+  // Rows [0, sinks) and [first, end), which the sequence has, of layers [first_layer, last_layer], then RefillDone.
+  void SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end,
+                  uint32_t first = 0, uint32_t sinks = 0);
+  // Takes the states.
+  void SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
   // then RefillDone.
   void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);

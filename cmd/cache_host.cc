@@ -26,11 +26,15 @@ std::string Gib(int64_t bytes) {
 // Memory for KV blocks, beside a fast tier and the weights that queries are projected with.
 absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_bytes) {
   const int64_t free_bytes = FreeMemoryBytes();
-  const int64_t left = std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes, 0);
+  const int64_t left =
+      std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes - options.device_host_memory_bytes, 0);
   const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
                                                   : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
   std::string others;
   if (options.fast_memory_bytes > 0) absl::StrAppend(&others, " + ", Gib(options.fast_memory_bytes), " of fast tier");
+  if (options.device_host_memory_bytes > 0) {
+    absl::StrAppend(&others, " + ", Gib(options.device_host_memory_bytes), " for rows that the GPU pushes");
+  }
   if (weight_bytes > 0) absl::StrAppend(&others, " + ", Gib(weight_bytes), " for query projections");
   const std::string plan = absl::StrCat(Gib(wanted), " for KV blocks", others, " of ", Gib(free_bytes), " free");
   if (wanted > left) {
@@ -54,6 +58,7 @@ absl::StatusOr<std::shared_ptr<DeviceLanes>> NewLanes(const CacheOptions& option
   GpuLanes::Options lanes;
   lanes.model = options.lane_model.empty() ? options.model : options.lane_model;
   lanes.memory_bytes = static_cast<size_t>(options.device_memory_bytes) / 4 * 3;
+  lanes.host_bytes = static_cast<size_t>(options.device_host_memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<DeviceLanes> made, GpuLanes::Create(table, options.device.ordinal, lanes));
   return made;
 }
@@ -107,6 +112,19 @@ void WriteTiers(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_tier_written_rows_total", "KV rows written to the large tier.", number(s.tier_scattered_rows));
   writer.Counter("winnow_tier_writes_total", "Scatters that wrote them.", number(s.tier_scatters));
   writer.Counter("winnow_tier_write_seconds_total", "Time of those.", s.tier_scatter_seconds);
+}
+
+// Of a rank that has a lane.
+void WriteMirrors(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  const auto gauge = [&](const char* name, const char* help, const char* tier, uint64_t bytes) {
+    writer.Gauge(name, help, static_cast<double>(bytes), {{"tier", tier}});
+  };
+  const char* capacity = "Memory for rows that lanes push, by where it lies: the GPU's, or pinned host memory.";
+  gauge("winnow_mirror_capacity_bytes", capacity, "device", s.mirror_device_bytes);
+  gauge("winnow_mirror_capacity_bytes", capacity, "host", s.mirror_host_bytes);
+  const char* used = "Of that, what sequences have taken.";
+  gauge("winnow_mirror_used_bytes", used, "device", s.mirror_device_used_bytes);
+  gauge("winnow_mirror_used_bytes", used, "host", s.mirror_host_used_bytes);
 }
 
 }  // namespace
@@ -200,6 +218,12 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_prefix_cache_lookup_tokens_total", "Prompt tokens that were looked up.",
           number(s.prefix_lookup_tokens));
   counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were there.", number(s.prefix_cached_tokens));
+  counter("winnow_prefix_attention_queries_total",
+          "Queries of prompts that attended to a cached prefix here, one per position and layer.",
+          number(s.prefix_queries));
+  counter("winnow_prefix_attention_pieces_total", "Pieces of that work, between which selections go on.",
+          number(s.prefix_pieces));
+  counter("winnow_prefix_attention_seconds_total", "Time of that work.", s.prefix_attention_seconds);
   counter("winnow_prefix_cache_evictions_total", "Units of 32 positions that gave way.", number(s.prefix_evictions));
   if (s.fast_bytes > 0) WriteTiers(s, writer);
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", number(s.block_bytes));
@@ -237,6 +261,7 @@ void WriteMetrics(const CacheRankSnapshot& s, FamilyWriter& writer) {
   counter("winnow_plans_total", "Step plans received.", number(s.plans));
   writer.Gauge("winnow_lanes", "Links whose decode steps can run from GPU to GPU (p2p).", number(s.lanes));
   counter("winnow_lane_plans_total", "Of the plans, those that ran from GPU to GPU.", number(s.lane_plans));
+  if (s.mirror_device_bytes + s.mirror_host_bytes > 0) WriteMirrors(s, writer);
   const char* seats = "Sequences that asked to decode from GPU to GPU; refused ones go by frames.";
   writer.Counter("winnow_lane_seats_total", seats, number(s.lane_seats), with("outcome", "granted"));
   writer.Counter("winnow_lane_seats_total", seats, number(s.lane_seats_refused), with("outcome", "refused"));

@@ -32,6 +32,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.max_running = options.max_running;
   rank.prefill_chunk_tokens = options.prefill.chunk;
   rank.prefill_mode = options.prefill.mode;
+  rank.prefix_attention = options.prefill.prefix_attention;
   rank.scheduling = options.scheduling;
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);

@@ -30,6 +30,16 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
   counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches instead.",
           metrics.cached_prompt_tokens);
+  const auto of_prefixes = [&](const char* way, double prompts, double bytes) {
+    writer.Counter("winnow_prefix_attention_prompts_total",
+                   "Prompts with a cached prefix, by how they attend to it (--prefix-attention).", prompts,
+                   with("way", way));
+    writer.Counter("winnow_prefix_attention_bytes_total",
+                   "What travelled for it: rows, or queries, states and the rows that decoding keeps.", bytes,
+                   with("way", way));
+  };
+  of_prefixes("stream-back", metrics.stream_back_prompts, metrics.stream_back_bytes);
+  of_prefixes("remote", metrics.remote_prefix_prompts, metrics.remote_prefix_bytes);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
   counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);

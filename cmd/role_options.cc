@@ -149,6 +149,7 @@ void CacheOptions::Declare(Fields& fields) {
   fields.Bytes("device-memory", &device_memory_bytes,
                "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
                "sequences. 0 = nine tenths of what is free.");
+  DeclareDeviceHostMemory(fields, "device-host-memory", &device_host_memory_bytes);
 }
 
 RouterProcessOptions::RouterProcessOptions() {
@@ -248,6 +249,15 @@ void PrefillFlags::Declare(Fields& fields) {
               "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
               "by layer over all of it and keeps one layer's KV and the residual of each token. auto = layered where a "
               "prompt's KV would not fit --prefill-memory.");
+  fields.Enum(
+      "prefix-attention", &prefix_attention,
+      {{"auto", PrefixAttention::kAuto},
+       {"stream-back", PrefixAttention::kStreamBack},
+       {"remote", PrefixAttention::kRemote}},
+      "How the rest of a prompt attends to a cached prefix: stream-back has all rows of the prefix sent; remote "
+      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever "
+      "moves fewer bytes: remote where little follows a long prefix. Answers are the same. Always stream-back "
+      "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
   fields.Integer(
       "prefill-chunk", &chunk,
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
@@ -328,6 +338,13 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
       "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
       "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
       "tier.");
+}
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {
+  fields.Bytes(name, memory_bytes,
+               "Host memory, pinned, from which a lane pushes rows of sequences whose mirror has no room in the cache "
+               "rank's GPU; their keys stay in the GPU's memory. It comes on top of the memory for KV blocks and of "
+               "--fast-memory. 0 = none: such sequences go by frames.");
 }
 
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {

@@ -8,6 +8,7 @@
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
 #include "inference_rank/prefill_mode.h"
+#include "inference_rank/prefix_attention.h"
 #include "inference_rank/scheduling_options.h"
 
 namespace winnow {
@@ -62,9 +63,12 @@ struct CacheOptions {
   int64_t prefix_cache_memory_bytes = 0;
   DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
   int64_t device_memory_bytes = 0;
+  int64_t device_host_memory_bytes = 0;
 
   void Declare(Fields& fields);
 };
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes);
 
 // Where the KV of a sequence goes.
 struct PlacementFlags {
@@ -94,6 +98,7 @@ struct RouterProcessOptions {
 // How inference ranks compute prompts.
 struct PrefillFlags {
   PrefillMode mode = PrefillMode::kAuto;
+  PrefixAttention prefix_attention = PrefixAttention::kAuto;
   uint32_t chunk = 0;
   int64_t memory_bytes = 0;
 

@@ -59,6 +59,10 @@ void UpOptions::Declare(Fields& fields) {
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   DeclareFastMemory(fields, &fast_memory_bytes);
+  fields.Bytes("cache-device-memory", &cache_device_memory_bytes,
+               "Memory of each cache rank's GPU (--device-memory of `winnow cache-rank`); 0 = nine tenths of what is "
+               "free.");
+  DeclareDeviceHostMemory(fields, "cache-device-host-memory", &cache_device_host_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   DeclareStopGrace(fields, &stop_grace);
   DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
@@ -183,6 +187,8 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;
+  options.cache.device_memory_bytes = cache_device_memory_bytes;
+  options.cache.device_host_memory_bytes = cache_device_host_memory_bytes;
   options.cache.prefix_cache = prefix_cache;
   options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
   options.cache.device = cache_device;

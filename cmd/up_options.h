@@ -36,6 +36,8 @@ struct UpOptions {
   int64_t slot_memory_bytes = 0;
   int64_t cache_memory_bytes = 0;
   int64_t fast_memory_bytes = 0;
+  int64_t cache_device_memory_bytes = 0;
+  int64_t cache_device_host_memory_bytes = 0;
   bool prefix_cache = true;
   int64_t prefix_cache_memory_bytes = 0;
   std::chrono::microseconds stop_grace = kStopGrace;

@@ -126,6 +126,7 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   channel_id_ = response->channel_id();
   peer_ = response->identity();
   lane_answer_ = response->lane();
+  kernel_set_ = response->kernel_set();
   return response->worker_address();
 }
 

@@ -35,6 +35,7 @@ class CacheLink {
   bool alive() const { return alive_.load(std::memory_order_acquire); }
   uint64_t channel_id() const { return channel_id_; }
   const v1::Identity& peer() const { return peer_; }
+  const std::string& kernel_set() const { return kernel_set_; }  // of the peer
 
   // Control thread: exchanges addresses. Returns the peer's worker address, which the engine thread passes to
   // Channel::Connect.
@@ -60,7 +61,7 @@ class CacheLink {
   const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
   void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
-  // Set once the lane runs steps; null before.
+  // Set once the lane has had a sequence; null before.
   const std::shared_ptr<LaneTeam>& lane_team() const { return lane_team_; }
   void set_lane_team(std::shared_ptr<LaneTeam> team) { lane_team_ = std::move(team); }
   LandingPlaces& landings() { return landings_; }  // of the lane
@@ -77,6 +78,7 @@ class CacheLink {
   // Set by Exchange, before the link is shared.
   uint64_t channel_id_ = 0;
   v1::Identity peer_;
+  std::string kernel_set_;
   v1::LaneAnswer lane_answer_;
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.

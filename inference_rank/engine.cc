@@ -15,6 +15,11 @@ std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
   return absl::StrCat(fingerprint.model_digest(), ",", fingerprint.numerics(), ",", fingerprint.row_layout(), ",");
 }
 
+// Numerics name it first.
+std::string KernelSet(const v1::Fingerprint& fingerprint) {
+  return fingerprint.numerics().substr(0, fingerprint.numerics().find('/'));
+}
+
 }  // namespace
 
 Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
@@ -23,6 +28,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
     : options_(std::move(options)),
       layout_(layout),
       prefix_salt_(PrefixSalt(link_options.fingerprint)),
+      kernel_set_(KernelSet(link_options.fingerprint)),
       metrics_(metrics),
       transport_(std::move(transport)),
       mailbox_([this] { transport_->Wake(); }),
@@ -118,8 +124,8 @@ void Engine::Loop() {
         sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
       });
       const LaneTeam* const team = link.lane_team().get();
-      if (team != nullptr && team->links().size() > 1) {
-        FailTeam(*link.lane_team(), link, absl::UnavailableError("the cache rank is gone"));
+      if (team != nullptr && team->num_gpus() > 1) {
+        FailLane(*link.lane_team(), link, absl::UnavailableError("the cache rank is gone"));
       }
     });
     ReapSequences();
@@ -275,6 +281,8 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     if (!sequence->failure.ok()) continue;
     (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
   }
+  std::stable_sort(lane_batch_.begin(), lane_batch_.end(),
+                   [](const Sequence* a, const Sequence* b) { return std::less<>()(a->lane_team(), b->lane_team()); });
   for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
     const std::shared_ptr<LaneTeam> team = lane_batch_[first]->shards.front().link->lane_team();
     while (end < lane_batch_.size() && lane_batch_[end]->lane_team() == team.get()) ++end;

@@ -41,6 +41,7 @@ class Engine {
     // up to max_inject_tokens; 0: max_inject_tokens always.
     std::chrono::microseconds tpot_target{0};
     PrefillWork prefill_work;  // of the model
+    PrefixAttention prefix_attention = PrefixAttention::kAuto;
     DataPlaneWaits waits;
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
@@ -121,6 +122,23 @@ class Engine {
   // The next at most `most` tokens of the chunk under way, or of the whole prompt where it goes layer by layer, through
   // one layer, at least one; returns how many.
   uint32_t RunLayerPiece(Sequence& sequence, uint32_t most);
+  // The same of a prompt whose prefix stays on the cache ranks: the first half of the layer for the wave's next tokens,
+  // or, once all of them have had that, the second for those whose states have come. Returns how many halves.
+  uint32_t RunRemotePiece(Sequence& sequence, uint32_t most);
+  // What of the sequence's prefix stays there, if anything does.
+  void ChoosePrefixWay(Sequence& sequence);
+  // Sends what may be sent of its queries.
+  void SendPrefixQueries(Sequence& sequence);
+  void TakePrefixStates(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  // Whether a prompt has anything to do, or waits for its prefix.
+  void UpdatePrefixState(Sequence& sequence);
+  void BeginChunk(Sequence& sequence);
+  // Where the residuals of the piece under way lie, from a position on.
+  std::vector<float*> ResidualsOf(Sequence& sequence, uint32_t position);
+  // Tokens of the layer under way end here.
+  uint32_t LayerEnd(const Sequence& sequence) const;
+  // The next `count` tokens have gone through the layer under way.
+  void EndPiece(Sequence& sequence, uint32_t count);
   // The end of a layer for all tokens of the prompt, which goes layer by layer.
   void FinishPromptLayer(Sequence& sequence);
   PrefillStep& BeginPrefillStep(Sequence& sequence, uint32_t first, uint32_t count);
@@ -131,16 +149,19 @@ class Engine {
   // The lanes that may decode the sequence; null: it goes by frames.
   LaneTeam* FindTeam(const Sequence& sequence);
   // Rows that have seats of these lanes.
-  void RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows);
-  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan);
+  void RunLaneStep(LaneTeam& team, std::span<Sequence*> rows);
+  std::vector<CacheLink*> LinksOf(std::span<Sequence* const> rows) const;
+  void AnnounceLaneStep(LaneTeam& team, std::span<Sequence* const> rows);
+  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step);
   absl::Status AwaitLeaving(CacheLink& link);
   // Captured masses of a position, by list of the shard, NaN where a list was not measured.
   void TakeMasses(Sequence& sequence, const KvShard& shard, std::span<const float> masses);
   void CountDenseLists(Sequence& sequence);
   // Rows that the shard's lists selected at next_position, and that travelled.
-  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const DecodeLane::ListCounts> counts);
-  // `failed`: whose lane has; the links of the team's other lanes are made anew.
-  void FailTeam(LaneTeam& team, CacheLink& failed, const absl::Status& why);
+  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const LaneGroup::ListCounts> counts);
+  // `failed`: whose lane has. The links of sequences that end with it are made anew.
+  void FailLane(LaneTeam& team, CacheLink& failed, const absl::Status& why);
+  void FailLanesOf(LaneTeam& team, std::span<Sequence* const> rows, const absl::Status& decoded);
   // Sequences that have begun to decode ask for seats where their links have lanes.
   void AskForSeats();
   absl::Status AskForSeat(Sequence& sequence);
@@ -167,6 +188,7 @@ class Engine {
   const Options options_;
   const KvLayout layout_;
   const std::string prefix_salt_;  // what rows depend on beside the tokens
+  const std::string kernel_set_;
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.
@@ -196,9 +218,17 @@ class Engine {
   std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
   std::vector<Sequence*> lane_batch_;
-  std::vector<DecodeLane::Row> lane_rows_;
-  // Slots that a lane which has failed may still write to, until when.
-  std::deque<std::pair<std::chrono::steady_clock::time_point, WorkingSet>> quarantine_;
+  std::vector<LaneGroup::Row> lane_rows_;
+  std::vector<std::shared_ptr<LaneTeam>> lane_teams_;
+  // Slots and a seat that a lane which has failed may still write to, until when.
+  struct Quarantined {
+    std::chrono::steady_clock::time_point until;
+    std::optional<WorkingSet> working_set;
+    std::shared_ptr<LaneTeam> team;
+    int seat;
+    uint64_t sequence_id;
+  };
+  std::deque<Quarantined> quarantine_;
   struct Reopen {
     Sequence* sequence;
     std::chrono::steady_clock::time_point at;

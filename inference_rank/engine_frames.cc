@@ -75,6 +75,13 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kTransferFailed:
       sequence->Fail(absl::UnavailableError("the cache rank could not send rows"), true);
       return;
+    case wire::FrameType::kPrefixStates:
+      if (const ShardLink* shard = sequence->FindShard(*link); shard != nullptr) {
+        TakePrefixStates(*sequence, *shard, frame);
+      } else {
+        ++metrics_.stale_frames;
+      }
+      return;
     default:
       DistrustLink(*link, absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(header.type))));
   }
@@ -116,7 +123,10 @@ void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
 }
 
 void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame) {
-  const bool refills = sequence.state == State::kRefilling, loads_prefix = sequence.state == State::kLoadingPrefix;
+  const bool refills = sequence.state == State::kRefilling;
+  // Of a prefix that stays there, rows for decoding come while its prompt is computed.
+  const bool loads_prefix =
+      sequence.state == State::kLoadingPrefix || (sequence.remote_prefix.has_value() && sequence.refills_due > 0);
   if (frame.header().attach_epoch != shard.attach_epoch || (!refills && !loads_prefix)) {
     ++metrics_.stale_frames;
   } else if (frame.header().type == wire::FrameType::kRefillDone) {
@@ -129,6 +139,7 @@ void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, const Receiv
 }
 
 void Engine::OnRefilled(Sequence& sequence) {
+  if (sequence.remote_prefix.has_value()) return UpdatePrefixState(sequence);
   if (sequence.state == State::kLoadingPrefix) {
     sequence.state = State::kPrefilling;
     return;
@@ -152,6 +163,8 @@ void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const Re
         absl::InvalidArgumentError(absl::StrCat("prefix rows of ", frame.payload().size(), " bytes"));
     return DistrustLink(*shard.link, status);
   }
+  (sequence.remote_prefix.has_value() ? metrics_.remote_prefix_bytes : metrics_.stream_back_bytes) +=
+      frame.payload().size();
   PrefillArena& arena = *sequence.arena;
   for (int head = 0; head < shard.shard.num_kv_heads; ++head) {
     const std::byte* rows = frame.payload().data() + head * head_bytes;

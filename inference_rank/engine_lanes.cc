@@ -1,5 +1,6 @@
 // Decode steps that run from GPU to GPU: sequences take seats of a lane (inference_rank/model/decode_lane.h), and leave
 // them.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -11,57 +12,67 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 // Longer than any wait of a lane's other side, which ends all of what it has begun.
-constexpr auto kQuarantine = 2 * std::chrono::microseconds(wire::kLaneTimeoutUs);
+constexpr auto kQuarantine = 2 * std::chrono::microseconds(wire::kLaneTimeoutOfCacheUs);
 
 }  // namespace
 
 LaneTeam* Engine::FindTeam(const Sequence& sequence) {
   for (const ShardLink& shard : sequence.shards) {
     const DecodeLane* const lane = shard.link->lane();
-    if (lane == nullptr || !(lane->shape().spec == sequence.spec) || lane->shape().shard != shard.shard) return nullptr;
+    if (lane == nullptr || !lane->status().ok()) return nullptr;
+    if (!(lane->shape().spec == sequence.spec) || lane->shape().shard != shard.shard) return nullptr;
   }
-  LaneTeam* const team = sequence.shards.front().link->lane_team().get();
-  if (team != nullptr) return team->HasLinks(sequence.shards) && !team->ended() ? team : nullptr;
-  // What has joined others stays with them.
-  for (const ShardLink& shard : sequence.shards) {
-    if (shard.link->lane_team() != nullptr) return nullptr;
+  std::erase_if(lane_teams_, [](const auto& team) { return team->ended(); });
+  std::shared_ptr<LaneTeam> team;
+  for (const std::shared_ptr<LaneTeam>& candidate : lane_teams_) {
+    if (candidate->Admits(sequence.shards)) team = candidate;
+    // What has joined others stays with them.
+    if (team == nullptr && candidate->SharesGroup(sequence.shards)) return nullptr;
   }
-  const absl::StatusOr<std::shared_ptr<LaneTeam>> joined = LaneTeam::Join(sequence.shards);
-  for (const ShardLink& shard : sequence.shards) {
-    if (joined.ok()) {
-      shard.link->set_lane_team(*joined);
-    } else {
-      links_.DistrustLane(*shard.link, joined.status());
-      shard.link->set_lane(nullptr);
+  if (team == nullptr) {
+    const absl::StatusOr<std::shared_ptr<LaneTeam>> formed = LaneTeam::Form(sequence.shards);
+    if (!formed.ok()) {
+      for (const ShardLink& shard : sequence.shards) {
+        links_.DistrustLane(*shard.link, formed.status());
+        shard.link->set_lane(nullptr);
+      }
+      return nullptr;
     }
+    team = lane_teams_.emplace_back(*formed);
   }
-  return joined.ok() ? joined->get() : nullptr;
+  for (const ShardLink& shard : sequence.shards) shard.link->set_lane_team(team);
+  return team.get();
 }
 
-absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan) {
+// Of the rows that are this cache rank's.
+absl::Status Engine::PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step) {
+  const size_t count =
+      std::count_if(rows.begin(), rows.end(), [&](const Sequence* row) { return row->FindShard(link) != nullptr; });
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
-                          AwaitSendBuffer(*transport_, link, rows.size() * sizeof(wire::PlanRow), options_.waits));
-  auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const Sequence& sequence = *rows[i];
+                          AwaitSendBuffer(*transport_, link, count * sizeof(wire::PlanRow), options_.waits));
+  auto* plan_row = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
+  for (const Sequence* row : rows) {
+    const Sequence& sequence = *row;
+    if (sequence.FindShard(link) == nullptr) continue;
     const ShardLink& shard = *sequence.FindShard(link);
-    plan_rows[i] = {.sequence_id = sequence.sequence_id,
-                    .attach_epoch = shard.attach_epoch,
-                    .position = sequence.next_position,
-                    .token_id = sequence.token_at(sequence.next_position),
-                    .pool_slots = sequence.working_set->pool_slots(shard.shard),
-                    .grant_generation = 1,
-                    .flags = static_cast<uint32_t>(sequence.seat),
-                    .first_kv_head = static_cast<uint16_t>(shard.shard.first_kv_head),
-                    .num_kv_heads = static_cast<uint16_t>(shard.shard.num_kv_heads),
-                    .first_layer = static_cast<uint16_t>(shard.shard.first_layer),
-                    .num_layers = static_cast<uint16_t>(shard.shard.num_layers)};
+    *plan_row++ = {.sequence_id = sequence.sequence_id,
+                   .attach_epoch = shard.attach_epoch,
+                   .position = sequence.next_position,
+                   .token_id = sequence.token_at(sequence.next_position),
+                   .pool_slots = sequence.working_set->pool_slots(shard.shard),
+                   .grant_generation = 1,
+                   .flags = static_cast<uint32_t>(sequence.seat),
+                   .first_kv_head = static_cast<uint16_t>(shard.shard.first_kv_head),
+                   .num_kv_heads = static_cast<uint16_t>(shard.shard.num_kv_heads),
+                   .first_layer = static_cast<uint16_t>(shard.shard.first_layer),
+                   .num_layers = static_cast<uint16_t>(shard.shard.num_layers)};
   }
   wire::FrameHeader header{};
   header.type = wire::FrameType::kStepPlan;
   header.flags = wire::kPlanOnLane;
   header.plan = plan;
-  header.row_count = static_cast<uint32_t>(rows.size());
+  header.apply_position = step;
+  header.row_count = static_cast<uint32_t>(count);
   return link.channel()->Post(header, std::move(buffer));
 }
 
@@ -77,8 +88,37 @@ absl::Status Engine::AwaitLeaving(CacheLink& link) {
   return link.channel()->failed();
 }
 
-void Engine::RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows) {
+// Those of rows that have seats: one whose sequence has failed otherwise takes part in a step that was announced.
+std::vector<CacheLink*> Engine::LinksOf(std::span<Sequence* const> rows) const {
+  std::vector<CacheLink*> links;
+  for (const Sequence* sequence : rows) {
+    if (sequence->seat < 0) continue;
+    for (const ShardLink& shard : sequence->shards) {
+      if (std::find(links.begin(), links.end(), shard.link.get()) == links.end()) links.push_back(shard.link.get());
+    }
+  }
+  return links;
+}
+
+// Tells the cache ranks; where one cannot be told, its rows fail, and the step is of those that are left.
+void Engine::AnnounceLaneStep(LaneTeam& team, std::span<Sequence* const> rows) {
+  const uint64_t plan = next_plan_++;
+  for (CacheLink* link : LinksOf(rows)) {
+    absl::Status told = link->lane()->status();
+    if (told.ok()) told = PostLanePlan(*link, rows, plan, team.next_step());
+    if (!told.ok()) FailLane(team, *link, told);
+  }
+  for (CacheLink* link : LinksOf(rows)) {
+    if (const absl::Status left = AwaitLeaving(*link); !left.ok()) FailLane(team, *link, left);
+  }
+}
+
+void Engine::RunLaneStep(LaneTeam& team, std::span<Sequence*> rows) {
   const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+  AnnounceLaneStep(team, rows);
+  const auto end = std::remove_if(rows.begin(), rows.end(), [](const Sequence* row) { return row->seat < 0; });
+  rows = {rows.begin(), end};
+  if (rows.empty()) return;
   lane_rows_.clear();
   for (const Sequence* sequence : rows) {
     lane_rows_.push_back(
@@ -88,17 +128,10 @@ void Engine::RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows) {
          .draw = DrawFor(*sequence),
          .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
   }
-  const uint64_t plan = next_plan_++;
-  for (CacheLink* link : team.links()) {
-    if (const absl::Status posted = PostLanePlan(*link, rows, plan); !posted.ok()) return FailTeam(team, *link, posted);
-  }
-  for (CacheLink* link : team.links()) {
-    if (const absl::Status left = AwaitLeaving(*link); !left.ok()) return FailTeam(team, *link, left);
-  }
-  CacheLink* failed = nullptr;
-  const absl::Status decoded = team.Decode(lane_rows_, &failed);
+  const absl::Status decoded = team.Decode(lane_rows_);
   transport_->Progress();  // a row may have been refused
-  if (!decoded.ok()) return FailTeam(team, *failed, decoded);
+  FailLanesOf(team, rows, decoded);
+  if (std::all_of(rows.begin(), rows.end(), [](const Sequence* row) { return !row->failure.ok(); })) return;
   ++metrics_.decode_steps;
   ++metrics_.lane_steps;
   ++metrics_.progress;
@@ -107,17 +140,30 @@ void Engine::RunLaneStep(LaneTeam& team, std::span<Sequence* const> rows) {
     if (!sequence.failure.ok()) continue;
     for (size_t i = 0; i < sequence.shards.size(); ++i) {
       const KvShard& shard = sequence.shards[i].shard;
-      TakeMasses(sequence, shard, team.lane(i).captured_mass(row));
-      CountRows(sequence, shard, team.lane(i).counts(row));
+      TakeMasses(sequence, shard, team.group(i).captured_mass(row));
+      CountRows(sequence, shard, team.group(i).counts(row));
     }
     CountDenseLists(sequence);
     ++sequence.next_position;
     ++sequence.decode_steps;
     if (sequence.next_position != sequence.known_tokens()) continue;
     if (lane_rows_[row].draw.has_value()) {
-      TakeToken(sequence, team.lane(0).drawn_token(row), {});
+      TakeToken(sequence, team.group(0).drawn_token(row), {});
     } else {
-      TakeToken(sequence, std::nullopt, team.lane(0).logits(row));
+      TakeToken(sequence, std::nullopt, team.group(0).logits(row));
+    }
+  }
+}
+
+// After a step: the lanes that are over, and all of them where a GPU has failed.
+void Engine::FailLanesOf(LaneTeam& team, std::span<Sequence* const> rows, const absl::Status& decoded) {
+  const std::vector<CacheLink*> links = LinksOf(rows);
+  const auto status_of = [&](CacheLink* link) { return decoded.ok() ? link->lane()->status() : decoded; };
+  // Of a team those that failed first, rather than those that were ended then.
+  for (const bool aborted : {false, true}) {
+    for (CacheLink* link : links) {
+      const absl::Status status = status_of(link);
+      if (!status.ok() && absl::IsAborted(status) == aborted) FailLane(team, *link, status);
     }
   }
 }
@@ -144,7 +190,7 @@ void Engine::CountDenseLists(Sequence& sequence) {
 }
 
 // As by frames, lists that attend to everything look nothing up; on a lane their rows travel once all the same.
-void Engine::CountRows(Sequence& sequence, const KvShard& shard, std::span<const DecodeLane::ListCounts> counts) {
+void Engine::CountRows(Sequence& sequence, const KvShard& shard, std::span<const LaneGroup::ListCounts> counts) {
   uint64_t lookups = 0, misses = 0, pushed = 0;
   for (size_t list = 0; list < counts.size(); ++list) {
     pushed += counts[list].pushed;
@@ -163,30 +209,46 @@ void Engine::CountRows(Sequence& sequence, const KvShard& shard, std::span<const
   metrics_.streamed_rows += pushed;
 }
 
-// Its sequences are attached again, and go by frames where the failed lane's cache rank is concerned.
-void Engine::FailTeam(LaneTeam& team, CacheLink& failed, const absl::Status& why) {
-  if (team.End()) return;
+// Its sequences are attached again, and go by frames. Where several GPUs hold the model, those are all of the team, and
+// only those of the failed lane's cache rank go by frames.
+void Engine::FailLane(LaneTeam& team, CacheLink& failed, const absl::Status& why) {
+  if (team.ended() || (team.num_gpus() > 1 && team.End())) return;
   ++metrics_.lanes_failed;
   const auto until = SteadyClock::now() + kQuarantine;
   scheduler_.ForEach([&](Sequence& sequence) {
-    if (sequence.lane_team() != &team) return;
+    if (sequence.lane_team() != &team || (team.num_gpus() == 1 && sequence.FindShard(failed) == nullptr)) return;
     sequence.Fail(absl::UnavailableError(absl::StrCat("the lane to the cache rank has failed: ", why.message())),
                   /*can_retry=*/true);
-    if (sequence.working_set.has_value()) quarantine_.emplace_back(until, *std::move(sequence.working_set));
+    if (sequence.seat >= 0) {
+      quarantine_.push_back({.until = until,
+                             .working_set = std::exchange(sequence.working_set, std::nullopt),
+                             .team = sequence.shards.front().link->lane_team(),
+                             .seat = sequence.seat,
+                             .sequence_id = sequence.sequence_id});
+    }
     sequence.working_set.reset();
     sequence.lane_state = Sequence::LaneState::kNone;
     sequence.seat = -1;
   });
   links_.DistrustLane(failed, why);
-  for (CacheLink* link : team.links()) {
-    link->channel()->Close();
-    link->MarkDead();
+  const auto close = [](CacheLink& link) {
+    link.channel()->Close();
+    link.MarkDead();
+  };
+  close(failed);
+  for (const std::weak_ptr<CacheLink>& member : team.links()) {
+    const std::shared_ptr<CacheLink> link = member.lock();
+    if (link != nullptr && link.get() != &failed) close(*link);
   }
 }
 
 void Engine::AskForSeats() {
   const auto now = SteadyClock::now();
-  while (!quarantine_.empty() && quarantine_.front().first < now) quarantine_.pop_front();
+  while (!quarantine_.empty() && quarantine_.front().until < now) {
+    const Quarantined& first = quarantine_.front();
+    first.team->seats().Free(first.seat, first.sequence_id);
+    quarantine_.pop_front();
+  }
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.lane_state != Sequence::LaneState::kWanted || !sequence.failure.ok()) return;
     if (!AskForSeat(sequence).ok()) LeaveLane(sequence);
@@ -214,7 +276,7 @@ absl::Status Engine::AskForSeat(Sequence& sequence) {
     header.apply_position = sequence.next_position;
     header.row_count = static_cast<uint32_t>(sequence.seat);
     WINNOW_RETURN_IF_ERROR(shard.link->channel()->Post(header, std::move(buffer)));
-    team.lane(i).Seat(sequence.seat, pages);
+    team.group(i).Seat(sequence.seat, *shard.link->lane(), pages);
   }
   return absl::OkStatus();
 }

@@ -99,6 +99,7 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
     scheduler_.CreditCachedTokens(sequence, restart);
+    ChoosePrefixWay(sequence);
     PullPrefix(sequence);
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
@@ -122,9 +123,14 @@ void Engine::PullPrefix(Sequence& sequence) {
   sequence.refills_due = std::count_if(sequence.shards.begin(), sequence.shards.end(), [&](const ShardLink& shard) {
     return num_layers > 1 || shard.shard.HasLayer(first_layer);
   });
-  openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers,
-                 end = sequence.cached_tokens] {
-    const absl::Status pushed = calls_.PushPrefix(shards, id, first_layer, num_layers, end);
+  ShardCalls::PrefixRows rows{.end = sequence.cached_tokens};
+  if (sequence.remote_prefix.has_value()) {
+    rows.first = sequence.remote_prefix->choice().first_row;
+    rows.sinks = sequence.remote_prefix->choice().sinks;
+    UpdatePrefixState(sequence);
+  }
+  openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers, rows] {
+    const absl::Status pushed = calls_.PushPrefix(shards, id, first_layer, num_layers, rows);
     if (pushed.ok()) return;
     mailbox_.Put([this, pushed, id, shard = shards.front()] {
       Sequence* sequence = scheduler_.Find([&](const Sequence& other) {

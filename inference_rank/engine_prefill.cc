@@ -48,9 +48,9 @@ uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point n
   return tokens < least ? 0 : static_cast<uint32_t>(std::min<double>(tokens, options_.limits.prefill_chunk_tokens));
 }
 
-// In token-layers: tokens, each through one layer.
+// In halves of token-layers: tokens, each through half a layer.
 uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
-  const uint64_t layers = layout_.num_layers, planned = tokens * layers;
+  const uint64_t layers = layout_.num_layers, planned = 2 * tokens * layers;
   uint64_t done = 0;
   bool by_layer = false;
   while (done < planned && forward_.status().ok()) {
@@ -60,16 +60,21 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     const uint32_t chunk = options_.limits.prefill_chunk_tokens;
     by_layer |= GoesByLayer(*sequence);
     const uint64_t piece_layers = GoesByLayer(*sequence) ? 1 : layers;
-    uint32_t most = static_cast<uint32_t>(std::min<uint64_t>((planned - done) / piece_layers, chunk));
+    uint32_t most =
+        static_cast<uint32_t>(std::min<uint64_t>((planned - done + 2 * piece_layers - 1) / (2 * piece_layers), chunk));
     // A plan of whole chunks does not end within one for the last layer's sake.
     if (piece_layers == 1 && tokens >= chunk) most = chunk;
     if (paced) most = std::min(most, PacedTokens(*sequence, now));
     if (most == 0) break;
     sequence->last_chunk = now;
+    if (sequence->remote_prefix.has_value()) {
+      done += RunRemotePiece(*sequence, most);
+      continue;
+    }
     const uint32_t first = PiecePosition(*sequence);
     const bool last_layer = piece_layers == 1 && sequence->arena->layer + 1 == layout_.num_layers;
     const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
-    done += count * piece_layers;
+    done += 2 * count * piece_layers;
     // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
     if (!paced) continue;
     if (by_layer) forward_.SettlePrompt();
@@ -79,7 +84,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
         static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first), taken.count());
   }
   if (by_layer) forward_.SettlePrompt();
-  return static_cast<uint32_t>((done + layers - 1) / layers);
+  return static_cast<uint32_t>((done + 2 * layers - 1) / (2 * layers));
 }
 
 PrefillStep& Engine::BeginPrefillStep(Sequence& sequence, uint32_t first, uint32_t count) {
@@ -106,29 +111,48 @@ uint32_t Engine::RunChunk(Sequence& sequence, uint32_t most) {
   return count;
 }
 
+void Engine::BeginChunk(Sequence& sequence) {
+  PrefillArena& arena = *sequence.arena;
+  arena.layer = 0;
+  arena.layer_position = arena.chunk_first = sequence.next_position;
+  arena.chunk_end = std::min(sequence.next_position + options_.limits.prefill_chunk_tokens, sequence.prompt_tokens());
+  std::vector<float>& residual =
+      sequence.remote_prefix.has_value() ? sequence.remote_prefix->residual : chunk_residual_;
+  residual.resize(static_cast<size_t>(options_.limits.prefill_chunk_tokens) * options_.limits.prefill.hidden_size);
+}
+
+std::vector<float*> Engine::ResidualsOf(Sequence& sequence, uint32_t position) {
+  const PrefillArena& arena = *sequence.arena;
+  if (arena.by_layer()) return arena.Residuals(position);
+  std::vector<float>& residual =
+      sequence.remote_prefix.has_value() ? sequence.remote_prefix->residual : chunk_residual_;
+  return {residual.data() + static_cast<size_t>(position - arena.chunk_first) * options_.limits.prefill.hidden_size};
+}
+
+uint32_t Engine::LayerEnd(const Sequence& sequence) const {
+  return sequence.arena->by_layer() ? sequence.prompt_tokens() : sequence.arena->chunk_end;
+}
+
 uint32_t Engine::RunLayerPiece(Sequence& sequence, uint32_t most) {
   PrefillArena& arena = *sequence.arena;
   const uint32_t prompt = sequence.prompt_tokens();
-  if (!arena.by_layer() && !arena.in_chunk()) {
-    arena.layer = 0;
-    arena.layer_position = arena.chunk_first = sequence.next_position;
-    arena.chunk_end = std::min(sequence.next_position + options_.limits.prefill_chunk_tokens, prompt);
-    chunk_residual_.resize(static_cast<size_t>(options_.limits.prefill_chunk_tokens) *
-                           options_.limits.prefill.hidden_size);
-  }
+  if (!arena.by_layer() && !arena.in_chunk()) BeginChunk(sequence);
   const int layer = arena.layer;
-  const uint32_t first = arena.layer_position, end = arena.by_layer() ? prompt : arena.chunk_end;
-  const bool last = first + 1 == prompt, last_layer = layer + 1 == layout_.num_layers;
-  const uint32_t count = last ? 1 : std::min(most, std::min(end, prompt - 1) - first);
+  const uint32_t first = arena.layer_position;
+  const bool last = first + 1 == prompt;
+  const uint32_t count = last ? 1 : std::min(most, std::min(LayerEnd(sequence), prompt - 1) - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, static_cast<uint16_t>(layer), 0, 1);
-  const std::vector<float*> hidden =
-      arena.by_layer() ? arena.Residuals(first)
-                       : std::vector<float*>{chunk_residual_.data() + static_cast<size_t>(first - arena.chunk_first) *
-                                                                          options_.limits.prefill.hidden_size};
+  const std::vector<float*> hidden = ResidualsOf(sequence, first);
   if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, hidden);
   PrefillStep& step = BeginPrefillStep(sequence, first, count);
   forward_.PrefillLayer(layer, first, static_cast<int>(count), last, hidden, step);
-  if (!forward_.status().ok()) return count;
+  if (forward_.status().ok()) EndPiece(sequence, count);
+  return count;
+}
+
+void Engine::EndPiece(Sequence& sequence, uint32_t count) {
+  PrefillArena& arena = *sequence.arena;
+  const bool last_layer = arena.layer + 1 == layout_.num_layers;
   ++metrics_.prefill_chunks;
   ++metrics_.progress;
   if (last_layer) {
@@ -136,21 +160,21 @@ uint32_t Engine::RunLayerPiece(Sequence& sequence, uint32_t most) {
     sequence.next_position += count;
   }
   arena.layer_position += count;
-  if (arena.layer_position < end || !sequence.failure.ok()) return count;
+  if (arena.layer_position < LayerEnd(sequence) || !sequence.failure.ok()) return;
   if (arena.by_layer()) FinishPromptLayer(sequence);
   if (!last_layer) {
     ++arena.layer;
     arena.layer_position = arena.chunk_first;
     if (arena.by_layer() && sequence.cached_tokens > 0) PullPrefix(sequence);
-    return count;
+    return;
   }
   arena.chunk_end = 0;
-  if (!last) return count;
+  if (arena.layer_position < sequence.prompt_tokens()) return;
+  const std::vector<float*> hidden = ResidualsOf(sequence, arena.layer_position - 1);
   const bool followed = HasFollowers(sequence);
   PlanPromptDraw(sequence, followed);
   const std::span<float> logits = forward_.PromptLogits(hidden);
   if (forward_.status().ok() && sequence.failure.ok()) FinishPrompt(sequence, logits, followed);
-  return count;
 }
 
 void Engine::FinishPromptLayer(Sequence& sequence) {
@@ -177,6 +201,7 @@ void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool foll
     sequence.prompt_logits.assign(logits.begin(), logits.end());
     sequence.prompt_end = SteadyClock::now();
   }
+  sequence.remote_prefix.reset();
   if (sequence.hand_over) {
     BeginHandOver(sequence);
   } else {

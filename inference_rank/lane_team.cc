@@ -4,43 +4,47 @@
 
 namespace winnow {
 
-LaneTeam::LaneTeam(std::span<const ShardLink> shards, int seats) : seats_(seats), outcomes_(shards.size()) {
+LaneTeam::LaneTeam(std::span<const ShardLink> shards)
+    : seats_(shards.front().link->lane()->shape().max_rows), outcomes_(shards.size()) {
   for (const ShardLink& shard : shards) {
-    links_.push_back(shard.link.get());
-    lanes_.push_back(shard.link->lane());
+    groups_.push_back(shard.link->lane()->group());
+    if (shards.size() > 1) links_.push_back(shard.link);
   }
 }
 
-absl::StatusOr<std::shared_ptr<LaneTeam>> LaneTeam::Join(std::span<const ShardLink> shards) {
-  std::shared_ptr<LaneTeam> team(new LaneTeam(shards, shards.front().link->lane()->shape().max_rows));
-  for (DecodeLane* lane : team->lanes_) WINNOW_RETURN_IF_ERROR(lane->Join(team->lanes_));
+absl::StatusOr<std::shared_ptr<LaneTeam>> LaneTeam::Form(std::span<const ShardLink> shards) {
+  std::shared_ptr<LaneTeam> team(new LaneTeam(shards));
+  std::vector<LaneGroup*> groups;
+  for (const std::shared_ptr<LaneGroup>& group : team->groups_) groups.push_back(group.get());
+  for (LaneGroup* group : groups) WINNOW_RETURN_IF_ERROR(group->Join(groups));
   return team;
 }
 
-bool LaneTeam::HasLinks(std::span<const ShardLink> shards) const {
-  return std::equal(shards.begin(), shards.end(), links_.begin(), links_.end(),
-                    [](const ShardLink& shard, const CacheLink* link) { return shard.link.get() == link; });
+bool LaneTeam::Admits(std::span<const ShardLink> shards) const {
+  return std::equal(shards.begin(), shards.end(), groups_.begin(), groups_.end(),
+                    [](const ShardLink& shard, const auto& group) { return shard.link->lane()->group() == group; });
 }
 
-absl::Status LaneTeam::Decode(std::span<const DecodeLane::Row> rows, CacheLink** failed) {
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    *failed = links_[i];
-    WINNOW_RETURN_IF_ERROR(lanes_[i]->Prepare(rows));
-  }
-  lanes_.front()->RunTogether([&](int i) {
-    outcomes_[i] = lanes_[i]->Decode(rows);
+bool LaneTeam::SharesGroup(std::span<const ShardLink> shards) const {
+  return std::any_of(shards.begin(), shards.end(), [&](const ShardLink& shard) {
+    return std::find(groups_.begin(), groups_.end(), shard.link->lane()->group()) != groups_.end();
+  });
+}
+
+absl::Status LaneTeam::Decode(std::span<const LaneGroup::Row> rows) {
+  for (const auto& group : groups_) WINNOW_RETURN_IF_ERROR(group->Prepare(rows));
+  groups_.front()->RunTogether([&](int i) {
+    outcomes_[i] = groups_[i]->Decode(rows);
     if (outcomes_[i].ok()) return;
     // The other GPUs wait for this one.
-    for (DecodeLane* other : lanes_) {
-      if (other != lanes_[i]) other->Abort(absl::AbortedError("a lane of another GPU has failed"));
+    for (const auto& other : groups_) {
+      if (other != groups_[i]) other->Abort(absl::AbortedError("a lane of another GPU has failed"));
     }
   });
-  // Of the lane that failed first, rather than of those that were ended then.
+  // Of the GPU that failed first, rather than of those that were ended then.
   absl::Status status;
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    if (outcomes_[i].ok() || (!status.ok() && !absl::IsAborted(status))) continue;
-    status = outcomes_[i];
-    *failed = links_[i];
+  for (const absl::Status& outcome : outcomes_) {
+    if (!outcome.ok() && (status.ok() || absl::IsAborted(status))) status = outcome;
   }
   return status;
 }

@@ -11,37 +11,42 @@
 
 namespace winnow {
 
-// The lanes that run the steps of a batch together, one to each cache rank with a shard of its sequences, and who sits
-// on them: a sequence has the same seat on all. Both ends of a lane count steps, so that a lane belongs to one team for
-// good, and the end of one lane is that of the team. Engine thread.
+// The groups of lanes that run steps together, one of each GPU that holds the model, and who sits on them: a sequence
+// has the same seat on all. With one GPU lanes to several cache ranks come and go, and a sequence lies whole on one of
+// them. With several a team has one lane on each, to a cache rank with the shard of its heads: all sequences use all of
+// them, and the end of one is that of the team. Engine thread.
 class LaneTeam {
  public:
-  // Lets the lanes of the shards' links join. They have lanes, and no team yet.
-  static absl::StatusOr<std::shared_ptr<LaneTeam>> Join(std::span<const ShardLink> shards);
+  // Of the groups that the lanes of the shards' links belong to. They are in no team yet.
+  static absl::StatusOr<std::shared_ptr<LaneTeam>> Form(std::span<const ShardLink> shards);
 
-  // Whether these are the links of the team, in its order.
-  bool HasLinks(std::span<const ShardLink> shards) const;
-  // Each lives as long as a sequence of the team does.
-  std::span<CacheLink* const> links() const { return links_; }
-  DecodeLane& lane(size_t i) const { return *lanes_[i]; }
-  const DecodeLaneShape& shape() const { return lanes_[0]->shape(); }  // the same of all lanes, but for the shard
+  // Whether the shards' links have lanes of the team's groups, in their order.
+  bool Admits(std::span<const ShardLink> shards) const;
+  bool SharesGroup(std::span<const ShardLink> shards) const;  // that of one shard's lane, at least
+  size_t num_gpus() const { return groups_.size(); }
+  // With several GPUs: those of its lanes, for good.
+  std::span<const std::weak_ptr<CacheLink>> links() const { return links_; }
+  LaneGroup& group(size_t i) const { return *groups_[i]; }
+  const DecodeLaneShape& shape() const { return groups_[0]->shape(); }
   LaneSeats& seats() { return seats_; }
 
-  // One step, begun once all cache ranks have been told of it. After an error the team is over, and `failed` is the
-  // link whose lane it came from.
-  absl::Status Decode(std::span<const DecodeLane::Row> rows, CacheLink** failed);
+  // The number of the next step, which cache ranks with rows in it are told.
+  uint32_t next_step() const { return groups_[0]->next_step(); }
+  // One step, begun once these cache ranks have been told of it. An error is a GPU's; what becomes of lanes is said by
+  // their status.
+  absl::Status Decode(std::span<const LaneGroup::Row> rows);
 
   // False at the first call.
   bool End() { return std::exchange(ended_, true); }
   bool ended() const { return ended_; }
 
  private:
-  LaneTeam(std::span<const ShardLink> shards, int seats);
+  explicit LaneTeam(std::span<const ShardLink> shards);
 
-  std::vector<CacheLink*> links_;
-  std::vector<DecodeLane*> lanes_;
+  std::vector<std::shared_ptr<LaneGroup>> groups_;
+  std::vector<std::weak_ptr<CacheLink>> links_;
   LaneSeats seats_;
-  std::vector<absl::Status> outcomes_;  // of the last step, by lane
+  std::vector<absl::Status> outcomes_;  // of the last step, by GPU
   bool ended_ = false;
 };
 

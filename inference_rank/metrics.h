@@ -21,6 +21,10 @@ struct InferenceRankMetrics {
 
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
+  // Prompts with a cached prefix, and what travelled of it, by way (PrefixAttention): rows, or queries, states and
+  // rows.
+  std::atomic<uint64_t> stream_back_prompts{0}, stream_back_bytes{0};
+  std::atomic<uint64_t> remote_prefix_prompts{0}, remote_prefix_bytes{0};
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
   std::atomic<uint64_t> lane_steps{0};      // of decode_steps, those that ran between two GPUs

@@ -25,10 +25,10 @@ class PrefillStep final : public PrefillKv {
   void* PushTo(int layer) override;
   int QueriesWanted(int num_tokens) const override;
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
-
- private:
+  // What Publish returns, of kv heads from `first_kv_head` on.
   Rows RowsOf(int layer, int first_kv_head) const;
 
+ private:
   const KvLayout layout_;
   InferenceRankMetrics& metrics_;
   PromptSender sender_;

@@ -14,6 +14,7 @@
 #include "inference_rank/event_sink.h"
 #include "inference_rank/mass_summary.h"
 #include "inference_rank/prefill_arena.h"
+#include "inference_rank/remote_prefix.h"
 #include "inference_rank/sampler.h"
 #include "inference_rank/shard_calls.h"
 #include "inference_rank/shard_link.h"
@@ -30,6 +31,7 @@ namespace winnow {
 //   kAwaitingFork -> kOpening -> kWaiting, when it begins as a fork of another sequence: from then on as if preempted.
 //   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
 //          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
+// With a prefix that stays on the cache ranks it is kLoadingPrefix whenever it waits for what they have of it.
 //
 // With `hand_over` it leaves the middle row after its first token: kHandingOver until the cache rank has every row of
 // the prompt, then kHandedOver, without arena and working set, until another rank has attached or the router cancels.
@@ -92,6 +94,7 @@ struct Sequence {
   std::vector<ShardLink> shards;  // as the places; empty before it is opened or attached for the first time
   bool taken_over = false;        // another rank attaches to it: its shards are not ours to free
   std::optional<PrefillArena> arena;
+  std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
   std::optional<WorkingSet> working_set;
   enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
   LaneState lane_state = LaneState::kNone;

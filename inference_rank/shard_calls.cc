@@ -129,7 +129,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Fork(std::span<const ShardLink>
 }
 
 absl::Status ShardCalls::PushPrefix(std::span<const ShardLink> shards, uint64_t sequence_id, int first_layer,
-                                    int num_layers, uint32_t end) const {
+                                    int num_layers, const PrefixRows& rows) const {
   for (const ShardLink& shard : shards) {
     const int first = std::max(first_layer, shard.shard.first_layer);
     const int last = std::min(first_layer + num_layers - 1, shard.shard.last_layer());
@@ -140,7 +140,9 @@ absl::Status ShardCalls::PushPrefix(std::span<const ShardLink> shards, uint64_t 
     request.set_attach_epoch(shard.attach_epoch);
     request.set_layer(static_cast<uint32_t>(first));
     request.set_more_layers(static_cast<uint32_t>(last - first));
-    request.set_end_position(end);
+    request.set_end_position(rows.end);
+    request.set_first_position(rows.first);
+    request.set_sink_positions(rows.sinks);
     WINNOW_RETURN_IF_ERROR(From(shard.link->PushPrefix(request, timeout), shard, shards.size()));
   }
   return absl::OkStatus();

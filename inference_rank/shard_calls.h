@@ -41,10 +41,13 @@ struct ShardCalls {
   // error.
   absl::StatusOr<Attached> Fork(std::span<const ShardLink> source, v1::ForkSequenceRequest request,
                                 uint32_t position) const;
-  // Pushes rows below `end` of `num_layers` layers from `first_layer` on; each shard that has some of them ends with
-  // RefillDone.
+  // Pushes rows [0, sinks) and [first, end) of `num_layers` layers from `first_layer` on; each shard that has some of
+  // them ends with RefillDone.
+  struct PrefixRows {
+    uint32_t end = 0, first = 0, sinks = 0;
+  };
   absl::Status PushPrefix(std::span<const ShardLink> shards, uint64_t sequence_id, int first_layer, int num_layers,
-                          uint32_t end) const;
+                          const PrefixRows& rows) const;
   // Frees, or detaches, what is attached. A cache rank that cannot be reached detaches the sequence itself, when its
   // link ends, and frees it in time.
   void Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const;

@@ -31,6 +31,7 @@ struct KernelTable {
   void (*query_norm)(const QueryNormParams&);
   void (*rotate)(const RotateParams&);
   void (*attend_blocks)(const AttendBlocksParams&);
+  void (*prefix_attention)(const PrefixAttentionParams&);
   void (*merge_states)(const MergeStatesParams&);
   void (*index_keys)(const IndexKeysParams&);
   void (*key_score)(const KeyScoreParams&);

@@ -164,6 +164,15 @@ struct MergeStatesParams {
   float* out_lse = nullptr;  // [num_rows], may be null
 };
 
+// Prefill attention takes keys in tiles of so many positions, aligned to absolute positions, one tile after the other.
+// Between two tiles a query head is a state of head_dim + 2 numbers: o, not divided; the largest score; the sum of
+// weights. Units are the kernel set's own: only the same set goes on from a state, and then every bit is that of an
+// attention that was not interrupted.
+inline constexpr int kPrefillKeyTile = 128;
+constexpr int PrefillStateFloats(int head_dim) {
+  return head_dim + 2;
+}
+
 // Causal attention of a chunk of one sequence over contiguous rows 0 .. first_position + num_queries - 1.
 struct PrefillAttentionParams {
   const float* q = nullptr;  // [num_queries, num_query_heads, head_dim], rotated, not scaled
@@ -177,7 +186,35 @@ struct PrefillAttentionParams {
   int64_t kv_head_stride = 0;  // in rows of 2 * head_dim
   Dtype kv_dtype = Dtype::kBf16;
   float* out = nullptr;  // [num_queries, num_query_heads, head_dim]
+  // Rows below first_key, whole tiles and at most first_position, are not read: `state` has them already
+  // [num_queries, num_query_heads, PrefillStateFloats], null with first_key 0.
+  uint32_t first_key = 0;
+  const float* state = nullptr;
 };
+
+// The part of prefill attention over keys [first_key, end_key), whole tiles that every query attends to, of one
+// (layer, kv head), where they are stored. Goes on from the states that it is given, or begins where first_key is 0.
+struct PrefixAttentionParams {
+  const float* q = nullptr;  // [num_queries] x q_stride: [group_size, head_dim], rotated, not scaled
+  int64_t q_stride = 0;      // in floats
+  int num_queries = 0;
+  int group_size = 0;  // num_queries * group_size <= kMaxPrefixRows
+  int head_dim = 0;
+  float scale = 0;
+  const void* const* blocks = nullptr;  // [end_key / 32] -> [32, 2 * head_dim] kv_dtype
+  Dtype kv_dtype = Dtype::kBf16;
+  uint32_t first_key = 0, end_key = 0;
+  float* state = nullptr;    // [num_queries] x state_stride: [group_size, PrefillStateFloats]
+  int64_t state_stride = 0;  // in floats
+  void* scratch = nullptr;   // PrefixAttentionScratchBytes
+};
+inline constexpr int kMaxPrefixRows = 256;
+constexpr size_t PrefixAttentionScratchBytes(int head_dim) {
+  return (2 * kMaxPrefixRows * (static_cast<size_t>(head_dim) + 1) + 2 * kPrefillKeyTile * head_dim +
+          48 * kPrefillKeyTile) *
+             sizeof(float) +
+         64;
+}
 
 // Index tiles: the keys of one block transposed, so that scores of 16 keys fall into one vector. A step of the head
 // dimension takes 128 bytes in every format:

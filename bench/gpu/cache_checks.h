@@ -8,6 +8,7 @@ void CheckAppend(GpuContext& gpu);
 void CheckDiff(GpuContext& gpu);
 void CheckMoves(GpuContext& gpu);  // gather and push
 void CheckFlags(GpuContext& gpu);  // raise and wait
+void CheckPeers(GpuContext& gpu);  // rows, raises and waits of a step with several cache ranks
 void CheckFlashD2H(GpuContext& gpu);
 void BenchCache(GpuContext& gpu);
 

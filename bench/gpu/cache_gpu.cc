@@ -48,8 +48,9 @@ CacheGpu::CacheGpu(GpuContext& gpu, const Options& options)
   num_slots_ = pages_.size() * kSlotPageTokens;
   pool_base_ = options.spec.sink_tokens + 37;
   const size_t cache_bytes = cuda::CacheInboxBytes(exchange), peer_bytes = cuda::InferenceInboxBytes(exchange);
+  const size_t flags_bytes = cuda::InferenceFlagsBytes(exchange);
   inbox = cuda::CacheInboxAt(exchange, gpu.New<std::byte>(cache_bytes));
-  peer = cuda::InferenceInboxAt(exchange, gpu.New<std::byte>(peer_bytes),
+  peer = cuda::InferenceInboxAt(exchange, gpu.New<std::byte>(peer_bytes), gpu.New<std::byte>(flags_bytes),
                                 gpu.New<std::byte>(num_slots_ * layout().row_bytes()));
   RaiseAll(gpu.stream, 0);
   gpu.device.FillAsync(peer.delta_flags, 0, layout().num_layers * sizeof(uint32_t), gpu.stream);

@@ -9,6 +9,7 @@ void Check(GpuContext& gpu) {
   CheckDiff(gpu);
   CheckMoves(gpu);
   CheckFlags(gpu);
+  CheckPeers(gpu);
   CheckFlashD2H(gpu);
 }
 

@@ -33,6 +33,7 @@ class BenchCache {
         .layout = layout, .max_rows = rows, .hidden_size = config_.hidden_size, .max_budget = plan_->max_budget()};
     const size_t pages = layout.num_lists() * store_->shape().peer_pages();
     peer_ = cuda::InferenceInboxAt(exchange_, gpu.NewZeroed<std::byte>(cuda::InferenceInboxBytes(exchange_)),
+                                   gpu.NewZeroed<std::byte>(cuda::InferenceFlagsBytes(exchange_)),
                                    gpu.New<std::byte>(rows * pages * kSlotPageTokens * layout.row_bytes()));
     for (int variant = 0; variant < kVariants; ++variant) {
       inboxes_.push_back(cuda::CacheInboxAt(exchange_, gpu.New<std::byte>(cuda::CacheInboxBytes(exchange_))));

@@ -169,6 +169,35 @@ double PairError(const Load& got, const std::vector<float>& want, size_t heads, 
   return worst;
 }
 
+// Rows in turn go to one region, to another, and nowhere.
+void CheckRopeRegions(GpuContext& gpu, cuda::RopeAppendParams params, const std::vector<float>& q_pre_rope,
+                      const std::vector<uint16_t>& mirror, const std::string& what) {
+  constexpr size_t kFirst = 256;  // of the queries; the mirrored rows lie behind them
+  const size_t q_bytes = q_pre_rope.size() * sizeof(float), bytes = kFirst + q_bytes + 2 * mirror.size();
+  std::byte* const regions[] = {gpu.New<std::byte>(bytes), gpu.New<std::byte>(bytes), nullptr};
+  std::vector<void*> of_rows;
+  for (int row = 0; row < params.num_rows; ++row) of_rows.push_back(regions[row % 3]);
+  params.q_pre_rope = reinterpret_cast<float*>(kFirst);
+  params.kv_mirror = reinterpret_cast<void*>(kFirst + q_bytes);
+  params.mirror_regions = gpu.Upload(of_rows);
+  gpu.table.elementwise->rope_append(gpu.stream, params);
+  double differing = 0;
+  for (int region = 0; region < 2; ++region) {
+    std::vector<std::byte> wanted(bytes, std::byte{0xff});
+    for (int row = region; row < params.num_rows; row += 3) {
+      const auto copy = [&](const auto& from, size_t at) {
+        const size_t row_bytes = from.size() * sizeof(from[0]) / params.num_rows;
+        std::copy_n(reinterpret_cast<const std::byte*>(from.data()) + row * row_bytes, row_bytes,
+                    wanted.begin() + static_cast<int64_t>(at + row * row_bytes));
+      };
+      copy(q_pre_rope, kFirst);
+      copy(mirror, kFirst + q_bytes);
+    }
+    differing += Differing(gpu.Download(regions[region], bytes), wanted);
+  }
+  gpu.report.Check("rope rows in regions of their own" + what, differing, 0);
+}
+
 void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   const RopeRows rows = RandomRopeRows(gpu, c, num_rows);
   const size_t q_elements = static_cast<size_t>(num_rows) * c.num_query_heads * c.head_dim;
@@ -243,6 +272,7 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   gpu.report.Check("rope V" + what, differing_values, 0);
   gpu.report.Check("rope rows at their destinations" + what, Differing(scattered, mirror), 0);
 
+  CheckRopeRegions(gpu, params, q_pre_rope, mirror, what);
   // The last row alone.
   const size_t q_row = q_elements / num_rows, kv_row = kv_elements / num_rows;
   params.qkv += static_cast<size_t>(num_rows - 1) * params.qkv_stride;

@@ -5,16 +5,16 @@
 #   bench/gpu/layered_prefill.sh [WINNOW] [MODEL] [UP_FLAGS...]
 #
 # WINNOW: the program (default: bin/winnow). MODEL: default synthetic:qwen3-14b. UP_FLAGS replace
-# "--device=cuda --cache-device=cuda:1". $PROMPT tokens (default 16384), $RUNS (3) of each; $MODES (chunked layered). Prefill memory is by
-# arithmetic that of one prompt: $TOKEN_BYTES (163840) of KV for each token, or $LAYERED_BYTES (24576) of one layer's
-# KV and the residual. $TARGET: of the time between a stream's tokens, for the last part; 0 leaves it out.
+# "--device=cuda --cache-device=cuda:1". $PROMPT tokens (default 16384), $RUNS (3) of each; $MODES (chunked layered).
+# Prefill memory is by arithmetic that of one prompt: $TOKEN_BYTES (163840) of KV for each token, or $LAYERED_BYTES
+# (24576) of one layer's KV and the residual. $TARGET: of the time between a stream's tokens, for the last part; 0 leaves it out.
 set -euo pipefail
 winnow=${1:-bin/winnow} model=${2:-synthetic:qwen3-14b}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- --device=cuda --cache-device=cuda:1
 out=$(mktemp -d)
 prompt=${PROMPT:-16384} context=$((${PROMPT:-16384} + 256))
-trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0; }
 prompts=0  # no two of them begin alike

@@ -16,6 +16,7 @@ using cuda::SelectionList;
 using cuda::SelectParams;
 
 constexpr uint32_t kPoison = 0xffffffffu;
+constexpr uint32_t kManyKeys = 60000;  // of a list that the blocks of a cluster share
 
 struct Selected {
   std::vector<uint32_t> rows;  // [lists, max_budget]
@@ -31,6 +32,7 @@ Selected RunSelect(GpuContext& gpu, SelectParams params, bool pages, bool with_m
   params.selected = gpu.New<uint32_t>(size_t{params.max_budget} * params.num_lists);
   params.counts = gpu.New<uint32_t>(params.num_lists);
   params.captured_mass = pages || !with_mass ? nullptr : gpu.New<float>(params.num_lists);
+  params.settled = true;  // copies, not launches, write what is read
   params.scratch = gpu.New<uint8_t>(gpu.table.selection->select_scratch_bytes(params));
   (pages ? gpu.table.selection->select_pages : gpu.table.selection->select)(gpu.stream, params);
   Selected out;
@@ -132,21 +134,21 @@ const char* NameOf(Aggregation aggregation) {
   return aggregation == Aggregation::kSoftmaxSum ? "softmax-sum" : aggregation == Aggregation::kMax ? "max" : "mean";
 }
 
-// Without a captured mass it is another launch that selects.
+// Without a captured mass other launches select.
 void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation aggregation, uint32_t candidate_pages,
-                     float min_mass, bool with_mass = true) {
+                     float min_mass, bool with_mass = true, uint32_t greatest_size = 20000) {
   const uint32_t budget = 96;
-  const std::vector<uint32_t> sizes = {3000, 0, 3, 69, 100, 2500, 8000, 4111, 777, 20000};
+  const std::vector<uint32_t> sizes = {3000, 0, 3, 69, 100, 2500, 8000, 4111, 777, greatest_size};
   const SelectionInputs inputs(gpu, shape, gpu.Cases(sizes, 3), budget);
   SelectParams params = inputs.Params();
   params.aggregation = aggregation;
   params.candidate_pages = candidate_pages;
   params.min_mass = min_mass;
   const Selected selected = RunSelect(gpu, params, false, with_mass);
-  const std::string what =
-      absl::StrCat("select ", DtypeName(shape.dtype), " head_dim ", shape.head_dim, " group ", shape.group, " ",
-                   NameOf(aggregation), candidate_pages > 0 ? absl::StrCat(" two-stage of ", shape.page_tokens) : "",
-                   min_mass > 0 ? " mass" : "", with_mass ? "" : " in one launch");
+  const std::string what = absl::StrCat(
+      "select ", DtypeName(shape.dtype), " head_dim ", shape.head_dim, " group ", shape.group, " ", NameOf(aggregation),
+      candidate_pages > 0 ? absl::StrCat(" two-stage of ", shape.page_tokens) : "", min_mass > 0 ? " mass" : "",
+      with_mass ? "" : " alone", greatest_size != 20000 ? absl::StrCat(" up to ", greatest_size, " keys") : "");
   int unsure = 0, tested = 0;
   double worst_mass = 0;
   for (size_t l = 0; l < inputs.lists.size(); ++l) {
@@ -328,7 +330,7 @@ void CheckTies(GpuContext& gpu, Dtype dtype, uint32_t candidate_pages, bool with
     if (selected.counts[l] != count || !same) ++wrong;
   }
   gpu.report.Check(absl::StrCat("one importance, ", DtypeName(dtype), candidate_pages > 0 ? ", two-stage" : "",
-                                with_mass ? "" : ", in one launch"),
+                                with_mass ? "" : ", alone"),
                    wrong, 0);
   gpu.FreeAll();
 }
@@ -339,7 +341,7 @@ void CheckIndependence(GpuContext& gpu) {
     uint32_t candidate_pages;
     bool with_mass;
   };
-  for (const auto& [candidate_pages, with_mass] : {Case{0, true}, {40, true}, {40, false}}) {
+  for (const auto& [candidate_pages, with_mass] : {Case{0, true}, {0, false}, {40, true}, {40, false}}) {
     std::vector<uint32_t> sizes = {30000, 1234};
     for (int i = 0; i < 148; ++i) sizes.push_back(2000 + gpu.random() % 3000);
     const SelectionInputs inputs(gpu, {.dtype = candidate_pages > 0 ? Dtype::kF8 : Dtype::kBf16}, sizes, 300);
@@ -359,7 +361,7 @@ void CheckIndependence(GpuContext& gpu) {
       if (!(one == same)) ++differ;
     }
     gpu.report.Check(absl::StrCat("lists alone and among others", candidate_pages > 0 ? ", two-stage" : "",
-                                  with_mass ? "" : ", in one launch"),
+                                  with_mass ? "" : ", alone"),
                      differ, 0);
     gpu.FreeAll();
   }
@@ -373,6 +375,8 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {}, aggregation, 0, 0);
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, aggregation, 24, 0);
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, aggregation, 24, 0, false);
+    CheckSelectCase(gpu, {}, aggregation, 0, 0, false);
+    CheckSelectCase(gpu, {}, aggregation, 0, 0, false, kManyKeys);
     CheckSelectPages(gpu, 16, aggregation, 320);
   }
   for (const bool with_mass : {true, false}) {
@@ -388,11 +392,17 @@ void CheckSelectedLists(GpuContext& gpu) {
   }
   CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.05f);
   CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 0, 0.2f);
+  for (const uint32_t greatest_size : {20000u, kManyKeys}) {
+    CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 0, 0.05f, false, greatest_size);
+    CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.2f, false, greatest_size);
+  }
+  CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0.05f, false);
   CheckSelectPages(gpu, 8, kSoftmaxSum, 100);
   CheckSelectPages(gpu, 32, kMax, 250);
   if (gpu.few_small) return;
   for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
     CheckTies(gpu, dtype, 0, true);
+    CheckTies(gpu, dtype, 0, false);
     CheckTies(gpu, dtype, 50, true);
     CheckTies(gpu, dtype, 50, false);
   }

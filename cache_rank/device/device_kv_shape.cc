@@ -105,6 +105,16 @@ DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
                           sizeof(float)};
 }
 
+void FitBlocks(size_t device_bytes, size_t host_bytes, DeviceKvShape* shape) {
+  shape->num_blocks = shape->dram_blocks = 0;
+  const size_t fixed = BytesOf(*shape).index(), left = device_bytes - std::min(device_bytes, fixed);
+  const size_t rows = BlockRowBytes(*shape), index = BlockKeyCopyBytes(*shape) + BlockBoundBytes(*shape);
+  // Each has its index in the GPU's memory, and those in DRAM nothing else.
+  shape->dram_blocks = host_bytes / rows;
+  if (index > 0) shape->dram_blocks = std::min<uint64_t>(shape->dram_blocks, left / index);
+  shape->num_blocks = shape->dram_blocks + (left - shape->dram_blocks * index) / (rows + index);
+}
+
 absl::Status CheckDeviceMemory(const DeviceKvShape& shape, size_t free_device_bytes) {
   const DeviceKvBytes bytes = BytesOf(shape);
   const bool rows_on_device = shape.rows == RowTier::kDevice;

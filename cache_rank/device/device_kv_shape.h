@@ -46,6 +46,10 @@ struct DeviceKvShape {
 // FAILED_PRECONDITION names what of a specification is not built for GPUs with rows in that tier.
 absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows = RowTier::kDevice);
 
+// As many blocks as fit: of device_bytes their index takes a part, and rows the rest; rows of as many more lie in
+// host_bytes of DRAM. 0 when tables alone do not fit.
+void FitBlocks(size_t device_bytes, size_t host_bytes, DeviceKvShape* shape);
+
 // True for a scorer that reads keys one by one, or a policy that does.
 bool ScoresKeys(const SelectionSpec& spec);
 

@@ -28,9 +28,23 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
 }
 
 DeviceKvStore::DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvShape& shape)
-    : table_(table), device_(device), shape_(shape), sequences_(shape.max_sequences), free_blocks_(shape.num_blocks) {
+    : table_(table),
+      device_(device),
+      shape_(shape),
+      sequences_(shape.max_sequences),
+      free_blocks_(shape.num_blocks - shape.dram_blocks),
+      free_dram_blocks_(shape.dram_blocks) {
   if (shape.rows == RowTier::kInPlace) free_blocks_.clear();  // they are the inference rank's to give
   std::iota(free_blocks_.rbegin(), free_blocks_.rend(), 0u);
+  std::iota(free_dram_blocks_.rbegin(), free_dram_blocks_.rend(), static_cast<uint32_t>(free_blocks_.size()));
+}
+
+DeviceKvStore::BlockUse DeviceKvStore::block_use() const {
+  const uint64_t device = shape_.num_blocks - shape_.dram_blocks;
+  return {.device = device,
+          .device_used = device - free_blocks_.size(),
+          .dram = shape_.dram_blocks,
+          .dram_used = shape_.dram_blocks - free_dram_blocks_.size()};
 }
 
 std::unique_ptr<DeviceKvStore> DeviceKvStore::Unallocated(const DeviceKvShape& shape) {
@@ -122,8 +136,13 @@ absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, cuda::Strea
   Sequence& opened = sequences_[sequence];
   opened.is_open = true;
   opened.max_positions = max_positions;
-  opened.blocks.assign(free_blocks_.rbegin(), free_blocks_.rbegin() + static_cast<int64_t>(wanted));
-  free_blocks_.resize(free_blocks_.size() - wanted);
+  const auto take = [&](std::vector<uint32_t>& free) {
+    const uint64_t count = std::min<uint64_t>(free.size(), wanted - opened.blocks.size());
+    opened.blocks.insert(opened.blocks.end(), free.rbegin(), free.rbegin() + static_cast<int64_t>(count));
+    free.resize(free.size() - count);
+  };
+  take(free_blocks_);
+  take(free_dram_blocks_);
   SetBlocks(sequence, opened.blocks, stream);
   return sequence;
 }
@@ -141,7 +160,10 @@ absl::StatusOr<uint32_t> DeviceKvStore::OpenAt(uint32_t max_positions, std::span
 void DeviceKvStore::Release(uint32_t sequence) {
   WINNOW_CHECK(is_open(sequence));
   Sequence& released = sequences_[sequence];
-  free_blocks_.insert(free_blocks_.end(), released.blocks.rbegin(), released.blocks.rend());
+  const uint64_t first_in_dram = shape_.num_blocks - shape_.dram_blocks;
+  for (auto block = released.blocks.rbegin(); block != released.blocks.rend(); ++block) {
+    (*block < first_in_dram ? free_blocks_ : free_dram_blocks_).push_back(*block);
+  }
   released = {};
 }
 

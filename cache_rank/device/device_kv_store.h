@@ -51,7 +51,12 @@ class DeviceKvStore {
   absl::Status SetPeerPages(uint32_t sequence, std::span<const uint32_t> pages, cuda::Stream stream);
 
   const DeviceKvShape& shape() const { return shape_; }
-  uint64_t free_blocks() const { return free_blocks_.size(); }
+  uint64_t free_blocks() const { return free_blocks_.size() + free_dram_blocks_.size(); }
+  // Blocks whose rows lie in the GPU's memory, and in DRAM; those that sequences have.
+  struct BlockUse {
+    uint64_t device = 0, device_used = 0, dram = 0, dram_used = 0;
+  };
+  BlockUse block_use() const;
   bool is_open(uint32_t sequence) const { return sequence < sequences_.size() && sequences_[sequence].is_open; }
   uint32_t max_positions(uint32_t sequence) const { return sequences_[sequence].max_positions; }
 
@@ -107,7 +112,8 @@ class DeviceKvStore {
   std::unique_ptr<cuda::DeviceMemory> far_rows_;  // RowTier::kPinnedHost, or with dram_blocks
   Arrays arrays_;
   std::vector<Sequence> sequences_;
-  std::vector<uint32_t> free_blocks_;  // the next one last
+  std::vector<uint32_t> free_blocks_;       // the next one last
+  std::vector<uint32_t> free_dram_blocks_;  // taken when there is none of those
 };
 
 }  // namespace winnow

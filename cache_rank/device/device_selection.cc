@@ -190,6 +190,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
       .max_budget = plan_->max_budget(),
       .selected = in_place() ? in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget : arrays_.selected,
       .counts = counts(layer),
+      .settled = layer > 0,  // the plan's lists were written before the first layer
       .scratch = arrays_.select_scratch};
   DescribeSelection(spec(), params);
   return params;

@@ -102,17 +102,18 @@ absl::Status GpuLane::Connect(const DeviceSelection::Model& model, const LaneOff
   const cuda::DeviceMemory* exposed[] = {inbox_memory_.get(), &landing_->memory()};
   WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(*device_, exposed));
   WINNOW_RETURN_IF_ERROR(link_->Connect(offer.address));
-  if (link_->num_regions() != 2 || link_->region_bytes(1) < InferenceInboxBytes(exchange_)) {
+  if (link_->num_regions() != 3 || link_->region_bytes(1) < InferenceInboxBytes(exchange_) ||
+      link_->region_bytes(2) < InferenceFlagsBytes(exchange_)) {
     return absl::FailedPreconditionError("the offered lane is of another shape");
   }
-  const cuda::InferenceInbox peer = InferenceInboxAt(exchange_, link_->region(1), link_->region(0));
+  const cuda::InferenceInbox peer = InferenceInboxAt(exchange_, link_->region(1), link_->region(2), link_->region(0));
   WINNOW_ASSIGN_OR_RETURN(plan_,
                           DevicePlan::Create(table_, device_, &store_->kv(), store_->spec(), exchange_.max_rows));
   plan_->Upload(stream_);
   WINNOW_ASSIGN_OR_RETURN(selection_,
                           DeviceSelection::Create(table_, device_, &store_->kv(), plan_.get(), model, exchange_));
   SelectGraph::Options options;
-  options.timeout_us = wire::kLaneTimeoutUs;
+  options.timeout_us = wire::kLaneTimeoutOfCacheUs;
   options.abort_word = link_->abort_word();
   options.error_word = link_->error_word();
   options.digests_rows = true;
@@ -159,7 +160,7 @@ absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<c
   SeatEntry& entry = seats_[seat];
   if (entry.is_planned) plan_->Leave(seat);
   entry = {.sequence_id = sequence.id,
-           .mirror = std::move(mirror),
+           .mirror = mirror,
            .pool_slots = sequence.pool_slots,
            .next_position = position,
            .prompt_tokens = sequence.prompt_tokens,
@@ -200,13 +201,14 @@ absl::Status GpuLane::LoadPastQueries(const CachedSequence& sequence, uint32_t p
 bool GpuLane::Sits(const Row& row) const {
   if (row.seat < 0 || row.seat >= exchange_.max_rows) return false;
   const SeatEntry& entry = seats_[row.seat];
-  return entry.sequence_id == row.sequence_id && entry.next_position == row.position;
+  return entry.sequence_id == row.sequence_id && entry.next_position == row.position && !entry.mirror.expired();
 }
 
-void GpuLane::PlanSeats(std::span<const Row> rows) {
+void GpuLane::PlanSeats(uint32_t step, std::span<const Row> rows) {
   std::vector<bool> decodes(seats_.size());
   for (const Row& row : rows) decodes[row.seat] = true;
-  bool changed = false;
+  bool changed = step != plan_->next_plan();
+  plan_->SetNextPlan(step);
   const std::vector<uint32_t> pool_bases(layout().num_lists(), pool_base_);
   for (size_t seat = 0; seat < seats_.size(); ++seat) {
     SeatEntry& entry = seats_[seat];
@@ -217,7 +219,7 @@ void GpuLane::PlanSeats(std::span<const Row> rows) {
       plan_->Leave(static_cast<int>(seat));
       continue;
     }
-    plan_->Seat(static_cast<int>(seat), entry.mirror->place(), entry.next_position,
+    plan_->Seat(static_cast<int>(seat), entry.mirror.lock()->place(), entry.next_position,
                 {.slot_pool = link_->region(0), .pool_bases = pool_bases, .pool_slots = entry.pool_slots},
                 entry.prompt_tokens);
   }
@@ -232,21 +234,26 @@ bool GpuLane::Measures(const Row& row) const {
          });
 }
 
-absl::Status GpuLane::Launch(std::span<const Row> rows) {
+absl::Status GpuLane::Launch(uint32_t step, std::span<const Row> rows) {
   WINNOW_CHECK(launched_ - taken_ < harvests_.size());
   WINNOW_RETURN_IF_ERROR(status());
-  PlanSeats(rows);
+  // Numbers wrap around.
+  if (static_cast<int32_t>(step - plan_->next_plan()) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, " behind step ", plan_->next_plan() - 1));
+  }
+  PlanSeats(step, rows);
   const bool measures = std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return Measures(row); });
   WINNOW_RETURN_IF_ERROR(graph_->Launch(stream_, measures));
-  EnqueueHarvest(rows, measures);
+  EnqueueHarvest(step, rows, measures);
   for (const Row& row : rows) ++seats_[row.seat].next_position;
   absl::Status launched = device_->CheckLaunches();
   if (!launched.ok()) link_->Abort(launched);
   return launched;
 }
 
-void GpuLane::EnqueueHarvest(std::span<const Row> rows, bool measures) {
+void GpuLane::EnqueueHarvest(uint32_t plan, std::span<const Row> rows, bool measures) {
   Harvest& harvest = harvests_[++launched_ % harvests_.size()];
+  harvest.plan = plan;
   harvest.rows.assign(rows.begin(), rows.end());
   harvest.measures = measures;
   harvest.mirrors.clear();
@@ -254,10 +261,10 @@ void GpuLane::EnqueueHarvest(std::span<const Row> rows, bool measures) {
   const size_t lists = layout().num_lists(), entries = rows.size() * lists;
   for (size_t i = 0; i < rows.size(); ++i) {
     const SeatEntry& entry = seats_[rows[i].seat];
-    harvest.mirrors.push_back(entry.mirror);
+    harvest.mirrors.push_back(entry.mirror.lock());
     harvest.prompt_tokens.push_back(entry.prompt_tokens);
     for (size_t list = 0; list < lists; ++list) {
-      harvest.lists[i * lists + list] = {.first_block = store_->kv().FirstBlock(entry.mirror->place(), list),
+      harvest.lists[i * lists + list] = {.first_block = store_->kv().FirstBlock(harvest.mirrors[i]->place(), list),
                                          .num_keys = 0,
                                          .first = 0,
                                          .last = 0,
@@ -311,7 +318,7 @@ void GpuLane::TakeRows(bool wait, const TakeRow& take) {
   while (has_plans()) {
     Harvest& harvest = harvests_[(taken_ + 1) % harvests_.size()];
     if (wait && !harvest.event->Wait().ok()) return;
-    if (std::atomic_ref<uint32_t>(*harvest.ended).load(std::memory_order_acquire) != taken_ + 1) {
+    if (std::atomic_ref<uint32_t>(*harvest.ended).load(std::memory_order_acquire) != harvest.plan) {
       // Of a GPU that has failed nothing comes any more.
       if (const absl::Status failed = harvest.event->HasPassed().status(); !failed.ok()) link_->Abort(failed);
       return;

@@ -16,8 +16,9 @@
 
 namespace winnow {
 
-// A lane to another GPU of this host. Behind each plan its rows are gathered from where the GPU has put them and copied
-// to pinned memory, a word last that says so.
+// A lane to another GPU of this host, which may have others beside: seats are numbered through over all of them, and
+// those that are not this one's have no row here. Behind each plan its rows are gathered from where the GPU has put
+// them and copied to pinned memory, a word last that says so.
 class GpuLane final : public DeviceLane {
  public:
   // All arguments outlive the lane. The offer's specification and shard are those of the store. FAILED_PRECONDITION
@@ -36,7 +37,7 @@ class GpuLane final : public DeviceLane {
   const KvShard& shard() const override { return shard_; }
   absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) override;
   bool Sits(const Row& row) const override;
-  absl::Status Launch(std::span<const Row> rows) override;
+  absl::Status Launch(uint32_t step, std::span<const Row> rows) override;
   void TakeRows(bool wait, const TakeRow& take) override;
   bool has_plans() const override { return taken_ != launched_; }
   absl::Status Land(uint64_t push, const CachedSequence* sequence, int layer, uint32_t first, uint32_t count) override;
@@ -48,7 +49,8 @@ class GpuLane final : public DeviceLane {
  private:
   struct SeatEntry {
     uint64_t sequence_id = 0;  // 0: nobody's
-    std::shared_ptr<LaneMirror> mirror;
+    // The seat may be another lane's by now, and none of those that are told of it need come here.
+    std::weak_ptr<LaneMirror> mirror;
     std::vector<uint32_t> pool_slots;  // [num_lists]
     uint32_t next_position = 0, prompt_tokens = 0;
     bool is_planned = false;  // as the device has it
@@ -62,6 +64,7 @@ class GpuLane final : public DeviceLane {
   };
   // A plan whose rows come back.
   struct Harvest {
+    uint32_t plan = 0;
     std::vector<Row> rows;
     std::vector<std::shared_ptr<LaneMirror>> mirrors;  // of them
     std::vector<uint32_t> prompt_tokens;               // likewise
@@ -82,9 +85,9 @@ class GpuLane final : public DeviceLane {
   absl::Status Allocate();
   absl::Status Connect(const DeviceSelection::Model& model, const LaneOffer& offer);
   absl::Status LoadPastQueries(const CachedSequence& sequence, uint32_t place);
-  void PlanSeats(std::span<const Row> rows);
+  void PlanSeats(uint32_t step, std::span<const Row> rows);
   bool Measures(const Row& row) const;
-  void EnqueueHarvest(std::span<const Row> rows, bool measures);
+  void EnqueueHarvest(uint32_t plan, std::span<const Row> rows, bool measures);
   // Captured masses of a row of the harvest that has just ended: masses_of_row_, or nothing.
   std::span<const float> MassesOf(const Harvest& harvest, const Row& row);
   RowCounts CountsOf(const Harvest& harvest, size_t row) const;
@@ -110,7 +113,7 @@ class GpuLane final : public DeviceLane {
   std::unique_ptr<DeviceSelection> selection_;
   std::unique_ptr<SelectGraph> graph_;
   std::vector<SeatEntry> seats_;
-  std::array<Harvest, 2> harvests_;    // of plan n in n % 2
+  std::array<Harvest, 2> harvests_;    // of the n-th plan in n % 2
   uint32_t launched_ = 0, taken_ = 0;  // plans
   std::vector<float> masses_of_row_;
 };

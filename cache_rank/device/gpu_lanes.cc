@@ -80,10 +80,17 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
       GpuLane::DeviceBytes(table_, tables, offer.spec, ModelOf(shape, offer.shard), GpuLane::ExchangeOf(offer, layout));
   size_t projections = 0;
   for (const auto& [first_head, weights] : projections_) projections += is_given ? weights->bytes() : 0;
+  if (options_.host_bytes > 0 && !wanted.key_copy) {
+    return absl::FailedPreconditionError(
+        "with rows in host memory (--device-host-memory) a lane scores keys from their 8-bit copy: key_copy must not "
+        "be "
+        "none");
+  }
   const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections;
   const absl::Status made = [&]() -> absl::Status {
     if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
-    WINNOW_ASSIGN_OR_RETURN(store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside));
+    WINNOW_ASSIGN_OR_RETURN(
+        store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside, options_.host_bytes));
     return absl::OkStatus();
   }();
   if (made.code() != absl::StatusCode::kResourceExhausted) return made;
@@ -141,6 +148,16 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> GpuLanes::Open(const LaneOffer& offe
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DeviceLane> lane,
                           GpuLane::Create(table_, device_.get(), store_.get(), ModelOf(shape, local.shard), local));
   return lane;
+}
+
+DeviceLanes::MirrorBytes GpuLanes::mirror_bytes() const {
+  if (store_ == nullptr) return {};
+  const DeviceKvStore::BlockUse blocks = store_->kv().block_use();
+  const uint64_t bytes = store_->kv().shape().layout.block_bytes();
+  return {.device = blocks.device * bytes,
+          .device_used = blocks.device_used * bytes,
+          .host = blocks.dram * bytes,
+          .host_used = blocks.dram_used * bytes};
 }
 
 void GpuLanes::OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,

@@ -21,6 +21,8 @@ class GpuLanes final : public DeviceLanes {
     Dtype compute = Dtype::kBf16;  // of its query projections
     // Of the GPU, for projections, mirrors of sequences and lanes; 0: nine tenths of what is free at the first offer.
     size_t memory_bytes = 0;
+    // Of the host, pinned: for rows of sequences that have no room there. Their index stays in the GPU's memory.
+    size_t host_bytes = 0;
   };
 
   // Lanes whose memory is set aside when the first is offered.
@@ -31,6 +33,7 @@ class GpuLanes final : public DeviceLanes {
                                                           const Options& options);
 
   absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) override;
+  MirrorBytes mirror_bytes() const override;
   void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
               const std::byte* rows) override;
   bool Advance(const CachedSequence& sequence) override { return store_ == nullptr || store_->Advance(sequence); }

@@ -10,18 +10,13 @@ namespace winnow {
 
 absl::StatusOr<std::unique_ptr<LaneStore>> LaneStore::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                              DeviceKvShape shape, const SelectionSpec& spec,
-                                                             size_t memory_bytes) {
+                                                             size_t memory_bytes, size_t host_bytes) {
   std::unique_ptr<LaneStore> store(new LaneStore(device, spec));
-  const auto bytes_of = [&](uint64_t blocks) {
-    shape.num_blocks = blocks;
-    const DeviceKvBytes bytes = BytesOf(shape);
-    return bytes.rows + bytes.index();
-  };
-  const size_t fixed = bytes_of(0), per_block = bytes_of(1) - fixed;
-  shape.num_blocks = memory_bytes > fixed ? (memory_bytes - fixed) / per_block : 0;
+  FitBlocks(memory_bytes, host_bytes, &shape);
   if (shape.num_blocks < shape.BlocksOf(kBlockTokens)) {
+    shape.num_blocks = shape.dram_blocks = 0;
     return absl::ResourceExhaustedError(absl::StrCat("tables for ", shape.max_sequences, " sequences of ",
-                                                     shape.max_positions, " positions take ", fixed,
+                                                     shape.max_positions, " positions take ", BytesOf(shape).index(),
                                                      " bytes of the GPU's memory, of which there are ", memory_bytes));
   }
   store->stream_ = device->NewStream();

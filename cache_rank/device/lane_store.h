@@ -47,10 +47,11 @@ class LaneMirror {
 // appends itself. One thread.
 class LaneStore {
  public:
-  // `shape` without num_blocks: as many as fit in memory_bytes. All arguments outlive the store.
+  // `shape` without num_blocks: as many as fit in memory_bytes of the GPU, and with their rows in host_bytes of pinned
+  // DRAM where the GPU's memory is taken (FitBlocks). All arguments outlive the store.
   static absl::StatusOr<std::unique_ptr<LaneStore>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                            DeviceKvShape shape, const SelectionSpec& spec,
-                                                           size_t memory_bytes);
+                                                           size_t memory_bytes, size_t host_bytes = 0);
 
   // Memory of the GPU beside the shape's.
   static size_t StagingBytes(const KvLayout& layout);

@@ -51,12 +51,16 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
 
 grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1::PushPrefixRequest* request,
                                           v1::PushPrefixResponse*) {
-  return ToGrpc(rank_->Call(
-      CallDeadline(*context, rank_->options().call_timeout),
-      [link = LinkId(request->channel_id()), id = request->sequence_id(), epoch = request->attach_epoch(),
-       layer = request->layer(), count = request->more_layers(), end = request->end_position()](DataPlane& data_plane) {
-        return data_plane.PushPrefix(link, id, epoch, layer, 1 + count, end);
-      }));
+  return ToGrpc(
+      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                  [link = LinkId(request->channel_id()), id = request->sequence_id(), epoch = request->attach_epoch(),
+                   rows = DataPlane::PrefixRows{.layer = request->layer(),
+                                                .num_layers = 1 + request->more_layers(),
+                                                .end = request->end_position(),
+                                                .first = request->first_position(),
+                                                .sinks = request->sink_positions()}](DataPlane& data_plane) {
+                    return data_plane.PushPrefix(link, id, epoch, rows);
+                  }));
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,

@@ -32,6 +32,8 @@ std::string_view SpanName(Span span) {
       return "project";
     case Span::kPrefetch:
       return "prefetch";
+    case Span::kAttendPrefix:
+      return "attend prefix";
   }
   return "unknown";
 }

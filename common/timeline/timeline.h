@@ -22,6 +22,7 @@ enum class Span : uint8_t {
   kVerdict,       // cache rank: real queries are checked and corrected
   kProject,       // cache rank: residuals become predicted queries
   kPrefetch,      // cache rank: rows are moved ahead of time
+  kAttendPrefix,  // cache rank: a prompt's queries attend to its cached prefix
 };
 std::string_view SpanName(Span span);
 

@@ -21,7 +21,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 5;
+inline constexpr uint16_t kVersion = 6;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -36,17 +36,21 @@ enum class FrameType : uint8_t {
               // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
   kLanded =
       6,  // prefill, instead of kAppendRange: push number `plan` of the lane holds the rows, in the cache rank's GPU
+  kPrefixQueries = 7,  // prefill: f32 [count][num_query_heads][head_dim] rotated queries of one sequence and layer, of
+  // positions from apply_position on; attention over rows [0, flags), whole key tiles, is asked for
   // cache rank -> inference rank
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
   kDelta = 16,
-  kWatermark = 17,    // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
-  kRefill = 18,       // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
-  kRefillDone = 19,   // all Refill frames of the sequence have been sent; apply_position = restart position
-  kSeated = 21,       // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
-  kLandingFree = 22,  // pushes up to number `plan` have been taken: their places may be used again
-  kPartial = 20,      // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
-                      // its state, repeated
+  kWatermark = 17,     // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
+  kRefill = 18,        // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
+  kRefillDone = 19,    // all Refill frames of the sequence have been sent; apply_position = restart position
+  kSeated = 21,        // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
+  kLandingFree = 22,   // pushes up to number `plan` have been taken: their places may be used again
+  kPartial = 20,       // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
+                       // its state, repeated
+  kPrefixStates = 23,  // answers kPrefixQueries, whose header fields it repeats: f32
+                       // [count][num_query_heads][head_dim + 2], states of prefill attention (kernels/params.h)
   // both ways
   kFenced = 32,  // the frame's attach_epoch or incarnation is not the current one; attach_epoch = the current one
   kTransferFailed = 33,  // the sender could not post frames of this sequence, plan and layer: they will not come
@@ -84,7 +88,7 @@ struct FrameHeader {
   uint16_t layer_first;
   uint16_t prediction_layer;
   uint32_t row_count;  // rows of the plan (StepPlan, Layer), rows per kv head (AppendRange, Refill), queries
-                       // (PromptQueries), entries (Delta, Partial, Watermark)
+                       // (PromptQueries, PrefixQueries, PrefixStates), entries (Delta, Partial, Watermark)
   uint64_t payload_bytes;
   uint32_t payload_crc32c;
   uint32_t header_crc32c;  // over the header with this field 0
@@ -92,14 +96,25 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
 
 // FrameHeader::flags of kStepPlan: the plan runs on the lane, between the two GPUs (kernels/cuda/exchange.h). Rows, and
-// what is selected for them, travel without frames; PlanRow::flags is the row's seat.
+// what is selected for them, travel without frames; PlanRow::flags is the row's seat, apply_position the number of the
+// step, which grows from plan to plan of a link.
 inline constexpr uint32_t kPlanOnLane = 1;
-// Of a wait on either side, a backstop: the other host may have much to do before it begins its part. The end of its
-// process ends all waits at once.
+// Of a wait on the inference rank, a backstop: the other host may have much to do before it begins its part. The end of
+// its process ends all waits at once. A cache rank waits longer: what it waits for may wait for another cache rank.
 inline constexpr uint32_t kLaneTimeoutUs = 5'000'000;
+inline constexpr uint32_t kLaneTimeoutOfCacheUs = 2 * kLaneTimeoutUs;
 inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row
+
+// Queries in one kPrefixQueries frame: their states fit one frame, and a cache rank works on a frame as a whole.
+constexpr uint32_t MaxPrefixQueries(int num_query_heads, int head_dim) {
+  const size_t token_bytes = static_cast<size_t>(num_query_heads) * (head_dim + 2) * sizeof(float);
+  const size_t most = kMaxPayloadBytes / token_bytes;
+  return static_cast<uint32_t>(most < 256 ? most : 256);
+}
+// kPrefixQueries frames of one sequence and cache rank that may be unanswered: a cache rank keeps their queries.
+inline constexpr uint32_t kMaxPrefixFrames = 4;
 
 struct PlanRow {
   uint64_t sequence_id;

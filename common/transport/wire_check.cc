@@ -20,6 +20,7 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kLayer:
     case wire::FrameType::kAppendRange:
     case wire::FrameType::kPromptQueries:
+    case wire::FrameType::kPrefixQueries:
     case wire::FrameType::kSeat:
     case wire::FrameType::kLanded:
     case wire::FrameType::kLandingFree:
@@ -29,6 +30,7 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kWatermark:
     case wire::FrameType::kRefill:
     case wire::FrameType::kRefillDone:
+    case wire::FrameType::kPrefixStates:
     case wire::FrameType::kFenced:
     case wire::FrameType::kTransferFailed:
     case wire::FrameType::kCredit:

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "inference_rank/device/cuda_decode_lane.h"
 #include "inference_rank/device/cuda_forward.h"
+#include "inference_rank/device/cuda_lane_group.h"
 #include "inference_rank/device/sharded_forward.h"
 #include "kernels/cuda/plugin.h"
 #include "weights/device_weights.h"
@@ -86,10 +87,16 @@ class CudaBackend final : public Backend {
     const Gpu& gpu = gpus_[shard.first_kv_head / config.num_kv_heads];
     DecodeLaneShape shape = *lane_shape_;
     shape.shard = shard;
-    CudaDecodeLane::RunOnGpus run;
-    if (sharded_ != nullptr) run = [this](const std::function<void(int)>& work) { sharded_->RunBeside(work); };
-    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane,
-                            CudaDecodeLane::Create(*gpu.device, *gpu.forward, *gpu.slots, shape, std::move(run)));
+    std::shared_ptr<CudaLaneGroup> group = lanes_;
+    if (group == nullptr) {
+      CudaLaneGroup::RunOnGpus run;
+      if (sharded_ != nullptr) run = [this](const std::function<void(int)>& work) { sharded_->RunBeside(work); };
+      WINNOW_ASSIGN_OR_RETURN(
+          group, CudaLaneGroup::Create(*gpu.device, *gpu.forward, *gpu.slots, *lane_shape_, std::move(run)));
+      // Lanes of several GPUs join those of the cache ranks that hold the rest of the same sequences.
+      if (sharded_ == nullptr) lanes_ = group;
+    }
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane, CudaDecodeLane::Create(std::move(group), shape));
     return lane;
   }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
@@ -171,7 +178,7 @@ class CudaBackend final : public Backend {
     needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
     needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
     needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
-    if (lane_shape_.ok()) needs.activation_bytes += CudaDecodeLane::DeviceBytes(*lane_shape_, config, num_shards());
+    if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());
     needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     needs.is_exclusive = true;
     uint64_t free = std::numeric_limits<uint64_t>::max();
@@ -198,16 +205,16 @@ class CudaBackend final : public Backend {
       return;
     }
     const int seats = static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows));
-    lane_shape_ = CudaDecodeLane::Complete({.spec = options.needs.selection,
-                                            .max_rows = seats,
-                                            .hidden_size = 0,
-                                            .max_positions = options.max_context_tokens,
-                                            .pages_per_list = 0,
-                                            .synthetic_model = options.synthetic_model,
-                                            .shard = {}},
-                                           config);
+    lane_shape_ = CudaLaneGroup::Complete({.spec = options.needs.selection,
+                                           .max_rows = seats,
+                                           .hidden_size = 0,
+                                           .max_positions = options.max_context_tokens,
+                                           .pages_per_list = 0,
+                                           .synthetic_model = options.synthetic_model,
+                                           .shard = {}},
+                                          config);
     if (lane_shape_.ok()) {
-      forward_options_.lane_list_rows = CudaDecodeLane::MaxListRows(*lane_shape_, config);
+      forward_options_.lane_list_rows = CudaLaneGroup::MaxListRows(*lane_shape_, config);
     }
   }
 
@@ -256,6 +263,7 @@ class CudaBackend final : public Backend {
   std::vector<Gpu> gpus_;
   std::optional<PrefillRegion> prefill_region_;
   std::unique_ptr<ShardedForward> sharded_;  // null: one GPU
+  std::shared_ptr<CudaLaneGroup> lanes_;     // all of the one GPU; null before the first, and with several
 };
 
 }  // namespace

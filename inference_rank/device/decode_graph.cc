@@ -12,9 +12,6 @@ namespace {
 
 constexpr DevicePhase kDecode = DevicePhase::kDecode;
 
-// Words of words_.
-constexpr int kAbortWord = 0, kErrorWord = 1;
-
 }  // namespace
 
 const char* DecodePartName(DecodePart part) {
@@ -41,21 +38,41 @@ DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots
       table_(layers.table()),
       config_(layers.config()),
       options_(options),
+      inbox_(OffsetsInCacheInbox(slots.shape().exchange())),
       stream_(device.NewStream(true)),
       side_stream_(device.NewStream(true)),
       fork_(device.NewEvent()),
       published_(device.NewEvent()) {}
 
+size_t DecodeGraph::CarveInputs(int max_rows, void* region, Inputs* inputs) {
+  cuda::Arena arena(region);
+  inputs->token_ids = arena.TakeArray<uint32_t>(max_rows);
+  inputs->positions = arena.TakeArray<uint32_t>(max_rows);
+  inputs->draws = arena.TakeArray<cuda::SampleRow>(max_rows);
+  inputs->inboxes = arena.TakeArray<void*>(max_rows);
+  inputs->peers = arena.TakeArray<cuda::ExchangePeer>(cuda::kMaxExchangePeers);
+  return arena.used_bytes();
+}
+
+size_t DecodeGraph::InputBytes(int max_rows) {
+  Inputs inputs;
+  return CarveInputs(max_rows, nullptr, &inputs);
+}
+
+DecodeGraph::Inputs DecodeGraph::InputsAt(int max_rows, void* region) {
+  Inputs inputs;
+  CarveInputs(max_rows, region, &inputs);
+  return inputs;
+}
+
 size_t DecodeGraph::Carve(void* region) {
   const size_t rows = max_rows(), heads = config_.num_kv_heads, lists = slots_.shape().num_lists();
   cuda::Arena arena(region);
   state_.plan = arena.TakeArray<uint32_t>(1);
-  state_.next_positions = arena.TakeArray<uint32_t>(rows);
+  state_.next = InputsAt(max_rows(), arena.Take(InputBytes(max_rows())));
   state_.positions = arena.TakeArray<uint32_t>(rows);
   state_.prompt_tokens = arena.TakeArray<uint32_t>(rows);
-  state_.token_ids = arena.TakeArray<uint32_t>(rows);
   state_.logprobs = arena.TakeArray<float>(rows);
-  state_.sample_rows = arena.TakeArray<cuda::SampleRow>(rows);
   state_.token_log = arena.TakeArray<uint32_t>(options_.token_log_steps * rows);
   state_.kv_destinations = arena.TakeArray<void*>(lists);
   state_.kv_slots = arena.TakeArray<uint32_t>(lists);
@@ -83,7 +100,21 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
   std::fill_n(static_cast<uint32_t*>(graph->words_->data()), 2, 0);
   device.FillAsync(graph->memory_->data(), 0, graph->memory_->bytes(), graph->stream_);
   WINNOW_RETURN_IF_ERROR(graph->SetRows({}));
+  if (options.inbox.region() != nullptr) WINNOW_RETURN_IF_ERROR(graph->SetPeer());
   return graph;
+}
+
+// The one that all rows belong to.
+absl::Status DecodeGraph::SetPeer() {
+  void* const inbox = options_.inbox.region();
+  const std::vector<void*> inboxes(max_rows(), inbox);
+  const cuda::ExchangePeer peer{.inbox = static_cast<std::byte*>(inbox),
+                                .delta_flags = slots_.inbox().delta_flags,
+                                .abort = abort_word(),
+                                .error = error_word()};
+  device_.CopyAsync(state_.next.inboxes, inboxes.data(), inboxes.size() * sizeof(void*), stream_);
+  device_.CopyAsync(state_.next.peers, &peer, sizeof(peer), stream_);
+  return device_.Synchronize(stream_);
 }
 
 absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows) {
@@ -98,27 +129,24 @@ absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows
     samples[i] = rows[i]->sampling;
     --samples[i].token_index;  // the step's beginning adds one
   }
-  device_.CopyAsync(state_.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
-  device_.CopyAsync(state_.next_positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next.positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.prompt_tokens, prompts.data(), prompts.size() * sizeof(uint32_t), stream_);
-  device_.CopyAsync(state_.sample_rows, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
+  device_.CopyAsync(state_.next.draws, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
   return device_.Synchronize(stream_);
 }
 
-void DecodeGraph::EnqueueRows(const uint32_t* token_ids, const uint32_t* positions, const cuda::SampleRow* draws) {
-  const size_t words = max_rows() * sizeof(uint32_t);
-  device_.CopyAsync(state_.token_ids, token_ids, words, stream_);
-  device_.CopyAsync(state_.next_positions, positions, words, stream_);
-  device_.CopyAsync(state_.sample_rows, draws, max_rows() * sizeof(cuda::SampleRow), stream_);
+void DecodeGraph::EnqueueInputs(const Inputs& pinned) {
+  device_.CopyAsync(state_.next.token_ids, pinned.token_ids, InputBytes(max_rows()), stream_);  // the first of all
 }
 
 void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
   const DecodeSlotShape& shape = slots_.shape();
   table_.step->begin_step(stream, {.plan = state_.plan,
-                                   .next_positions = state_.next_positions,
+                                   .next_positions = state_.next.positions,
                                    .positions = state_.positions,
-                                   .sample_rows = state_.sample_rows,
-                                   .token_ids = state_.token_ids,
+                                   .sample_rows = state_.next.draws,
+                                   .token_ids = state_.next.token_ids,
                                    .token_log = state_.token_log,
                                    .log_steps = options_.token_log_steps,
                                    .lists = slots_.inbox().lists,
@@ -139,13 +167,16 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
 }
 
 void DecodeGraph::PublishHidden(cuda::Stream stream, int layer, int num_rows) {
-  const size_t hidden = config_.hidden_size;
-  table_.step->publish(stream, {.from = layers_.hidden(),
-                                .to = options_.inbox.hidden + layer * max_rows() * hidden,
-                                .row_bytes = num_rows * hidden * sizeof(float),
-                                .flag = options_.inbox.hidden_flags + layer,
-                                .value = state_.plan,
-                                .arrivals = state_.arrivals});
+  const size_t row_bytes = config_.hidden_size * sizeof(float);
+  table_.step->send_rows(stream, {.from = layers_.hidden(),
+                                  .row_bytes = row_bytes,
+                                  .num_rows = num_rows,
+                                  .regions = state_.next.inboxes,
+                                  .to = inbox_.hidden + layer * max_rows() * row_bytes,
+                                  .peers = state_.next.peers,
+                                  .flag = inbox_.hidden_flags + layer * sizeof(uint32_t),
+                                  .value = state_.plan,
+                                  .arrivals = state_.arrivals});
 }
 
 // Sums of o and of down have places of their own, which are used in turn.
@@ -205,9 +236,11 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
   }
   const void* bf16_rows = state_.bf16_rows;
   if (is_sparse()) {
-    outputs.kv_mirror = static_cast<std::byte*>(options_.inbox.rows) + first_list * row_bytes;
-    bf16_rows = outputs.kv_mirror;
-    outputs.q_pre_rope = options_.inbox.queries + first_row * config_.q_features();
+    const size_t rows = inbox_.rows + first_list * row_bytes;
+    outputs.mirror_regions = state_.next.inboxes;
+    outputs.kv_mirror = reinterpret_cast<void*>(rows);
+    outputs.q_pre_rope = reinterpret_cast<float*>(inbox_.queries + first_row * config_.q_features() * sizeof(float));
+    bf16_rows = static_cast<const std::byte*>(options_.inbox.region()) + rows;  // where they are converted: of one
   }
   layers_.Rope(stream, kDecode, layer, num_rows, outputs);
   if (!converts_rows()) return;
@@ -229,12 +262,11 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
     options_.cache->AwaitDelta(stream, layer);
     return;
   }
-  table_.step->swap(stream, {.raise = {.flag = options_.inbox.rows_flags + layer, .value = state_.plan},
-                             .wait = {.flag = slots_.inbox().delta_flags + layer,
-                                      .value = state_.plan,
-                                      .abort = abort_word(),
-                                      .error = error_word(),
-                                      .timeout_us = options_.wait_timeout_us}});
+  table_.step->meet(stream, {.peers = state_.next.peers,
+                             .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
+                             .layer = layer,
+                             .value = state_.plan,
+                             .timeout_us = options_.wait_timeout_us});
 }
 
 void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
@@ -304,7 +336,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
   BeginStep(stream, num_rows);
   const bool colocated = options_.mode == DecodeMode::kColocated && parts.Has(DecodePart::kExchange);
   if (colocated) options_.cache->BeginPlan(stream);
-  if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.token_ids, num_rows);
+  if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.next.token_ids, num_rows);
   for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
   const bool digests = options_.digests_rows && is_remote() && parts.Has(DecodePart::kExchange);
   if (digests) {
@@ -318,7 +350,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
   if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
   if (sums) GatherLogits(stream, num_rows);
   if (parts.Has(DecodePart::kSample)) {
-    layers_.Sample(stream, num_rows, state_.sample_rows, state_.token_ids, state_.logprobs);
+    layers_.Sample(stream, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs);
   }
   if (digests) published_->Hold(stream);
   if (colocated) options_.cache->EndPlan(stream);
@@ -358,7 +390,7 @@ absl::StatusOr<std::vector<uint32_t>> DecodeGraph::TokensOfLastSteps(uint32_t st
 
 absl::StatusOr<std::vector<uint32_t>> DecodeGraph::NextTokens() {
   std::vector<uint32_t> tokens(max_rows());
-  device_.CopyAsync(tokens.data(), state_.token_ids, tokens.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(tokens.data(), state_.next.token_ids, tokens.size() * sizeof(uint32_t), stream_);
   WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
   return tokens;
 }
@@ -375,26 +407,15 @@ absl::Status DecodeGraph::WaitError() {
     case 0:
       return absl::OkStatus();
     case cuda::kWaitAborted:
-      return absl::AbortedError("a decode step was told to stop waiting for its cache rank");
+      return absl::AbortedError("a decode step was told to stop waiting");
     default:
       return absl::DeadlineExceededError(
           absl::StrCat("the cache rank's GPU sent nothing for ", options_.wait_timeout_us / 1000, " ms"));
   }
 }
 
-const uint32_t* DecodeGraph::abort_word() const {
-  if (options_.abort_word != nullptr) return options_.abort_word;
-  return static_cast<const uint32_t*>(words_->data()) + kAbortWord;
-}
-
-uint32_t* DecodeGraph::error_word() const {
-  if (options_.error_word != nullptr) return options_.error_word;
-  return static_cast<uint32_t*>(words_->data()) + kErrorWord;
-}
-
 void DecodeGraph::Abort() {
-  WINNOW_CHECK(options_.abort_word == nullptr);
-  std::atomic_ref(static_cast<uint32_t*>(words_->data())[kAbortWord]).store(1);
+  std::atomic_ref(*static_cast<uint32_t*>(words_->data())).store(1);
 }
 
 }  // namespace winnow

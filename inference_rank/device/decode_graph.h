@@ -75,17 +75,14 @@ class ColocatedCache {
 struct DecodeGraphOptions {
   DecodeMode mode = DecodeMode::kDense;
   cuda::RecentWindow window = cuda::RecentWindow::kSliding;
-  // kColocated and kDisaggregated: the cache rank's inbox. Layers whose residual it wants (kDisaggregated: of the
-  // layers whose flag it waits for).
+  // kColocated and kDisaggregated: the inbox of the cache rank that all rows belong to; {}: EnqueueInputs says whose
+  // they are. Layers whose residual it wants (kDisaggregated: of the layers whose flag it waits for).
   cuda::CacheInbox inbox = {};
   int hidden_layers = 0;            // of so many layers, from the first, the residual entering them is sent
   ColocatedCache* cache = nullptr;  // kColocated
   TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
-  // Words of pinned host memory that waits look at and write to, of a cuda::PeerLink; null: words of its own.
-  const uint32_t* abort_word = nullptr;
-  uint32_t* error_word = nullptr;
   bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/row_digest.h)
 };
 
@@ -108,11 +105,22 @@ class DecodeGraph {
   static absl::StatusOr<std::unique_ptr<DecodeGraph>> Create(cuda::Device& device, DeviceLayers& layers,
                                                              DecodeSlots& slots, const DecodeGraphOptions& options);
 
+  // What the host says of a step, one region of memory.
+  struct Inputs {
+    uint32_t* token_ids = nullptr;        // [max_rows]
+    uint32_t* positions = nullptr;        // [max_rows] cuda::kNoPosition: none
+    cuda::SampleRow* draws = nullptr;     // [max_rows], token_index one less
+    void** inboxes = nullptr;             // [max_rows] ExchangePeer::inbox of the row's cache rank; null: of none
+    cuda::ExchangePeer* peers = nullptr;  // [kMaxExchangePeers] the cache ranks with rows
+  };
+  static size_t InputBytes(int max_rows);
+  static Inputs InputsAt(int max_rows, void* region);
+
   // The rows of the coming steps, at most the slots' max_rows. Between steps only; waits for the device.
   absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
-  // The same for all max_rows rows of the next step, from pinned memory that stays as it is until the step has ended:
-  // enqueued on stream(). Tokens, positions (cuda::kNoPosition: none) and draws, whose token_index is one less.
-  void EnqueueRows(const uint32_t* token_ids, const uint32_t* positions, const cuda::SampleRow* draws);
+  // The same for all max_rows rows of the next step and their cache ranks, from pinned memory that stays as it is until
+  // the step has ended: enqueued on stream().
+  void EnqueueInputs(const Inputs& pinned);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
   // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
@@ -126,30 +134,27 @@ class DecodeGraph {
   // The tokens that enter the next step, and the logits of the last one, [num_rows, vocab_size]. Wait for the device.
   absl::StatusOr<std::vector<uint32_t>> NextTokens();
   absl::StatusOr<std::vector<float>> LastLogits(int num_rows);
-  // OK while no wait has timed out or been aborted.
+  // OK while no wait has timed out or been aborted, but for those for peers that EnqueueInputs has named.
   absl::Status WaitError();
-  // Ends every wait of steps that are under way, and of all later ones. Any thread. With words of its own; otherwise
-  // their owner does it.
+  // Ends those waits of steps that are under way, and of all later ones. Any thread.
   void Abort();
 
   cuda::Stream stream() const { return stream_; }
-  const uint32_t* plan() const { return state_.plan; }              // device word: number of the step, from 1
-  const uint32_t* next_tokens() const { return state_.token_ids; }  // device memory, [max_rows]
+  const uint32_t* plan() const { return state_.plan; }                   // device word: number of the step, from 1
+  const uint32_t* next_tokens() const { return state_.next.token_ids; }  // device memory, [max_rows]
 
  private:
   static size_t BucketIndex(int num_rows);
   // Device memory of the step's state.
   struct State {
     uint32_t* plan = nullptr;
-    uint32_t* next_positions = nullptr;      // [max_rows]
-    uint32_t* positions = nullptr;           // [max_rows]
-    uint32_t* prompt_tokens = nullptr;       // [max_rows]
-    uint32_t* token_ids = nullptr;           // [max_rows]
-    float* logprobs = nullptr;               // [max_rows]
-    cuda::SampleRow* sample_rows = nullptr;  // [max_rows]
-    uint32_t* token_log = nullptr;           // [token_log_steps][max_rows]
-    void** kv_destinations = nullptr;        // [num_layers][max_rows][num_kv_heads]
-    uint32_t* kv_slots = nullptr;            // the same as numbers
+    Inputs next;                        // of the step that comes
+    uint32_t* positions = nullptr;      // [max_rows]
+    uint32_t* prompt_tokens = nullptr;  // [max_rows]
+    float* logprobs = nullptr;          // [max_rows]
+    uint32_t* token_log = nullptr;      // [token_log_steps][max_rows]
+    void** kv_destinations = nullptr;   // [num_layers][max_rows][num_kv_heads]
+    uint32_t* kv_slots = nullptr;       // the same as numbers
     uint32_t* arrivals = nullptr;
     uint64_t* digest_sums = nullptr;  // [max_rows][num_kv_heads], as digest_arrivals
     uint32_t* digest_arrivals = nullptr;
@@ -159,6 +164,8 @@ class DecodeGraph {
   };
   DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots, const DecodeGraphOptions& options);
   size_t Carve(void* region);
+  static size_t CarveInputs(int max_rows, void* region, Inputs* inputs);
+  absl::Status SetPeer();
   void EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts);
   void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
   void BeginStep(cuda::Stream stream, int num_rows);
@@ -173,8 +180,8 @@ class DecodeGraph {
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
   int max_rows() const { return slots_.shape().max_rows; }
-  const uint32_t* abort_word() const;
-  uint32_t* error_word() const;
+  const uint32_t* abort_word() const { return static_cast<const uint32_t*>(words_->data()); }
+  uint32_t* error_word() const { return static_cast<uint32_t*>(words_->data()) + 1; }
 
   cuda::Device& device_;
   DeviceLayers& layers_;
@@ -182,11 +189,12 @@ class DecodeGraph {
   const cuda::CudaTable& table_;
   const ModelConfig& config_;
   const DecodeGraphOptions options_;
+  const cuda::CacheInboxOffsets inbox_;
   const cuda::Stream stream_;
   const cuda::Stream side_stream_;  // publishes the residual beside the layer
   const std::unique_ptr<cuda::Event> fork_, published_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error; unused with those of a link
+  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
   State state_;
   std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
 };

@@ -45,7 +45,7 @@ size_t DecodeSlotShape::slot_bytes() const {
 
 size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
   return shape.num_slots() * shape.layout.row_bytes() + InferenceInboxBytes(shape.exchange()) +
-         DecodeSlots(nullptr, shape).CarveTables(nullptr);
+         InferenceFlagsBytes(shape.exchange()) + DecodeSlots(nullptr, shape).CarveTables(nullptr);
 }
 
 size_t DecodeSlots::CarveTables(void* region) {
@@ -67,7 +67,8 @@ absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& d
 }
 
 size_t DecodeSlots::BytesOver(const DecodeSlotShape& shape) {
-  return InferenceInboxBytes(shape.exchange()) + DecodeSlots(nullptr, shape).CarveTables(nullptr);
+  return InferenceInboxBytes(shape.exchange()) + InferenceFlagsBytes(shape.exchange()) +
+         DecodeSlots(nullptr, shape).CarveTables(nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
@@ -84,12 +85,16 @@ absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Make(cuda::Device& dev
   std::unique_ptr<DecodeSlots> slots(new DecodeSlots(&device, shape));
   slots->slot_memory_ = std::move(slot_memory);
   WINNOW_ASSIGN_OR_RETURN(slots->inbox_memory_, device.Allocate(InferenceInboxBytes(shape.exchange())));
+  WINNOW_ASSIGN_OR_RETURN(slots->flags_memory_, device.Allocate(InferenceFlagsBytes(shape.exchange())));
   WINNOW_ASSIGN_OR_RETURN(slots->table_memory_, device.Allocate(slots->CarveTables(nullptr)));
   slots->CarveTables(slots->table_memory_->data());
-  slots->inbox_ = InferenceInboxAt(shape.exchange(), slots->inbox_memory_->data(), slot_pool);
+  slots->inbox_ =
+      InferenceInboxAt(shape.exchange(), slots->inbox_memory_->data(), slots->flags_memory_->data(), slot_pool);
   slots->host_pages_ = std::move(pages);
   const cuda::Stream stream = slots->stream_ = device.NewStream();
-  device.FillAsync(slots->inbox_memory_->data(), 0, slots->inbox_memory_->bytes(), stream);
+  for (const cuda::DeviceMemory* memory : {slots->inbox_memory_.get(), slots->flags_memory_.get()}) {
+    device.FillAsync(memory->data(), 0, memory->bytes(), stream);
+  }
   device.CopyAsync(slots->pages_, slots->host_pages_.data(), slots->host_pages_.size() * sizeof(uint32_t), stream);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
   WINNOW_RETURN_IF_ERROR(slots->Reset());

@@ -61,7 +61,7 @@ class DecodeSlots {
   void SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream);
 
   const DecodeSlotShape& shape() const { return shape_; }
-  // The region that a cache rank maps, with the lists in it.
+  // The region that cache ranks map, with the lists in it, and flags of one cache rank.
   const cuda::InferenceInbox& inbox() const { return inbox_; }
   cuda::DeviceMemory& inbox_memory() const { return *inbox_memory_; }
   void* slot_pool() const { return inbox_.slot_pool; }
@@ -99,7 +99,7 @@ class DecodeSlots {
   cuda::Stream stream_ = nullptr;
   const DecodeSlotShape shape_;
   std::unique_ptr<cuda::DeviceMemory> slot_memory_;  // null: somebody else's
-  std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
+  std::unique_ptr<cuda::DeviceMemory> inbox_memory_, flags_memory_;
   std::unique_ptr<cuda::DeviceMemory> table_memory_;
   cuda::InferenceInbox inbox_;
   uint32_t* pages_ = nullptr;

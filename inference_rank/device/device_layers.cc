@@ -213,7 +213,8 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .q_pre_rope_stride = outputs.q_pre_rope_stride,
                                            .kv_destinations = outputs.kv_destinations,
                                            .kv_mirror = outputs.kv_mirror,
-                                           .kv_mirror_stride = outputs.kv_mirror_stride});
+                                           .kv_mirror_stride = outputs.kv_mirror_stride,
+                                           .mirror_regions = outputs.mirror_regions});
 }
 
 void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
@@ -268,7 +269,9 @@ void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows)
 }
 
 void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
-  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, ResidualSum(sum));
+  MatmulOutput output = ResidualSum(sum);
+  output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
+  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
 }
 
 void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {

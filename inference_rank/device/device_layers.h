@@ -24,6 +24,7 @@ struct RopeOutputs {
   int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
   float* q_pre_rope = nullptr;             // [num_rows, num_query_heads, head_dim]
   int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
+  void* const* mirror_regions = nullptr;   // as those of cuda::RopeAppendParams
 };
 
 // Where attention of decode rows finds K and V.

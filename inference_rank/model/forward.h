@@ -150,6 +150,23 @@ class Forward {
   // SettlePrompt: `kv` and the prompt's place have to be there until then.
   virtual void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
                             PrefillKv& kv) = 0;
+
+  // PrefillLayer in two halves, between which anything may be computed, for prompts of which other processes attend to
+  // the first rows: where this is true, which takes a model on one device whose residuals the host reads.
+  virtual bool CutsLayersAtAttention() const { return false; }
+  // The first half leaves the rotated queries in `queries` [num_tokens, num_query_heads, head_dim].
+  virtual void ProjectPrompt(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                             const float* /*hidden*/, PrefillKv& /*kv*/, float* /*queries*/) {}
+  // The second goes on from `state` after rows [0, first_key), as PrefillAttentionParams has them, and reads the rows
+  // from there on.
+  struct PromptAttention {
+    const float* queries = nullptr;
+    PrefillKv::Rows rows;
+    uint32_t first_key = 0;
+    const float* state = nullptr;
+  };
+  virtual void AttendPrompt(int /*layer*/, uint32_t /*first_position*/, int /*num_tokens*/, bool /*last*/,
+                            const PromptAttention& /*attention*/, float* /*hidden*/) {}
   // Logits of the prompt's last token, whose residual has left the last layer.
   virtual std::span<float> PromptLogits(ResidualPlaces hidden) = 0;
   // Returns when what PrefillLayer was given is computed and published.

@@ -210,31 +210,48 @@ std::span<float> Transformer::Prefill(std::span<const uint32_t> token_ids, uint3
   return last ? Logits(x_.data(), 1) : std::span<float>();
 }
 
-void Transformer::PrefillLayer(int l, uint32_t first_position, int num_tokens, bool last, float* hidden,
-                               PrefillKv& kv) {
+PrefillKv::Rows Transformer::ProjectPiece(int l, uint32_t first_position, int num_tokens, bool last,
+                                          const float* hidden, PrefillKv& kv) {
   WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
   for (int i = 0; i < num_tokens; ++i) positions_[i] = first_position + i;
   // The prompt's last token alone decides the first token of the answer: it gets the more precise matmul.
   WINNOW_CHECK(!last || num_tokens == 1);
-  const Matmul matmul = last ? kernels_.decode_matmul : kernels_.prefill_matmul;
-  const LayerWeights& layer = weights_.layer(l);
-  ProjectQkv(matmul, layer, hidden, num_tokens, {positions_.data(), static_cast<size_t>(num_tokens)});
-  const PrefillKv::Rows rows = kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
+  ProjectQkv(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, num_tokens,
+             {positions_.data(), static_cast<size_t>(num_tokens)});
+  return kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
+}
 
+void Transformer::PrefillLayer(int l, uint32_t first_position, int num_tokens, bool last, float* hidden,
+                               PrefillKv& kv) {
+  const PrefillKv::Rows rows = ProjectPiece(l, first_position, num_tokens, last, hidden, kv);
+  AttendPrompt(l, first_position, num_tokens, last, {.queries = q_.data(), .rows = rows}, hidden);
+}
+
+void Transformer::ProjectPrompt(int l, uint32_t first_position, int num_tokens, bool last, const float* hidden,
+                                PrefillKv& kv, float* queries) {
+  ProjectPiece(l, first_position, num_tokens, last, hidden, kv);
+  std::copy_n(q_.begin(), static_cast<size_t>(num_tokens) * config_.q_features(), queries);
+}
+
+void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, bool last,
+                               const PromptAttention& attention, float* hidden) {
   // Nothing reads the last layer's output but the logits of the last token.
   if (l + 1 == config_.num_layers && !last) return;
-  kernels_.prefill_attention(executor_, {.q = q_.data(),
+  kernels_.prefill_attention(executor_, {.q = attention.queries,
                                          .num_queries = num_tokens,
                                          .first_position = first_position,
                                          .num_query_heads = config_.num_query_heads,
                                          .num_kv_heads = config_.num_kv_heads,
                                          .head_dim = config_.head_dim,
                                          .scale = scale_,
-                                         .kv = rows.kv,
-                                         .kv_head_stride = rows.head_stride,
+                                         .kv = attention.rows.kv,
+                                         .kv_head_stride = attention.rows.head_stride,
                                          .kv_dtype = kv_dtype_,
-                                         .out = attention_.data()});
-  OutputAndMlp(matmul, layer, hidden, attention_.data(), num_tokens);
+                                         .out = attention_.data(),
+                                         .first_key = attention.first_key,
+                                         .state = attention.state});
+  OutputAndMlp(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, attention_.data(),
+               num_tokens);
 }
 
 }  // namespace winnow

@@ -28,6 +28,11 @@ class Transformer final : public Forward {
                     PrefillKv& kv) override {
     PrefillLayer(layer, first_position, num_tokens, last, hidden[0], kv);
   }
+  bool CutsLayersAtAttention() const override { return true; }
+  void ProjectPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden, PrefillKv& kv,
+                     float* queries) override;
+  void AttendPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const PromptAttention& attention,
+                    float* hidden) override;
   std::span<float> PromptLogits(ResidualPlaces hidden) override { return Logits(hidden[0], 1); }
   const RopeTable& rope() const override { return rope_; }
   float attention_scale() const override { return scale_; }
@@ -39,6 +44,9 @@ class Transformer final : public Forward {
                   std::span<const uint32_t> positions);
   void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, float* hidden, PrefillKv& kv);
   void PredictQueries(int layer, int num_rows);
+  // The rows and queries of a piece of a prompt; returns where its rows are.
+  PrefillKv::Rows ProjectPiece(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden,
+                               PrefillKv& kv);
   void MergePartials(std::span<const PartialAttention> partials);
   void OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention, int num_rows);
   std::span<float> Logits(const float* x, int num_rows);

@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(kThreads) AttendedMass(const AttendedMassParam
   const SelectionList list = p.lists[index];
   const bool measures = position != kNoPosition && list.last > list.first && list.last - list.first > list.budget &&
                         (position % p.interval == 0 || position < p.prompt_tokens[row] + p.interval);
-  MeasuredMass* const peer = p.peer_masses == nullptr ? nullptr : p.peer_masses + plan % 2 * p.peer_stride + index;
+  MeasuredMass* const peer =
+      p.peer_masses == nullptr || position == kNoPosition ? nullptr : p.peer_masses + plan % 2 * p.peer_stride + index;
   const auto tell = [&](float mass) {
     p.masses[index] = {plan, mass};
     if (peer != nullptr) *reinterpret_cast<volatile uint64_t*>(peer) = plan | uint64_t{__float_as_uint(mass)} << 32;

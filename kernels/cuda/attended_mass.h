@@ -35,7 +35,8 @@ struct AttendedMassParams {
   const ResidencyList* residency = nullptr;  // [num_rows, num_kv_heads]
   const uint32_t* plan = nullptr;            // one word
   MeasuredMass* masses = nullptr;            // [num_rows, num_kv_heads]
-  MeasuredMass* peer_masses = nullptr;       // of even plans, those of odd ones peer_stride behind; may be null
+  MeasuredMass* peer_masses = nullptr;       // of even plans, those of odd ones peer_stride behind; may be null. Rows
+                                             // without a position are left out
   int64_t peer_stride = 0;
   uint32_t* arrivals = nullptr;  // [num_rows, num_kv_heads] zeroed once when it is allocated, for one stream
   void* scratch = nullptr;       // mass_scratch_bytes, likewise, without being zeroed

@@ -57,7 +57,7 @@ struct DiffParams {
 // Where the rows of a list go: pool index i has the local index l = pool_base + i (see AttentionList), which lies in
 // slot pages[l / 64] * 64 + l % 64 of slot_pool.
 struct PushTarget {
-  void* slot_pool;        // of this device or of a peer's
+  void* slot_pool;        // of this device or of a peer's; null: the list is nobody's, and the peer hears nothing of it
   const uint32_t* pages;  // this device's copy of the peer's page table
   uint32_t pool_base;
 };

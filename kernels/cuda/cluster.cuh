@@ -95,8 +95,8 @@ __device__ __forceinline__ T* OfRank(T* local, uint32_t rank) {
 #endif
 }
 
-// A barrier in shared memory for one arrival and the bytes that it announces, once. Blocks of the cluster see it behind
-// their next ClusterArrive and ClusterWait.
+// A barrier in shared memory for one arrival and the bytes that it announces, phase by phase. Blocks of the cluster see
+// it behind their next ClusterArrive and ClusterWait.
 __device__ __forceinline__ void InitClusterBarrier(uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
@@ -112,15 +112,15 @@ __device__ __forceinline__ void ExpectInCluster(uint64_t* barrier, uint32_t byte
                : "memory");
 #endif
 }
-// Until its one phase has ended; what the copies wrote is visible then.
-__device__ __forceinline__ void WaitInCluster(uint64_t* barrier) {
+// Until the phase of that parity has ended, the first one's is 0; what the additions wrote is visible then.
+__device__ __forceinline__ void WaitInCluster(uint64_t* barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   uint32_t ended = 0;
   while (ended == 0) {
     asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
         : "=r"(ended)
-        : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
+        : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier))), "r"(parity)
         : "memory");
   }
 #endif
@@ -138,16 +138,8 @@ __device__ __forceinline__ uint32_t ClusterAddress(const void* of_rank) {
 #endif
   return static_cast<uint32_t>(address);
 }
-// Copies shared memory of this block to another's (OfRank), or adds 32-bit words to it: multiples of 16 bytes, which
-// the other's barrier counts. Plain stores cross at 4 bytes a cycle only.
-__device__ __forceinline__ void CopyInCluster(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   ClusterAddress(to)),
-               "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes), "r"(ClusterAddress(barrier))
-               : "memory");
-#endif
-}
+// Adds 32-bit words of this block's shared memory to another's (OfRank): a multiple of 16 bytes, which the other's
+// barrier counts. Plain stores cross at 4 bytes a cycle only.
 __device__ __forceinline__ void AddInCluster(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

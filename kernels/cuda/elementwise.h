@@ -54,6 +54,9 @@ struct RopeAppendParams {
   void* const* kv_destinations = nullptr;  // may be null
   void* kv_mirror = nullptr;               // may be null
   int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
+  // [num_rows] device memory that no kernel writes, may be null: q_pre_rope and kv_mirror are then offsets, not 0, into
+  // the region that a row has here. Rows without one are not mirrored.
+  void* const* mirror_regions = nullptr;
 };
 
 // out = bf16(silu(gate) * up), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a

@@ -10,8 +10,13 @@
 namespace winnow::cuda {
 
 // What an inference rank's GPU and a cache rank's GPU hold for each other, for one attachment of up to max_rows
-// sequences: each side owns one region and maps the other's (same process, CUDA IPC, or one GPU). All writes cross the
+// sequences: each side owns regions and maps the other's (same process, CUDA IPC, or one GPU). All writes cross the
 // link as plain stores; a flag that has reached the number of the plan says that what lies before it has arrived.
+//
+// An inference rank's step may have rows of several cache ranks, each row of one of them: row r is row r to both. What
+// belongs to rows is then one region that all of these cache ranks map, each writing to its own rows alone; flags and
+// counts are a region for each. A plan's number is that of the step, so that a cache rank's plans leave out those in
+// which it had no row.
 //
 // One layer l of plan n, inference rank on the left:
 //   hidden[l]  <- residual entering l;      hidden_flags[l] = n   ->  selection for layer l + lookahead
@@ -22,8 +27,8 @@ namespace winnow::cuda {
 // been seen: attention (p - 1, l) has read the slots then.
 //
 // counts of plan n are there when the last of its delta_flags is, and stay until that of plan n + 1.
-// masses of plan n, where any is measured, and digests of plan n are there when a flag of plan n + 1 is, and stay until
-// plan n + 2 begins.
+// masses of plan n, where any is measured, and digests of plan n are there when a flag of the next plan is. They stay
+// until plan n + 2 begins.
 struct ExchangeShape {
   KvLayout layout;
   int max_rows = 0;  // sequences in a plan
@@ -44,6 +49,11 @@ struct CacheInbox {
   void* rows = nullptr;              // [num_layers][max_rows][num_kv_heads][2 * head_dim] bf16
   uint32_t* hidden_flags = nullptr;  // [num_layers]
   uint32_t* rows_flags = nullptr;    // [num_layers]
+  void* region() const { return hidden; }
+};
+// Where its arrays begin in the region.
+struct CacheInboxOffsets {
+  size_t hidden = 0, queries = 0, rows = 0, hidden_flags = 0, rows_flags = 0;
 };
 
 // In the inference rank's memory.
@@ -52,15 +62,25 @@ struct InferenceInbox {
   // [num_layers][max_rows][num_kv_heads][lists_per_kv_head]: selected_count is written by the cache rank
   AttentionList* lists = nullptr;
   uint32_t* pool_indices = nullptr;  // [the same][max_budget]
-  uint32_t* delta_flags = nullptr;   // [num_layers]
   // [2][num_layers][max_rows][num_kv_heads], of even and odd plans; an entry is of the plan that it names
   MeasuredMass* masses = nullptr;
+  // [3][max_rows][num_kv_heads]: of even and odd plans, by the cache rank; the inference rank's own of the newest plan
+  RowDigest* digests = nullptr;
+  // Of each cache rank:
+  uint32_t* delta_flags = nullptr;  // [num_layers]
   // [2][num_layers][counts_per_layer()]: of the newest plan's lists [max_rows][num_kv_heads], how many rows are
   // selected, and how many of them were pushed
   uint32_t* counts = nullptr;
   uint32_t* counts_flag = nullptr;  // one word
-  // [3][max_rows][num_kv_heads]: of even and odd plans, by the cache rank; the inference rank's own of the newest plan
-  RowDigest* digests = nullptr;
+};
+
+// A cache rank as a step of several sees it: device memory, [kMaxExchangePeers], that is written before the step.
+inline constexpr int kMaxExchangePeers = 16;
+struct ExchangePeer {
+  std::byte* inbox = nullptr;             // the region of its CacheInbox; null: it has no row in this step
+  const uint32_t* delta_flags = nullptr;  // of its InferenceInbox
+  const uint32_t* abort = nullptr;        // as those of WaitParams
+  uint32_t* error = nullptr;
 };
 
 // Where prompts' rows land in the cache rank's memory: places that pushes take in turn. Push n = 1, 2, ... lies in
@@ -80,9 +100,11 @@ inline void* LandingPlace(const KvLayout& layout, void* region, uint64_t push) {
 
 // Regions are one allocation each, arrays aligned to 256 bytes in the order of the members.
 size_t CacheInboxBytes(const ExchangeShape& shape);
+CacheInboxOffsets OffsetsInCacheInbox(const ExchangeShape& shape);
 CacheInbox CacheInboxAt(const ExchangeShape& shape, void* region);
-// Without the slot pool, which is an allocation of its own.
+// What belongs to rows, without the slot pool, which is an allocation of its own; and what belongs to a cache rank.
 size_t InferenceInboxBytes(const ExchangeShape& shape);
-InferenceInbox InferenceInboxAt(const ExchangeShape& shape, void* region, void* slot_pool);
+size_t InferenceFlagsBytes(const ExchangeShape& shape);
+InferenceInbox InferenceInboxAt(const ExchangeShape& shape, void* region, void* flags_region, void* slot_pool);
 
 }  // namespace winnow::cuda

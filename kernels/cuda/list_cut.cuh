@@ -1,24 +1,11 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/top_k_cut.cuh"
+#include "kernels/cuda/value_bins.cuh"
 
-// The cut of columns whose keys one block holds, by bins that are known before the keys are counted. Where the cut lies
-// outside of their range, the range is measured (CutOf).
+// The cut of pages whose keys one block holds.
 
 namespace winnow::cuda {
-
-// kBins bins of 2^shift keys from `low` on; the lowest and the highest also hold what is beyond them.
-struct KeyBins {
-  uint32_t low;
-  int shift;
-
-  // From 2^exponent on, 2^octave_bits bins to an octave of positive floats.
-  static constexpr __device__ KeyBins OfOctaves(int exponent, int octave_bits) {
-    return {0x80000000u | static_cast<uint32_t>(127 + exponent) << 23, 23 - octave_bits};
-  }
-  __device__ __forceinline__ uint32_t Of(uint32_t key) const { return min((max(key, low) - low) >> shift, kBins - 1); }
-};
 
 // The bin from the top in which `rows` rows are reached, to control.bin and control.rows_above; ~0 where there are not
 // so many. All threads, behind a barrier; ends with one.
@@ -44,44 +31,24 @@ __device__ __forceinline__ void FindTopBin(const TopKMemory& memory, uint32_t ro
 // The least rank chosen, 0 where all are: of `count` columns that were counted in memory.bins, in rows of `rule`. All
 // threads of a block, behind a barrier; ends with one. Chooses by rows alone.
 template <typename Candidates>
-__device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, uint32_t count, KeyBins bins,
-                                                 const CutRule& rule, const TopKMemory& memory) {
-  constexpr uint32_t kFew = 64;  // columns that share a bin and are compared with one another
+__device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, uint32_t count,
+                                                 const ValueBins<kBins>& bins, const CutRule& rule,
+                                                 const TopKMemory& memory) {
   TopKControl& control = *memory.control;
   if (threadIdx.x == 0) control.num_contested = 0;
   FindTopBin(memory, rule.rows);
-  if (control.bin == ~0u) return 0;
-  uint32_t bin = control.bin, wanted = rule.rows - control.rows_above;
-  bool is_counted = bin != 0 && bin != kBins - 1;
-  if (is_counted && bins.shift > 0 && memory.bins[bin] > kFew * rule.unit_rows) {
-    // The bin's own keys, in bins.
-    const KeyBins inner = {bins.low + (bin << bins.shift), max(0, bins.shift - kBinBits)};
-    __syncthreads();
-    ClearBins(memory, false);
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-      const uint32_t key = candidates.Key(i);
-      if (bins.Of(key) == bin) atomicAdd(&memory.bins[inner.Of(key)], rule.RowsOf(candidates.Column(i)));
-    }
-    __syncthreads();
-    FindTopBin(memory, wanted);
-    bin = control.bin;
-    wanted -= control.rows_above;
-    bins = inner;
-  }
-  if (is_counted) {
-    const uint32_t low = bins.low + (bin << bins.shift), keys = 1u << bins.shift;
+  const uint32_t bin = control.bin, wanted = rule.rows - control.rows_above;
+  if (bin == ~0u) return 0;
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-      const uint32_t key = candidates.Key(i);
-      if (key - low >= keys) continue;
-      const uint32_t place = atomicAdd(&control.num_contested, 1u);
-      if (place < kContested) control.contested[place] = RankOf(key, candidates.Column(i));
-    }
+  for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+    const uint32_t key = candidates.Key(i);
+    if (bins.Of(key) != bin) continue;
+    const uint32_t place = atomicAdd(&control.num_contested, 1u);
+    if (place < kContested) control.contested[place] = RankOf(key, candidates.Column(i));
   }
   __syncthreads();
   const uint32_t contested = control.num_contested;
-  if (!is_counted || contested > kContested) {
+  if (contested > kContested) {
     __syncthreads();
     const uint64_t cut = CutOf(candidates, count, rule, Importance<ImportanceKind::kValues>{}, memory);
     __syncthreads();

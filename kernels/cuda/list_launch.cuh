@@ -33,16 +33,14 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
     at += static_cast<uint32_t>((bytes + 127) / 128 * 128);
     return begin;
   };
-  const uint32_t list_columns = cluster_blocks * shape.block_columns;
-  const size_t words = std::max(list_columns / 32, (params.max_keys / kGranule + 32) / 32);  // of bitmaps
+  const size_t page_words = kBins + (params.max_keys / kGranule + 32) / 32;  // bins, and sums of a bitmap
   take(sizeof(ListControl));
   shape.page_operand = take(kMaxGroup * (4 * params.head_dim + 128));
   shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
-  shape.tables = take(std::max(kListWarps * sizeof(StreamTables), (kBins + words) * sizeof(uint32_t)));
-  shape.parts = take(list_columns / kListGroup * kMaxGroup * sizeof(SoftmaxPart));
-  shape.tile_parts = take(shape.block_columns / kTileUnits * params.group * sizeof(SoftmaxPart));
+  shape.tables = take(std::max(kListWarps * sizeof(StreamTables), page_words * sizeof(uint32_t)));
   shape.granules = take((columns / kGranule + 1) * sizeof(uint32_t));
-  shape.ring = take(std::max<size_t>(kListWarps * kRingBytes, (list_columns + kBins) * sizeof(uint32_t)));
+  shape.ring = take(std::max(size_t{kListWarps} * kRingBytes,
+                             ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, params.min_mass > 0)));
   shape.scores = take(score_bytes);
   shape.bytes = at;
   return shape;
@@ -56,7 +54,7 @@ inline ListShape ChooseListShape(const SelectParams& params) {
   double least = 0;
   for (const uint32_t blocks : {1u, 2u, 4u, 8u}) {
     const ListShape shape = ListShapeFor(params, blocks);
-    if (shape.bytes > kMostSharedBytes) continue;
+    if (shape.bytes > kMostSharedBytes || shape.block_columns > kMostBlockColumns) continue;
     const uint32_t turns = (params.num_lists * blocks + multiprocessors - 1) / multiprocessors;
     const double time = static_cast<double>(turns) / blocks;
     if (best.cluster_blocks == 0 || time < least) best = shape, least = time;
@@ -66,12 +64,13 @@ inline ListShape ChooseListShape(const SelectParams& params) {
 
 template <UnitFormat kFormat, int kDim>
 void LaunchListSelect(Stream stream, const ListLaunch& launch) {
-  LaunchDependent(ListSelectKernel<kFormat, kDim>,
-                  {.grid = dim3(launch.params.num_lists * launch.shape.cluster_blocks),
-                   .threads = kListThreads,
-                   .shared_bytes = launch.shape.bytes,
-                   .cluster_ctas = launch.shape.cluster_blocks},
-                  stream, launch);
+  LaunchDependent(
+      launch.params.min_mass > 0 ? ListSelectKernel<kFormat, kDim, true> : ListSelectKernel<kFormat, kDim, false>,
+      {.grid = dim3(launch.params.num_lists * launch.shape.cluster_blocks),
+       .threads = kListThreads,
+       .shared_bytes = launch.shape.bytes,
+       .cluster_ctas = launch.shape.cluster_blocks},
+      stream, launch);
 }
 
 template <UnitFormat kFormat>
@@ -90,8 +89,8 @@ void LaunchListSelectOf(Stream stream, const ListLaunch& launch) {
 
 // A two-stage selection in one launch. False where that cannot be: nothing is launched then.
 inline bool LaunchListSelection(Stream stream, const SelectParams& params, void* page_keys) {
-  if (params.max_kept == 0 || params.min_mass > 0 || params.captured_mass != nullptr || ComputeMajor() < 9)
-    return false;
+  if (params.max_kept == 0 || params.captured_mass != nullptr || ComputeMajor() < 9) return false;
+  if (params.min_mass > 0 && params.aggregation != Aggregation::kSoftmaxSum) return false;
   if (params.max_keys > 32 * kBins * kGranule) return false;
   const ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0) return false;

@@ -6,12 +6,14 @@
 namespace winnow::cuda {
 
 // The queries of a list as the operands of its pages and of its keys (LoadQueries gives the same bits): a warp to a
-// query and an operand. They are on their way from construction on, and waited for by Store.
+// query and an operand. They are on their way from Load on, and waited for by Store.
 template <UnitFormat kFormat, int kDim>
 class ListQueries {
  public:
-  __device__ __forceinline__ ListQueries(const float* queries, int group)
-      : query_(static_cast<int>(threadIdx.x / 32) % kMaxGroup), lane_(threadIdx.x % 32) {
+  __device__ __forceinline__ ListQueries()
+      : query_(static_cast<int>(threadIdx.x / 32) % kMaxGroup), lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void Load(const float* queries, int group) {
 #pragma unroll
     for (int i = 0; i < kDim / 32; ++i) own_[i] = query_ < group ? queries[query_ * kDim + i * 32 + lane_] : 0;
   }

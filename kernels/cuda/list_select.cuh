@@ -3,79 +3,27 @@
 #include <type_traits>
 
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/cluster_cut.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/list_cut.cuh"
+#include "kernels/cuda/list_memory.cuh"
+#include "kernels/cuda/list_prefetch.cuh"
 #include "kernels/cuda/list_queries.cuh"
 #include "kernels/cuda/list_sinks.cuh"
-#include "kernels/cuda/select_memory.cuh"
+#include "kernels/cuda/list_softmax.cuh"
 
 // Two-stage selection of a list by one cluster in one launch: bounds of its pages, the pages that stay, the scores of
 // their keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit there.
 
 namespace winnow::cuda {
 
-inline constexpr int kListThreads = 512;
-inline constexpr int kListWarps = kListThreads / 32;
-inline constexpr uint32_t kListGroup = 128;  // columns whose softmax is summed in one order, tile by tile
-// Sizes of a launch, and where the parts of a block's shared memory lie.
-struct ListShape {
-  uint32_t cluster_blocks;
-  uint32_t block_columns;  // whose scores a block holds: a multiple of kListGroup
-  uint32_t score_stride;   // floats of a query
-  uint32_t pages;
-  bool pages_in_shared;
-  // Offsets. Bins lie where the streams have their tables, importances where they have their rings, and bounds of pages
-  // where the scores of keys will be.
-  uint32_t page_operand, key_operand, tables, parts, tile_parts, granules, ring, scores, bytes;
-};
-
-struct ListLaunch {
-  SelectParams params;
-  ListShape shape;
-  uint32_t* page_keys;  // [num_lists, pages], where they do not fit in shared memory
-};
-
-struct ListControl {
-  SelectControl select;
-  float page_factors[kMaxGroup], key_factors[kMaxGroup];
-  uint32_t least_page, greatest_page;  // keys
-  alignas(8) uint64_t arrived;         // the leader's barrier: importances and bins of the other blocks have come
-};
-
-// A block's shared memory.
-struct ListMemory {
-  ListControl& control;
-  TopKMemory top_k;         // control and bins alone
-  uint32_t* before;         // a word for each of a bitmap
-  SoftmaxPart* parts;       // [groups of the list, 8]
-  SoftmaxPart* tile_parts;  // [tiles of the block, group]
-  uint32_t* granules;
-  float* scores;
-  uint32_t* keys;  // of all columns the leader's, of their own those of the others
-  uint32_t* own_bins;
-
-  __device__ ListMemory(uint8_t* base, const ListShape& shape)
-      : control(*reinterpret_cast<ListControl*>(base)),
-        top_k{},
-        before(reinterpret_cast<uint32_t*>(base + shape.tables) + kBins),
-        parts(reinterpret_cast<SoftmaxPart*>(base + shape.parts)),
-        tile_parts(reinterpret_cast<SoftmaxPart*>(base + shape.tile_parts)),
-        granules(reinterpret_cast<uint32_t*>(base + shape.granules)),
-        scores(reinterpret_cast<float*>(base + shape.scores)),
-        keys(reinterpret_cast<uint32_t*>(base + shape.ring)),
-        own_bins(keys + shape.cluster_blocks * shape.block_columns) {
-    top_k.control = &control.select.top_k;
-    top_k.bins = reinterpret_cast<uint32_t*>(base + shape.tables);
-  }
-};
-
 // The granules that are scored: those of the pages of the greatest bounds that hold candidate_pages * page_tokens rows,
 // the sinks', and all from the last page boundary below the recent window on. Returns their number. All threads of a
 // block; ends with a barrier.
 __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, const SelectParams& params,
                                                  const uint32_t* page_keys, const ListMemory& memory) {
-  const uint32_t page_rows = params.pages.page_tokens;
-  const uint32_t first_page = list.first / page_rows, last_page = (list.last + page_rows - 1) / page_rows;
+  const uint32_t page_rows = params.pages.page_tokens, page_shift = __ffs(static_cast<int>(page_rows)) - 1;
+  const uint32_t first_page = list.first >> page_shift, last_page = (list.last + page_rows - 1) >> page_shift;
   const CutRule rule{.rows = params.candidate_pages * page_rows,
                      .mass = 0,
                      .by_mass = false,
@@ -83,8 +31,7 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                      .first_row = list.first,
                      .last_row = list.last};
   uint32_t* const bins = memory.top_k.bins;
-  const uint32_t least = memory.control.least_page;
-  const KeyBins page_bins = {least, BinShift(least, max(memory.control.greatest_page, least) + 1)};
+  const auto page_bins = ValueBins<kBins>::Between(memory.control.least_page, memory.control.greatest_page);
   for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kListThreads) {
     atomicAdd(&bins[page_bins.Of(page_keys[page])], rule.RowsOf(page));
   }
@@ -93,11 +40,11 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                                     page_bins, rule, memory.top_k);
   uint32_t* const wanted = bins;
   const uint32_t last_granule = (list.num_keys + kGranule - 1) / kGranule, words = (last_granule + 31) / 32;
-  const uint32_t sinks_end = min(list.first, list.num_keys), tail = list.last / page_rows * page_rows;
+  const uint32_t sinks_end = min(list.first, list.num_keys), tail = list.last >> page_shift << page_shift;
   const auto is_scored = [&](uint32_t granule) {
     const uint32_t row = granule * kGranule;
     if (row < sinks_end || row + kGranule > tail) return row < list.num_keys;
-    for (uint32_t page = row / page_rows; page * page_rows < row + kGranule; ++page) {
+    for (uint32_t page = row >> page_shift; page * page_rows < row + kGranule; ++page) {
       const uint32_t begin = max(page * page_rows, list.first), end = min((page + 1) * page_rows, list.last);
       const bool reaches = page >= first_page && page < last_page && begin < row + kGranule && end > row;
       if (reaches && RankOf(page_keys[page], page) >= cut) return true;
@@ -115,32 +62,10 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
   return count;
 }
 
-// Joins the softmaxes of a block's tiles to those of its groups, from the group first_group on, for all blocks.
-__device__ __forceinline__ void JoinTiles(const ListMemory& memory, uint32_t columns, uint32_t first_group, int group,
-                                          uint32_t blocks) {
-  constexpr uint32_t kTiles = kListGroup / kTileUnits;
-  const uint32_t tiles = (columns + kTileUnits - 1) / kTileUnits, query = threadIdx.x % kMaxGroup;
-  if (query >= group) return;
-  for (uint32_t g = threadIdx.x / kMaxGroup; g * kTiles < tiles; g += kListThreads / kMaxGroup) {
-    SoftmaxPart of_tile[kTiles], joined = {-INFINITY, 0};
-#pragma unroll
-    for (uint32_t t = 0; t < kTiles; ++t) {
-      of_tile[t] = {-INFINITY, 0};
-      if (g * kTiles + t < tiles) of_tile[t] = memory.tile_parts[(g * kTiles + t) * group + query];
-      joined.largest = fmaxf(joined.largest, of_tile[t].largest);
-    }
-    const float reference = joined.largest == -INFINITY ? 0 : joined.largest;
-#pragma unroll
-    for (uint32_t t = 0; t < kTiles; ++t) joined.sum += of_tile[t].sum * Exp2(of_tile[t].largest - reference);
-    for (uint32_t rank = 0; rank < blocks; ++rank) {
-      *OfRank(memory.parts + (first_group + g) * kMaxGroup + query, rank) = joined;
-    }
-  }
-}
-
-// Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys.
+// Keys of the importances of four columns: functions of their scores, so that equal ones have equal keys. kSoftmaxSum:
+// of their exponentials, with what those are multiplied by.
 template <bool kSoftmaxSum>
-__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* lse, int group,
+__device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t stride, const float* factors, int group,
                                                 bool is_max) {
   float value[4] = {};
 #pragma unroll
@@ -151,7 +76,7 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kSoftmaxSum) {
-        value[i] += Exp2(fmaf(x[i], kLog2E, -lse[q]));
+        value[i] = fmaf(x[i], factors[q], value[i]);
       } else {
         value[i] = q == 0 ? x[i] : is_max ? (value[i] < x[i] ? x[i] : value[i]) : value[i] + x[i];
       }
@@ -169,79 +94,145 @@ __device__ __forceinline__ uint4 ImportanceKeys(const float* scores, uint32_t st
   return {OrderedKey(value[0]), OrderedKey(value[1]), OrderedKey(value[2]), OrderedKey(value[3])};
 }
 
-template <UnitFormat kFormat, int kDim>
+// Masses are those of importances.
+struct KeyMass {
+  static constexpr bool kCounts = true;
+  uint64_t mass;
+  __device__ __forceinline__ uint64_t Of(uint32_t key, uint32_t) const { return MassOf(FromOrderedKey(key)); }
+};
+
+// Importances of a block's scored columns as keys, those that may be selected counted in bins. Of the others the first
+// `summed` are held.
+template <bool kSoftmaxSum, typename Mass>
+__device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectParams& params, uint32_t score_stride,
+                                         uint32_t columns, uint32_t summed, OwnColumns own, const Mass& mass,
+                                         uint32_t blocks) {
+  float factors[kMaxGroup] = {};
+  if constexpr (kSoftmaxSum) {
+#pragma unroll
+    for (int q = 0; q < kMaxGroup; ++q) {
+      uint64_t sum = 0;
+      for (uint32_t block = 0; q < params.group && block < blocks; ++block) sum += memory.control.sums[block][q];
+      factors[q] = sum == 0 ? 0 : static_cast<float>(1ull << kSumBits) / __ull2float_rn(sum);
+    }
+  }
+  uint64_t held = 0;
+  for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
+    const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, score_stride, factors, params.group,
+                                                   params.aggregation == Aggregation::kMax);
+    *reinterpret_cast<uint4*>(memory.cut.keys + column) = four;
+    const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (column + i >= own.begin && column + i < own.end) {
+        memory.cut.Count(OctaveBins(), keys[i], own.first + column + i, mass);
+      } else if (Mass::kCounts && column + i < summed) {
+        held += mass.Of(keys[i], own.first + column + i);
+      }
+    }
+  }
+  if constexpr (Mass::kCounts) memory.cut.AddHeld(held);
+}
+
+template <UnitFormat kFormat, int kDim, bool kByMass>
 __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid_constant__ ListLaunch launch) {
   extern __shared__ __align__(128) uint8_t dynamic[];
   const SelectParams& params = launch.params;
   const ListShape& shape = launch.shape;
-  const ListMemory memory(dynamic, shape);
+  const ListMemory memory(dynamic, shape, kByMass);
   ListControl& control = memory.control;
   uint32_t* const bins = memory.top_k.bins;
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t warp = threadIdx.x / 32;
   uint8_t* const ring = dynamic + shape.ring + warp * kRingBytes;
   StreamTables& tables = reinterpret_cast<StreamTables*>(dynamic + shape.tables)[warp];
   const uint32_t rank = ClusterRank(), blocks = ClusterBlocks(), index = blockIdx.x / blocks;
   if (threadIdx.x == 0) {
     control.least_page = ~0u;
     control.greatest_page = 0;
-    InitClusterBarrier(&control.arrived);
+  }
+  if (threadIdx.x < kMaxGroup) control.own_greatest[threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    InitClusterBarrier(&control.cut.arrived);
   }
   ClusterArrive();  // nothing is written to another block's memory before it runs
-  WaitForInputs();
-  LetDependentsStart();
+  const auto await_inputs = [] {
+    WaitForInputs();
+    LetDependentsStart();
+  };
+  if (!params.settled) await_inputs();
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
   const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
-  if (selectable == 0 || list.budget == 0) {
-    if (threadIdx.x == 0 && rank == 0) params.counts[index] = 0;
+  uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
+  if (list.budget == 0 || (selectable <= list.budget && (!kByMass || params.takes_all_that_fit))) {
+    if (params.settled) await_inputs();
+    const uint32_t count = list.budget == 0 ? 0 : selectable;
+    for (uint32_t i = rank * kListThreads + threadIdx.x; i < count; i += blocks * kListThreads) {
+      selected[i] = list.first + i;
+    }
+    if (threadIdx.x == 0 && rank == 0) params.counts[index] = count;
     return;
   }
-  const ListQueries<kFormat, kDim> queries(params.queries + static_cast<int64_t>(list.query) * params.group * kDim,
-                                           params.group);
+  ListQueries<kFormat, kDim> queries;
+  const auto load_queries = [&] {
+    queries.Load(params.queries + static_cast<int64_t>(list.query) * params.group * kDim, params.group);
+  };
   const auto store_queries = [&] {
     queries.Store(params.scale, dynamic + shape.page_operand, control.page_factors, dynamic + shape.key_operand,
                   control.key_factors);
     __syncthreads();
     ClusterWait();
   };
+  if (!params.settled) load_queries();
 
   const uint32_t* granules = nullptr;
   uint32_t scored_end = list.num_keys, summed = list.num_keys, last = list.last;
   if (narrows) {
     uint32_t* const page_keys = shape.pages_in_shared ? reinterpret_cast<uint32_t*>(memory.scores)
                                                       : launch.page_keys + static_cast<int64_t>(shape.pages) * index;
-    const uint32_t num_pages = list.num_keys / page_rows, block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
+    // The page that the recent window begins in is a candidate, and not scored.
+    const uint32_t page_shift = __ffs(static_cast<int>(page_rows)) - 1;
+    const uint32_t last_page = (list.last + page_rows - 1) >> page_shift, scored_pages = list.last >> page_shift;
+    const uint32_t block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
     const UnitTable table{static_cast<const uint8_t*>(params.pages.bounds),
                           nullptr,
                           params.blocks + list.first_block,
                           int64_t{4 * kDim} << block_shift,
                           4 * kDim,
                           block_shift};
-    UnitStream<UnitFormat::kBf16, 2 * kDim> stream(table, rank * kListWarps + warp, blocks * kListWarps, num_pages,
-                                                   ring, tables);
+    const uint32_t first_tile = rank * kListWarps + warp, tile_step = blocks * kListWarps;
+    UnitStream<UnitFormat::kBf16, 2 * kDim, false> stream(table, first_tile, tile_step, scored_pages, ring, tables);
     stream.Begin();
+    PrefetchTiles(table, first_tile, tile_step, scored_pages);
+    if (params.settled) {
+      await_inputs();
+      load_queries();
+    }
     store_queries();
-    PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, num_pages, list.last / page_rows};
+    PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, scored_pages};
     stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
     sink.End(&control.least_page, &control.greatest_page);
     __syncthreads();
     for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = 0;
-    const uint32_t last_page = (list.last + page_rows - 1) / page_rows;
-    // The page that the recent window begins in may be incomplete, and not scored.
-    if (last_page > num_pages && threadIdx.x == 0) page_keys[last_page - 1] = OrderedKey(FLT_MAX);
+    if (last_page > scored_pages && threadIdx.x == 0) page_keys[scored_pages] = OrderedKey(FLT_MAX);
     ClusterSync();
     const uint32_t count = ListGranules(list, params, page_keys, memory), tail = list.num_keys % kGranule;
     granules = memory.granules;
     summed = (count - (tail != 0)) * kGranule;
     scored_end = summed + tail;
     last = scored_end - (list.num_keys - list.last);
+  } else if (params.settled) {
+    await_inputs();
+    load_queries();
   }
 
   if (scored_end > blocks * shape.block_columns) __trap();  // more rows are kept than max_kept
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
-  const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end));
-  const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
-  {
+  const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end)), columns = end - begin;
+  const OwnColumns own{begin, min(max(list.first, begin), end) - begin, min(max(last, begin), end) - begin};
+  ClusterCut cut{0, begin + own.begin - list.first};
+  if (kByMass || last - list.first > list.budget) {
+    const bool is_softmax = params.aggregation == Aggregation::kSoftmaxSum;
     const UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
                           params.keys.scales,
                           params.blocks + list.first_block,
@@ -249,88 +240,41 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
                           params.keys.key_stride,
                           5,
                           granules};
-    UnitStream<kFormat, kDim> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
+    UnitStream<kFormat, kDim, true> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
     if (!narrows) store_queries();
-    const KeySink sink{memory.scores, is_softmax ? memory.tile_parts : nullptr, shape.score_stride, begin, summed,
-                       params.group};
+    KeySink sink{memory.scores, shape.score_stride, begin, summed, params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
-  }
-  __syncthreads();
-  if (is_softmax) JoinTiles(memory, end - begin, begin / kListGroup, params.group, blocks);
-  uint32_t* const own_bins = memory.own_bins;
-  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = own_bins[bin] = 0;
-  FenceSharedForCluster();
-  ClusterSync();
-  if (is_softmax) SumSoftmaxes(memory.parts, (scored_end + kListGroup - 1) / kListGroup, control.select);
-  // The rings have done: keys lie there now. Importances of some 2^-29 and more are told apart by bins.
-  const KeyBins importance_bins = KeyBins::OfOctaves(-29, 6);
-  const uint32_t first = list.first;
-  const auto make_keys = [&](auto is_softmax_sum) {
-    // The same registers for all columns.
-    float lse[kMaxGroup];
-#pragma unroll
-    for (int q = 0; q < kMaxGroup; ++q)
-      lse[q] = decltype(is_softmax_sum)::value && q < params.group ? control.select.lse[q] : 0;
-    for (uint32_t base = begin + warp * kListGroup; base < end; base += kListWarps * kListGroup) {
-      const uint32_t column = base + 4 * lane;
-      const uint4 four =
-          ImportanceKeys<decltype(is_softmax_sum)::value>(memory.scores + (column - begin), shape.score_stride, lse,
-                                                          params.group, params.aggregation == Aggregation::kMax);
-      *reinterpret_cast<uint4*>(memory.keys + column) = four;
-      const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (column + i >= first && column + i < last) atomicAdd(&own_bins[importance_bins.Of(keys[i])], 1u);
-      }
+    sink.End(control.own_greatest);
+    __syncthreads();
+    TellQueries(control.own_greatest, control.greatest, rank, blocks);
+    // The rings have done: bins and keys lie there now.
+    memory.cut.Clear();
+    ClusterSync();
+    const uint32_t own_summed = min(max(summed, begin), end) - begin;
+    const auto choose = [&](auto softmax_sum, const auto& mass) {
+      MakeKeys<decltype(softmax_sum)::value>(memory, params, shape.score_stride, columns, own_summed, own, mass,
+                                             blocks);
+      cut = CutOfCluster(memory.cut, own, last - list.first, list.budget, OctaveBins(), mass, rank, blocks);
+    };
+    if (is_softmax) {
+      SumExponentials(memory, shape.score_stride, params.group, columns, own_summed, rank, blocks);
     }
-  };
-  is_softmax ? make_keys(std::true_type()) : make_keys(std::false_type());
-  if (rank != 0) {
-    if (begin < end) {
-      FenceSharedForCluster();
-      __syncthreads();
-      if (threadIdx.x == 0) {
-        uint64_t* const arrived = OfRank(&control.arrived, 0);
-        CopyInCluster(OfRank(memory.keys + begin, 0), memory.keys + begin, (end - begin + 3) / 4 * 16, arrived);
-        AddInCluster(OfRank(bins, 0), own_bins, kBins * sizeof(uint32_t), arrived);
-      }
+    if constexpr (kByMass) {
+      choose(std::true_type(), KeyMass{__double2ull_ru(double{params.min_mass} * params.group * double{kMassUnit})});
+    } else {
+      is_softmax ? choose(std::true_type(), NoMass()) : choose(std::false_type(), NoMass());
     }
-    // What is copied stays until the leader has it.
-    ClusterArrive();
-    return ClusterWait();
+    // The columns before this block's, where all are chosen.
+    if (cut.least == 0) cut.before = begin + own.begin - list.first;
   }
-  __syncthreads();
-  if (end < scored_end) {
-    if (threadIdx.x == 0) {
-      const uint32_t senders = (scored_end - 1) / part;
-      ExpectInCluster(&control.arrived, (scored_end - end + 3) / 4 * 16 + senders * kBins * sizeof(uint32_t));
-    }
-    WaitInCluster(&control.arrived);
-  }
-  ClusterArrive();
-  for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] += own_bins[bin];
-  __syncthreads();
-
-  const uint32_t count = last - first;
-  uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
-  const CutRule rule{.rows = list.budget, .mass = 0, .by_mass = false, .unit_rows = 1, .first_row = 0, .last_row = 0};
-  const uint64_t cut =
-      CutOfCounted(ColumnsInOrder{memory.keys + first, first}, count, importance_bins, rule, memory.top_k);
-  uint32_t* const chosen = bins;
-#pragma unroll 4
-  for (uint32_t base = warp * 32; base < last; base += kListThreads) {
-    const uint32_t column = base + lane;
-    const bool is_chosen = column >= first && column < last && RankOf(memory.keys[column], column) >= cut;
-    const uint32_t bits = __ballot_sync(~0u, is_chosen);
-    if (lane == 0) chosen[base / 32] = bits;
-  }
-  __syncthreads();
-  const uint32_t rows =
-      VisitInOrder(chosen, last, memory.before, control.select.top_k.warp_rows, [&](uint32_t column, uint32_t place) {
+  const uint32_t places = EmitChosen(
+      own, cut.before, control.cut.warp_sums, ChosenColumns{memory.cut.keys, begin, cut.least},
+      [&](uint32_t column, uint32_t place) {
+        column += begin;
         selected[place] = granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
       });
-  if (threadIdx.x == 0) params.counts[index] = rows;
+  if (threadIdx.x == 0 && rank + 1 == blocks) params.counts[index] = places;
 }
 
 }  // namespace winnow::cuda

@@ -16,7 +16,7 @@ struct PageSink {
   uint32_t* keys;
   bool is_shared;  // otherwise one array in global memory
   int group;
-  uint32_t blocks, end, scored_end;
+  uint32_t blocks, end;
   uint32_t least = ~0u, greatest = 0;  // of the keys that were added
 
   // To every block's words, of which others know the offsets.
@@ -46,8 +46,8 @@ struct PageSink {
     for (int half = 0; half < 2; ++half) {
       const uint32_t page = first + half * 8;
       if (page >= end) continue;
-      const uint32_t key = OrderedKey(page >= scored_end ? FLT_MAX : most[half]);
-      if (page < scored_end) least = min(least, key), greatest = max(greatest, key);
+      const uint32_t key = OrderedKey(most[half]);
+      least = min(least, key), greatest = max(greatest, key);
       if (is_shared) {
         for (uint32_t rank = lane % 4; rank < blocks; rank += 4) *OfRank(keys + page, rank) = key;
       } else if (lane % 4 == 0) {
@@ -57,50 +57,35 @@ struct PageSink {
   }
 };
 
-// Scores of the block's columns, and the softmaxes of each tile. Columns at and above `summed` do not count in those.
+// Scores of the block's columns, and the greatest of each query among those below `summed`.
 struct KeySink {
-  float* scores;       // [group, stride]
-  SoftmaxPart* parts;  // [tiles, group]; may be null
+  float* scores;  // [group, stride]
   uint32_t stride, begin, summed;
   int group;
+  float greatest[2] = {-INFINITY, -INFINITY};  // of the lane's queries
 
-  __device__ __forceinline__ void Add(uint32_t column, const float (&values)[2][2]) const {
-    const int lane = threadIdx.x % 32, query = lane % 4 * 2;
+  __device__ __forceinline__ void Add(uint32_t column, const float (&values)[2][2]) {
+    const int query = threadIdx.x % 4 * 2;
     float* at = scores + query * stride + (column - begin);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (query + i >= group) continue;
-      at[i * stride] = values[0][i];
-      at[i * stride + 8] = values[1][i];
+      if (query + i < group) {
+        at[i * stride] = values[0][i];
+        at[i * stride + 8] = values[1][i];
+      }
+      if (column < summed) greatest[i] = fmaxf(greatest[i], values[0][i]);
+      if (column + 8 < summed) greatest[i] = fmaxf(greatest[i], values[1][i]);
     }
-    if (parts == nullptr) return;
-    float x[2][2], most[2], sum[2];
+  }
+  // To the block's words, as keys.
+  __device__ __forceinline__ void End(uint32_t* greatest_of_block) const {
+    uint32_t key[2] = {OrderedKey(greatest[0]), OrderedKey(greatest[1])};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      x[0][i] = column < summed ? values[0][i] * kLog2E : -INFINITY;
-      x[1][i] = column + 8 < summed ? values[1][i] * kLog2E : -INFINITY;
-      most[i] = fmaxf(x[0][i], x[1][i]);
-    }
 #pragma unroll
-    for (int step = 4; step < 32; step *= 2) {
-      most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], step));
-      most[1] = fmaxf(most[1], __shfl_xor_sync(~0u, most[1], step));
+      for (int step = 4; step < 32; step *= 2) key[i] = max(key[i], __shfl_xor_sync(~0u, key[i], step));
+      if (threadIdx.x % 32 < 4) atomicMax(&greatest_of_block[threadIdx.x % 4 * 2 + i], key[i]);
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      // A reference that is a number, so that empty columns add 0.
-      const float reference = most[i] == -INFINITY ? 0 : most[i];
-      sum[i] = Exp2(x[0][i] - reference) + Exp2(x[1][i] - reference);
-    }
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) {
-      sum[0] += __shfl_xor_sync(~0u, sum[0], step);
-      sum[1] += __shfl_xor_sync(~0u, sum[1], step);
-    }
-    if (lane >= 4) return;
-    SoftmaxPart* of_tile = parts + (column - begin) / kTileUnits * group + query;
-    if (query < group) of_tile[0] = {most[0], sum[0]};
-    if (query + 1 < group) of_tile[1] = {most[1], sum[1]};
   }
 };
 

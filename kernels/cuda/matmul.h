@@ -38,7 +38,8 @@ struct DecodeMatmulParams {
   SummandPlaces summand = {};   // with ranks: f32 y goes there instead, and does not accumulate
   void* scratch = nullptr;      // decode_scratch_bytes; zeroed once when it is allocated
   // At most one block on a multiprocessor, for a product behind a kernel whose blocks do not leave all multiprocessors
-  // at once (attention): otherwise some get two and others none, and so do the products behind. Changes no result.
+  // at once (attention) or leave it no registers (SwiGLU of many rows): otherwise some get two and others none, and so
+  // do the products behind. Not for two products in a row, which then do not overlap. Changes no result.
   bool spread = false;
 };
 

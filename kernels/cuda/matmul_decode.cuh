@@ -108,14 +108,9 @@ class StripMultiplier {
   const int strip_, lane_;
 };
 
-// Two of these and small kernels between two products share a multiprocessor, so that the next product's blocks find
-// room on each before this one's leave.
-inline constexpr int kRegisterBlocks = 4;
-
 // Grid: cuts.num_blocks.
 template <int kRows, bool kF8>
-__global__ void __launch_bounds__(kDecodeThreads, kRegisterBlocks)
-    DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
+__global__ void __launch_bounds__(kDecodeThreads, 2) DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
   using Layout = DecodeLayout<kRows, kF8>;
   extern __shared__ unsigned char unaligned[];
   __shared__ DecodeShared<Layout::kStages> shared;

@@ -89,7 +89,8 @@ __device__ inline PushedRow Locate(const PushParams& p, uint32_t list, uint32_t 
   return {block * kBlockTokens + position % kBlockTokens, static_cast<uint8_t*>(target.slot_pool) + slot * p.row_bytes};
 }
 
-// The selection lists, four words a thread, by the threads that are last to get a row.
+// The selection lists, four words a thread, by the threads that are last to get a row. Lists of nobody have no slots,
+// and are somebody else's there.
 __device__ inline void SendSelection(const PushParams& p) {
   const uint32_t threads = gridDim.x * kPushThreads;
   const uint32_t fours = (p.max_budget + 3) / 4;
@@ -97,7 +98,9 @@ __device__ inline void SendSelection(const PushParams& p) {
   for (uint32_t task = (gridDim.x - 1 - blockIdx.x) * kPushThreads + threadIdx.x; task < p.num_lists * fours;
        task += threads) {
     const uint32_t list = task / fours, first = task % fours * 4, count = p.counts[list];
-    if (first == 0) p.peer_counts[static_cast<size_t>(list) * p.peer_count_stride] = count;
+    if (first == 0 && p.targets[list].slot_pool != nullptr) {
+      p.peer_counts[static_cast<size_t>(list) * p.peer_count_stride] = count;
+    }
     const size_t entry = static_cast<size_t>(list) * p.max_budget + first;
     if (wide && first + 4 <= count) {
       *reinterpret_cast<uint4*>(p.peer_pool_indices + entry) = *reinterpret_cast<const uint4*>(p.pool_indices + entry);

@@ -104,10 +104,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
   HeadPart<kPairs> q_weight, k_weight;
   if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, at, half);
   if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, at, half);
+  const size_t row = blockIdx.x;
+  const int64_t region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<int64_t>(p.mirror_regions[row]);
+  const bool mirrors = p.mirror_regions == nullptr || region != 0;
   LetDependentsStart();
   WaitForInputs();
 
-  const size_t row = blockIdx.x;
   const float position = static_cast<float>(p.positions[row]);
   HeadInput<kPairs> input;
   input.Load(p, row, head, at, half);
@@ -135,8 +137,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
     }
     if (active && is_query) {
       const size_t offset = (row * p.num_query_heads + head) * p.head_dim;
-      if (p.q_pre_rope != nullptr) {
-        StorePart(part, p.q_pre_rope + row * p.q_pre_rope_stride + head * p.head_dim, at, half);
+      if (p.q_pre_rope != nullptr && mirrors) {
+        auto* const pre_rope = reinterpret_cast<float*>(reinterpret_cast<int64_t>(p.q_pre_rope) + region);
+        StorePart(part, pre_rope + row * p.q_pre_rope_stride + head * p.head_dim, at, half);
       }
       if (p.q != nullptr) StorePart(rotated, p.q + offset, at, half);
       if (p.q_bf16 != nullptr) StorePart(rotated, static_cast<__nv_bfloat16*>(p.q_bf16) + offset, at, half);
@@ -145,9 +148,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
         StorePart(rotated, input.destination, at, half);
         StorePart(input.v, input.destination + p.head_dim, at, half);
       }
-      if (p.kv_mirror != nullptr) {
-        __nv_bfloat16* out = static_cast<__nv_bfloat16*>(p.kv_mirror) + row * p.kv_mirror_stride +
-                             (head - p.num_query_heads) * 2 * p.head_dim;
+      if (p.kv_mirror != nullptr && mirrors) {
+        auto* const mirror = reinterpret_cast<__nv_bfloat16*>(reinterpret_cast<int64_t>(p.kv_mirror) + region);
+        __nv_bfloat16* out = mirror + row * p.kv_mirror_stride + (head - p.num_query_heads) * 2 * p.head_dim;
         StorePart(rotated, out, at, half);
         StorePart(input.v, out + p.head_dim, at, half);
       }

@@ -12,7 +12,7 @@ namespace winnow::cuda {
 // Narrows each list's pages down to those of the greatest bound that hold candidate_pages * page_tokens rows, and lists
 // the granules that are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
 __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
-  extern __shared__ __align__(16) uint8_t dynamic[];
+  extern __shared__ __align__(128) uint8_t dynamic[];
   LetDependentsStart();
   const SelectParams& params = launch.params;
   const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, false);
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __gr
 // Takes the best of the scored columns: selected positions, their count, and the captured mass.
 template <ImportanceKind kKind>
 __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_constant__ SelectLaunch launch) {
-  extern __shared__ __align__(16) uint8_t dynamic[];
+  extern __shared__ __align__(128) uint8_t dynamic[];
   LetDependentsStart();
   const SelectParams& params = launch.params;
   const bool leads = ClusterRank() == 0;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_c
 // Takes the pages of the greatest importance, the fewest that hold the budget; the least of them gives its first rows.
 template <ImportanceKind kKind>
 __global__ void __launch_bounds__(kMaxSelectThreads) SelectPagesKernel(const __grid_constant__ SelectLaunch launch) {
-  extern __shared__ __align__(16) uint8_t dynamic[];
+  extern __shared__ __align__(128) uint8_t dynamic[];
   LetDependentsStart();
   const SelectParams& params = launch.params;
   const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, false);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/cluster_select.cuh"
 #include "kernels/cuda/list_launch.cuh"
 #include "kernels/cuda/select_list.cuh"
 #include "kernels/cuda/selection.h"
@@ -11,7 +12,7 @@ namespace {
 __global__ void __launch_bounds__(kMaxSelectThreads)
     TopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget, uint32_t capacity,
                uint32_t* selected, uint32_t* counts) {
-  extern __shared__ __align__(16) uint8_t dynamic[];
+  extern __shared__ __align__(128) uint8_t dynamic[];
   WaitForInputs();
   LetDependentsStart();
   const SelectMemory memory = SelectMemory::Of(dynamic, capacity, false);
@@ -50,6 +51,27 @@ ClusterShape ShapeFor(int num_lists, uint32_t max_columns) {
   int blocks = ComputeMajor() < 9 ? 1 : 8;
   while (blocks > 1 && (blocks * num_lists > room(blocks) || blocks * kLeastColumns > max_columns)) blocks /= 2;
   return {blocks, num_lists <= multiprocessors ? kMaxSelectThreads : kMaxSelectThreads / 2};
+}
+
+// The same where keys stay in shared memory: two blocks find room on a multiprocessor, unless all blocks do without.
+// No bytes where keys do not fit.
+struct KeysShape {
+  ClusterShape cluster;
+  size_t bytes;
+};
+KeysShape KeysShapeFor(int num_lists, uint32_t max_columns, bool by_mass) {
+  const int multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  KeysShape shape{ShapeFor(num_lists, max_columns), 0};
+  if (ComputeMajor() < 9 || (by_mass && max_columns > kMostMassColumns)) return shape;
+  for (int& blocks = shape.cluster.blocks; blocks <= 8; blocks *= 2) {
+    const size_t bytes = ClusterSelectMemory::Bytes(blocks, max_columns, by_mass);
+    const size_t room = blocks * num_lists <= multiprocessors ? kMostSharedBytes : (kMostSharedBytes - 2048) / 2;
+    if (bytes <= room || (blocks == 8 && bytes <= kMostSharedBytes)) {
+      shape.bytes = bytes;
+      break;
+    }
+  }
+  return shape;
 }
 
 uint32_t CapacityFor(uint32_t max_budget, uint32_t max_columns) {
@@ -189,6 +211,31 @@ void LaunchSelection(Stream stream, const SelectLaunch& launch, uint32_t max_col
                   stream, launch);
 }
 
+template <bool kByMass>
+void LaunchClusterSelectionOf(Stream stream, const SelectLaunch& launch, const KeysShape& shape) {
+  using enum ImportanceKind;
+  const Aggregation aggregation = launch.params.aggregation;
+  LaunchDependent(aggregation == Aggregation::kSoftmaxSum ? ClusterSelectKernel<kSoftmaxSum, kByMass>
+                  : aggregation == Aggregation::kMax      ? ClusterSelectKernel<kMax, kByMass>
+                                                          : ClusterSelectKernel<kMean, kByMass>,
+                  {.grid = dim3(static_cast<unsigned>(launch.params.num_lists * shape.cluster.blocks)),
+                   .threads = static_cast<unsigned>(shape.cluster.threads),
+                   .shared_bytes = shape.bytes,
+                   .cluster_ctas = static_cast<unsigned>(shape.cluster.blocks)},
+                  stream, launch);
+}
+
+// False where keys do not fit: nothing is launched then.
+bool LaunchClusterSelection(Stream stream, const SelectLaunch& launch) {
+  const bool by_mass = launch.params.min_mass > 0;
+  const KeysShape shape = KeysShapeFor(launch.params.num_lists, launch.params.max_keys, by_mass);
+  if (shape.bytes == 0) return false;
+  if (launch.params.num_lists == 0) return true;
+  by_mass ? LaunchClusterSelectionOf<true>(stream, launch, shape)
+          : LaunchClusterSelectionOf<false>(stream, launch, shape);
+  return true;
+}
+
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
   const bool two_stage = params.candidate_pages > 0;
@@ -202,6 +249,7 @@ void Select(Stream stream, const SelectParams& params) {
     LaunchSelection(stream, narrow, pages, false, CandidatesKernel);
   }
   ScoreKeys(stream, plan.keys);
+  if (params.captured_mass == nullptr && LaunchClusterSelection(stream, plan.select)) return;
   using enum ImportanceKind;
   LaunchSelection(stream, plan.select, params.max_keys, params.min_mass > 0,
                   params.aggregation == Aggregation::kSoftmaxSum ? SelectKernel<kSoftmaxSum>

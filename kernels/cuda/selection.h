@@ -63,6 +63,9 @@ struct SelectParams {
   // [num_lists] of sinks, selection and recent window; may be null. Where not every key is scored, a lower bound: what
   // is not scored counts as its pages' bounds.
   float* captured_mass = nullptr;
+  // The launch before writes neither lists nor blocks, nor bounds of pages below any list's `last`: two-stage
+  // selections in one launch begin to read those while it still runs.
+  bool settled = false;
   void* scratch = nullptr;  // select_scratch_bytes, 256-byte aligned
 };
 

@@ -99,6 +99,29 @@ __global__ void Publish(const PublishParams p) {
   *reinterpret_cast<volatile uint32_t*>(p.flag) = *p.value;
 }
 
+__global__ void SendRows(const SendRowsParams p) {
+  WaitForInputs();
+  LetDependentsStart();
+  const uint32_t words = p.row_bytes / sizeof(uint4), all = words * p.num_rows;
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
+    void* const region = p.regions[i / words];
+    if (region != nullptr) {
+      reinterpret_cast<uint4*>(static_cast<char*>(region) + p.to)[i] = static_cast<const uint4*>(p.from)[i];
+    }
+  }
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (atomicAdd(p.arrivals, 1) != gridDim.x - 1) return;
+  *p.arrivals = 0;
+  __threadfence_system();
+  const uint32_t value = *p.value;
+  for (int i = 0; i < kMaxExchangePeers; ++i) {
+    std::byte* const inbox = p.peers[i].inbox;
+    if (inbox != nullptr) *reinterpret_cast<volatile uint32_t*>(inbox + p.flag) = value;
+  }
+}
+
 // A block stores its slice with all peers, then adds up the same slice of all ranks: blocks wait for their counterparts
 // alone.
 __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
@@ -139,12 +162,17 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   }
 }
 
-// The next launch is there early, and may look at the lists behind its own wait for this one alone.
-__global__ void Swap(const SwapParams p) {
+// A thread to a cache rank. The next launch is there early, and may look at the lists behind its own wait for this one
+// alone.
+__global__ void Meet(const MeetParams p) {
+  const ExchangePeer peer = p.peers[threadIdx.x];
   LetDependentsStart();
   WaitForInputs();
-  StoreRelease(p.raise.flag, *p.raise.value);
-  WaitFor(p.wait, *p.wait.value);
+  if (peer.inbox == nullptr) return;
+  const uint32_t value = *p.value;
+  StoreRelease(reinterpret_cast<uint32_t*>(peer.inbox + p.flag), value);
+  WaitFor({.flag = peer.delta_flags + p.layer, .abort = peer.abort, .error = peer.error, .timeout_us = p.timeout_us},
+          value);
 }
 
 __global__ void BeginChunk(const BeginChunkParams p) {
@@ -210,8 +238,13 @@ void LaunchAllReduce(Stream stream, const AllReduceParams& p) {
   LaunchDependent(AllReduce, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
 }
 
-void LaunchSwap(Stream stream, const SwapParams& p) {
-  LaunchDependent(Swap, {.grid = dim3(1), .threads = 1}, stream, p);
+void LaunchSendRows(Stream stream, const SendRowsParams& p) {
+  const int blocks = std::clamp(Blocks(p.num_rows * static_cast<int64_t>(p.row_bytes / sizeof(uint4))), 1, 16);
+  LaunchDependent(SendRows, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
+}
+
+void LaunchMeet(Stream stream, const MeetParams& p) {
+  LaunchDependent(Meet, {.grid = dim3(1), .threads = kMaxExchangePeers}, stream, p);
 }
 
 void LaunchBeginChunk(Stream stream, const BeginChunkParams& p) {
@@ -232,7 +265,8 @@ void LaunchScatterRows(Stream stream, const ScatterRowsParams& p) {
 
 const StepKernels kStepKernels = {.begin_step = LaunchBeginStep,
                                   .publish = LaunchPublish,
-                                  .swap = LaunchSwap,
+                                  .send_rows = LaunchSendRows,
+                                  .meet = LaunchMeet,
                                   .all_reduce = LaunchAllReduce,
                                   .begin_chunk = LaunchBeginChunk,
                                   .fill_slots = LaunchFillSlots,

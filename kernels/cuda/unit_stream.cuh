@@ -45,9 +45,9 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// The tiles first_tile + i * tile_step of the table's columns [0, end). Columns behind the end are scored like the last
-// one.
-template <UnitFormat kFormat, int kDim>
+// The tiles first_tile + i * tile_step of the table's columns [0, end). kTogether: the units of a tile lie in one
+// block, one after the other. Of columns behind the end the scores are not defined.
+template <UnitFormat kFormat, int kDim, bool kTogether>
 class UnitStream {
  public:
   using Op = Operand<kFormat, kDim>;
@@ -67,11 +67,15 @@ class UnitStream {
   // Has the first stages under way.
   __device__ __forceinline__ void Begin() {
     if (num_tiles_ == 0) return;
-    const Place first = LookUp(0);
-    pending_ = LookUp(1);
-    after_ = LookUp(2);
-    Publish(0, first);
-    __syncwarp();
+    if constexpr (kTogether) {
+      LookUpTiles(0);
+    } else {
+      const Place first = LookUp(0);
+      pending_ = LookUp(1);
+      after_ = LookUp(2);
+      Publish(0, first);
+      __syncwarp();
+    }
 #pragma unroll
     for (int ahead = 0; ahead < kRingStages - 1; ++ahead) {
       Produce(ahead / Slabs::kCount, ahead % Slabs::kCount);
@@ -137,9 +141,43 @@ class UnitStream {
     if constexpr (kFormat == UnitFormat::kF8) tables_.slots[batch % 2][lane_] = place.block << 5 | place.in_block;
   }
 
+  // Where the tiles from `tile` on lie, one to a lane.
+  __device__ __forceinline__ void LookUpTiles(int tile) {
+    const uint32_t unit = table_.Unit(first_ + min(tile + lane_, num_tiles_ - 1) * step_);
+    pending_.block = table_.blocks[unit >> table_.block_shift];
+    pending_.in_block = unit & ((1u << table_.block_shift) - 1);
+  }
+  __device__ __forceinline__ void ProduceTogether(int tile, int slab) {
+    if (slab == 0 && tile % 32 == 0 && tile > 0) LookUpTiles(tile);
+    const uint32_t block = __shfl_sync(~0u, pending_.block, tile % 32);
+    const uint32_t in_block = __shfl_sync(~0u, pending_.in_block, tile % 32);
+    const uint8_t* const units = table_.data + block * table_.block_stride + in_block * table_.unit_stride;
+    const uint32_t stage = SharedAddress(ring_ + produced_ * kStageBytes);
+    if constexpr (Slabs::kSwaps) {
+      const uint8_t* from = units + (lane_ / 8) * table_.unit_stride + slab * 128 + lane_ % 8 * 16;
+      const uint32_t to = stage + lane_ / 8 * 128 + ((lane_ % 8) ^ (lane_ / 8 % 2 << 2)) * 16;
+#pragma unroll
+      for (int i = 0; i < 4; ++i, from += 4 * table_.unit_stride) CopyAsync16(to + i * 4 * 128, from, true);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Slabs::kPieces / 2; ++i) {
+        const int item = i * 32 + lane_, unit = item / Slabs::kPieces, piece = item % Slabs::kPieces;
+        CopyAsync16(stage + item * 16, units + unit * table_.unit_stride + slab * Slabs::kBytes + piece * 16, true);
+      }
+    }
+    if constexpr (kFormat == UnitFormat::kF8) {
+      if (slab == 0 && lane_ < kTileUnits) {
+        CopyAsync4(&tables_.scales[tile % (kRingStages + 1)][lane_],
+                   table_.scales + (static_cast<int64_t>(block) << table_.block_shift) + in_block + lane_);
+      }
+    }
+  }
+
   // Copies of one stage, or none behind the last tile.
   __device__ __forceinline__ void Produce(int tile, int slab) {
-    if (tile < num_tiles_) {
+    if constexpr (kTogether) {
+      if (tile < num_tiles_) ProduceTogether(tile, slab);
+    } else if (tile < num_tiles_) {
       if (slab == 0 && tile % 2 == 0) {
         Publish(tile / 2 + 1, pending_);
         pending_ = after_;

@@ -324,6 +324,11 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
         fast_rows_bytes = entry.fast_rows_bytes;
       }
       return;
+    case wire::FrameType::kPrefixStates: {
+      const auto* floats = reinterpret_cast<const float*>(frame.payload().data());
+      prefix_states.push_back({header, {floats, floats + frame.payload().size() / sizeof(float)}});
+      return;
+    }
     case wire::FrameType::kFenced:
       fenced.emplace_back(header.sequence_id, header.attach_epoch);
       return;

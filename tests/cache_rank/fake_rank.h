@@ -52,6 +52,11 @@ class FakeRank {
   // While set, frames of refills are not looked at but kept, as of sequences that the peer does not know yet.
   bool keeps_refills = false;
   std::vector<ReceivedFrame> kept_refills;
+  struct PrefixStates {
+    wire::FrameHeader header;
+    std::vector<float> states;
+  };
+  std::vector<PrefixStates> prefix_states;  // as they came
   uint64_t delta_frames = 0;
   size_t largest_delta = 0;
 

@@ -143,6 +143,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
                                                                          "--age-bound=5s",
                                                                          "--working-set-control=off",
                                                                          "--prefill=layered",
+                                                                         "--prefix-attention=remote",
                                                                          "--prefill-chunk=96",
                                                                          "--prefill-memory=2MiB",
                                                                          "--max-queue=5",
@@ -158,6 +159,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   EXPECT_EQ(inference.max_context, 4096u);
   EXPECT_EQ(inference.max_running, 3u);
   EXPECT_EQ(inference.prefill.mode, PrefillMode::kLayered);
+  EXPECT_EQ(inference.prefill.prefix_attention, PrefixAttention::kRemote);
   EXPECT_EQ(inference.prefill.chunk, 96u);
   EXPECT_EQ(inference.prefill.memory_bytes, 2 << 20);
   EXPECT_EQ(inference.scheduling.max_batch_tokens, 100u);

@@ -183,6 +183,57 @@ TEST_P(Lanes, AnswersAreTheSameAloneOrInABatch) {
   EXPECT_TRUE(cluster->Stop().ok());
 }
 
+// Of sequences that the cache rank's GPU has no room for, rows are pushed from host memory and keys scored in the
+// GPU's.
+TEST(Lane, RowsMayLieInHostMemoryAndGoTheSameWay) {
+  // Of three quarters of 190 MiB lanes take 131, and each of the sequences 6.8 MiB of rows and 1.8 of keys, or more:
+  // there is room for half of one beside the keys of what is in host memory.
+  constexpr double kMib = 1 << 20, kHostBytes = 28 * kMib;
+  const auto start = [&](std::vector<std::string> more) {
+    std::vector<std::string> flags = LaneFlags("winnow");
+    flags.insert(flags.end(), more.begin(), more.end());
+    return StartCluster(flags);
+  };
+  std::vector<TokenIds> prompts;
+  for (size_t i = 0; i < 4; ++i) prompts.push_back(DemoText(1700 + 100 * i, i));
+  const auto answers = [&](const Cluster& cluster) {
+    std::vector<std::future<TokenIds>> together;
+    for (const TokenIds& prompt : prompts) {
+      together.push_back(std::async(std::launch::async, [&] { return IdsOf(cluster, prompt); }));
+    }
+    std::vector<TokenIds> ids;
+    for (std::future<TokenIds>& answer : together) ids.push_back(answer.get());
+    return ids;
+  };
+  const auto metric = [](const Cluster& cluster, const char* name, const Metrics::Labels& labels) {
+    return cluster.MetricsOf("cache-0").Value(name, labels);
+  };
+  const auto seats = [&](const Cluster& cluster, const char* outcome) {
+    return metric(cluster, "winnow_lane_seats_total", {{"outcome", outcome}});
+  };
+  std::vector<TokenIds> expected;
+  {
+    const auto cluster = start({});
+    ASSERT_NE(cluster, nullptr);
+    expected = answers(*cluster);
+    EXPECT_EQ(seats(*cluster, "refused"), 0);
+  }
+  const auto cluster = start({"--cache-device-memory=190MiB", "--cache-device-host-memory=28MiB"});
+  ASSERT_NE(cluster, nullptr);
+  double most_used = 0;
+  auto asked = std::async(std::launch::async, [&] { return answers(*cluster); });
+  while (asked.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    most_used = std::max(most_used, metric(*cluster, "winnow_mirror_used_bytes", {{"tier", "host"}}));
+  }
+  EXPECT_EQ(asked.get(), expected);
+  EXPECT_EQ(seats(*cluster, "granted"), 4);
+  EXPECT_EQ(seats(*cluster, "refused"), 0);
+  EXPECT_EQ(metric(*cluster, "winnow_mirror_capacity_bytes", {{"tier", "host"}}), kHostBytes);
+  EXPECT_GT(most_used, 3 * kMib) << "half of a sequence at least";
+  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 0);
+  EXPECT_TRUE(cluster->Stop().ok());
+}
+
 // A request with a selection of its own has no seat, and is answered beside those that have.
 TEST(Lane, OtherSelectionsGoByFrames) {
   const auto cluster = StartCluster(LaneFlags("winnow"));

@@ -42,6 +42,7 @@ const KernelTable kAvx2Table = {
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,
+    .prefix_attention = portable::PrefixAttention,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx2::KeyScore,

@@ -11,6 +11,7 @@ namespace winnow::avx512 {
 extern const MatmulMicro kMatmul;
 void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
+void PrefixAttention(const PrefixAttentionParams& params);
 void KeyScore(const KeyScoreParams& params);
 void KeySoftmax(const KeySoftmaxParams& params);
 void ScoreSoftmax(const ScoreSoftmaxParams& params);

@@ -11,7 +11,7 @@
 namespace winnow::avx512 {
 namespace {
 
-constexpr int kKeyTile = 128;
+constexpr int kKeyTile = kPrefillKeyTile;
 constexpr int kStripRows = 48;   // query rows between scores and values: 24 KiB of scores stay in L1
 constexpr int kBlockRows = 256;  // query rows of a block, about; spreads the packing of a tile
 constexpr int kMaxHeadDim = 512;
@@ -29,8 +29,8 @@ int BlockQueries(const PrefillAttentionParams& p) {
   return std::max(16, kBlockRows / GroupSize(p));
 }
 
-bool IsSupported(const PrefillAttentionParams& p) {
-  return p.head_dim % 16 == 0 && p.head_dim <= kMaxHeadDim;
+bool IsSupported(int head_dim) {
+  return head_dim % 16 == 0 && head_dim <= kMaxHeadDim;
 }
 
 // One worker's buffers, in floats and in this order, each a multiple of 64 bytes.
@@ -43,30 +43,43 @@ struct Scratch {
   float* values;  // [kKeyTile, head_dim]
   float* scores;  // [kStripRows, kKeyTile]
 
-  static size_t Floats(const PrefillAttentionParams& p) {
-    const size_t rows = RoundUp(BlockQueries(p) * GroupSize(p), 16);
-    return 2 * rows * p.head_dim + 2 * rows + 2 * kKeyTile * p.head_dim + kStripRows * kKeyTile;
+  static size_t Floats(int most_rows, int head_dim) {
+    const size_t rows = RoundUp(most_rows, 16);
+    return 2 * rows * head_dim + 2 * rows + 2 * kKeyTile * head_dim + kStripRows * kKeyTile;
   }
-  Scratch(const PrefillAttentionParams& p, void* memory) {
-    const size_t rows = RoundUp(BlockQueries(p) * GroupSize(p), 16);
+  Scratch(int most_rows, int head_dim, void* memory) {
+    const size_t rows = RoundUp(most_rows, 16);
     q = static_cast<float*>(memory);
-    o = q + rows * p.head_dim;
-    max = o + rows * p.head_dim;
+    o = q + rows * head_dim;
+    max = o + rows * head_dim;
     sum = max + rows;
     keys = sum + rows;
-    values = keys + kKeyTile * p.head_dim;
-    scores = values + kKeyTile * p.head_dim;
+    values = keys + kKeyTile * head_dim;
+    scores = values + kKeyTile * head_dim;
   }
 };
+// At most 64 bytes of it go into alignment.
+static_assert(PrefixAttentionScratchBytes(64) ==
+              (2 * kMaxPrefixRows * 65 + 2 * kKeyTile * 64 + kStripRows * kKeyTile) * sizeof(float) + 64);
 
-// Keys [first, first + count) to panels of 64 keys; the rest of the tile becomes zero.
+// Where a tile's rows lie: runs of kRun rows side by side.
+constexpr int kRun = 16;
+struct TileRows {
+  const char* runs[kKeyTile / kRun];
+  size_t row_bytes;
+  int count;  // what lies beyond is not read
+
+  const char* row(int key) const { return runs[key / kRun] + key % kRun * row_bytes; }
+};
+
+// The tile's keys to panels of 64; keys beyond the tile's count become zero.
 template <Dtype kDtype>
-void PackKeys(const char* rows, size_t row_bytes, int count, int head_dim, float* out) {
+void PackKeys(const TileRows& tile, int head_dim, float* out) {
   for (int key = 0; key < kKeyTile; key += 16) {
     for (int d = 0; d < head_dim; d += 16) {
       __m512 block[16];
       for (int i = 0; i < 16; ++i) {
-        block[i] = key + i < count ? Load16<kDtype>(rows + (key + i) * row_bytes, d) : _mm512_setzero_ps();
+        block[i] = key + i < tile.count ? Load16<kDtype>(tile.row(key + i), d) : _mm512_setzero_ps();
       }
       Transpose16(block);
       float* to = out + (key / 64 * head_dim + d) * 64 + key % 64;
@@ -76,10 +89,11 @@ void PackKeys(const char* rows, size_t row_bytes, int count, int head_dim, float
 }
 
 template <Dtype kDtype>
-void PackValues(const char* rows, size_t row_bytes, int count, int head_dim, float* out) {
+void PackValues(const TileRows& tile, int head_dim, float* out) {
   for (int key = 0; key < kKeyTile; ++key) {
     for (int d = 0; d < head_dim; d += 16) {
-      const __m512 value = key < count ? Load16<kDtype>(rows + key * row_bytes, d) : _mm512_setzero_ps();
+      const __m512 value =
+          key < tile.count ? Load16<kDtype>(tile.row(key) + tile.row_bytes / 2, d) : _mm512_setzero_ps();
       _mm512_store_ps(out + key * head_dim + d, value);
     }
   }
@@ -130,57 +144,73 @@ void AddValues(const float* weights, int num_rows, const float* values, int head
   }
 }
 
+// Query row `row` of a block: its queries scaled, its state empty, or as `state` [head_dim + 2] says.
+void BeginRow(const float* q, const float* state, float scale, int head_dim, int row, const Scratch& scratch) {
+  const __m512 factor = _mm512_set1_ps(scale * kLog2E);
+  for (int d = 0; d < head_dim; d += 16) {
+    _mm512_store_ps(scratch.q + row * head_dim + d, _mm512_mul_ps(_mm512_loadu_ps(q + d), factor));
+    _mm512_store_ps(scratch.o + row * head_dim + d,
+                    state == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(state + d));
+  }
+  scratch.max[row] = state == nullptr ? -__builtin_inff() : state[head_dim];
+  scratch.sum[row] = state == nullptr ? 0 : state[head_dim + 1];
+}
+
+// A block's query rows go over one tile. Row r = query * group_size + head attends to the first `visible` + r /
+// group_size of its keys.
 template <Dtype kDtype>
+void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, int head_dim, const Scratch& scratch) {
+  PackKeys<kDtype>(tile, head_dim, scratch.keys);
+  PackValues<kDtype>(tile, head_dim, scratch.values);
+  for (int strip = 0; strip < num_rows; strip += kStripRows) {
+    const int strip_rows = std::min(kStripRows, num_rows - strip);
+    for (int panel = 0; panel < kKeyTile / 64; ++panel) {
+      PanelRows<4, Dtype::kF32>(scratch.q + strip * head_dim, head_dim, strip_rows,
+                                scratch.keys + panel * head_dim * 64, 64, head_dim, scratch.scores + panel * 64,
+                                kKeyTile, false);
+    }
+    for (int r = 0; r < strip_rows; ++r) {
+      const int row = strip + r;
+      SoftmaxRow(scratch.scores + r * kKeyTile, visible + row / group_size, scratch.max[row], scratch.sum[row],
+                 scratch.o + row * head_dim, head_dim);
+    }
+    AddValues(scratch.scores, strip_rows, scratch.values, head_dim, scratch.o + strip * head_dim);
+  }
+}
+
+void PassTile(Dtype dtype, const TileRows& tile, int num_rows, int group_size, int visible, int head_dim,
+              const Scratch& scratch) {
+  if (dtype == Dtype::kBf16) return PassTile<Dtype::kBf16>(tile, num_rows, group_size, visible, head_dim, scratch);
+  PassTile<Dtype::kF32>(tile, num_rows, group_size, visible, head_dim, scratch);
+}
+
 void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void* memory) {
-  const Scratch scratch(p, memory);
   const int head_dim = p.head_dim;
   const int group_size = GroupSize(p);
+  const Scratch scratch(BlockQueries(p) * group_size, head_dim, memory);
   const int num_rows = (end - begin) * group_size;  // row = query * group_size + head of the group
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(kDtype);
+  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(p.kv_dtype);
   const char* kv = static_cast<const char*>(p.kv) + kv_head * p.kv_head_stride * row_bytes;
-  const auto row_offset = [&](int row) {
+  const auto index = [&](int row) {
     const int64_t query = begin + row / group_size;
-    return (query * p.num_query_heads + kv_head * group_size + row % group_size) * head_dim;
+    return query * p.num_query_heads + kv_head * group_size + row % group_size;
   };
-
-  const __m512 factor = _mm512_set1_ps(p.scale * kLog2E);
   for (int row = 0; row < num_rows; ++row) {
-    const float* q = p.q + row_offset(row);
-    for (int d = 0; d < head_dim; d += 16) {
-      _mm512_store_ps(scratch.q + row * head_dim + d, _mm512_mul_ps(_mm512_loadu_ps(q + d), factor));
-      _mm512_store_ps(scratch.o + row * head_dim + d, _mm512_setzero_ps());
-    }
-    scratch.max[row] = -__builtin_inff();
-    scratch.sum[row] = 0;
+    const float* state = p.first_key == 0 ? nullptr : p.state + index(row) * PrefillStateFloats(head_dim);
+    BeginRow(p.q + index(row) * head_dim, state, p.scale, head_dim, row, scratch);
   }
 
   const int first_position = static_cast<int>(p.first_position);
   const int num_keys = first_position + end;  // of the block's last query
-  for (int tile = 0; tile < num_keys; tile += kKeyTile) {
-    const int count = std::min(kKeyTile, num_keys - tile);
-    const char* rows = kv + tile * row_bytes;
-    PackKeys<kDtype>(rows, row_bytes, count, head_dim, scratch.keys);
-    PackValues<kDtype>(rows + row_bytes / 2, row_bytes, count, head_dim, scratch.values);
-    for (int strip = 0; strip < num_rows; strip += kStripRows) {
-      const int strip_rows = std::min(kStripRows, num_rows - strip);
-      for (int panel = 0; panel < kKeyTile / 64; ++panel) {
-        PanelRows<4, Dtype::kF32>(scratch.q + strip * head_dim, head_dim, strip_rows,
-                                  scratch.keys + panel * head_dim * 64, 64, head_dim, scratch.scores + panel * 64,
-                                  kKeyTile, false);
-      }
-      for (int r = 0; r < strip_rows; ++r) {
-        const int row = strip + r;
-        const int position = first_position + begin + row / group_size;
-        SoftmaxRow(scratch.scores + r * kKeyTile, position + 1 - tile, scratch.max[row], scratch.sum[row],
-                   scratch.o + row * head_dim, head_dim);
-      }
-      AddValues(scratch.scores, strip_rows, scratch.values, head_dim, scratch.o + strip * head_dim);
-    }
+  for (int tile = static_cast<int>(p.first_key); tile < num_keys; tile += kKeyTile) {
+    TileRows rows{.runs = {}, .row_bytes = row_bytes, .count = std::min(kKeyTile, num_keys - tile)};
+    for (int run = 0; run < kKeyTile / kRun; ++run) rows.runs[run] = kv + (tile + run * kRun) * row_bytes;
+    PassTile(p.kv_dtype, rows, num_rows, group_size, first_position + begin + 1 - tile, head_dim, scratch);
   }
 
   for (int row = 0; row < num_rows; ++row) {
     const __m512 inverse = _mm512_set1_ps(1 / scratch.sum[row]);
-    float* out = p.out + row_offset(row);
+    float* out = p.out + index(row) * head_dim;
     for (int d = 0; d < head_dim; d += 16) {
       _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_load_ps(scratch.o + row * head_dim + d), inverse));
     }
@@ -188,23 +218,54 @@ void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, 
 }
 
 int PrefillBlockQueries(const PrefillAttentionParams& p) {
-  return IsSupported(p) ? BlockQueries(p) : portable::kPrefill.block_queries(p);
+  return IsSupported(p.head_dim) ? BlockQueries(p) : portable::kPrefill.block_queries(p);
 }
 
 size_t PrefillScratchBytes(const PrefillAttentionParams& p) {
-  return IsSupported(p) ? Scratch::Floats(p) * sizeof(float) : portable::kPrefill.scratch_bytes(p);
+  return IsSupported(p.head_dim) ? Scratch::Floats(BlockQueries(p) * GroupSize(p), p.head_dim) * sizeof(float)
+                                 : portable::kPrefill.scratch_bytes(p);
 }
 
 void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void* memory) {
-  if (!IsSupported(p)) return portable::kPrefill.block(p, kv_head, begin, end, memory);
-  if (p.kv_dtype == Dtype::kBf16) {
-    RunBlock<Dtype::kBf16>(p, kv_head, begin, end, memory);
-  } else {
-    RunBlock<Dtype::kF32>(p, kv_head, begin, end, memory);
-  }
+  if (!IsSupported(p.head_dim)) return portable::kPrefill.block(p, kv_head, begin, end, memory);
+  RunBlock(p, kv_head, begin, end, memory);
 }
 
 }  // namespace
+
+void PrefixAttention(const PrefixAttentionParams& p) {
+  if (!IsSupported(p.head_dim)) return portable::PrefixAttention(p);
+  const int head_dim = p.head_dim;
+  const int num_rows = p.num_queries * p.group_size;
+  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(p.kv_dtype);
+  const Scratch scratch(kMaxPrefixRows, head_dim,
+                        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p.scratch) + 63) / 64 * 64));
+  const auto state_of = [&](int row) {
+    return p.state + row / p.group_size * p.state_stride +
+           static_cast<int64_t>(row % p.group_size) * PrefillStateFloats(head_dim);
+  };
+  for (int row = 0; row < num_rows; ++row) {
+    const float* q = p.q + row / p.group_size * p.q_stride + static_cast<int64_t>(row % p.group_size) * head_dim;
+    BeginRow(q, p.first_key == 0 ? nullptr : state_of(row), p.scale, head_dim, row, scratch);
+  }
+  for (uint32_t tile = p.first_key; tile < p.end_key; tile += kKeyTile) {
+    TileRows rows{.runs = {}, .row_bytes = row_bytes, .count = kKeyTile};
+    for (uint32_t run = 0; run < kKeyTile / kRun; ++run) {
+      const uint32_t position = tile + run * kRun;
+      rows.runs[run] =
+          static_cast<const char*>(p.blocks[position / kBlockTokens]) + position % kBlockTokens * row_bytes;
+    }
+    PassTile(p.kv_dtype, rows, num_rows, p.group_size, /*visible=*/kKeyTile, head_dim, scratch);
+  }
+  for (int row = 0; row < num_rows; ++row) {
+    float* state = state_of(row);
+    for (int d = 0; d < head_dim; d += 16) {
+      _mm512_storeu_ps(state + d, _mm512_load_ps(scratch.o + row * head_dim + d));
+    }
+    state[head_dim] = scratch.max[row];
+    state[head_dim + 1] = scratch.sum[row];
+  }
+}
 
 const PrefillMicro kPrefill = {
     .block_queries = PrefillBlockQueries,

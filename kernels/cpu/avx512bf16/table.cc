@@ -40,6 +40,7 @@ const KernelTable kAvx512Bf16Table = {
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,
+    .prefix_attention = avx512::PrefixAttention,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = avx512bf16::KeyScore,

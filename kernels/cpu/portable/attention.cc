@@ -8,9 +8,6 @@
 namespace winnow::portable {
 namespace {
 
-// Keys of one softmax update of prefill, aligned to absolute positions.
-constexpr int kPrefillKeyTile = 128;
-
 // sum of a[i] * b[i], in 16 interleaved partial sums.
 float Dot(const float* a, const void* b, Dtype dtype, int n) {
   float lanes[16] = {};
@@ -40,34 +37,55 @@ void AddScaled(float p, const void* v, Dtype dtype, int n, float* o) {
   }
 }
 
+// The state of one query head between two tiles of prefill.
+struct PrefillState {
+  float* o;  // [head_dim] not divided
+  float max;
+  float sum;
+};
+
+// Goes over the rows [K | V] of one tile.
+void PassTile(const float* q, float scale, const char* const* rows, int num_rows, Dtype dtype, int head_dim,
+              PrefillState* state) {
+  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(dtype);
+  float scores[kPrefillKeyTile];
+  float tile_max = state->max;
+  for (int j = 0; j < num_rows; ++j) {
+    scores[j] = scale * Dot(q, rows[j], dtype, head_dim);
+    tile_max = std::max(tile_max, scores[j]);
+  }
+  const float shrink = std::exp(state->max - tile_max);
+  state->max = tile_max;
+  state->sum *= shrink;
+  for (int d = 0; d < head_dim; ++d) state->o[d] *= shrink;
+  for (int j = 0; j < num_rows; ++j) {
+    const float weight = std::exp(scores[j] - tile_max);
+    state->sum += weight;
+    AddScaled(weight, rows[j] + row_bytes / 2, dtype, head_dim, state->o);
+  }
+}
+
 void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, int head) {
   const size_t row_bytes = 2 * static_cast<size_t>(p.head_dim) * DtypeBytes(p.kv_dtype);
-  const int64_t offset = (static_cast<int64_t>(query) * p.num_query_heads + head) * p.head_dim;
-  const float* q = p.q + offset;
-  float* o = p.out + offset;
-  std::fill(o, o + p.head_dim, 0.0f);
-  float max = -std::numeric_limits<float>::infinity();
-  float sum = 0;
-  const int num_keys = static_cast<int>(p.first_position) + query + 1;
-  for (int begin = 0; begin < num_keys; begin += kPrefillKeyTile) {
-    const int end = std::min(begin + kPrefillKeyTile, num_keys);
-    float scores[kPrefillKeyTile];
-    float tile_max = max;
-    for (int j = begin; j < end; ++j) {
-      scores[j - begin] = p.scale * Dot(q, kv + j * row_bytes, p.kv_dtype, p.head_dim);
-      tile_max = std::max(tile_max, scores[j - begin]);
-    }
-    const float shrink = std::exp(max - tile_max);
-    max = tile_max;
-    sum *= shrink;
-    for (int d = 0; d < p.head_dim; ++d) o[d] *= shrink;
-    for (int j = begin; j < end; ++j) {
-      const float weight = std::exp(scores[j - begin] - max);
-      sum += weight;
-      AddScaled(weight, kv + j * row_bytes + row_bytes / 2, p.kv_dtype, p.head_dim, o);
-    }
+  const int64_t index = static_cast<int64_t>(query) * p.num_query_heads + head;
+  float* o = p.out + index * p.head_dim;
+  PrefillState state{.o = o, .max = -std::numeric_limits<float>::infinity(), .sum = 0};
+  if (p.first_key == 0) {
+    std::fill(o, o + p.head_dim, 0.0f);
+  } else {
+    const float* from = p.state + index * PrefillStateFloats(p.head_dim);
+    std::copy_n(from, p.head_dim, o);
+    state.max = from[p.head_dim];
+    state.sum = from[p.head_dim + 1];
   }
-  for (int d = 0; d < p.head_dim; ++d) o[d] /= sum;
+  const int num_keys = static_cast<int>(p.first_position) + query + 1;
+  for (int begin = static_cast<int>(p.first_key); begin < num_keys; begin += kPrefillKeyTile) {
+    const int count = std::min(kPrefillKeyTile, num_keys - begin);
+    const char* rows[kPrefillKeyTile];
+    for (int j = 0; j < count; ++j) rows[j] = kv + (begin + j) * row_bytes;
+    PassTile(p.q + index * p.head_dim, p.scale, rows, count, p.kv_dtype, p.head_dim, &state);
+  }
+  for (int d = 0; d < p.head_dim; ++d) o[d] /= state.sum;
 }
 
 void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void*) {
@@ -102,6 +120,32 @@ void DecodeAttentionTile(const DecodeTile& tile) {
     }
     tile.m[h] = max;
     tile.l[h] = sum;
+  }
+}
+
+void PrefixAttention(const PrefixAttentionParams& p) {
+  const size_t row_bytes = 2 * static_cast<size_t>(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const int state_floats = PrefillStateFloats(p.head_dim);
+  for (uint32_t begin = p.first_key; begin < p.end_key; begin += kPrefillKeyTile) {
+    const char* rows[kPrefillKeyTile];
+    for (uint32_t j = 0; j < kPrefillKeyTile; ++j) {
+      const uint32_t position = begin + j;
+      rows[j] = static_cast<const char*>(p.blocks[position / kBlockTokens]) + position % kBlockTokens * row_bytes;
+    }
+    for (int row = 0; row < p.num_queries * p.group_size; ++row) {
+      const int query = row / p.group_size, head = row % p.group_size;
+      float* o = p.state + query * p.state_stride + static_cast<int64_t>(head) * state_floats;
+      PrefillState state{.o = o, .max = o[p.head_dim], .sum = o[p.head_dim + 1]};
+      if (begin == 0) {
+        std::fill_n(o, p.head_dim, 0.0f);
+        state.max = -std::numeric_limits<float>::infinity();
+        state.sum = 0;
+      }
+      PassTile(p.q + query * p.q_stride + static_cast<int64_t>(head) * p.head_dim, p.scale, rows, kPrefillKeyTile,
+               p.kv_dtype, p.head_dim, &state);
+      o[p.head_dim] = state.max;
+      o[p.head_dim + 1] = state.sum;
+    }
   }
 }
 

@@ -12,6 +12,7 @@ void TransformRow(const MatmulParams& params, int row, void* out);
 extern const MatmulMicro kMatmul;
 void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
+void PrefixAttention(const PrefixAttentionParams& params);
 void KeyScore(const KeyScoreParams& params);
 void ExpRun(float* values, int n, float* max, float* sum);  // see key_softmax.h
 void SoftmaxSum(const SoftmaxSumParams& params);

@@ -41,6 +41,7 @@ const KernelTable kPortableTable = {
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,
+    .prefix_attention = portable::PrefixAttention,
     .merge_states = MergeStates,
     .index_keys = IndexKeys,
     .key_score = portable::KeyScore,

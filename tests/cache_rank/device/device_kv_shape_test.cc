@@ -65,6 +65,27 @@ TEST(DeviceKvShape, RowsInDramTakeNoDeviceMemory) {
   EXPECT_THAT(CheckDeviceMemory(ShapeOf("winnow", RowTier::kPinnedHost), size_t{30} << 30), IsOkStatus());
 }
 
+// Of the GPU's memory every block has its index, and of the host's those that have no room there their rows.
+TEST(DeviceKvShape, FitsBlocksIntoTwoTiers) {
+  DeviceKvShape shape = DeviceKvShapeFor(FindPreset("winnow").value(), kLayout, 4, 1000, 0);
+  ASSERT_TRUE(shape.key_copy);
+  shape.num_blocks = 0;
+  const size_t fixed = BytesOf(shape).index();
+  shape.num_blocks = 1;
+  const size_t rows = BytesOf(shape).rows, index = BytesOf(shape).index() - fixed;
+  const auto fit = [&](size_t device_bytes, size_t host_bytes) {
+    FitBlocks(device_bytes, host_bytes, &shape);
+    return std::make_pair(shape.num_blocks, shape.dram_blocks);
+  };
+  using Blocks = std::pair<uint64_t, uint64_t>;
+  EXPECT_EQ(fit(fixed + 100 * (rows + index), 0), Blocks(100, 0));
+  EXPECT_EQ(fit(fixed + 100 * (rows + index) - 1, rows - 1), Blocks(99, 0));
+  EXPECT_EQ(fit(fixed + 100 * (rows + index) + 40 * index, 40 * rows), Blocks(140, 40));
+  EXPECT_EQ(fit(fixed + 30 * index, 100 * rows), Blocks(30, 30)) << "no room for more of the index";
+  EXPECT_EQ(fit(fixed, 100 * rows), Blocks(0, 0));
+  EXPECT_EQ(fit(fixed / 2, 100 * rows), Blocks(0, 0));
+}
+
 TEST(DeviceKvShape, RefusesWhatGpusDoNotServe) {
   for (const std::string_view built :
        {"winnow", "depth", "async-token", "exact-token", "quest", "hisparse", "sparseserve", "psa"}) {

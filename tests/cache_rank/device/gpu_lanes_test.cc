@@ -43,7 +43,7 @@ ServedShape Shape() {
   return shape;
 }
 
-// The process of an inference rank whose GPU exposes slots and inbox, until it is killed.
+// The process of an inference rank whose GPU exposes slots, inbox and flags, until it is killed.
 class InferenceGpu {
  public:
   explicit InferenceGpu(const cuda::ExchangeShape& exchange) {
@@ -54,7 +54,8 @@ class InferenceGpu {
       const auto device = test::OpenHostDevice(1).value();
       const auto slots = device->Allocate(1 << 20).value();
       const auto inbox = device->Allocate(InferenceInboxBytes(exchange)).value();
-      const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get()};
+      const auto flags = device->Allocate(InferenceFlagsBytes(exchange)).value();
+      const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get(), flags.get()};
       const auto link = cuda::PeerLink::Create(*device, exposed).value();
       const std::string& address = link->LocalAddress();
       if (write(ends[1], address.data(), address.size()) < 0) _exit(1);
@@ -129,6 +130,22 @@ TEST_P(GpuLanesTest, TooLittleMemoryIsAddedUp) {
   EXPECT_THAT(opened.message(), HasSubstr("of 20.0 MiB of the cache rank's GPU (three quarters of --device-memory), 4 "
                                           "lanes of 4 seats take "));
   EXPECT_THAT(opened.message(), HasSubstr("nothing is left for sequences"));
+}
+
+TEST_P(GpuLanesTest, RowsInHostMemoryNeedAKeyCopy) {
+  const auto lanes = GpuLanes::Create(&test::HostGpuTable(), 0,
+                                      {.model = {}, .memory_bytes = size_t{256} << 20, .host_bytes = size_t{32} << 20})
+                         .value();
+  LaneOffer offer = offer_;
+  offer.spec.key_copy = KeyCopy::kNone;
+  EXPECT_THAT(lanes->Open(offer, Shape()).status(),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("--device-host-memory")));
+  EXPECT_EQ(lanes->mirror_bytes().host, 0u);
+  offer.spec.key_copy = KeyCopy::kInt8;
+  ASSERT_THAT(lanes->Open(offer, Shape()).status(), IsOkStatus());
+  EXPECT_EQ(lanes->mirror_bytes().host, size_t{32} << 20);
+  EXPECT_EQ(lanes->mirror_bytes().host_used, 0u);
+  EXPECT_GT(lanes->mirror_bytes().device, size_t{64} << 20);
 }
 
 }  // namespace

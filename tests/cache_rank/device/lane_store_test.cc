@@ -20,16 +20,27 @@ constexpr uint32_t kMaxPositions = 600;
 SelectionSpec Spec() {
   SelectionSpec spec = FindPreset("exact-token").value();
   spec.budget_tokens = 64;
+  spec.key_copy = KeyCopy::kInt8;
   return spec;
 }
 
-class LaneStoreTest : public testing::Test {
+// Where the rows of sequences have room, in quarters of two sequences: in the GPU's memory alone, in both, in the
+// host's alone. With one and a half the second sequence has rows in both.
+struct Room {
+  const char* name;
+  int device = 4, host = 0;
+};
+
+class LaneStoreTest : public testing::TestWithParam<Room> {
  protected:
   // Room for two sequences.
   LaneStoreTest() {
-    DeviceKvShape shape = DeviceKvShapeFor(Spec(), kLayout, 2, kMaxPositions, 2 * kMaxPositions);
+    DeviceKvShape shape = DeviceKvShapeFor(Spec(), kLayout, 2, kMaxPositions, 0);
+    shape.num_blocks = 2 * shape.BlocksOf(kMaxPositions);
     const DeviceKvBytes bytes = BytesOf(shape);
-    lanes_ = LaneStore::Create(&test::HostGpuTable(), device_.get(), shape, Spec(), bytes.rows + bytes.index()).value();
+    lanes_ = LaneStore::Create(&test::HostGpuTable(), device_.get(), shape, Spec(),
+                               bytes.rows / 4 * GetParam().device + bytes.index(), bytes.rows / 4 * GetParam().host)
+                 .value();
   }
 
   CachedSequence& Open(uint64_t id) {
@@ -68,7 +79,11 @@ class LaneStoreTest : public testing::Test {
   std::unique_ptr<LaneStore> lanes_;
 };
 
-TEST_F(LaneStoreTest, MirrorsRowsAsTheyArrive) {
+INSTANTIATE_TEST_SUITE_P(Rooms, LaneStoreTest,
+                         testing::Values(Room{"Device", 4, 0}, Room{"Both", 3, 1}, Room{"Host", 0, 4}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(LaneStoreTest, MirrorsRowsAsTheyArrive) {
   CachedSequence& sequence = Open(1);
   for (int layer = 0; layer < kLayout.num_layers; ++layer) {
     for (const uint32_t count : {1u, 31u, 300u, 168u}) {
@@ -82,7 +97,7 @@ TEST_F(LaneStoreTest, MirrorsRowsAsTheyArrive) {
   ExpectMirrored(sequence, *mirror);
 }
 
-TEST_F(LaneStoreTest, MirrorsRowsThatAreInItsMemory) {
+TEST_P(LaneStoreTest, MirrorsRowsThatAreInItsMemory) {
   CachedSequence& sequence = Open(1);
   for (int layer = 0; layer < kLayout.num_layers; ++layer) {
     for (const uint32_t count : {33u, 300u}) {
@@ -96,7 +111,7 @@ TEST_F(LaneStoreTest, MirrorsRowsThatAreInItsMemory) {
   ExpectMirrored(sequence, *mirror);
 }
 
-TEST_F(LaneStoreTest, MakesUpForWhatItMissedPartByPart) {
+TEST_P(LaneStoreTest, MakesUpForWhatItMissedPartByPart) {
   CachedSequence& sequence = Open(1);
   AppendAll(sequence, 200);
   const std::vector<std::byte> unseen_before = Append(sequence, 0, 10);
@@ -106,7 +121,7 @@ TEST_F(LaneStoreTest, MakesUpForWhatItMissedPartByPart) {
   ExpectMirrored(sequence, *lanes_->Complete(sequence, nullptr).value());
 }
 
-TEST_F(LaneStoreTest, GoesOnWithRowsThatPlansHaveAppended) {
+TEST_P(LaneStoreTest, GoesOnWithRowsThatPlansHaveAppended) {
   CachedSequence& sequence = Open(1);
   AppendAll(sequence, 100);
   const auto mirror = lanes_->Complete(sequence, nullptr).value();
@@ -116,7 +131,7 @@ TEST_F(LaneStoreTest, GoesOnWithRowsThatPlansHaveAppended) {
   EXPECT_EQ(mirror->rows(1), 101u);
 }
 
-TEST_F(LaneStoreTest, RowsAboveARestartAreMirroredAnew) {
+TEST_P(LaneStoreTest, RowsAboveARestartAreMirroredAnew) {
   CachedSequence& sequence = Open(1);
   AppendAll(sequence, 100);
   const auto mirror = lanes_->Complete(sequence, nullptr).value();
@@ -127,7 +142,7 @@ TEST_F(LaneStoreTest, RowsAboveARestartAreMirroredAnew) {
   ExpectMirrored(sequence, *lanes_->Complete(sequence, nullptr).value());
 }
 
-TEST_F(LaneStoreTest, RefusesWhatHasNoRoomUntilAMirrorIsLetGo) {
+TEST_P(LaneStoreTest, RefusesWhatHasNoRoomUntilAMirrorIsLetGo) {
   const uint64_t free = lanes_->kv().free_blocks();
   auto held = lanes_->Complete(Open(1), nullptr).value();
   ASSERT_THAT(lanes_->Complete(Open(2), nullptr).status(), IsOkStatus());
@@ -140,8 +155,30 @@ TEST_F(LaneStoreTest, RefusesWhatHasNoRoomUntilAMirrorIsLetGo) {
   EXPECT_EQ(lanes_->kv().free_blocks(), free);
 }
 
+// What is full first is the GPU's memory, and what is given back there is taken first again.
+TEST_P(LaneStoreTest, TakesHostMemoryForWhatTheGpuHasNoRoomFor) {
+  const auto use = [&] { return lanes_->kv().block_use(); };
+  const uint64_t each = lanes_->kv().shape().BlocksOf(kMaxPositions);
+  const uint64_t on_device = 2 * each / 4 * GetParam().device, in_dram = 2 * each / 4 * GetParam().host;
+  ASSERT_EQ(use().device, on_device);
+  ASSERT_EQ(use().dram, in_dram);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    CachedSequence& sequence = Open(id);
+    AppendAll(sequence, 600);
+    ExpectMirrored(sequence, *lanes_->Complete(sequence, nullptr).value());
+    EXPECT_EQ(use().device_used, std::min(id * each, on_device));
+    EXPECT_EQ(use().dram_used, id * each - use().device_used);
+  }
+  lanes_->Forget(1);
+  EXPECT_EQ(use().device_used + use().dram_used, each);
+  CachedSequence& third = Open(3);
+  AppendAll(third, 600);
+  ExpectMirrored(third, *lanes_->Complete(third, nullptr).value());
+  EXPECT_EQ(use().device_used, on_device);
+}
+
 // It has fewer lists than the lane's plans go through.
-TEST_F(LaneStoreTest, TakesNoShards) {
+TEST_P(LaneStoreTest, TakesNoShards) {
   CachedSequence& shard = **store_.Open(1, {.sequence_id = 1,
                                             .spec = Spec(),
                                             .max_positions = kMaxPositions,
@@ -153,7 +190,7 @@ TEST_F(LaneStoreTest, TakesNoShards) {
   EXPECT_FALSE(lanes_->Complete(shard, nullptr).ok());
 }
 
-TEST_F(LaneStoreTest, TakesSequencesOfItsSelectionAlone) {
+TEST_P(LaneStoreTest, TakesSequencesOfItsSelectionAlone) {
   SelectionSpec other = Spec();
   other.budget_tokens = 32;
   CachedSequence& sequence =

@@ -107,6 +107,11 @@ class HostDevice final : public cuda::Device {
     if (bytes > info_.free_bytes) return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked"));
     return std::make_unique<HostMemory>(bytes, /*of_device=*/false);
   }
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) override {
+    if (device_bytes > info_.free_bytes)
+      return absl::ResourceExhaustedError(absl::StrCat(device_bytes, " bytes asked"));
+    return std::make_unique<HostMemory>(device_bytes + host_bytes, /*of_device=*/false);
+  }
   absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
     return std::shared_ptr<void>(memory, [](void*) {});
   }

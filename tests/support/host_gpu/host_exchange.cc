@@ -215,6 +215,7 @@ void Push(Stream, const cuda::PushParams& p) {
     }
     if (p.pushed_rows != nullptr) *p.pushed_rows += p.missing_counts[list];
     if (p.peer_pool_indices == nullptr) continue;
+    if (p.targets[list].slot_pool == nullptr) continue;
     std::copy_n(p.pool_indices + list * p.max_budget, p.counts[list], p.peer_pool_indices + list * p.max_budget);
     p.peer_counts[list * p.peer_count_stride] = p.counts[list];
   }
@@ -272,7 +273,9 @@ void AttendedMass(Stream, const cuda::AttendedMassParams& p) {
     const cuda::MeasuredMass mass = {*p.plan,
                                      measures ? static_cast<float>(MassOfList(p, index, position)) : std::nanf("")};
     p.masses[index] = mass;
-    if (p.peer_masses != nullptr) p.peer_masses[*p.plan % 2 * p.peer_stride + index] = mass;
+    if (p.peer_masses != nullptr && position != cuda::kNoPosition) {
+      p.peer_masses[*p.plan % 2 * p.peer_stride + index] = mass;
+    }
   }
 }
 
@@ -515,9 +518,33 @@ void AllReduce(Stream stream, const cuda::AllReduceParams& p) {
   }
 }
 
-void Swap(Stream stream, const cuda::SwapParams& p) {
-  Raise(stream, p.raise);
-  Wait(stream, p.wait);
+void RaiseAll(Stream stream, const cuda::ExchangePeer* peers, size_t flag, const uint32_t* value) {
+  for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
+    if (peers[i].inbox == nullptr) continue;
+    Raise(stream, {.flag = reinterpret_cast<uint32_t*>(peers[i].inbox + flag), .value = value});
+  }
+}
+
+void SendRows(Stream stream, const cuda::SendRowsParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    if (p.regions[row] == nullptr) continue;
+    std::memcpy(static_cast<std::byte*>(p.regions[row]) + p.to + row * p.row_bytes,
+                static_cast<const std::byte*>(p.from) + row * p.row_bytes, p.row_bytes);
+  }
+  RaiseAll(stream, p.peers, p.flag, p.value);
+}
+
+void Meet(Stream stream, const cuda::MeetParams& p) {
+  RaiseAll(stream, p.peers, p.flag, p.value);
+  for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
+    const cuda::ExchangePeer& peer = p.peers[i];
+    if (peer.inbox == nullptr) continue;
+    Wait(stream, {.flag = peer.delta_flags + p.layer,
+                  .value = p.value,
+                  .abort = peer.abort,
+                  .error = peer.error,
+                  .timeout_us = p.timeout_us});
+  }
 }
 
 }  // namespace
@@ -567,7 +594,8 @@ void AddHostStepKernels(cuda::StepKernels& kernels) {
   kernels.begin_step = BeginStep;
   kernels.publish = Publish;
   kernels.all_reduce = AllReduce;
-  kernels.swap = Swap;
+  kernels.send_rows = SendRows;
+  kernels.meet = Meet;
 }
 
 }  // namespace winnow::test

@@ -103,11 +103,15 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
   const size_t q_stride = p.q_pre_rope_stride == 0 ? q_features : p.q_pre_rope_stride;
   const size_t kv_stride = p.kv_mirror_stride == 0 ? kv_elements : p.kv_mirror_stride;
   for (int row = 0; row < p.num_rows; ++row) {
+    const auto region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<intptr_t>(p.mirror_regions[row]);
+    if (p.mirror_regions != nullptr && region == 0) continue;
     if (p.q_pre_rope != nullptr) {
-      std::copy_n(pre_rope.begin() + row * q_features, q_features, p.q_pre_rope + row * q_stride);
+      auto* const out = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(p.q_pre_rope) + region);
+      std::copy_n(pre_rope.begin() + row * q_features, q_features, out + row * q_stride);
     }
     if (p.kv_mirror != nullptr) {
-      std::copy_n(rows.begin() + row * kv_elements, kv_elements, static_cast<uint16_t*>(p.kv_mirror) + row * kv_stride);
+      auto* const out = reinterpret_cast<uint16_t*>(reinterpret_cast<intptr_t>(p.kv_mirror) + region);
+      std::copy_n(rows.begin() + row * kv_elements, kv_elements, out + row * kv_stride);
     }
   }
   for (size_t i = 0; p.kv_destinations != nullptr && i < static_cast<size_t>(p.num_rows) * p.num_kv_heads; ++i) {

@@ -1,0 +1,38 @@
+#include "inference_rank/prefix_attention.h"
+
+#include <algorithm>
+
+#include "common/transport/wire.h"
+#include "kernels/params.h"
+
+namespace winnow {
+
+PrefixChoice ChoosePrefixAttention(PrefixAttention wanted, const PrefixCase& prefix) {
+  const KvLayout& layout = prefix.layout;
+  PrefixChoice all{.stream_back_bytes = layout.token_bytes() * prefix.cached_tokens, .remote_bytes = UINT64_MAX};
+  const uint32_t end_key = prefix.cached_tokens / kPrefillKeyTile * kPrefillKeyTile;
+  const bool needs_all = prefix.decodes_here && prefix.keeps_all_rows;
+  const bool fits_frames = wire::MaxPrefixQueries(layout.num_query_heads, layout.head_dim) > 0;
+  if (!prefix.can_be_remote || needs_all || end_key == 0 || !fits_frames) return all;
+
+  PrefixChoice remote = all;
+  remote.end_key = remote.first_row = end_key;
+  if (prefix.decodes_here) {
+    const uint32_t ring_first = prefix.prompt_tokens - std::min(prefix.prompt_tokens, prefix.ring_tokens);
+    remote.first_row = std::min(end_key, ring_first);
+    remote.sinks = std::min(prefix.sink_tokens, remote.first_row);
+  }
+  const uint64_t rows = remote.sinks + prefix.cached_tokens - remote.first_row;
+  const uint64_t head_bytes =
+      (static_cast<uint64_t>(layout.head_dim) + PrefillStateFloats(layout.head_dim)) * sizeof(float);
+  // In the last layer nothing but the prompt's last token is attended for.
+  const uint64_t tail = prefix.prompt_tokens - prefix.cached_tokens;
+  const uint64_t token_layers = tail * (layout.num_layers - 1) + 1;
+  remote.remote_bytes = layout.token_bytes() * rows + token_layers * layout.num_query_heads * head_bytes;
+  all.remote_bytes = remote.remote_bytes;
+  const bool takes_remote = wanted == PrefixAttention::kAuto ? remote.remote_bytes < remote.stream_back_bytes
+                                                             : wanted == PrefixAttention::kRemote;
+  return takes_remote ? remote : all;
+}
+
+}  // namespace winnow
