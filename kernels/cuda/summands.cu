@@ -19,10 +19,10 @@ constexpr int kMaxThreads = kMaxWarps * kWarp;
 constexpr int kMaxThreads = kMaxWarps / kMaxParts * kWarp;
 #endif
 
-// Rows up to which a sum looks for its summands while the product is still running. More warps that look, and at the
-// clock, hold each other up (16 rows: 17.6 ms a step).
+// Rows up to which a sum looks for its summands while the product is still running; with more it gains nothing.
 constexpr int kMaxEarlyRows = 8;
-// About 1 and 4 ms: no look at the clock or at host memory delays a sum that is about to be there.
+// About 1 and 4 ms: no look at the clock or at host memory delays a sum that is about to be there. After 64 looks
+// already, as in WaitFor, the warps of 16 rows held each other up for 160 us a sum.
 constexpr uint32_t kVainBeforeFirstLook = 4096, kVainBetweenLooks = 16384;
 
 // A warp's bounded wait, as WaitFor of flags.cuh.
