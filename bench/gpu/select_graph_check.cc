@@ -76,6 +76,7 @@ void CheckGraphs(GpuContext& gpu, const char* preset) {
       const std::vector<uint32_t> layer_indices = cache.PeerPoolIndices(layer);
       const std::vector<cuda::AttentionList> lists = cache.PeerLists(layer);
       for (size_t entry = 0; entry < lists.size(); ++entry) {
+        if (!cache.sits(static_cast<int>(entry) / options.layout.num_kv_heads)) continue;  // nobody is told
         const auto first = layer_indices.begin() + static_cast<int64_t>(entry * cache.plan->max_budget());
         indices.back().insert(indices.back().end(), first, first + lists[entry].selected_count);
       }
