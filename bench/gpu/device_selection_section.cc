@@ -111,17 +111,17 @@ class SteppedPlans {
     const auto told = gpu_.Download(cache_.peer.masses + number % 2 * cache_.exchange.masses_per_plan() + first, lists);
     for (size_t entry = 0; entry < lists; ++entry) {
       const int row = static_cast<int>(entry / heads);
+      if (!cache_.sits(row)) {
+        if (told[entry].plan == number) report_.Wrong("the peer is told of a captured mass where nobody sits");
+        continue;
+      }
       if (masses[entry].plan != number || told[entry].plan != number) report_.Wrong("a captured mass of another plan");
       // By their bits: what was not measured is NaN.
       if (std::bit_cast<uint64_t>(masses[entry]) != std::bit_cast<uint64_t>(told[entry])) {
         report_.Wrong("the peer is told of another captured mass");
       }
-      CacheGpuMirror::Mass wanted{NAN, 0};
-      if (cache_.sits(row)) {
-        const size_t list = cache_.layout().list(layer, static_cast<int>(entry % heads));
-        wanted = mirror_.MassOf(plan, row, list, selected_of_[layer][entry]);
-      }
-      report_.Mass(masses[entry].mass, wanted);
+      const size_t list = cache_.layout().list(layer, static_cast<int>(entry % heads));
+      report_.Mass(masses[entry].mass, mirror_.MassOf(plan, row, list, selected_of_[layer][entry]));
     }
   }
 
