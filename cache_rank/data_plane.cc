@@ -88,8 +88,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
   if (link->lane != nullptr) {
-    const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
+    if (on_lane_ended_) on_lane_ended_(link->rank, link->lane->status().ok() ? link->failure : link->lane->status());
     link->lane->Abort(reason);
     frames_.lanes().TakeLanded(*link, /*wait=*/true);
     frames_.lanes().TakeRows(*link, /*wait=*/true);
