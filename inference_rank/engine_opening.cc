@@ -125,8 +125,8 @@ void Engine::PullPrefix(Sequence& sequence) {
   });
   ShardCalls::PrefixRows rows{.end = sequence.cached_tokens};
   if (sequence.remote_prefix.has_value()) {
-    rows.first = sequence.remote_prefix->choice().first_row;
     rows.sinks = sequence.remote_prefix->choice().sinks;
+    rows.first = sequence.remote_prefix->choice().first_row;
     UpdatePrefixState(sequence);
   }
   openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers, rows] {
