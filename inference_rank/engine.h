@@ -94,6 +94,8 @@ class Engine {
 
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
+  void OnNotOpened(Sequence& sequence, const absl::Status& why);
+  void BeginPrompt(Sequence& sequence, bool resumed);
   // Asks for the rows that the prefix caches have: of the layer under way where it goes layer by layer, else all.
   void PullPrefix(Sequence& sequence);
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
