@@ -254,8 +254,8 @@ void PrefillFlags::Declare(Fields& fields) {
        {"stream-back", PrefixAttention::kStreamBack},
        {"remote", PrefixAttention::kRemote}},
       "How the rest of a prompt attends to a cached prefix: stream-back has all rows of the prefix sent; remote "
-      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever "
-      "moves fewer bytes: remote where little follows a long prefix. Answers are the same. Always stream-back "
+      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever is "
+      "expected to be faster: remote where little follows a long prefix. Answers are the same. Always stream-back "
       "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
   fields.Integer(
       "prefill-chunk", &chunk,

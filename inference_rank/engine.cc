@@ -15,11 +15,6 @@ std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
   return absl::StrCat(fingerprint.model_digest(), ",", fingerprint.numerics(), ",", fingerprint.row_layout(), ",");
 }
 
-// Numerics name it first.
-std::string KernelSet(const v1::Fingerprint& fingerprint) {
-  return fingerprint.numerics().substr(0, fingerprint.numerics().find('/'));
-}
-
 }  // namespace
 
 Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
@@ -28,7 +23,6 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
     : options_(std::move(options)),
       layout_(layout),
       prefix_salt_(PrefixSalt(link_options.fingerprint)),
-      kernel_set_(KernelSet(link_options.fingerprint)),
       metrics_(metrics),
       transport_(std::move(transport)),
       mailbox_([this] { transport_->Wake(); }),

@@ -115,6 +115,7 @@ void Engine::BeginPrompt(Sequence& sequence, bool resumed) {
 
 void Engine::PullPrefix(Sequence& sequence) {
   sequence.state = State::kLoadingPrefix;
+  sequence.prefix_asked = std::chrono::steady_clock::now();
   int first_layer = 0, num_layers = layout_.num_layers;
   if (sequence.arena->by_layer()) {
     sequence.arena->layer_position = sequence.cached_tokens;
