@@ -45,13 +45,14 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       lanes_(options.lanes),
       on_lane_ended_(options.on_lane_ended),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
-      streamer_(options.streamer, shape_.layout, &store_, metrics),
+      streamer_(options.streamer, shape_.layout, executor, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       attender_(options.attender, shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
               &streamer_, &selector_, &prefetcher_, &attender_, executor, metrics, lanes_.get()) {
+  if (lanes_ != nullptr) lanes_->UseTeam(executor);
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -270,7 +271,9 @@ bool DataPlane::RunLanes() {
     waits |= link->failure.ok() && frames_.lanes().RunSeats(*link);
     if (link->lane == nullptr) continue;
     frames_.lanes().TakeLanded(*link, /*wait=*/false);
-    waits |= frames_.lanes().MirrorPrefix(*link) || !link->landed.empty();
+    // The prompt waits for what goes back to it, and only the answer for the mirror.
+    const bool goes_back = !link->bulk.empty();
+    waits |= (!goes_back && frames_.lanes().MirrorPrefix(*link)) || !link->landed.empty();
     frames_.lanes().TakeRows(*link, /*wait=*/false);
     if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
     waits |= link->failure.ok() && link->lane->has_plans();
