@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/kernels/cuda/fake_device.h"
 #include "tests/support/host_gpu/host_table.h"
 
 namespace winnow {
@@ -143,19 +144,78 @@ TEST_F(DeviceRowMoverTest, RowsOfOtherMemoryAreReadBeforeTheyAreWrittenAgain) {
   }
 }
 
-TEST_F(DeviceRowMoverTest, RowsOfPiecesAreKeptUntilTheyAreCopied) {
-  const auto mover = Mover(1 << 20);
-  const auto arena = device_->Allocate(kRowBytes).value();
-  std::vector<std::weak_ptr<const void>> kept;
-  for (int i = 0; i < 50; ++i) {
-    auto rows = std::make_shared<std::vector<std::byte>>(kRowBytes);
-    mover->WriteBeside({.to = arena->data(), .from = rows->data(), .piece_bytes = kRowBytes, .num_pieces = 1}, rows);
-    kept.emplace_back(rows);
+// Copies end when somebody waits for them, or `have_ended`.
+class SlowDevice final : public cuda::FakeDevice {
+ public:
+  SlowDevice() : FakeDevice("slow") {}
+  std::unique_ptr<cuda::Event> NewEvent() override { return std::make_unique<Copied>(*this); }
+  bool have_ended = false;
+
+ private:
+  class Copied final : public cuda::Event {
+   public:
+    explicit Copied(const SlowDevice& device) : device_(device) {}
+    void Record(cuda::Stream) override { has_ended_ = false; }
+    void Hold(cuda::Stream) override {}
+    absl::Status Wait() override {
+      has_ended_ = true;
+      return absl::OkStatus();
+    }
+    absl::StatusOr<bool> HasPassed() override { return has_ended_ || device_.have_ended; }
+
+   private:
+    const SlowDevice& device_;
+    bool has_ended_ = true;
+  };
+};
+
+class RowsOfPieces : public testing::Test {
+ protected:
+  // Each with rows of its own.
+  void Write(int count) {
+    for (int i = 0; i < count; ++i) {
+      auto rows = std::make_shared<std::vector<std::byte>>(kRowBytes);
+      mover_->WriteBeside({.to = arena_->data(), .from = rows->data(), .piece_bytes = kRowBytes, .num_pieces = 1},
+                          rows);
+      kept_.emplace_back(rows);
+    }
   }
-  EXPECT_FALSE(kept.back().expired());
-  EXPECT_TRUE(kept[40].expired());
-  mover->ReleaseAll();
-  for (const auto& rows : kept) EXPECT_TRUE(rows.expired());
+  int num_kept() const {
+    return static_cast<int>(
+        std::count_if(kept_.begin(), kept_.end(), [](const auto& rows) { return !rows.expired(); }));
+  }
+
+  SlowDevice device_;
+  const std::unique_ptr<cuda::DeviceMemory> slots_ = device_.Allocate(kSlots * kRowBytes).value();
+  const std::unique_ptr<cuda::DeviceMemory> arena_ = device_.Allocate(kRowBytes).value();
+  const std::unique_ptr<DeviceRowMover> mover_ =
+      DeviceRowMover::Create(test::HostGpuTable(), device_, nullptr, slots_->data(), kSlots, {.row_bytes = kRowBytes})
+          .value();
+  std::vector<std::weak_ptr<const void>> kept_;
+};
+
+TEST_F(RowsOfPieces, AreKeptUntilTheyHaveBeenRead) {
+  Write(3);
+  mover_->ReleaseRead();
+  EXPECT_EQ(num_kept(), 3);
+  device_.have_ended = true;
+  EXPECT_EQ(num_kept(), 3);
+  mover_->ReleaseRead();
+  EXPECT_EQ(num_kept(), 0);
+}
+
+// They take room of the channel that they came by.
+TEST_F(RowsOfPieces, AreFewAtATimeAndTheNewest) {
+  Write(50);
+  EXPECT_LT(num_kept(), 10);
+  EXPECT_FALSE(kept_.back().expired());
+  EXPECT_TRUE(kept_.front().expired());
+}
+
+TEST_F(RowsOfPieces, AreWaitedForAtTheEnd) {
+  Write(50);
+  mover_->ReleaseAll();
+  EXPECT_EQ(num_kept(), 0);
 }
 
 }  // namespace
