@@ -59,6 +59,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
 }
 
 DataPlane::~DataPlane() {
+  stopping_ = true;
   while (!links_.empty()) CloseLink(links_.begin()->first, absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -90,7 +91,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   links_.erase(found);
   if (link->lane != nullptr) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
+    if (on_lane_ended_ && !(stopping_ && failed.ok())) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
     frames_.lanes().TakeLanded(*link, /*wait=*/true);
     frames_.lanes().TakeRows(*link, /*wait=*/true);
