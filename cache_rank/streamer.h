@@ -32,10 +32,12 @@ class Streamer {
     size_t max_queued = 4096;  // items
   };
 
-  Streamer(const Options& options, const KvLayout& layout, const SequenceStore* store, CacheRankMetrics* metrics)
+  // `team`: threads that copy rows; may be null.
+  Streamer(const Options& options, const KvLayout& layout, Executor* team, const SequenceStore* store,
+           CacheRankMetrics* metrics)
       : metrics_(metrics),
         outbox_(options.max_queued, metrics),
-        poster_(options.frame_bytes, layout, store, &outbox_, metrics) {}
+        poster_(options.frame_bytes, layout, team, store, &outbox_, metrics) {}
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 

@@ -66,6 +66,7 @@ void Engine::Stop() {
       [](Sequence& sequence) { sequence.Fail(absl::UnavailableError("the inference rank is stopping"), true); });
   ReapSequences();
   releasers_.reset();
+  slots_.ReleaseAll();  // frames go before their links
   links_.Clear();
 }
 
@@ -122,6 +123,7 @@ void Engine::Loop() {
         FailLane(*link.lane_team(), link, absl::UnavailableError("the cache rank is gone"));
       }
     });
+    slots_.ReleaseRead();  // frames hold their channel's window
     ReapSequences();
     ServeForks();
     AdmitWaiting();

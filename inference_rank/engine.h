@@ -79,9 +79,9 @@ class Engine {
   void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   // Rows of one shard, or the end of them.
-  void TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame);
   void OnRefilled(Sequence& sequence);
-  void LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void LoadPrefixRows(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame);
   void LoadRefilledRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 

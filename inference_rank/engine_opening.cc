@@ -95,8 +95,9 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
                   false);
     return;
   }
-  for (const auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
-    if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr) TakeRefill(sequence, *shard, frame);
+  for (auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
+    if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr)
+      TakeRefill(sequence, *shard, std::move(frame));
   }
 }
 

@@ -88,8 +88,8 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
   const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections;
   const absl::Status made = [&]() -> absl::Status {
     if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
-    WINNOW_ASSIGN_OR_RETURN(
-        store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside, options_.host_bytes));
+    WINNOW_ASSIGN_OR_RETURN(store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside,
+                                                      options_.host_bytes, team_));
     return absl::OkStatus();
   }();
   if (made.code() != absl::StatusCode::kResourceExhausted) return made;
