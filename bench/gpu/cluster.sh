@@ -12,7 +12,7 @@ start_up() {
   up=$!
   for _ in $(seq 1200); do
     grep -q ^ready "$out/$1.out" && break
-    kill -0 $up || { tail -20 "$out/$1.log"; exit 1; }
+    kill -0 $up 2>/dev/null || { tail -20 "$out/$1.log"; exit 1; }
     sleep 0.05
   done
   # shellcheck disable=SC2034  # of the scripts
