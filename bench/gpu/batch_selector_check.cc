@@ -99,7 +99,11 @@ void CheckBatchSelector(GpuContext& gpu) {
   std::vector<SelectionSpec> specs(3, FindPreset("winnow").value());
   specs[1].policy = Policy::kTopK;
   specs[2].policy = Policy::kTopK;  // as the one before: one launch
-  for (SelectionSpec& spec : specs) spec.budget_tokens = 384;
+  for (SelectionSpec& spec : specs) {
+    spec.budget_tokens = 384;
+    spec.min_candidate_tokens = 1024;  // of all but the shortest a part is scored
+    spec.score_all_below_tokens = 1500;
+  }
   std::vector<std::unique_ptr<HostSequence>> hosts;
   for (size_t i = 0; i < specs.size(); ++i) {
     hosts.push_back(

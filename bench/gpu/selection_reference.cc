@@ -121,8 +121,8 @@ struct Candidates {
 };
 Candidates FindCandidates(const SelectionReference& r, uint32_t first, uint32_t last) {
   const SelectionSpec& spec = *r.spec;
-  const uint64_t rows = uint64_t{r.budget} * spec.candidate_factor;
-  const bool all = spec.scorer != Scorer::kTwoStage || last - first <= rows;
+  const uint64_t rows = CandidateTokens(spec, r.budget);
+  const bool all = spec.scorer != Scorer::kTwoStage || ScoresAllOf(spec, last - first, r.budget);
   Candidates found{std::vector<bool>(last, all), std::vector<bool>(last, all)};
   if (all) return found;
   const UnitScores pages = ScorePages(r);

@@ -19,8 +19,10 @@ double InMib(size_t bytes) {
 
 absl::Status CheckOffer(const LaneOffer& offer) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(offer.spec));
-  // Scorers of pages have been served by frames alone so far.
-  if (offer.spec.scorer != Scorer::kToken) return absl::FailedPreconditionError("a lane serves the scorer token");
+  // Scorers of whole pages have been served by frames alone so far.
+  if (offer.spec.scorer != Scorer::kToken && offer.spec.scorer != Scorer::kTwoStage) {
+    return absl::FailedPreconditionError("a lane serves the scorers token and two-stage");
+  }
   if (offer.max_rows < 1 || offer.max_rows > 64 || offer.hidden_size < 1) {
     return absl::InvalidArgumentError("the offered lane has an impossible shape");
   }
