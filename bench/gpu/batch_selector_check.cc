@@ -75,9 +75,11 @@ std::string CheckItem(const HostSequence& host, const BatchSelector::Item& item,
         .group = kLayout.group_size(),
         .head_dim = kLayout.head_dim,
         .scale = Model().attention_scale,
-        .query_rounding = 0x1.4p-11};
+        .query_rounding = 0x1.4p-11,
+        .page_query_rounding = 0x1.4p-9};
     for (uint32_t p = 0; p < item.position; ++p) {
       reference.keys.push_back(ScoredKey(host.Key(list, p), kLayout.head_dim, /*fp8=*/true));
+      reference.stored_keys.push_back(ScoredKey(host.Key(list, p), kLayout.head_dim, /*fp8=*/false));
     }
     const std::string wrong = reference.Check(item.layer->heads[head].selected);
     if (!wrong.empty()) return absl::StrCat("position ", item.position, " layer ", layer, ": ", wrong);

@@ -201,7 +201,9 @@ class SteppedPlans {
         report_.Wrong(where + wrong);
       }
       const std::vector<uint32_t> cpu = mirror_.Select(plan, row, list, queries);
-      if (const std::string wrong = mirror_.CheckSelection(plan, row, list, queries, cpu); !wrong.empty()) {
+      if (const std::string wrong =
+              mirror_.CheckSelection(plan, row, list, queries, cpu, CacheGpuMirror::Selector::kCpu);
+          !wrong.empty()) {
         report_.Wrong(absl::StrCat(where, "of the CPU backend ", wrong));
       }
       report_.Differs(NumNotIn(selected_[entry], cpu), cpu.size());

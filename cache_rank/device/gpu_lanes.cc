@@ -12,6 +12,8 @@ namespace {
 // Sequences that decode, and as many whose prompts are under way.
 constexpr uint32_t kMirrorsPerSeat = 2;
 constexpr uint64_t kSyntheticSeed = 1;  // that of inference ranks
+// Small arrays of a store that BytesOf leaves out, and where arrays begin at multiples of 256 bytes.
+constexpr size_t kUncountedBytes = size_t{32} << 10;
 
 double InMib(size_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
@@ -88,7 +90,7 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
         "be "
         "none");
   }
-  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections;
+  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections + kUncountedBytes;
   const absl::Status made = [&]() -> absl::Status {
     if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
     WINNOW_ASSIGN_OR_RETURN(

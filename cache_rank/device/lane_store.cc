@@ -7,18 +7,12 @@
 #include "common/base/status.h"
 
 namespace winnow {
-namespace {
-
-// Small arrays of a store that BytesOf leaves out, and where arrays begin at multiples of 256 bytes.
-constexpr size_t kUncountedBytes = size_t{32} << 10;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<LaneStore>> LaneStore::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                              DeviceKvShape shape, const SelectionSpec& spec,
                                                              size_t memory_bytes, size_t host_bytes) {
   std::unique_ptr<LaneStore> store(new LaneStore(device, spec));
-  FitBlocks(memory_bytes - std::min(memory_bytes, kUncountedBytes), host_bytes, &shape);
+  FitBlocks(memory_bytes, host_bytes, &shape);
   if (shape.num_blocks < shape.BlocksOf(kBlockTokens)) {
     shape.num_blocks = shape.dram_blocks = 0;
     return absl::ResourceExhaustedError(absl::StrCat("tables for ", shape.max_sequences, " sequences of ",
