@@ -59,7 +59,6 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
 }
 
 DataPlane::~DataPlane() {
-  stopping_ = true;
   while (!links_.empty()) CloseLink(links_.begin()->first, absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -90,8 +89,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
   if (link->lane != nullptr) {
-    const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (on_lane_ended_ && !(stopping_ && failed.ok())) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
+    if (on_lane_ended_) on_lane_ended_(link->rank, link->lane->status().ok() ? link->failure : link->lane->status());
     link->lane->Abort(reason);
     frames_.lanes().TakeLanded(*link, /*wait=*/true);
     frames_.lanes().TakeRows(*link, /*wait=*/true);
@@ -156,7 +154,8 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
     if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
-    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shard.num_layers - 1, cached);
+    if (!options.pulls_prefix)
+      streamer_.SendPrefix(*link, **sequence, {.num_layers = static_cast<uint32_t>(shard.num_layers), .end = cached});
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -183,8 +182,9 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
     return absl::OutOfRangeError(absl::StrCat("rows ", rows.first, " to ", rows.end, " of ", rows.num_layers,
                                               " layers from ", rows.layer, " on are not all there"));
   }
-  streamer_.SendPrefix(*link, *sequence, static_cast<int>(first), static_cast<int>(first + rows.num_layers) - 1,
-                       rows.end, rows.first, rows.sinks);
+  PrefixRows of_shard = rows;
+  of_shard.layer = first;
+  streamer_.SendPrefix(*link, *sequence, of_shard);
   streamer_.Pump(*link);
   return absl::OkStatus();
 }
