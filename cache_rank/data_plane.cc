@@ -154,8 +154,9 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
     if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
-    if (!options.pulls_prefix)
+    if (!options.pulls_prefix) {
       streamer_.SendPrefix(*link, **sequence, {.num_layers = static_cast<uint32_t>(shard.num_layers), .end = cached});
+    }
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);

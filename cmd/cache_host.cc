@@ -110,10 +110,9 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
     absl::StatusOr<std::shared_ptr<DeviceLanes>> lanes = NewLanes(options);
     if (lanes.ok()) {
       rank.data_plane.lanes = *std::move(lanes);
-      rank.data_plane.on_lane_ended = [](const std::string& inference_rank, const absl::Status& failure) {
-        if (failure.ok()) return spdlog::info("the lane to {} has ended with its link", inference_rank);
+      rank.data_plane.on_lane_ended = [](const std::string& inference_rank, const absl::Status& why) {
         spdlog::warn("the lane to {} has ended, its sequences go on by frames: {}", inference_rank,
-                     std::string(failure.message()));
+                     std::string(why.message()));
       };
     } else {
       spdlog::info("rows pass through host memory: {}", std::string(lanes.status().message()));

@@ -17,10 +17,9 @@ source "$(dirname "$0")/cluster.sh"
 prompt=${PROMPT:-16384} context=$((${PROMPT:-16384} + 256))
 
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0; }
-prompts=0  # no two of them begin alike
 request() { # tokens output
   "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output="$2" \
-    --first-token-id=$((100 + ${IDS:-1500} * prompts++)) --token-ids="${IDS:-1500}"
+    --token-ids="${IDS:-1500}"
 }
 for mode in ${MODES:-chunked layered}; do
   bytes=${TOKEN_BYTES:-163840}
