@@ -59,6 +59,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
 }
 
 DataPlane::~DataPlane() {
+  stopping_ = true;
   while (!links_.empty()) CloseLink(links_.begin()->first, absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -89,7 +90,8 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   const std::unique_ptr<PeerLink> link = std::move(found->second);
   links_.erase(found);
   if (link->lane != nullptr) {
-    if (on_lane_ended_) on_lane_ended_(link->rank, link->lane->status().ok() ? link->failure : link->lane->status());
+    const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
+    if (on_lane_ended_ && !(stopping_ && failed.ok())) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
     frames_.lanes().TakeLanded(*link, /*wait=*/true);
     frames_.lanes().TakeRows(*link, /*wait=*/true);

@@ -38,8 +38,8 @@ class DataPlane {
     std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
     // Decode steps between two GPUs; null: there are none.
     std::shared_ptr<DeviceLanes> lanes = nullptr;
-    // The lane to that inference rank has ended: by `failure` or, where that is OK, with its link. Data-plane thread.
-    std::function<void(const std::string& rank, const absl::Status& failure)> on_lane_ended = nullptr;
+    // The lane to that inference rank has ended, and not with the cache rank. Data-plane thread.
+    std::function<void(const std::string& rank, const absl::Status& why)> on_lane_ended = nullptr;
   };
 
   // The executor, the metrics and the projection must outlive it. `projection` may be null: then sequences that ask for
@@ -121,6 +121,7 @@ class DataPlane {
   const std::unique_ptr<BatchSelector> batch_selector_;  // may be null
   const std::shared_ptr<DeviceLanes> lanes_;             // may be null
   const std::function<void(const std::string&, const absl::Status&)> on_lane_ended_;
+  bool stopping_ = false;
   SequenceStore store_;
   Streamer streamer_;
   Selector selector_;
