@@ -157,7 +157,6 @@ absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions&
   plan.spec.prefetch = Prefetch::kNone;
   plan.spec.scorer = options.scorer;
   plan.spec.key_copy = options.keys == Dtype::kF8 ? KeyCopy::kInt8 : KeyCopy::kNone;
-  plan.spec.score_all_below_tokens = 0;
   plan.spec.budget_tokens = options.budget;
   plan.spec.pool_factor = static_cast<float>(options.pool_factor);
   plan.spec.projection = Projection::kCacheRank;

@@ -247,7 +247,7 @@ void PrefillFlags::Declare(Fields& fields) {
               {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
               "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
               "by layer over all of it and keeps one layer's KV and the residual of each token. auto = layered where a "
-              "prompt's KV would not fit --prefill-memory.");
+              "prompt's KV would not fit --prefill-memory, and on a GPU with --tpot-target.");
   fields.Enum(
       "prefix-attention", &prefix_attention,
       {{"auto", PrefixAttention::kAuto},

@@ -55,6 +55,7 @@ struct BackendOptions {
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
   MemoryNeeds needs;                 // with the prefill mode that was asked for
+  bool paces_prompts = false;        // to the time between tokens of answers beside them
   bool offers_lanes = false;         // makes room for one
   std::string synthetic_model = {};  // name of random weights
   std::string model_name = {};       // for messages

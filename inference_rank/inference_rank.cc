@@ -64,6 +64,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                  .slot_memory_bytes = options.slot_memory_bytes,
                                                  .prefill_memory_bytes = options.prefill_memory_bytes,
                                                  .prefill_mode = options.prefill_mode},
+                                       .paces_prompts = options.scheduling.tpot_target.count() > 0,
                                        .offers_lanes = options.offers_lanes,
                                        .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
                                        .model_name = options.model_dir};
