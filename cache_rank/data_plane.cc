@@ -156,7 +156,9 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
     if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
-    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shard.num_layers - 1, cached);
+    if (!options.pulls_prefix) {
+      streamer_.SendPrefix(*link, **sequence, {.num_layers = static_cast<uint32_t>(shard.num_layers), .end = cached});
+    }
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -183,8 +185,9 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
     return absl::OutOfRangeError(absl::StrCat("rows ", rows.first, " to ", rows.end, " of ", rows.num_layers,
                                               " layers from ", rows.layer, " on are not all there"));
   }
-  streamer_.SendPrefix(*link, *sequence, static_cast<int>(first), static_cast<int>(first + rows.num_layers) - 1,
-                       rows.end, rows.first, rows.sinks);
+  PrefixRows of_shard = rows;
+  of_shard.layer = first;
+  streamer_.SendPrefix(*link, *sequence, of_shard);
   streamer_.Pump(*link);
   return absl::OkStatus();
 }

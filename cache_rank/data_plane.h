@@ -76,12 +76,7 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
-  // Sends rows [0, sinks) and [first, end) of so many layers of the model from `layer` on, which the sequence has.
-  // OUT_OF_RANGE when it has not.
-  struct PrefixRows {
-    uint32_t layer = 0, num_layers = 1;
-    uint32_t end = 0, first = 0, sinks = 0;
-  };
+  // Sends rows of layers of the model, which the sequence has. OUT_OF_RANGE when it has not.
   absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, const PrefixRows& rows);
   // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it.
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,

@@ -51,14 +51,12 @@ KeyTable HeadContext::KeysOf(const RowGroups& groups) const {
 }
 
 uint32_t HeadContext::CandidateRows() const {
-  const uint64_t rows = uint64_t{question.budget_tokens} * spec.candidate_factor;
-  return static_cast<uint32_t>(std::min<uint64_t>(rows, kUnlimitedBudget));
+  return CandidateTokens(spec, question.budget_tokens);
 }
 
 bool HeadContext::ScoresEveryKey() const {
   if (spec.scorer != Scorer::kTwoStage) return spec.scorer == Scorer::kToken;
-  const uint32_t selectable = last_row - first_row;
-  return selectable < spec.score_all_below_tokens || selectable <= CandidateRows();
+  return ScoresAllOf(spec, last_row - first_row, question.budget_tokens);
 }
 
 Softmaxes HeadContext::SoftmaxOf(const KeyTable& keys, const float* of_queries, int count,

@@ -1,8 +1,5 @@
 #include "cache_rank/list_picker.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "cache_rank/policy/mass.h"
 #include "cache_rank/policy/top_k.h"
 #include "cache_rank/policy/top_pages.h"
@@ -124,7 +121,7 @@ void ListPicker::PickCandidates(ListHeads heads, std::vector<uint32_t>* selected
   for (uint32_t& column : *selected) column = groups.Row(column);
 }
 
-// The estimate: each page that is no candidate holds as much as the least candidate page.
+// By the estimate what is no candidate holds nothing.
 void ListPicker::BoundUnread(ListHeads heads, uint32_t first_column, uint32_t last_column) {
   const RowGroups& groups = scratch_.groups;
   scratch_.held.assign(heads.count, 0);
@@ -132,22 +129,10 @@ void ListPicker::BoundUnread(ListHeads heads, uint32_t first_column, uint32_t la
   for (int i = 0; i < heads.count; ++i) {
     scratch_.held[i] =
         candidates_.Share(i, 0, first_column) + candidates_.Share(i, last_column, groups.columns() - last_column);
-    const uint32_t num_pages = head_.last_row / head_.page_tokens;
-    if (spec_.stop_rule == StopRule::kBound) {
-      scratch_.unread[i] = UnscoredBound(shared_.bounds.Slice(heads.first, heads.count), i, num_pages,
-                                         head_.page_tokens, groups.groups(), candidates_.lse[i]);
-      continue;
-    }
-    double least = std::numeric_limits<double>::infinity();
-    for (const uint32_t page : scratch_.chosen) {
-      // Columns of a page are as its rows: complete groups, one after the other.
-      const uint32_t begin = std::max(page * head_.page_tokens, head_.first_row),
-                     end = std::min((page + 1) * head_.page_tokens, head_.last_row);
-      least = std::min(least, candidates_.Share(i, groups.ColumnOf(begin), end - begin));
-    }
-    const uint32_t all =
-        (head_.last_row + head_.page_tokens - 1) / head_.page_tokens - head_.first_row / head_.page_tokens;
-    scratch_.unread[i] = least * static_cast<double>(all - scratch_.chosen.size());
+    if (spec_.stop_rule == StopRule::kEstimate) continue;
+    scratch_.unread[i] =
+        UnscoredBound(shared_.bounds.Slice(heads.first, heads.count), i, head_.last_row / head_.page_tokens,
+                      head_.page_tokens, groups.groups(), candidates_.lse[i]);
   }
 }
 

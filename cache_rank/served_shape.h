@@ -8,8 +8,6 @@
 
 namespace winnow {
 
-// Version of what decides selections here; part of the fingerprint.
-inline constexpr uint32_t kSelectorVersion = 1;
 inline constexpr uint32_t kRowLayout = 1;  // K then V of one token and kv head, side by side
 
 // The model shape that a cache rank serves, from the first Exchange.

@@ -45,6 +45,10 @@ struct PlanOptions {
     fields.Integer("page-tokens", &scorer.page_tokens, "Keys of a page.", 1, 1024);
     fields.Integer("candidate-factor", &scorer.candidate_factor, "Two-stage: budgets of keys that are scored exactly.",
                    1, 64);
+    fields.Integer("min-candidate-tokens", &scorer.min_candidate_tokens, "Two-stage: keys of those at least.", 0,
+                   1 << 24);
+    fields.Integer("score-all-below-tokens", &scorer.score_all_below_tokens,
+                   "Two-stage: of shorter contexts every key is scored.", 0, 1 << 24);
     fields.Integer("cache-gpus", &cache_gpus, "Most cache GPUs per inference GPU to plan for.", 1, 64);
     fields.Number("hbm-bytes", &rates.hbm_bytes, "Memory of a GPU.", 1e9, 1e13);
     fields.Number("hbm-rate", &rates.hbm_bytes_per_s, "Its bandwidth, bytes/s.", 1e9, 1e14);

@@ -141,6 +141,11 @@ void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFram
 void Engine::OnRefilled(Sequence& sequence) {
   if (sequence.remote_prefix.has_value()) return UpdatePrefixState(sequence);
   if (sequence.state == State::kLoadingPrefix) {
+    const int layers = sequence.arena->by_layer() ? 1 : layout_.num_layers;
+    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - sequence.prefix_asked;
+    prefix_times_.ObserveRows(
+        static_cast<double>(layout_.token_bytes() / layout_.num_layers * layers * sequence.cached_tokens),
+        taken.count());
     sequence.state = State::kPrefilling;
     return;
   }

@@ -1,5 +1,6 @@
 #include "inference_rank/fingerprint.h"
 
+#include "common/selection/selection_spec.h"
 #include "common/transport/wire.h"
 
 namespace winnow {
@@ -19,7 +20,7 @@ v1::Fingerprint InferenceFingerprint(const std::string& model_digest, const KvLa
   shape->set_attention_scale(forward.attention_scale());
   fingerprint.set_block_tokens(kBlockTokens);
   fingerprint.set_row_layout(1);
-  fingerprint.set_selector_version(1);
+  fingerprint.set_selector_version(kSelectorVersion);
   fingerprint.set_wire_version(wire::kVersion);
   fingerprint.set_numerics(numerics);
   return fingerprint;

@@ -94,6 +94,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.tpot_target = scheduling.tpot_target;
   engine_options.prefill_work = PrefillWork::Of(config);
   engine_options.prefix_attention = options.prefix_attention;
+  engine_options.kernel_set = backend.kernel_set();
+  engine_options.num_threads = backend.num_threads();
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;

@@ -75,9 +75,11 @@ std::string CheckItem(const HostSequence& host, const BatchSelector::Item& item,
         .group = kLayout.group_size(),
         .head_dim = kLayout.head_dim,
         .scale = Model().attention_scale,
-        .query_rounding = 0x1.4p-11};
+        .query_rounding = 0x1.4p-11,
+        .page_query_rounding = 0x1.4p-9};
     for (uint32_t p = 0; p < item.position; ++p) {
       reference.keys.push_back(ScoredKey(host.Key(list, p), kLayout.head_dim, /*fp8=*/true));
+      reference.stored_keys.push_back(ScoredKey(host.Key(list, p), kLayout.head_dim, /*fp8=*/false));
     }
     const std::string wrong = reference.Check(item.layer->heads[head].selected);
     if (!wrong.empty()) return absl::StrCat("position ", item.position, " layer ", layer, ": ", wrong);
@@ -99,7 +101,11 @@ void CheckBatchSelector(GpuContext& gpu) {
   std::vector<SelectionSpec> specs(3, FindPreset("winnow").value());
   specs[1].policy = Policy::kTopK;
   specs[2].policy = Policy::kTopK;  // as the one before: one launch
-  for (SelectionSpec& spec : specs) spec.budget_tokens = 384;
+  for (SelectionSpec& spec : specs) {
+    spec.budget_tokens = 384;
+    spec.min_candidate_tokens = 1024;  // of all but the shortest a part is scored
+    spec.score_all_below_tokens = 1500;
+  }
   std::vector<std::unique_ptr<HostSequence>> hosts;
   for (size_t i = 0; i < specs.size(); ++i) {
     hosts.push_back(

@@ -181,7 +181,7 @@ std::vector<uint32_t> CacheGpuMirror::Select(int plan, int row, size_t list, con
 }
 
 std::string CacheGpuMirror::CheckSelection(int plan, int row, size_t list, const float* queries,
-                                           const std::vector<uint32_t>& selected) {
+                                           const std::vector<uint32_t>& selected, Selector selector) {
   SelectionReference reference{.spec = &spec_,
                                .position = gpu_.position(row, plan),
                                .budget = HeadBudget(spec_, list),
@@ -190,8 +190,13 @@ std::string CacheGpuMirror::CheckSelection(int plan, int row, size_t list, const
                                .head_dim = layout().head_dim,
                                .scale = model_.attention_scale,
                                // bf16, or f16 beside fp8 keys; a quarter more for sums on tensor cores.
-                               .query_rounding = gpu_.spec().key_copy == KeyCopy::kNone ? 0x1.4p-9 : 0x1.4p-11};
-  for (uint32_t p = 0; p < reference.position; ++p) reference.keys.push_back(KeyOf(row, list, p));
+                               .query_rounding = gpu_.spec().key_copy == KeyCopy::kNone ? 0x1.4p-9 : 0x1.4p-11,
+                               .page_query_rounding = 0x1.4p-9};
+  const bool other_bounds = selector == Selector::kGpu && gpu_.spec().key_copy != KeyCopy::kNone;
+  for (uint32_t p = 0; p < reference.position; ++p) {
+    reference.keys.push_back(KeyOf(row, list, p));
+    if (other_bounds) reference.stored_keys.push_back(ScoredKey(gpu_.Row(row, list, p), layout().head_dim, false));
+  }
   return reference.Check(selected);
 }
 

@@ -28,8 +28,10 @@ class CacheGpuMirror {
   std::vector<uint32_t> Select(int plan, int row, size_t list, const float* queries);
 
   // What is wrong with `selected` for those queries by the definition (selection_reference.h); empty when nothing is.
+  // Bounds of pages are those of the keys that `selector` has stored: the CPU backend knows them as they are scored.
+  enum class Selector : uint8_t { kGpu, kCpu };
   std::string CheckSelection(int plan, int row, size_t list, const float* queries,
-                             const std::vector<uint32_t>& selected);
+                             const std::vector<uint32_t>& selected, Selector selector = Selector::kGpu);
 
   // Captured mass of a list's sinks, `selected` and recent window, in f64, and by how much a sum in f32 may differ. NaN
   // where it is not measured.

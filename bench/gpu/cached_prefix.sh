@@ -10,18 +10,9 @@ set -euo pipefail
 winnow=${1:-bin/winnow} model=${2:-synthetic:qwen3-14b}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- --device=cuda --cache-device=cuda:1
-out=${OUT:-$(mktemp -d)}
-mkdir -p "$out"
-"$winnow" up --model="$model" --budget=2048 --max-context=34000 --max-running=8 --http=127.0.0.1:0 --grpc=127.0.0.1:0 \
-  --metrics=127.0.0.1:0 "$@" >"$out/up.out" 2>"$out/up.log" &
-up=$!
-trap 'kill $up 2>/dev/null; wait $up 2>/dev/null || true' EXIT
-for _ in $(seq 1200); do
-  grep -q ^ready "$out/up.out" && break
-  kill -0 $up || { tail -20 "$out/up.log"; exit 1; }
-  sleep 0.05
-done
-grpc=$(sed -n 's/^ready.* grpc=\([^ ]*\).*/\1/p' "$out/up.out")
+source "$(dirname "$0")/cluster.sh"
+
+start_up up --model="$model" --budget=2048 --max-context=34000 --max-running=8 "$@"
 grep -hE "GPU to GPU|go by frames" "$out/up.log" | tail -1 || true
 
 prompts=0 token_ids=${TOKEN_IDS:-3000}

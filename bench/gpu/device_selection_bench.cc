@@ -233,9 +233,14 @@ void BenchDeviceSelection(GpuContext& gpu) {
   for (const int rows : {8, 1}) {
     const bool goals = rows == 8;
     BenchSpec(gpu, "two-stage fp8", two_stage, rows, bounds + candidates, goals ? 40 : 0, goals ? 60 : 0);
-    BenchSpec(gpu, "winnow (token fp8, mass)", winnow, rows, kContext * key, 0, 0);
-    const SelectionSpec temporal = FindPreset("async-token").value();
-    BenchSpec(gpu, "async-token (token bf16)", temporal, rows, kContext * bf16_key, 0, 0);
+    BenchSpec(gpu, "winnow (two-stage fp8, mass)", winnow, rows, bounds + candidates, 0, 0);
+    SelectionSpec every_key = winnow;
+    every_key.scorer = Scorer::kToken;
+    BenchSpec(gpu, "winnow, every key (fp8, mass)", every_key, rows, kContext * key, 0, 0);
+    SelectionSpec temporal = FindPreset("async-token").value();
+    BenchSpec(gpu, "async-token (every key in fp8)", temporal, rows, kContext * key, 0, 0);
+    temporal.key_copy = KeyCopy::kNone;
+    BenchSpec(gpu, "async-token (every key in bf16)", temporal, rows, kContext * bf16_key, 0, 0);
   }
 }
 

@@ -201,7 +201,9 @@ class SteppedPlans {
         report_.Wrong(where + wrong);
       }
       const std::vector<uint32_t> cpu = mirror_.Select(plan, row, list, queries);
-      if (const std::string wrong = mirror_.CheckSelection(plan, row, list, queries, cpu); !wrong.empty()) {
+      if (const std::string wrong =
+              mirror_.CheckSelection(plan, row, list, queries, cpu, CacheGpuMirror::Selector::kCpu);
+          !wrong.empty()) {
         report_.Wrong(absl::StrCat(where, "of the CPU backend ", wrong));
       }
       report_.Differs(NumNotIn(selected_[entry], cpu), cpu.size());
@@ -271,7 +273,37 @@ void CheckPresets(GpuContext& gpu) {
   spec.lookahead = 2;
   spec.scorer = Scorer::kTwoStage;
   spec.candidate_factor = 3;
+  spec.min_candidate_tokens = 0;
   CheckStepped(gpu, "depth 2, two-stage", Case(spec, gpu.random()));
+}
+
+// Sequences of one launch on both sides of where the second stage sets in: of the first two one of them before it, one
+// behind it, of the third every plan crosses it, the last has all of its keys scored.
+void CheckThreshold(GpuContext& gpu, const char* name, SelectionSpec spec, uint32_t threshold) {
+  spec.score_all_below_tokens = threshold;
+  CacheGpu::Options options = Case(spec, gpu.random());
+  options.layout.num_layers = 2;
+  // Selectable are the complete blocks below the recent window, but for the sinks: as many as the threshold has rows,
+  // and more from there on.
+  const uint32_t crossing =
+      (threshold + spec.sink_tokens + kBlockTokens - 1) / kBlockTokens * kBlockTokens + spec.recent_tokens - 1;
+  options.positions = {crossing - 40, crossing + 700, crossing - 1, cuda::kNoPosition, crossing / 2};
+  CheckStepped(gpu, name, options);
+}
+
+void CheckThresholds(GpuContext& gpu) {
+  SelectionSpec spec = Preset("winnow", 256);
+  CheckThreshold(gpu, "winnow, around 16k", spec, spec.score_all_below_tokens);
+  spec.min_candidate_tokens = 512;
+  CheckThreshold(gpu, "winnow, around 1,500, few candidates", spec, 1500);
+  spec.candidate_factor = 1;
+  spec.min_candidate_tokens = 0;
+  spec.head_budgets = {256, 60, 17, 200};
+  CheckThreshold(gpu, "winnow, around 700, budgets by head", spec, 700);
+  spec.head_budgets.clear();
+  spec.policy = Policy::kTopK;
+  spec.key_copy = KeyCopy::kNone;
+  CheckThreshold(gpu, "winnow, around 700, top-k in bf16", spec, 700);
 }
 
 void CheckVariants(GpuContext& gpu) {
@@ -303,6 +335,7 @@ void CheckVariants(GpuContext& gpu) {
 
 void Check(GpuContext& gpu) {
   CheckPresets(gpu);
+  CheckThresholds(gpu);
   if (!gpu.few_small) CheckVariants(gpu);
   CheckSelectGraphs(gpu);
   CheckAttendedDigests(gpu);

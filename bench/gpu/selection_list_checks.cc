@@ -142,7 +142,7 @@ void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation a
   const SelectionInputs inputs(gpu, shape, gpu.Cases(sizes, 3), budget);
   SelectParams params = inputs.Params();
   params.aggregation = aggregation;
-  params.candidate_pages = candidate_pages;
+  params.min_candidates = candidate_pages * shape.page_tokens;
   params.min_mass = min_mass;
   const Selected selected = RunSelect(gpu, params, false, with_mass);
   const std::string what = absl::StrCat(
@@ -318,7 +318,7 @@ void CheckTies(GpuContext& gpu, Dtype dtype, uint32_t candidate_pages, bool with
   const uint32_t budget = 700;
   const SelectionInputs inputs(gpu, {.dtype = dtype, .one_key = true}, {3000, 0, 3, 69, 100, 8000, 20000}, budget);
   SelectParams params = inputs.Params();
-  params.candidate_pages = candidate_pages;
+  params.min_candidates = candidate_pages * params.pages.page_tokens;
   const Selected selected = RunSelect(gpu, params, false, with_mass);
   int wrong = 0;
   for (size_t l = 0; l < inputs.lists.size(); ++l) {
@@ -346,7 +346,7 @@ void CheckIndependence(GpuContext& gpu) {
     for (int i = 0; i < 148; ++i) sizes.push_back(2000 + gpu.random() % 3000);
     const SelectionInputs inputs(gpu, {.dtype = candidate_pages > 0 ? Dtype::kF8 : Dtype::kBf16}, sizes, 300);
     SelectParams params = inputs.Params();
-    params.candidate_pages = candidate_pages;
+    params.min_candidates = candidate_pages * params.pages.page_tokens;
     const Selected together = RunSelect(gpu, params, false, with_mass);
     int differ = 0;
     for (const size_t l : {size_t{0}, size_t{1}, size_t{77}}) {

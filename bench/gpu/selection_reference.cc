@@ -44,12 +44,17 @@ float RoundToBf16(float x) {
   return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
+const std::vector<std::vector<float>>& PageKeys(const SelectionReference& r) {
+  return r.stored_keys.empty() ? r.keys : r.stored_keys;
+}
+
 // From the box of a page's keys to that of their mean distance from its centre, in f32 as it is defined.
 void DrawIn(const SelectionReference& r, uint32_t first, std::vector<float>& hi, std::vector<float>& lo) {
+  const std::vector<std::vector<float>>& keys = PageKeys(r);
   for (int d = 0; d < r.head_dim; ++d) {
     const float centre = hi[d] / 2 + lo[d] / 2;
     float distance = 0;
-    for (uint32_t j = first; j < first + r.spec->page_tokens; ++j) distance += std::abs(r.keys[j][d] - centre);
+    for (uint32_t j = first; j < first + r.spec->page_tokens; ++j) distance += std::abs(keys[j][d] - centre);
     const float radius = distance / static_cast<float>(r.spec->page_tokens);
     hi[d] = RoundToBf16(centre + radius);
     lo[d] = RoundToBf16(centre - radius);
@@ -57,14 +62,16 @@ void DrawIn(const SelectionReference& r, uint32_t first, std::vector<float>& hi,
 }
 
 UnitScores ScorePages(const SelectionReference& r) {
+  const std::vector<std::vector<float>>& keys = PageKeys(r);
+  const double rounding = r.page_query_rounding > 0 ? r.page_query_rounding : r.query_rounding;
   const uint32_t page = r.spec->page_tokens, pages = r.position / page;
   UnitScores all{std::vector<std::vector<double>>(r.group, std::vector<double>(pages)), 0};
   for (uint32_t p = 0; p < pages; ++p) {
-    std::vector<float> hi = r.keys[p * page], lo = hi;
+    std::vector<float> hi = keys[p * page], lo = hi;
     for (uint32_t j = p * page; j < (p + 1) * page; ++j) {
       for (int d = 0; d < r.head_dim; ++d) {
-        hi[d] = std::max(hi[d], r.keys[j][d]);
-        lo[d] = std::min(lo[d], r.keys[j][d]);
+        hi[d] = std::max(hi[d], keys[j][d]);
+        lo[d] = std::min(lo[d], keys[j][d]);
       }
     }
     if (r.spec->scorer == Scorer::kPageCuboid) DrawIn(r, p * page, hi, lo);
@@ -77,7 +84,7 @@ UnitScores ScorePages(const SelectionReference& r) {
         magnitude += std::abs(product);
       }
       all.scores[g][p] = r.scale * sum;
-      all.delta = std::max(all.delta, r.query_rounding * r.scale * magnitude);
+      all.delta = std::max(all.delta, rounding * r.scale * magnitude);
     }
   }
   return all;
@@ -121,8 +128,8 @@ struct Candidates {
 };
 Candidates FindCandidates(const SelectionReference& r, uint32_t first, uint32_t last) {
   const SelectionSpec& spec = *r.spec;
-  const uint64_t rows = uint64_t{r.budget} * spec.candidate_factor;
-  const bool all = spec.scorer != Scorer::kTwoStage || last - first <= rows;
+  const uint64_t rows = CandidateTokens(spec, r.budget);
+  const bool all = spec.scorer != Scorer::kTwoStage || ScoresAllOf(spec, last - first, r.budget);
   Candidates found{std::vector<bool>(last, all), std::vector<bool>(last, all)};
   if (all) return found;
   const UnitScores pages = ScorePages(r);

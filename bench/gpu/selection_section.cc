@@ -201,7 +201,7 @@ void BenchSelect(GpuContext& gpu) {
                          {Dtype::kF8, 131072, 8, 16, 0}}) {
     const bool two_stage = row.page_tokens > 0;
     Workload w = MakeWorkload(gpu, row.batch, row.keys, row.dtype, two_stage ? row.page_tokens : 16, true, two_stage);
-    w.params.candidate_pages = two_stage ? 4 * kBudget / row.page_tokens : 0;
+    w.params.min_candidates = two_stage ? 4 * kBudget : 0;
     w.params.settled = true;
     w.params.scratch = gpu.New<uint8_t>(gpu.table.selection->select_scratch_bytes(w.params));
     const double scored = two_stage ? 4.0 * kBudget : row.keys;

@@ -18,7 +18,8 @@ constexpr uint32_t kLeastKeys = 4096;    // of a launch: fewer grids are met
 // True for specifications that one launch can serve together.
 bool SelectAlike(const SelectionSpec& a, const SelectionSpec& b) {
   return a.scorer == b.scorer && a.policy == b.policy && a.epsilon == b.epsilon &&
-         a.candidate_factor == b.candidate_factor && a.score_all_below_tokens == b.score_all_below_tokens &&
+         a.candidate_factor == b.candidate_factor && a.min_candidate_tokens == b.min_candidate_tokens &&
+         a.score_all_below_tokens == b.score_all_below_tokens &&
          a.group_aggregation == b.group_aggregation && a.budget_tokens == b.budget_tokens;
 }
 

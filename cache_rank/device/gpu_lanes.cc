@@ -12,6 +12,8 @@ namespace {
 // Sequences that decode, and as many whose prompts are under way.
 constexpr uint32_t kMirrorsPerSeat = 2;
 constexpr uint64_t kSyntheticSeed = 1;  // that of inference ranks
+// Small arrays of a store that BytesOf leaves out, and where arrays begin at multiples of 256 bytes.
+constexpr size_t kUncountedBytes = size_t{32} << 10;
 
 double InMib(size_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
@@ -19,8 +21,10 @@ double InMib(size_t bytes) {
 
 absl::Status CheckOffer(const LaneOffer& offer) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(offer.spec));
-  // Scorers of pages have been served by frames alone so far.
-  if (offer.spec.scorer != Scorer::kToken) return absl::FailedPreconditionError("a lane serves the scorer token");
+  // Scorers of whole pages have been served by frames alone so far.
+  if (offer.spec.scorer != Scorer::kToken && offer.spec.scorer != Scorer::kTwoStage) {
+    return absl::FailedPreconditionError("a lane serves the scorers token and two-stage");
+  }
   if (offer.max_rows < 1 || offer.max_rows > 64 || offer.hidden_size < 1) {
     return absl::InvalidArgumentError("the offered lane has an impossible shape");
   }
@@ -82,11 +86,10 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
   for (const auto& [first_head, weights] : projections_) projections += is_given ? weights->bytes() : 0;
   if (options_.host_bytes > 0 && !wanted.key_copy) {
     return absl::FailedPreconditionError(
-        "with rows in host memory (--device-host-memory) a lane scores keys from their 8-bit copy: key_copy must not "
-        "be "
-        "none");
+        "with rows in host memory (--device-host-memory) a lane scores keys from their 8-bit copy: "
+        "key_copy must not be none");
   }
-  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections;
+  const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections + kUncountedBytes;
   const absl::Status made = [&]() -> absl::Status {
     if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
     WINNOW_ASSIGN_OR_RETURN(store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside,

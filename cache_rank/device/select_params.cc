@@ -27,9 +27,8 @@ void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
   params.max_kept = spec.sink_tokens + spec.recent_tokens + kBlockTokens;
   params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
   if (spec.scorer == Scorer::kTwoStage) {
-    const uint64_t rows = uint64_t{params.max_budget} * spec.candidate_factor;
-    const uint64_t pages = (rows + spec.page_tokens - 1) / spec.page_tokens;
-    params.candidate_pages = static_cast<uint32_t>(std::min<uint64_t>(pages, params.max_keys / spec.page_tokens + 1));
+    params.candidate_factor = spec.candidate_factor;
+    params.min_candidates = spec.min_candidate_tokens;
     params.score_all_below = spec.score_all_below_tokens;
   }
   if (spec.policy == Policy::kMass) params.min_mass = 1 - spec.epsilon;

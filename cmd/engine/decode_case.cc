@@ -79,7 +79,6 @@ absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement
   made.spec.budget_tokens = budget;
   made.spec.projection = Projection::kCacheRank;
   made.spec.prefetch = Prefetch::kNone;
-  made.spec.score_all_below_tokens = 0;
   if (spec.profile_use == ProfileUse::kStreaming) {
     made.spec.profile_use = ProfileUse::kNone;
     for (size_t list = 0; list < shard.kv_layout(Dtype::kBf16).num_lists(); ++list) {

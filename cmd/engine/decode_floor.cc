@@ -57,13 +57,14 @@ size_t ScoredBytes(const EngineSetting& setting, const DecodeCase& of, const Sel
   const size_t head_dim = layout.head_dim, context = setting.context_tokens;
   const size_t key_bytes = spec.key_copy == KeyCopy::kNone ? 2 * head_dim : head_dim + sizeof(float);
   size_t bytes = 0;
-  if (spec.scorer == Scorer::kToken) {
+  const bool two_stage = spec.scorer == Scorer::kTwoStage;
+  const auto selectable =
+      static_cast<uint32_t>(context - std::min<size_t>(context, spec.sink_tokens + spec.recent_tokens));
+  if (spec.scorer == Scorer::kToken || (two_stage && ScoresAllOf(spec, selectable, spec.budget_tokens))) {
     bytes = context * key_bytes;
   } else {
     bytes = context / spec.page_tokens * 4 * head_dim;
-  }
-  if (spec.scorer == Scorer::kTwoStage) {
-    bytes += std::min<size_t>(context, size_t{spec.budget_tokens} * spec.candidate_factor) * key_bytes;
+    if (two_stage) bytes += CandidateTokens(spec, spec.budget_tokens) * key_bytes;
   }
   size_t lists = 0;
   for (size_t list = 0; list < layout.num_lists(); ++list) lists += HeadBudget(spec, list) > 0;

@@ -17,10 +17,12 @@ std::string Gigabytes(double bytes) {
   return bytes < 1e8 ? absl::StrFormat("%.2f MB", bytes / 1e6) : absl::StrFormat("%.1f GB", bytes / 1e9);
 }
 
-// What a colocated page scorer stores per token beside the rows.
-double IndexShare(const PlanScorer& scorer) {
+// What is stored for a scorer beside the rows, as a share of them.
+double IndexShare(const PlanModel& model, const PlanScorer& scorer) {
   // Two vectors a page against page_tokens keys, which are half of the rows.
-  return scorer.kind == PlanScorer::Kind::kAllKeys ? 0 : 1.0 / scorer.page_tokens;
+  const double bounds = scorer.kind == PlanScorer::Kind::kAllKeys ? 0 : 1.0 / scorer.page_tokens;
+  const bool has_copy = scorer.kind != PlanScorer::Kind::kPages && scorer.key_element_bytes < model.kv_element_bytes;
+  return bounds + (has_copy ? scorer.key_element_bytes / (2 * model.kv_element_bytes) : 0);
 }
 
 }  // namespace
@@ -57,8 +59,12 @@ double ScoredBytes(const PlanModel& model, const PlanScorer& scorer, const PlanW
       return context_keys;
     case PlanScorer::Kind::kPages:
       return pages;
-    case PlanScorer::Kind::kTwoStage:
-      return pages + std::min(load.context_tokens, scorer.candidate_factor * load.budget_tokens) * key_bytes;
+    case PlanScorer::Kind::kTwoStage: {
+      const double candidates =
+          std::max<double>(scorer.candidate_factor * load.budget_tokens, scorer.min_candidate_tokens);
+      const bool scores_all = load.context_tokens < scorer.score_all_below_tokens || load.context_tokens <= candidates;
+      return scores_all ? context_keys : pages + candidates * key_bytes;
+    }
   }
   return 0;
 }
@@ -78,8 +84,8 @@ PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWork
   plan.placement = placement;
   const bool colocated = placement.cache_gpus == 0;
   const double beside_weights = kUsableBesideWeights * rates.hbm_bytes - model.weight_bytes;
-  const double sequence_bytes = load.context_tokens * model.kv_token_bytes *
-                                (1 + (colocated && !placement.dense ? IndexShare(placement.scorer) : 0));
+  const double index = placement.dense ? 0 : IndexShare(model, placement.scorer);
+  const double sequence_bytes = load.context_tokens * model.kv_token_bytes * (1 + index);
   plan.arithmetic =
       absl::StrFormat("beside the weights: %.2f x %s - %s = %s\n", kUsableBesideWeights, Gigabytes(rates.hbm_bytes),
                       Gigabytes(model.weight_bytes), Gigabytes(beside_weights));
@@ -91,11 +97,11 @@ PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWork
       colocated ? beside_weights * placement.inference_gpus : placement.cache_gpus * kUsableForCache * rates.hbm_bytes;
   const double held = room / sequence_bytes;
   plan.fits = static_cast<int64_t>(held);
-  absl::StrAppend(&plan.arithmetic,
-                  absl::StrFormat("KV of a sequence: %.0f tokens x %.0f B%s = %s; %s hold %.1f\n", load.context_tokens,
-                                  model.kv_token_bytes,
-                                  sequence_bytes > load.context_tokens * model.kv_token_bytes ? " and page bounds" : "",
-                                  Gigabytes(sequence_bytes), Gigabytes(room), held));
+  absl::StrAppend(
+      &plan.arithmetic,
+      absl::StrFormat("KV of a sequence: %.0f tokens x %.0f B%s = %s; %s hold %.1f\n", load.context_tokens,
+                      model.kv_token_bytes, index > 0 ? absl::StrFormat(" and %.2f of that as index", index) : "",
+                      Gigabytes(sequence_bytes), Gigabytes(room), held));
   const double one_holds = kUsableForCache * rates.hbm_bytes;
   if (!colocated && sequence_bytes > one_holds) {
     absl::StrAppend(&plan.arithmetic,

@@ -34,7 +34,11 @@ struct PlanScorer {
   Kind kind = Kind::kTwoStage;
   double key_element_bytes = 1;  // of the keys that are scored: 2 bf16, 1 fp8, 0.53125 int4 with its scales
   int page_tokens = 16;          // a page has two vectors (max and min)
-  int candidate_factor = 4;      // two-stage: pages of so many budgets go on to exact scores
+  // Two-stage, as the fields of a selection: pages of so many budgets go on to exact scores, and at least so many
+  // tokens; every key is scored of shorter contexts.
+  int candidate_factor = 4;
+  int min_candidate_tokens = 8192;
+  int score_all_below_tokens = 16384;
 };
 
 struct PlanWorkload {

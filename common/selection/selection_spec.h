@@ -27,7 +27,7 @@ enum class Scorer : uint8_t {
   kPageMinmax,    // bound of q.k over the page's key-wise minima and maxima (Quest)
   kPageCuboid,    // the same of a box drawn in to the keys' mean distance from its centre (ArkVale's cuboid-mean)
   kHierarchical,  // bounds of logical pages, max-reduced over physical ones (LServe)
-  kTwoStage,      // page bounds down to candidate_factor x budget, then their keys
+  kTwoStage,      // page bounds down to CandidateTokens, then their keys
 };
 // A copy of the keys of fewer bits that scorers read instead of the keys.
 enum class KeyCopy : uint8_t { kNone, kInt8, kInt4 };
@@ -52,6 +52,9 @@ enum class Transfer : uint8_t { kDelta, kFull };
 // shared out among the others.
 enum class ProfileUse : uint8_t { kNone, kBudgets, kStreaming, kBudgetsAndStreaming };
 
+// Part of ranks' fingerprints: raised when a specification says more than before, or selects other rows.
+inline constexpr uint32_t kSelectorVersion = 2;
+
 inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max();
 
 // A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
@@ -71,10 +74,11 @@ struct SelectionSpec {
   Prefetch prefetch = Prefetch::kNone;
 
   Scorer scorer = Scorer::kToken;
-  uint32_t page_tokens = 16;            // of page bounds: 16, 32 or 64; hierarchical: the logical page
-  uint32_t physical_page_tokens = 64;   // hierarchical: a multiple of page_tokens
-  uint32_t candidate_factor = 4;        // two-stage: keys that the first stage leaves, in budgets
-  uint32_t score_all_below_tokens = 0;  // two-stage: every key is scored while fewer than these are selectable
+  uint32_t page_tokens = 16;             // of page bounds: 16, 32 or 64; hierarchical: the logical page
+  uint32_t physical_page_tokens = 64;    // hierarchical: a multiple of page_tokens
+  uint32_t candidate_factor = 4;         // two-stage: keys that the first stage leaves, in budgets ...
+  uint32_t min_candidate_tokens = 8192;  // ... and at least: small budgets lose rows to page bounds otherwise
+  uint32_t score_all_below_tokens = 0;   // two-stage: every key is scored while fewer than these are selectable
   KeyCopy key_copy = KeyCopy::kNone;
   GroupAggregation group_aggregation = GroupAggregation::kSoftmaxSum;
   ListPer list_per = ListPer::kKvHead;
@@ -130,6 +134,17 @@ constexpr uint32_t GreatestHeadBudget(const SelectionSpec& spec, size_t num_list
   uint32_t greatest = 0;
   for (size_t list = 0; list < num_lists; ++list) greatest = std::max(greatest, HeadBudget(spec, list));
   return greatest;
+}
+
+// Two-stage: rows that the first stage leaves for a list of so many selected rows, in whole pages.
+constexpr uint32_t CandidateTokens(const SelectionSpec& spec, uint32_t budget) {
+  const uint64_t rows = std::max<uint64_t>(uint64_t{budget} * spec.candidate_factor, spec.min_candidate_tokens);
+  return static_cast<uint32_t>(std::min<uint64_t>(rows, kUnlimitedBudget));
+}
+
+// Two-stage: whether every key is scored, as there is nothing to leave out or too little to be worth it.
+constexpr bool ScoresAllOf(const SelectionSpec& spec, uint32_t selectable, uint32_t budget) {
+  return selectable < spec.score_all_below_tokens || selectable <= CandidateTokens(spec, budget);
 }
 
 // HeadBudget with all growth that the guard may allow.

@@ -48,7 +48,9 @@ absl::StatusOr<DecodeLaneShape> CudaLaneGroup::Complete(DecodeLaneShape shape, c
   if (IsDense(shape.spec) || shape.spec.predictor == Predictor::kFixed) {
     return absl::FailedPreconditionError("a lane serves the predictors exact, depth, last and temporal");
   }
-  if (shape.spec.scorer != Scorer::kToken) return absl::FailedPreconditionError("a lane serves the scorer token");
+  if (shape.spec.scorer != Scorer::kToken && shape.spec.scorer != Scorer::kTwoStage) {
+    return absl::FailedPreconditionError("a lane serves the scorers token and two-stage");
+  }
   const DecodeSlotShape slots = SlotShape(shape, config);
   if (slots.pool_slots < slots.max_budget) {
     return absl::FailedPreconditionError("the budget covers the whole context");

@@ -14,8 +14,9 @@ inline constexpr uint32_t kMostSharedBytes = 227 * 1024;  // of a block, from co
 inline uint32_t MostScoredColumns(const SelectParams& params) {
   const uint32_t page_rows = params.pages.page_tokens;
   // Pages at both ends may be clipped; a page of fewer rows than a granule has it scored whole.
-  const uint32_t of_pages = (params.candidate_pages + 3) * std::max(page_rows, kGranule);
-  return std::max(of_pages, params.score_all_below) + params.max_kept + page_rows + 2 * kGranule;
+  const uint32_t pages = CandidateRows(params, params.max_budget) / page_rows + 4;
+  return std::max(pages * std::max(page_rows, kGranule), params.score_all_below) + params.max_kept + page_rows +
+         2 * kGranule;
 }
 
 inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_blocks) {

@@ -17,14 +17,14 @@
 
 namespace winnow::cuda {
 
-// The granules that are scored: those of the pages of the greatest bounds that hold candidate_pages * page_tokens rows,
-// the sinks', and all from the last page boundary below the recent window on. Returns their number. All threads of a
-// block; ends with a barrier.
+// The granules that are scored: those of the pages of the greatest bounds that hold CandidateRows, the sinks', and all
+// from the last page boundary below the recent window on. Returns their number. All threads of a block; ends with a
+// barrier.
 __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, const SelectParams& params,
                                                  const uint32_t* page_keys, const ListMemory& memory) {
   const uint32_t page_rows = params.pages.page_tokens, page_shift = __ffs(static_cast<int>(page_rows)) - 1;
   const uint32_t first_page = list.first >> page_shift, last_page = (list.last + page_rows - 1) >> page_shift;
-  const CutRule rule{.rows = params.candidate_pages * page_rows,
+  const CutRule rule{.rows = CandidateRows(params, list.budget),
                      .mass = 0,
                      .by_mass = false,
                      .unit_rows = page_rows,
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   if (!params.settled) await_inputs();
   const SelectionList list = params.lists[index];
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
-  const bool narrows = selectable > params.candidate_pages * page_rows && selectable >= params.score_all_below;
+  const bool narrows = selectable > CandidateRows(params, list.budget) && selectable >= params.score_all_below;
   uint32_t* const selected = params.selected + static_cast<int64_t>(index) * params.max_budget;
   if (list.budget == 0 || (selectable <= list.budget && (!kByMass || params.takes_all_that_fit))) {
     if (params.settled) await_inputs();

@@ -9,8 +9,8 @@
 
 namespace winnow::cuda {
 
-// Narrows each list's pages down to those of the greatest bound that hold candidate_pages * page_tokens rows, and lists
-// the granules that are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
+// Narrows each list's pages down to those of the greatest bound that hold CandidateRows, and lists the granules that
+// are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
 __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
   extern __shared__ __align__(128) uint8_t dynamic[];
   LetDependentsStart();
@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __gr
   const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
   uint32_t* granules = launch.granules + static_cast<int64_t>(launch.max_granules) * index;
   WaitForInputs();
-  if (selectable <= params.candidate_pages * page_rows || selectable < params.score_all_below) {
+  const uint32_t candidates = CandidateRows(params, list.budget);
+  if (selectable <= candidates || selectable < params.score_all_below) {
     if (threadIdx.x == 0 && ClusterRank() == 0) launch.granule_counts[index] = ~0u;
     return;
   }
@@ -33,13 +34,13 @@ __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __gr
       .group = params.group,
       .aligned = true};
   const uint32_t first_page = list.first / page_rows, last_page = (list.last + page_rows - 1) / page_rows;
-  const CutRule rule{.rows = params.candidate_pages * page_rows,
+  const CutRule rule{.rows = candidates,
                      .mass = 0,
                      .by_mass = false,
                      .unit_rows = page_rows,
                      .first_row = list.first,
                      .last_row = list.last};
-  MarkTopK(importance, first_page, last_page, params.candidate_pages + 3, rule, memory.top_k);
+  MarkTopK(importance, first_page, last_page, candidates / page_rows + 4, rule, memory.top_k);
   if (ClusterRank() != 0) return;
   const uint32_t* bitmap = memory.top_k.bitmap;
   uint32_t* wanted = memory.top_k.bins;  // bits of granules: up to 32 * kBins

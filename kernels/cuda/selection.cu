@@ -99,7 +99,7 @@ struct Plan {
 Plan PlanFor(const SelectParams& params, bool pages_alone) {
   Plan plan;
   const size_t lists = params.num_lists, group = params.group;
-  const bool two_stage = !pages_alone && params.candidate_pages > 0, scores_pages = two_stage || pages_alone;
+  const bool two_stage = !pages_alone && IsTwoStage(params), scores_pages = two_stage || pages_alone;
   const bool wants_softmax = params.aggregation == Aggregation::kSoftmaxSum ||
                              (!pages_alone && (params.captured_mass != nullptr || params.min_mass > 0));
   const int64_t key_stride = (int64_t{params.max_keys} + 31) / 32 * 32;
@@ -238,12 +238,13 @@ bool LaunchClusterSelection(Stream stream, const SelectLaunch& launch) {
 
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
-  const bool two_stage = params.candidate_pages > 0;
+  const bool two_stage = IsTwoStage(params);
   if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores))) return;
   if (two_stage) {
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;
-    narrow.capacity = CapacityFor(params.candidate_pages + 3, pages);
+    const uint32_t candidates = CandidateRows(params, params.max_budget) / params.pages.page_tokens + 4;
+    narrow.capacity = CapacityFor(std::min(candidates, pages + 1), pages);
     narrow.bitmap_words = BitmapWords(pages + 1);
     ScorePageBounds(stream, plan.pages);
     LaunchSelection(stream, narrow, pages, false, CandidatesKernel);

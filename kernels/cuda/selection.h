@@ -52,7 +52,10 @@ struct SelectParams {
   // Most rows of a list that are attended without being selected: sinks and recent window. Two-stage selections of
   // lists that promise so take one launch; 0 promises nothing.
   uint32_t max_kept = 0;
-  uint32_t candidate_pages = 0;  // two-stage: pages that the first stage keeps; 0: every key is scored
+  // Two-stage: the first stage keeps pages of so many of a list's budgets, and at least of so many rows. Both 0: every
+  // key is scored.
+  uint32_t candidate_factor = 0;
+  uint32_t min_candidates = 0;
   uint32_t score_all_below = 0;  // two-stage: every key is scored of lists with fewer selectable ones
   // Policy mass: the fewest rows that bring what sinks and window hold to this share of the softmax over the scored
   // keys, averaged over the group, and at most budget; 0: top-k.
@@ -69,11 +72,22 @@ struct SelectParams {
   void* scratch = nullptr;  // select_scratch_bytes, 256-byte aligned
 };
 
+constexpr bool IsTwoStage(const SelectParams& params) {
+  return params.candidate_factor > 0 || params.min_candidates > 0;
+}
+// Two-stage: rows of pages that the first stage keeps of a list of that budget.
+constexpr uint32_t CandidateRows(const SelectParams& params, uint32_t budget) {
+  constexpr uint64_t kMost = 1u << 30;  // of keys there are fewer
+  const uint64_t rows = uint64_t{budget} * params.candidate_factor;
+  const uint64_t most = rows > params.min_candidates ? rows : params.min_candidates;
+  return static_cast<uint32_t>(most < kMost ? most : kMost);
+}
+
 // A list's result depends on the list alone: not on the others of the launch, nor on max_keys and max_budget. Pointers
 // of the stores are aligned to 16 bytes, and so are key_stride and block_stride.
 //
-// Two-stage: pages by the greatest bound of the group's queries, the fewest that hold candidate_pages * page_tokens
-// selectable rows; scored are their keys, the sinks and the window, in granules of 16 rows.
+// Two-stage: pages by the greatest bound of the group's queries, the fewest that hold CandidateRows selectable
+// rows; scored are their keys, the sinks and the window, in granules of 16 rows.
 struct SelectionKernels {
   size_t (*select_scratch_bytes)(const SelectParams&);
   void (*select)(Stream, const SelectParams&);  // every key, or two-stage

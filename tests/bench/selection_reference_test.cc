@@ -93,6 +93,7 @@ TEST_F(SelectionReferenceTest, WantsTheFewestRowsThatHoldTheMass) {
 TEST_F(SelectionReferenceTest, RowsOfPagesThatAreNoCandidatesAreWrong) {
   spec_.scorer = Scorer::kTwoStage;
   spec_.candidate_factor = 1;
+  spec_.min_candidate_tokens = 0;
   reference_.budget = 16;
   EXPECT_NE(CheckFirst(16, Order()), "") << "the best rows lie in many pages";
 }
@@ -108,6 +109,7 @@ TEST_P(SelectHeadReferenceTest, TheCpuBackendsSelectionIsRight) {
   spec.epsilon = 0.2f;
   spec.page_tokens = 16;
   spec.candidate_factor = 3;
+  spec.min_candidate_tokens = 0;
   const ServedShape shape = test::SmallShape(1);
   const int group = shape.layout.group_size(), dim = shape.layout.head_dim;
   const test::StoredKeys stored(shape, seed, kPosition, 7, IndexLayoutFor(spec));

@@ -47,6 +47,7 @@ class MassPolicyTest : public testing::TestWithParam<Case> {
     spec_.group_aggregation = GetParam().aggregation;
     spec_.policy = Policy::kMass;
     spec_.candidate_factor = 2;
+    spec_.min_candidate_tokens = 0;
     if (GetParam().dtype == Dtype::kI8) spec_.key_copy = KeyCopy::kInt8;
   }
   std::vector<uint32_t> Select(const test::StoredKeys& stored, uint32_t position, uint32_t budget) {
@@ -255,10 +256,15 @@ TEST_F(PresetReadsTest, TwoStageReadsAtMostAQuarterOfTheKeys) {
   std::vector<uint32_t> selected;
   SelectionSpec spec = FindPreset("depth").value();
   spec.scorer = Scorer::kTwoStage;
+  spec.min_candidate_tokens = 0;
   const uint64_t two_stage = Read(spec, &selected);
   EXPECT_GT(two_stage, 0u);
   EXPECT_LE(two_stage, all_bytes_ / 4);
   EXPECT_EQ(selected.size(), 256u);
+  spec.min_candidate_tokens = FindPreset("depth")->min_candidate_tokens;
+  const uint64_t half = Read(spec, &selected);
+  EXPECT_GT(half, all_bytes_ / 2) << "8,192 candidates, however small the budget, and bounds";
+  EXPECT_LE(half, all_bytes_ * 5 / 8 + all_bytes_ / 64);
   spec.scorer = Scorer::kToken;
   EXPECT_EQ(Read(spec, &selected), all_bytes_);
   spec.key_copy = KeyCopy::kInt8;

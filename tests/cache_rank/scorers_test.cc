@@ -54,6 +54,7 @@ class ScorersTest : public testing::TestWithParam<Case> {
     spec_.physical_page_tokens = std::max(GetParam().physical, GetParam().page);
     spec_.group_aggregation = GetParam().aggregation;
     spec_.candidate_factor = 3;
+    spec_.min_candidate_tokens = 0;
   }
   IndexLayout Index() const { return IndexLayoutFor(spec_); }
   void DrawQueries(uint64_t seed, float scale = 2) {
@@ -236,6 +237,24 @@ TEST_P(TwoStageTest, ScoresEveryKeyOfShortContexts) {
   spec_.scorer = Scorer::kToken;
   EXPECT_EQ(all, Select(Question(stored, 640, 48)));
 }
+
+TEST_P(TwoStageTest, LeavesAtLeastTheLeastCandidates) {
+  const test::StoredKeys stored(shape_, 6, 1100, 50, Index());
+  DrawQueries(4);
+  const auto select = [&](uint32_t factor, uint32_t least, uint32_t budget) {
+    spec_.candidate_factor = factor;
+    spec_.min_candidate_tokens = least;
+    return Select(Question(stored, 1050, budget));
+  };
+  // 48 budgets of 10 rows are as many candidates as 480 rows, whatever the budget; both are complete pages.
+  EXPECT_EQ(select(1, 480, 10), select(48, 0, 10));
+  EXPECT_EQ(select(1, 480, 48), select(10, 0, 48));
+  EXPECT_EQ(select(10, 64, 48), select(10, 0, 48)) << "the greater of the two";
+  EXPECT_NE(select(1, 480, 48), select(1, 0, 48)) << "pages of the greatest bounds hold not all of the best rows";
+  const std::vector<uint32_t> all = select(1, 1100, 48);
+  spec_.scorer = Scorer::kToken;
+  EXPECT_EQ(all, Select(Question(stored, 1050, 48)));
+}
 INSTANTIATE_TEST_SUITE_P(Cases, TwoStageTest, testing::ValuesIn(kTwoStageCases));
 
 class EveryScorerTest : public ScorersTest {};
@@ -350,6 +369,7 @@ class KeyCopyTest : public testing::TestWithParam<std::tuple<KeyCopy, Scorer>> {
     spec_.key_copy = std::get<KeyCopy>(GetParam());
     spec_.scorer = std::get<Scorer>(GetParam());
     spec_.candidate_factor = 3;
+    spec_.min_candidate_tokens = 0;
   }
   void DrawQueries(uint64_t seed) {
     values_.clear();

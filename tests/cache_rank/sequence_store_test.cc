@@ -176,7 +176,7 @@ TEST_F(SequenceStoreTest, AdmitsByTheBlocksOfTheWholeLength) {
   EXPECT_TRUE(Open(2, 32).ok());
   EXPECT_EQ(Open(2, 32).status().code(), absl::StatusCode::kAlreadyExists);
   const absl::Status never = Open(3, 97).status();
-  EXPECT_EQ(never.code(), absl::StatusCode::kInvalidArgument) << "more than the empty pool has";
+  EXPECT_EQ(never.code(), absl::StatusCode::kOutOfRange) << "more than the empty pool has";
   EXPECT_NE(never.message().find(absl::StrCat(4 * Lists(), " blocks")), absl::string_view::npos) << never;
 }
 

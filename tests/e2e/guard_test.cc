@@ -60,7 +60,7 @@ TEST_F(Guard, SaysWhichMassesAreBounds) {
   EXPECT_EQ(bounds("cache-0"), 0);
   EXPECT_EQ(bounds("inference-0"), 0);
   // A verdict scores every key, whatever the scorer.
-  const Json two_stage = "predictor=exact,scorer=two-stage";
+  const Json two_stage = "predictor=exact,scorer=two-stage,min_candidate_tokens=0,score_all_below_tokens=0";
   const Completion judged = Ask({{"selection", two_stage}, {"min_captured_mass", 0.01}});
   ASSERT_TRUE(judged.ok()) << judged.error;
   EXPECT_FALSE(is_bound(judged));

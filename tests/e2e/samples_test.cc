@@ -227,7 +227,8 @@ TEST_P(SampleCosts, SixteenTakeLittleMoreThanOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, SampleCosts,
-                         testing::Values("winnow", "exact-token", "async-token", "quest", "winnow,scorer=two-stage"),
+                         testing::Values("winnow", "exact-token", "async-token", "quest",
+                                         "winnow,min_candidate_tokens=0,score_all_below_tokens=0"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = std::isalnum(c) ? c : '_';

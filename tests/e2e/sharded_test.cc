@@ -24,7 +24,7 @@ const std::map<std::string, Json>& Selections() {
       {"winnow", {{"selection", "winnow"}}},
       {"async-token", {{"selection", "async-token"}}},
       {"exact-token", {{"selection", "exact-token"}}},
-      {"two-stage", {{"selection", "exact-token,scorer=two-stage"}}},
+      {"two-stage", {{"selection", "exact-token,scorer=two-stage,min_candidate_tokens=0"}}},
       {"sparseserve", {{"selection", "sparseserve"}}},
       {"hisparse", {{"selection", "hisparse"}}},
       {"quest", {{"selection", "quest"}}},

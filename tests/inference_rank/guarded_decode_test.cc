@@ -265,6 +265,7 @@ TEST(GuardedDecode, OnlyMassesOfUnjudgedScorersThatSkipKeysAreBounds) {
     SelectionSpec spec = Spec(Predictor::kDepth, row.min_captured_mass, Correction::kNone);
     spec.scorer = row.scorer;
     spec.candidate_factor = 2;
+    spec.min_candidate_tokens = 0;
     TwoRanks ranks(kModel);
     Sequence* sequence = ranks.Prefill(1, 5, spec, kPrompt, kDecodes);
     for (uint32_t i = 0; i < kDecodes; ++i) ranks.Decode({sequence});

@@ -75,7 +75,7 @@ std::vector<std::string> Specifications() {
           "winnow,lookahead=2" + small,
           "async-token" + small,
           "exact-token" + small,
-          "exact-token,scorer=two-stage" + small,
+          "exact-token,scorer=two-stage,min_candidate_tokens=0" + small,
           "quest" + small,
           "psa" + small,
           "dense",

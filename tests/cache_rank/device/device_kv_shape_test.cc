@@ -25,10 +25,13 @@ TEST(DeviceKvShape, HoldsAllTokensAndABegunBlockOfEachSequence) {
 
 TEST(DeviceKvShape, KeepsTheIndexesThatThePresetDeclares) {
   EXPECT_TRUE(ShapeOf("winnow").key_copy);
-  EXPECT_EQ(ShapeOf("winnow").page_tokens, 0u);
+  EXPECT_EQ(ShapeOf("winnow").page_tokens, 16u);
+  EXPECT_TRUE(ShapeOf("winnow").scores_keys);
   EXPECT_EQ(ShapeOf("winnow").ring_queries, 0u);
   EXPECT_FALSE(ShapeOf("quest").key_copy);
   EXPECT_EQ(ShapeOf("quest").page_tokens, 16u);
+  EXPECT_EQ(ShapeOf("depth").page_tokens, 0u);
+  EXPECT_TRUE(ShapeOf("async-token").key_copy);
   EXPECT_GE(ShapeOf("async-token").ring_queries, 9u);
   EXPECT_TRUE(ShapeOf("async-token").rotated_queries);
 }
@@ -39,7 +42,7 @@ TEST(DeviceKvShape, BytesArePerTokenArithmetic) {
   const size_t tokens = 8 * 32768 + 8 * 32;
   EXPECT_EQ(bytes.rows, tokens * 163840);
   EXPECT_EQ(bytes.key_copy, tokens * 320 * (128 + 4));
-  EXPECT_EQ(bytes.bounds, 0u);
+  EXPECT_EQ(bytes.bounds, tokens / 16 * 320 * 2 * 128 * 2);
   EXPECT_EQ(bytes.past_queries, 0u);
   // Two words per pool index.
   EXPECT_EQ(bytes.residency, 8u * 320 * 4 * 2 * 4096);
@@ -56,7 +59,7 @@ TEST(DeviceKvShape, WhatDoesNotFitIsToldPartByPart) {
 TEST(DeviceKvShape, SaysHowManyTokensWouldFit) {
   // What does not depend on tokens: the image of a pool, block numbers and slot pages of 8 x 320 lists.
   const size_t fixed = 8 * 320 * sizeof(uint32_t) * (2 * 4096 + 1024 + 68);
-  const size_t tokens = ((size_t{30} << 30) - fixed) / (163840 + 320 * 132) / 32 * 32;
+  const size_t tokens = ((size_t{30} << 30) - fixed) / (163840 + 320 * (132 + 32)) / 32 * 32;
   EXPECT_THAT(CheckDeviceMemory(ShapeOf("winnow"), size_t{30} << 30),
               FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr(absl::StrCat(tokens, " tokens would fit"))));
 }

@@ -36,6 +36,7 @@ const Case kCases[] = {
     {"page_tokens", "64", [](SelectionSpec& s) { s.page_tokens = 64; }, "24"},
     {"physical_page_tokens", "32", [](SelectionSpec& s) { s.physical_page_tokens = 32; }, "128"},
     {"candidate_factor", "64", [](SelectionSpec& s) { s.candidate_factor = 64; }, "0"},
+    {"min_candidate_tokens", "0", [](SelectionSpec& s) { s.min_candidate_tokens = 0; }, "16777217"},
     {"score_all_below_tokens", "16384", [](SelectionSpec& s) { s.score_all_below_tokens = 16384; }, "-1"},
     {"key_copy", "int4", [](SelectionSpec& s) { s.key_copy = KeyCopy::kInt4; }, "int2"},
     {"group_aggregation", "mean", [](SelectionSpec& s) { s.group_aggregation = GroupAggregation::kMean; }, "sum"},
@@ -190,7 +191,7 @@ TEST(SelectionFields, ARequestMayChangeThese) {
   }
   EXPECT_EQ(changeable,
             (std::set<std::string>{"predictor", "window", "variant", "post_rope", "scorer", "page_tokens",
-                                   "physical_page_tokens", "candidate_factor", "score_all_below_tokens", "key_copy",
+                                   "physical_page_tokens", "candidate_factor", "min_candidate_tokens", "score_all_below_tokens", "key_copy",
                                    "group_aggregation", "policy", "epsilon", "stop_rule", "budget", "profile_use",
                                    "correction", "min_captured_mass", "budget_growth"}));
 }

@@ -70,20 +70,33 @@ void Wait(Stream, const cuda::WaitParams& p) {
   }
 }
 
+// Maxima and minima of a page's keys grow with each; the page's first begins them.
+void AppendToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t position, const uint16_t* key) {
+  const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
+  uint16_t* const greatest =
+      static_cast<uint16_t*>(p.bounds) + (size_t{block} * (kBlockTokens / p.page_tokens) + page) * 2 * dim;
+  uint16_t* const least = greatest + dim;
+  for (size_t d = 0; d < dim; ++d) {
+    const bool begins = position % p.page_tokens == 0;
+    if (begins || FromBf16(key[d]) > FromBf16(greatest[d])) greatest[d] = key[d];
+    if (begins || FromBf16(key[d]) < FromBf16(least[d])) least[d] = key[d];
+  }
+}
+
 void Append(Stream, const cuda::AppendParams& p) {
-  WINNOW_CHECK(p.bounds == nullptr);
   const size_t dim = p.head_dim, row_elements = 2 * dim;
   for (int list = 0; list < p.num_lists; ++list) {
     if (p.positions[list] == cuda::kNoPosition) continue;
     for (int i = 0; i < p.rows_per_list; ++i) {
       const uint32_t position = p.positions[list] + i;
-      const size_t row = size_t{p.blocks[p.lists[list].first_block + position / kBlockTokens]} * kBlockTokens +
-                         position % kBlockTokens;
+      const uint32_t block = p.blocks[p.lists[list].first_block + position / kBlockTokens];
+      const size_t row = size_t{block} * kBlockTokens + position % kBlockTokens;
       const auto* from =
           static_cast<const uint16_t*>(p.rows) + (static_cast<size_t>(list) * p.rows_per_list + i) * row_elements;
       if (p.row_pool != nullptr) {
         std::memcpy(static_cast<uint16_t*>(p.row_pool) + row * row_elements, from, row_elements * sizeof(uint16_t));
       }
+      if (p.bounds != nullptr) AppendToBounds(p, block, position, from);
       if (p.key_copy == nullptr) continue;
       float most = 0;
       for (size_t d = 0; d < dim; ++d) most = std::max(most, std::abs(FromBf16(from[d])));
@@ -109,6 +122,47 @@ std::vector<float> KeyAt(const Params& p, const cuda::SelectionList& list, uint3
   return out;
 }
 
+// Two-stage: rows whose keys are scored, in granules of 16.
+std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionList& list) {
+  constexpr uint32_t kGranule = 16;
+  const uint32_t selectable = list.last - list.first, wanted = CandidateRows(p, list.budget);
+  std::vector<bool> scored(list.num_keys, true);
+  if (!IsTwoStage(p) || selectable <= wanted || selectable < p.score_all_below) return scored;
+  const uint32_t page = p.pages.page_tokens, tail = list.last / page * page;
+  std::vector<float> best(tail / page, -INFINITY);
+  for (uint32_t i = 0; i < best.size(); ++i) {
+    const size_t block = p.blocks[list.first_block + i * page / kBlockTokens];
+    const auto* const greatest = static_cast<const uint16_t*>(p.pages.bounds) +
+                                 (block * (kBlockTokens / page) + i * page % kBlockTokens / page) * 2 * p.head_dim;
+    for (int g = 0; g < p.group; ++g) {
+      const float* const query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
+      float bound = 0;
+      for (int d = 0; d < p.head_dim; ++d) {
+        bound += std::max(query[d], 0.0f) * FromBf16(greatest[d]) +
+                 std::min(query[d], 0.0f) * FromBf16(greatest[p.head_dim + d]);
+      }
+      best[i] = std::max(best[i], bound);
+    }
+  }
+  std::vector<uint32_t> order(best.size() - list.first / page);
+  std::iota(order.begin(), order.end(), list.first / page);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return best[a] > best[b]; });
+  std::vector<bool> granules((list.num_keys + kGranule - 1) / kGranule);
+  const auto take = [&](uint32_t begin, uint32_t end) {
+    for (uint32_t row = begin; row < end; ++row) granules[row / kGranule] = true;
+  };
+  take(0, list.first);
+  take(tail, list.num_keys);
+  uint32_t held = list.last - tail;  // the page that the recent window begins in is one of them
+  for (size_t i = 0; i < order.size() && held < wanted; ++i) {
+    const uint32_t begin = std::max(order[i] * page, list.first), end = (order[i] + 1) * page;
+    take(begin, end);
+    held += end - begin;
+  }
+  for (uint32_t row = 0; row < list.num_keys; ++row) scored[row] = granules[row / kGranule];
+  return scored;
+}
+
 void SelectList(const cuda::SelectParams& p, const cuda::SelectionList& list, uint32_t* selected, uint32_t* count) {
   *count = 0;
   if (list.last <= list.first || list.budget == 0) return;
@@ -116,12 +170,18 @@ void SelectList(const cuda::SelectParams& p, const cuda::SelectionList& list, ui
   std::vector<uint32_t> order(selectable);
   std::iota(order.begin(), order.end(), list.first);
   if (!(p.takes_all_that_fit && selectable <= list.budget)) {
-    WINNOW_CHECK(p.candidate_pages == 0 && p.aggregation == cuda::Aggregation::kSoftmaxSum);
+    WINNOW_CHECK(p.aggregation == cuda::Aggregation::kSoftmaxSum);
+    const std::vector<bool> scored = ScoredRows(p, list);
+    std::erase_if(order, [&](uint32_t row) { return !scored[row]; });
     std::vector<double> mass(list.num_keys);
     std::vector<double> scores(list.num_keys);
     for (int g = 0; g < p.group; ++g) {
       const float* query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
       for (uint32_t k = 0; k < list.num_keys; ++k) {
+        if (!scored[k]) {
+          scores[k] = -INFINITY;
+          continue;
+        }
         const std::vector<float> key = KeyAt(p, list, k);
         scores[k] = p.scale * std::inner_product(key.begin(), key.end(), query, 0.0);
       }
