@@ -303,15 +303,25 @@ void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, s
 }
 
 void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const {
-  const size_t head_bytes = count * layout_.row_bytes();
-  const auto copy = [&](int head) { CopyRows(layer, head, first, count, out + head * head_bytes); };
+  const size_t row_bytes = layout_.row_bytes();
   if (team == nullptr || pool_->tiers() != nullptr || count < kManyRows) {
-    for (int head = 0; head < layout_.num_kv_heads; ++head) copy(head);
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      CopyRows(layer, head, first, count, out + head * count * row_bytes);
+    }
     return;
   }
+  // Small parts, as threads come when they wake up.
+  const uint32_t parts = (count + kManyRows - 1) / kManyRows;
+  const auto copy = [&](uint32_t index) {
+    const uint32_t head = index / parts, at = index % parts * kManyRows;
+    CopyRows(layer, static_cast<int>(head), first + at, std::min(kManyRows, count - at),
+             out + (size_t{head} * count + at) * row_bytes);
+  };
   kernels_->parallel_for(
-      *team, layout_.num_kv_heads,
-      [](void* context, int head, int) { (*static_cast<const decltype(copy)*>(context))(head); },
+      *team, static_cast<int>(layout_.num_kv_heads * parts),
+      [](void* context, int index, int) {
+        (*static_cast<const decltype(copy)*>(context))(static_cast<uint32_t>(index));
+      },
       const_cast<void*>(static_cast<const void*>(&copy)));
 }
 
