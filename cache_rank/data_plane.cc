@@ -45,19 +45,21 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       lanes_(options.lanes),
       on_lane_ended_(options.on_lane_ended),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
-      streamer_(options.streamer, shape_.layout, &store_, metrics),
+      streamer_(options.streamer, shape_.layout, executor, &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       attender_(options.attender, shape_.model, kernels, executor, &store_, &streamer_, metrics),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
               &streamer_, &selector_, &prefetcher_, &attender_, executor, metrics, lanes_.get()) {
+  if (lanes_ != nullptr) lanes_->UseTeam(executor);
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
 }
 
 DataPlane::~DataPlane() {
+  stopping_ = true;
   while (!links_.empty()) CloseLink(links_.begin()->first, absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -89,7 +91,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   links_.erase(found);
   if (link->lane != nullptr) {
     const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (on_lane_ended_) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
+    if (on_lane_ended_ && !(stopping_ && failed.ok())) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
     link->lane->Abort(reason);
     frames_.lanes().TakeLanded(*link, /*wait=*/true);
     frames_.lanes().TakeRows(*link, /*wait=*/true);
@@ -154,7 +156,9 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
     if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
-    if (!options.pulls_prefix) streamer_.SendPrefix(*link, **sequence, 0, shard.num_layers - 1, cached);
+    if (!options.pulls_prefix) {
+      streamer_.SendPrefix(*link, **sequence, {.num_layers = static_cast<uint32_t>(shard.num_layers), .end = cached});
+    }
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
     metrics_->prefix_cached_tokens.Add(cached);
@@ -181,8 +185,9 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
     return absl::OutOfRangeError(absl::StrCat("rows ", rows.first, " to ", rows.end, " of ", rows.num_layers,
                                               " layers from ", rows.layer, " on are not all there"));
   }
-  streamer_.SendPrefix(*link, *sequence, static_cast<int>(first), static_cast<int>(first + rows.num_layers) - 1,
-                       rows.end, rows.first, rows.sinks);
+  PrefixRows of_shard = rows;
+  of_shard.layer = first;
+  streamer_.SendPrefix(*link, *sequence, of_shard);
   streamer_.Pump(*link);
   return absl::OkStatus();
 }
@@ -270,7 +275,9 @@ bool DataPlane::RunLanes() {
     waits |= link->failure.ok() && frames_.lanes().RunSeats(*link);
     if (link->lane == nullptr) continue;
     frames_.lanes().TakeLanded(*link, /*wait=*/false);
-    waits |= frames_.lanes().MirrorPrefix(*link) || !link->landed.empty();
+    // The prompt waits for what goes back to it, and only the answer for the mirror.
+    const bool goes_back = !link->bulk.empty();
+    waits |= (!goes_back && frames_.lanes().MirrorPrefix(*link)) || !link->landed.empty();
     frames_.lanes().TakeRows(*link, /*wait=*/false);
     if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
     waits |= link->failure.ok() && link->lane->has_plans();

@@ -38,7 +38,7 @@ class DataPlane {
     std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
     // Decode steps between two GPUs; null: there are none.
     std::shared_ptr<DeviceLanes> lanes = nullptr;
-    // The lane to that inference rank has ended. Data-plane thread.
+    // The lane to that inference rank has ended, and not with the cache rank. Data-plane thread.
     std::function<void(const std::string& rank, const absl::Status& why)> on_lane_ended = nullptr;
   };
 
@@ -76,12 +76,7 @@ class DataPlane {
     uint32_t restart_position = 0;
     SequenceJournal journal;
   };
-  // Sends rows [0, sinks) and [first, end) of so many layers of the model from `layer` on, which the sequence has.
-  // OUT_OF_RANGE when it has not.
-  struct PrefixRows {
-    uint32_t layer = 0, num_layers = 1;
-    uint32_t end = 0, first = 0, sinks = 0;
-  };
+  // Sends rows of layers of the model, which the sequence has. OUT_OF_RANGE when it has not.
   absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, const PrefixRows& rows);
   // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it.
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
@@ -126,6 +121,7 @@ class DataPlane {
   const std::unique_ptr<BatchSelector> batch_selector_;  // may be null
   const std::shared_ptr<DeviceLanes> lanes_;             // may be null
   const std::function<void(const std::string&, const absl::Status&)> on_lane_ended_;
+  bool stopping_ = false;
   SequenceStore store_;
   Streamer streamer_;
   Selector selector_;

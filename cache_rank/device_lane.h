@@ -85,6 +85,8 @@ class DeviceLanes {
   // FAILED_PRECONDITION says why there can be none: then the link goes by frames.
   virtual absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) = 0;
 
+  // Threads that may copy rows; at any time before Open.
+  virtual void UseTeam(Executor* team) = 0;
   // Memory for mirrored rows, and what sequences have taken of it, by where it lies: in the GPU's, or in the host's
   // DRAM, from where pushes fetch them over PCIe. Nothing before the first lane.
   struct MirrorBytes {

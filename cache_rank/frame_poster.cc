@@ -10,7 +10,7 @@
 namespace winnow {
 namespace {
 
-constexpr int kBulkFrames = 4;  // posted between two polls
+constexpr int kBulkFrames = 2;  // posted between two polls
 
 }  // namespace
 
@@ -230,17 +230,14 @@ FramePoster::Outcome FramePoster::PostRefill(PeerLink& link) {
     outbox_->Pop(link.bulk);
     return Outcome::kPosted;
   }
-  const int num_kv_heads = sequence->layout.num_kv_heads;
-  const size_t token_bytes = num_kv_heads * layout_.row_bytes();
-  const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(frame_bytes_ / token_bytes));
+  const size_t token_bytes = sequence->layout.num_kv_heads * layout_.row_bytes();
+  const size_t most_bytes = std::min(kBulkSize * frame_bytes_, wire::kMaxPayloadBytes);
+  const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(most_bytes / token_bytes));
   const uint32_t rows = std::min(most, item.count - item.done);
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(rows * token_bytes);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   const uint32_t first = item.position + item.done;
-  for (int head = 0; head < num_kv_heads; ++head) {
-    sequence->kv.CopyRows(item.layer - sequence->shard.first_layer, head, first, rows,
-                          buffer->payload().data() + head * rows * layout_.row_bytes());
-  }
+  sequence->kv.CopyLayerRows(item.layer - sequence->shard.first_layer, first, rows, buffer->payload().data(), team_);
   wire::FrameHeader header{};
   header.type = wire::FrameType::kRefill;
   header.sequence_id = item.sequence_id;

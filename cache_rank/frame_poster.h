@@ -15,11 +15,13 @@ namespace winnow {
 // gone fails the link. Data-plane thread.
 class FramePoster {
  public:
-  // Frames are filled to `frame_bytes`.
-  FramePoster(size_t frame_bytes, const KvLayout& layout, const SequenceStore* store, Outbox* outbox,
+  // Frames are filled to `frame_bytes`, those of prefixes and refills, for which nobody waits row by row, to kBulkSize
+  // times as much, by the threads of `team`, which may be null.
+  FramePoster(size_t frame_bytes, const KvLayout& layout, Executor* team, const SequenceStore* store, Outbox* outbox,
               CacheRankMetrics* metrics)
       : frame_bytes_(frame_bytes),
         layout_(layout),
+        team_(team),
         store_(store),
         outbox_(outbox),
         metrics_(metrics),
@@ -33,6 +35,7 @@ class FramePoster {
                         uint32_t first);
 
  private:
+  static constexpr size_t kBulkSize = 4;
   enum class Outcome { kPosted, kBlocked };
 
   Outcome PostDeltas(PeerLink& link);
@@ -53,6 +56,7 @@ class FramePoster {
 
   const size_t frame_bytes_;
   const KvLayout layout_;
+  Executor* const team_;
   const SequenceStore* const store_;
   Outbox* const outbox_;
   CacheRankMetrics* const metrics_;

@@ -58,20 +58,19 @@ absl::Status CheckCanBeKept(const KvBlockPool& pool, const KvLayout& layout, con
   WINNOW_RETURN_IF_ERROR(CheckIndex(layout, index));
   const KvDemand alone = DemandOf(layout, index, retention, positions);
   if (alone.blocks > pool.total()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return absl::OutOfRangeError(absl::StrCat(
         positions, " positions in ", layout.num_layers, " layers of ", layout.num_kv_heads, " kv heads take ",
         alone.blocks, " blocks of ", pool.block_bytes(), " bytes, and the cache rank has ", pool.total(),
-        " in all. Ask for fewer tokens (max_tokens), or raise --cache-memory (--memory of "
-        "winnow cache-rank)"));
+        " in all. Ask for fewer tokens (max_tokens), or raise --cache-memory (--memory of winnow cache-rank)"));
   }
   if (pool.tiers() == nullptr) return absl::OkStatus();
   const size_t layer_bytes = layout.num_kv_heads * layout.block_bytes();
   const size_t capacity = pool.tiers()->fast().capacity_bytes();
   if (alone.index_bytes + layer_bytes <= capacity) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the index of ", positions, " positions takes ", alone.index_bytes,
-                   " bytes of the fast tier, and a block of each kv head of a layer ", layer_bytes, ": more than its ",
-                   capacity, ". Raise --fast-memory, or select by pages or with key_copy=int8 or int4"));
+  return absl::OutOfRangeError(absl::StrCat("the index of ", positions, " positions takes ", alone.index_bytes,
+                                            " bytes of the fast tier, and a block of each kv head of a layer ",
+                                            layer_bytes, ": more than its ", capacity,
+                                            ". Raise --fast-memory, or select by pages or with key_copy=int8 or int4"));
 }
 
 }  // namespace winnow

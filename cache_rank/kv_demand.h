@@ -26,8 +26,9 @@ struct KvDemand {
 KvDemand DemandOf(const KvLayout& layout, const IndexLayout& index, const KvRetention& retention, uint32_t positions,
                   uint32_t shared = 0);
 
-// INVALID_ARGUMENT when the index cannot be kept of heads of this dimension, or when so many positions would not fit
-// the pool or its fast tier if these were empty: what can never fit is no matter of waiting.
+// INVALID_ARGUMENT when the index cannot be kept of heads of this dimension; OUT_OF_RANGE when so many positions would
+// not fit the pool or its fast tier if these were empty: what can never fit here is no matter of waiting, but may fit a
+// larger cache rank.
 absl::Status CheckCanBeKept(const KvBlockPool& pool, const KvLayout& layout, const IndexLayout& index,
                             const KvRetention& retention, uint32_t positions);
 

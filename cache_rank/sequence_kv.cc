@@ -302,6 +302,19 @@ void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, s
   }
 }
 
+void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const {
+  const size_t head_bytes = count * layout_.row_bytes();
+  const auto copy = [&](int head) { CopyRows(layer, head, first, count, out + head * head_bytes); };
+  if (team == nullptr || pool_->tiers() != nullptr || count < kManyRows) {
+    for (int head = 0; head < layout_.num_kv_heads; ++head) copy(head);
+    return;
+  }
+  kernels_->parallel_for(
+      *team, layout_.num_kv_heads,
+      [](void* context, int head, int) { (*static_cast<const decltype(copy)*>(context))(head); },
+      const_cast<void*>(static_cast<const void*>(&copy)));
+}
+
 void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const {
   if (positions.empty()) return;
   const BlockList& blocks = list(layer, head).rows;

@@ -90,13 +90,13 @@ void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, u
                       .position = position});
 }
 
-void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end,
-                          uint32_t first, uint32_t sinks) {
-  for (int layer = first_layer; layer <= last_layer; ++layer) {
-    QueueRows(link, sequence, layer, 0, std::min(sinks, first));
-    QueueRows(link, sequence, layer, first, end - first);
+void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, const PrefixRows& rows) {
+  for (uint32_t i = 0; i < rows.num_layers; ++i) {
+    const int layer = static_cast<int>(rows.layer + i);
+    QueueRows(link, sequence, layer, 0, std::min(rows.sinks, rows.first));
+    QueueRows(link, sequence, layer, rows.first, rows.end - rows.first);
   }
-  QueueRefillDone(link, sequence, end);
+  QueueRefillDone(link, sequence, rows.end);
 }
 
 void Streamer::SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended) {

@@ -11,6 +11,12 @@
 
 namespace winnow {
 
+// Rows [0, sinks) and [first, end) of so many layers from `layer` on.
+struct PrefixRows {
+  uint32_t layer = 0, num_layers = 1;
+  uint32_t sinks = 0, first = 0, end = 0;
+};
+
 // Everything that a cache rank sends. Items go out in the order in which they were queued (Outbox); what the window
 // does not admit waits in the link's queue, and rows are gathered only when their frame is posted (FramePoster). Rows
 // of prefixes and refills, and attention to prefixes, wait in a queue of their own and take half of the window: a peer
@@ -26,10 +32,12 @@ class Streamer {
     size_t max_queued = 4096;  // items
   };
 
-  Streamer(const Options& options, const KvLayout& layout, const SequenceStore* store, CacheRankMetrics* metrics)
+  // `team`: threads that copy rows; may be null.
+  Streamer(const Options& options, const KvLayout& layout, Executor* team, const SequenceStore* store,
+           CacheRankMetrics* metrics)
       : metrics_(metrics),
         outbox_(options.max_queued, metrics),
-        poster_(options.frame_bytes, layout, store, &outbox_, metrics) {}
+        poster_(options.frame_bytes, layout, team, store, &outbox_, metrics) {}
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
@@ -49,9 +57,8 @@ class Streamer {
   void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
   void SendLandingFree(PeerLink& link, uint64_t push);
   void SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
-  // Rows [0, sinks) and [first, end), which the sequence has, of layers [first_layer, last_layer], then RefillDone.
-  void SendPrefix(PeerLink& link, const CachedSequence& sequence, int first_layer, int last_layer, uint32_t end,
-                  uint32_t first = 0, uint32_t sinks = 0);
+  // Rows that the sequence has, then RefillDone.
+  void SendPrefix(PeerLink& link, const CachedSequence& sequence, const PrefixRows& rows);
   // Takes the states.
   void SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,

@@ -57,8 +57,8 @@ void BenchEngineOptions::Declare(Fields& fields) {
   fields.Text("model", &model, "Shape of the model, whose weights are random: " + SyntheticModelNames() + ".");
   fields.Text("context", &context, "Tokens of every sequence before the timed steps, such as 32k.");
   fields.Text("batch", &batch,
-              "Sequences of a step, 1 to 64, or max for as many as fit; several, separated by commas, are measured one "
-              "by one.");
+              "Sequences of a step, 1 to 64, or max for as many as fit; "
+              "several, separated by commas, are measured one by one.");
   fields.Text("mode", &mode,
               "What a step attends to: dense (everything), fixed (a selection that never changes and costs nothing), "
               "colocated (selected on the same GPU and attended to where it lies), colocated-dram (rows in the host's "
@@ -69,8 +69,8 @@ void BenchEngineOptions::Declare(Fields& fields) {
               "by semicolons: presets, also with fields (winnow,scorer=two-stage), or all for those of published "
               "systems. Each has --budget rows.");
   fields.Text("devices", &devices,
-              "GPUs: the inference ranks', then, for disaggregated, as many of cache ranks beside them, which may be "
-              "the same.");
+              "GPUs: the inference ranks', then, for disaggregated, as "
+              "many of cache ranks beside them, which may be the same.");
   fields.Text("tp", &tensor_parallel,
               "GPUs that hold the model together: 1, 2 or 4; several, one after the other. "
               "Prefill is measured with 1 alone.");
@@ -79,8 +79,8 @@ void BenchEngineOptions::Declare(Fields& fields) {
                {"temporal", Predictor::kTemporal},
                {"last", Predictor::kLast},
                {"exact", Predictor::kExact}},
-              "Which query selects: that of the residual some layers earlier, a blend of past ones, the last one, or "
-              "the position's own.");
+              "Which query selects: that of the residual some layers earlier, "
+              "a blend of past ones, the last one, or the position's own.");
   fields.Enum("scorer", &scorer,
               {{"token", Scorer::kToken}, {"two-stage", Scorer::kTwoStage}, {"page", Scorer::kPageMinmax}},
               "Which keys are scored: all, those of the best pages, or pages alone.");

@@ -6,7 +6,6 @@
 #include "cache_rank/cache_rank.h"
 #include "cmd/role_options.h"
 #include "cmd/role_process.h"
-#include "common/metrics/family_writer.h"
 #include "common/rpc/rpc_server.h"
 #include "winnow/v1/membership.pb.h"
 
@@ -29,8 +28,5 @@ class CacheHost {
   CacheHost() = default;
   std::unique_ptr<CacheRank> rank_;
 };
-
-// A cache rank's counters as metric families.
-void WriteMetrics(const CacheRankSnapshot& snapshot, FamilyWriter& writer);
 
 }  // namespace winnow

@@ -1,5 +1,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "cmd/cache_host.h"
+#include "cmd/cache_rank_metrics.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/inference_rank_metrics.h"

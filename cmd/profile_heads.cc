@@ -52,16 +52,15 @@ struct ProfileOptions {
     fields.Text("out", &out, "File to write. Required.");
     fields.Integer(
         "tokens", &tokens,
-        "Longest piece of a text that is run at once; longer texts are cut into pieces of one length, prompts "
-        "with answers never. Longer pieces show more of what heads look for; time grows a little faster than "
-        "their length.",
+        "Longest piece of a text that is run at once; longer texts are cut into pieces of one length, prompts with "
+        "answers never. Longer pieces show more of what heads look for; time grows a little faster than their length.",
         256u, 1u << 20);
     fields.Integer("queries", &queries,
                    "Positions measured of each piece, at most: spread over its last half, or over the answer.", 1u,
                    65536u);
     fields.Number("streaming-below", &streaming_below,
-                  "A head streams when in the mean less than this share of its attention lies outside sinks and recent "
-                  "rows.",
+                  "A head streams when in the mean less than this share of its "
+                  "attention lies outside sinks and recent rows.",
                   0, 1);
     fields.Integer("sinks", &sinks, "First positions that are always attended, as the server will have them.", 0u,
                    4096u);

@@ -116,9 +116,8 @@ void SchedulingFlags::Declare(Fields& fields) {
                   "has run for so long, which resumes later with the same output. 0s = never.");
   fields.Bool(
       "working-set-control", &working_set_control,
-      "Decode as many sequences at once as have room for what their selections read in the fast memory of their "
-      "cache ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at "
-      "once.");
+      "Decode as many sequences at once as have room for what their selections read in the fast memory of their cache "
+      "ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at once.");
 }
 
 void CacheOptions::Declare(Fields& fields) {
@@ -160,9 +159,9 @@ RouterProcessOptions::RouterProcessOptions() {
 void PlacementFlags::Declare(Fields& fields) {
   fields.Custom(
       "cache-shards", "N|auto",
-      "Cache ranks that the KV of each sequence is spread over, by kv head and, beyond their number, by ranges of "
-      "layers: each holds that part, selects in it and streams its rows. auto = the fewest on whose free memory the "
-      "sequence fits.",
+      "Cache ranks that the KV of each sequence is spread over, by kv head and, "
+      "beyond their number, by ranges of layers: each holds that part, selects in it "
+      "and streams its rows. auto = the fewest on whose free memory the sequence fits.",
       [this](std::string_view text) -> absl::Status {
         if (text == "auto") {
           cache_shards = 0;
@@ -248,15 +247,15 @@ void PrefillFlags::Declare(Fields& fields) {
               {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
               "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
               "by layer over all of it and keeps one layer's KV and the residual of each token. auto = layered where a "
-              "prompt's KV would not fit --prefill-memory.");
+              "prompt's KV would not fit --prefill-memory, and on a GPU with --tpot-target.");
   fields.Enum(
       "prefix-attention", &prefix_attention,
       {{"auto", PrefixAttention::kAuto},
        {"stream-back", PrefixAttention::kStreamBack},
        {"remote", PrefixAttention::kRemote}},
       "How the rest of a prompt attends to a cached prefix: stream-back has all rows of the prefix sent; remote "
-      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever "
-      "moves fewer bytes: remote where little follows a long prefix. Answers are the same. Always stream-back "
+      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever is "
+      "expected to be faster: remote where little follows a long prefix. Answers are the same. Always stream-back "
       "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
   fields.Integer(
       "prefill-chunk", &chunk,
@@ -310,17 +309,15 @@ void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
 void DeclareMaxContext(Fields& fields, uint32_t* max_context) {
   fields.Integer(
       "max-context", max_context,
-      "Longest prompt and answer together, in tokens, at least 2; 0 = the model's. Resident memory grows with "
-      "it.",
-      0u, 1u << 24);
+      "Longest prompt and answer together, in tokens, at least 2; 0 = the model's. Resident memory grows with it.", 0u,
+      1u << 24);
 }
 
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
-  fields.Integer(
-      "max-running", max_running,
-      "Sequences in a decode batch of one inference rank; each needs resident rows. More run slower each and faster "
-      "together.",
-      1u, 4096u);
+  fields.Integer("max-running", max_running,
+                 "Sequences in a decode batch of one inference rank; each needs "
+                 "resident rows. More run slower each and faster together.",
+                 1u, 4096u);
 }
 
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes) {
@@ -335,9 +332,8 @@ void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_byte
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
   fields.Bytes(
       "fast-memory", memory_bytes,
-      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the "
-      "blocks of rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one "
-      "tier.");
+      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the blocks of "
+      "rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one tier.");
 }
 
 void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {
@@ -350,8 +346,7 @@ void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_b
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
   fields.Bytes(
       "slot-memory", memory_bytes,
-      "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can "
-      "need.");
+      "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can need.");
 }
 
 void DeclareKeyWeights(Fields& fields, std::string* key_weights) {

@@ -38,8 +38,8 @@ void UpOptions::Declare(Fields& fields) {
   DeclareDevice(fields, &device, &tensor_parallel);
   fields.Custom(
       "cache-device", "auto|cpu|cuda[:N]",
-      "Where cache ranks score keys and select rows: --device of `winnow cache-rank`. Each cache rank takes the next "
-      "GPU.",
+      "Where cache ranks score keys and select rows: --device of "
+      "`winnow cache-rank`. Each cache rank takes the next GPU.",
       [this](std::string_view text) -> absl::Status {
         WINNOW_ASSIGN_OR_RETURN(cache_device, ParseDeviceChoice(text));
         return cache_device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("name the first GPU alone");
@@ -60,8 +60,8 @@ void UpOptions::Declare(Fields& fields) {
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   DeclareFastMemory(fields, &fast_memory_bytes);
   fields.Bytes("cache-device-memory", &cache_device_memory_bytes,
-               "Memory of each cache rank's GPU (--device-memory of `winnow cache-rank`); 0 = nine tenths of what is "
-               "free.");
+               "Memory of each cache rank's GPU (--device-memory of `winnow "
+               "cache-rank`); 0 = nine tenths of what is free.");
   DeclareDeviceHostMemory(fields, "cache-device-host-memory", &cache_device_host_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   DeclareStopGrace(fields, &stop_grace);

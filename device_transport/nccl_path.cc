@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -59,11 +60,31 @@ struct Direction {
   std::shared_ptr<Staging> staging;
 };
 
+// Communicators whose paths have ended and which NCCL still lets go of: whoever closes a channel does not wait for
+// that. One thread.
+class EndingPairs {
+ public:
+  // `device` outlives the pair.
+  void Add(std::unique_ptr<cuda::NcclPair> pair, std::shared_ptr<cuda::Device> device) {
+    std::erase_if(ending_, [](const std::future<void>& end) {
+      return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    });
+    if (pair == nullptr) return;
+    ending_.push_back(std::async(std::launch::async, [pair = std::move(pair), device = std::move(device)]() mutable {
+      pair.reset();
+      device.reset();
+    }));
+  }
+
+ private:
+  std::vector<std::future<void>> ending_;  // waited for by their destructors
+};
+
 class NcclPath final : public PayloadPath {
  public:
-  NcclPath(const cuda::CudaTable& table, const NcclPathOptions& options, std::shared_ptr<cuda::Device> device,
-           std::string id)
-      : table_(table), options_(options), device_(std::move(device)), id_(std::move(id)) {
+  NcclPath(const cuda::CudaTable& table, const NcclPathOptions& options, std::shared_ptr<EndingPairs> ending,
+           std::shared_ptr<cuda::Device> device, std::string id)
+      : table_(table), options_(options), ending_(std::move(ending)), device_(std::move(device)), id_(std::move(id)) {
     AppendText(local_address_, id_);
     AppendText(local_address_, device_->info().pci_bus_id);
     AppendText(local_address_, WatchedPeer::DescribeSelf());
@@ -72,12 +93,11 @@ class NcclPath final : public PayloadPath {
     peer_.Stop();
     Abort(absl::CancelledError("the channel was closed"));
     if (opener_.joinable()) opener_.join();
-    // The copies of what is under way end by themselves; the memory stays until then.
-    out_.pair.reset();
-    in_.pair.reset();
+    // Aborted operations end soon, and copies by themselves; the memory stays until then.
     for (cuda::Stream stream : {out_.copy_stream, out_.stream, in_.stream, in_.copy_stream}) {
       if (stream != nullptr) device_->Synchronize(stream).IgnoreError();
     }
+    for (Direction* direction : {&out_, &in_}) ending_->Add(std::move(direction->pair), device_);
   }
 
   absl::Status Open(size_t window_bytes) {
@@ -261,16 +281,12 @@ class NcclPath final : public PayloadPath {
     given_up_.store(true, std::memory_order_release);
     const std::lock_guard lock(mutex_);
     if (failed_.ok()) failed_ = why;
-    // Side by side: NCCL takes half a second for each.
-    std::thread other([&] {
-      if (in_.pair != nullptr) in_.pair->Abort(why);
-    });
-    if (out_.pair != nullptr) out_.pair->Abort(why);
-    other.join();
+    for (const Direction* direction : {&out_, &in_}) {
+      if (direction->pair != nullptr) direction->pair->Abort(why);
+    }
   }
   // Why nothing goes this way any more. A communicator that never stood is no failure: payloads go with their headers.
   absl::Status Failure() const {
-    // Without the lock: an abort that is under way holds it.
     WINNOW_RETURN_IF_ERROR(peer_.status());
     if (!standing_.load(std::memory_order_acquire)) return absl::OkStatus();
     {
@@ -283,6 +299,7 @@ class NcclPath final : public PayloadPath {
 
   const cuda::CudaTable& table_;
   const NcclPathOptions options_;
+  const std::shared_ptr<EndingPairs> ending_;
   const std::shared_ptr<cuda::Device> device_;  // of the opener until standing_, then of the channel
   const std::string id_;
   std::string local_address_;
@@ -304,11 +321,12 @@ class NcclPath final : public PayloadPath {
 
 PayloadPathKind NcclPaths(const cuda::CudaTable& table, const NcclPathOptions& options) {
   return {.name = "nccl",
-          .make = [&table, options](size_t window_bytes) -> absl::StatusOr<std::unique_ptr<PayloadPath>> {
+          .make = [&table, options, ending = std::make_shared<EndingPairs>()](
+                      size_t window_bytes) -> absl::StatusOr<std::unique_ptr<PayloadPath>> {
             if (table.new_nccl_id == nullptr) return absl::UnavailableError("this backend has no NCCL");
             WINNOW_ASSIGN_OR_RETURN(std::string id, table.new_nccl_id());
             WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<cuda::Device> device, table.open_device(options.ordinal));
-            auto path = std::make_unique<NcclPath>(table, options, std::move(device), std::move(id));
+            auto path = std::make_unique<NcclPath>(table, options, ending, std::move(device), std::move(id));
             WINNOW_RETURN_IF_ERROR(path->Open(window_bytes));
             return path;
           }};

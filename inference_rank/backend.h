@@ -32,8 +32,12 @@ class Backend {
   }
 
   virtual const MemoryPlan& memory_plan() const = 0;
-  // Kernel set and dtypes: equal text promises equal bits.
+  // Kernel set, then dtypes: equal text promises equal bits.
   virtual std::string numerics() const = 0;
+  // The name in KernelTable of kernels that host memory is computed with, and by how many threads; empty: a GPU's
+  // compute.
+  virtual std::string kernel_set() const { return {}; }
+  virtual int num_threads() const { return 0; }
   // One line for the log: what computes.
   virtual std::string description() const = 0;
   // Of the checkpoint, to be logged once.
@@ -51,6 +55,7 @@ struct BackendOptions {
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
   MemoryNeeds needs;                 // with the prefill mode that was asked for
+  bool paces_prompts = false;        // to the time between tokens of answers beside them
   bool offers_lanes = false;         // makes room for one
   std::string synthetic_model = {};  // name of random weights
   std::string model_name = {};       // for messages

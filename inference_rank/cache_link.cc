@@ -127,6 +127,7 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   peer_ = response->identity();
   lane_answer_ = response->lane();
   kernel_set_ = response->kernel_set();
+  num_threads_ = static_cast<int>(response->num_threads());
   return response->worker_address();
 }
 

@@ -35,7 +35,9 @@ class CacheLink {
   bool alive() const { return alive_.load(std::memory_order_acquire); }
   uint64_t channel_id() const { return channel_id_; }
   const v1::Identity& peer() const { return peer_; }
-  const std::string& kernel_set() const { return kernel_set_; }  // of the peer
+  // Of the peer.
+  const std::string& kernel_set() const { return kernel_set_; }
+  int num_threads() const { return num_threads_; }
 
   // Control thread: exchanges addresses. Returns the peer's worker address, which the engine thread passes to
   // Channel::Connect.
@@ -79,6 +81,7 @@ class CacheLink {
   uint64_t channel_id_ = 0;
   v1::Identity peer_;
   std::string kernel_set_;
+  int num_threads_ = 1;
   v1::LaneAnswer lane_answer_;
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.

@@ -57,6 +57,8 @@ class CpuBackend final : public Backend {
   }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
   std::string numerics() const override { return numerics_; }
+  std::string kernel_set() const override { return std::string(kernels_->name); }
+  int num_threads() const override { return kernels_->num_workers(*executor_); }
   std::string description() const override { return absl::StrCat("CPU, ", AbslSv(kernels_->name), " kernels"); }
   std::vector<std::string> warnings() const override { return weights_->warnings(); }
 

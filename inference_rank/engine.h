@@ -20,6 +20,8 @@
 #include "inference_rank/model/forward.h"
 #include "inference_rank/prefill_step.h"
 #include "inference_rank/prefill_work.h"
+#include "inference_rank/prefix_attention.h"
+#include "inference_rank/prefix_times.h"
 #include "inference_rank/scheduler.h"
 #include "inference_rank/slot_pool.h"
 #include "inference_rank/task_pool.h"
@@ -42,6 +44,8 @@ class Engine {
     std::chrono::microseconds tpot_target{0};
     PrefillWork prefill_work;  // of the model
     PrefixAttention prefix_attention = PrefixAttention::kAuto;
+    std::string kernel_set;  // Backend::kernel_set: cache ranks with the same one may attend to prefixes
+    int num_threads = 0;     // Backend::num_threads
     DataPlaneWaits waits;
     std::chrono::milliseconds control_timeout{5000};  // of one call to a cache rank
     std::chrono::milliseconds open_patience{30000};   // how long a sequence waits for room on its cache rank
@@ -75,9 +79,9 @@ class Engine {
   void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   // Rows of one shard, or the end of them.
-  void TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame);
   void OnRefilled(Sequence& sequence);
-  void LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  void LoadPrefixRows(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame);
   void LoadRefilledRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
   void DistrustLink(CacheLink& link, const absl::Status& why);
 
@@ -94,6 +98,8 @@ class Engine {
 
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
+  void OnNotOpened(Sequence& sequence, const absl::Status& why);
+  void BeginPrompt(Sequence& sequence, bool resumed);
   // Asks for the rows that the prefix caches have: of the layer under way where it goes layer by layer, else all.
   void PullPrefix(Sequence& sequence);
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
@@ -127,6 +133,7 @@ class Engine {
   uint32_t RunRemotePiece(Sequence& sequence, uint32_t most);
   // What of the sequence's prefix stays there, if anything does.
   void ChoosePrefixWay(Sequence& sequence);
+  PrefixCase PrefixCaseOf(const Sequence& sequence) const;
   // Sends what may be sent of its queries.
   void SendPrefixQueries(Sequence& sequence);
   void TakePrefixStates(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
@@ -188,7 +195,6 @@ class Engine {
   const Options options_;
   const KvLayout layout_;
   const std::string prefix_salt_;  // what rows depend on beside the tokens
-  const std::string kernel_set_;
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.
@@ -206,6 +212,7 @@ class Engine {
   DecodeStep decode_step_;
   std::array<PrefillStep, 2> prefill_steps_;  // in turn: a piece may be published when the next has begun
   uint32_t next_step_ = 0;
+  PrefixTimes prefix_times_;
   const uint32_t max_inject_tokens_;
   std::optional<InjectController> inject_controller_;
   std::vector<float> chunk_residual_;  // of the chunk that is between two layers

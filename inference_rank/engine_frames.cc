@@ -53,7 +53,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       if (sequence->state == State::kOpening) {
         sequence->early_refill.emplace_back(link, std::move(frame));
       } else if (const ShardLink* shard = sequence->FindShard(*link); shard != nullptr) {
-        TakeRefill(*sequence, *shard, frame);
+        TakeRefill(*sequence, *shard, std::move(frame));
       } else {
         ++metrics_.stale_frames;
       }
@@ -122,7 +122,7 @@ void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
   }
 }
 
-void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame) {
+void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame) {
   const bool refills = sequence.state == State::kRefilling;
   // Of a prefix that stays there, rows for decoding come while its prompt is computed.
   const bool loads_prefix =
@@ -134,13 +134,18 @@ void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, const Receiv
   } else if (refills) {
     LoadRefilledRows(sequence, shard, frame);
   } else {
-    LoadPrefixRows(sequence, shard, frame);
+    LoadPrefixRows(sequence, shard, std::move(frame));
   }
 }
 
 void Engine::OnRefilled(Sequence& sequence) {
   if (sequence.remote_prefix.has_value()) return UpdatePrefixState(sequence);
   if (sequence.state == State::kLoadingPrefix) {
+    const int layers = sequence.arena->by_layer() ? 1 : layout_.num_layers;
+    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - sequence.prefix_asked;
+    prefix_times_.ObserveRows(
+        static_cast<double>(layout_.token_bytes() / layout_.num_layers * layers * sequence.cached_tokens),
+        taken.count());
     sequence.state = State::kPrefilling;
     return;
   }
@@ -150,8 +155,8 @@ void Engine::OnRefilled(Sequence& sequence) {
   WINNOW_CHECK(sequence.next_position < sequence.known_tokens());
 }
 
-void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame) {
-  const wire::FrameHeader& header = frame.header();
+void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame) {
+  const wire::FrameHeader header = frame.header();
   const size_t row_bytes = layout_.row_bytes();
   const size_t head_bytes = header.row_count * row_bytes;
   const bool is_wanted = !sequence.arena->by_layer() || header.layer_first == sequence.arena->layer;
@@ -165,16 +170,22 @@ void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, const Re
   }
   (sequence.remote_prefix.has_value() ? metrics_.remote_prefix_bytes : metrics_.stream_back_bytes) +=
       frame.payload().size();
-  PrefillArena& arena = *sequence.arena;
-  for (int head = 0; head < shard.shard.num_kv_heads; ++head) {
-    const std::byte* rows = frame.payload().data() + head * head_bytes;
-    std::byte* to = arena.row(header.layer_first, shard.shard.first_kv_head + head, header.apply_position);
-    if (!arena.on_device()) {
-      std::memcpy(to, rows, head_bytes);
-      continue;
-    }
-    const int part = arena.part_of(shard.shard.first_kv_head + head);
-    for (size_t at = 0; at < head_bytes; at += row_bytes) slots_.WriteBeside(part, to + at, rows + at);
+  const PrefillArena& arena = *sequence.arena;
+  const std::byte* const rows = frame.payload().data();
+  const std::shared_ptr<const void> keep = std::make_shared<ReceivedFrame>(std::move(frame));
+  // The heads of each part together.
+  const int first_head = shard.shard.first_kv_head, end_head = first_head + shard.shard.num_kv_heads;
+  for (int head = first_head, end = head; head < end_head; head = end) {
+    const int part = arena.part_of(head);
+    while (end < end_head && arena.part_of(end) == part) ++end;
+    slots_.WriteBeside(part,
+                       {.to = arena.row(header.layer_first, head, header.apply_position),
+                        .to_stride = arena.prompt_tokens() * row_bytes,
+                        .from = rows + (head - first_head) * head_bytes,
+                        .from_stride = head_bytes,
+                        .piece_bytes = head_bytes,
+                        .num_pieces = static_cast<size_t>(end - head)},
+                       keep);
   }
 }
 

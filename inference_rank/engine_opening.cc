@@ -36,27 +36,26 @@ void Engine::StartOpening(Sequence& sequence) {
   });
 }
 
-void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened) {
+// What is full is tried again for a while.
+void Engine::OnNotOpened(Sequence& sequence, const absl::Status& why) {
   const auto entry =
       std::find_if(reopen_.begin(), reopen_.end(), [&](const Reopen& e) { return e.sequence == &sequence; });
   WINNOW_CHECK(entry != reopen_.end());
-  if (!opened.ok()) {
-    sequence.shards.clear();  // nothing to release there
-    const bool full = opened.status().code() == absl::StatusCode::kResourceExhausted;
-    if (full && std::chrono::steady_clock::now() < entry->give_up) {
-      sequence.state = State::kWaiting;
-      entry->at = std::chrono::steady_clock::now() + kReopenInterval;
-      return;
-    }
-    reopen_.erase(entry);
-    sequence.state = State::kWaiting;
-    const bool lost = opened.status().code() == absl::StatusCode::kNotFound;
-    const bool unreachable = opened.status().code() == absl::StatusCode::kUnavailable ||
-                             opened.status().code() == absl::StatusCode::kDeadlineExceeded;
-    sequence.Fail(opened.status(), lost || unreachable, lost);
+  sequence.shards.clear();  // nothing to release there
+  sequence.state = State::kWaiting;
+  const auto now = std::chrono::steady_clock::now();
+  if (absl::IsResourceExhausted(why) && now < entry->give_up) {
+    entry->at = now + kReopenInterval;
     return;
   }
   reopen_.erase(entry);
+  const bool lost = absl::IsNotFound(why);
+  sequence.Fail(why, lost || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why), lost);
+}
+
+void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened) {
+  if (!opened.ok()) return OnNotOpened(sequence, opened.status());
+  std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == &sequence; });
   std::vector<ShardLink> shards = opened->shards;
   for (size_t i = 0; i < sequence.shards.size(); ++i) {
     shards[i].working_set_bytes = sequence.shards[i].working_set_bytes;  // what it needed before it was preempted
@@ -75,18 +74,7 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   sequence.watermark = restart;
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
   for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
-  if (restart == 0) {
-    // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
-    if (resumed) {
-      const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
-      const absl::Status status =
-          needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
-      sequence.state = State::kWaiting;
-      if (!status.ok()) return sequence.Fail(Annotate(status, "the preempted sequence must be prefilled again"), true);
-    }
-    sequence.state = State::kPrefilling;
-    return;
-  }
+  if (restart == 0) return BeginPrompt(sequence, resumed);
   if (resumed || sequence.attach) {
     if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
       BeginHandOver(sequence);
@@ -107,13 +95,28 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
                   false);
     return;
   }
-  for (const auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
-    if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr) TakeRefill(sequence, *shard, frame);
+  for (auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
+    if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr)
+      TakeRefill(sequence, *shard, std::move(frame));
   }
+}
+
+// With nothing of it there.
+void Engine::BeginPrompt(Sequence& sequence, bool resumed) {
+  // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
+  if (resumed) {
+    const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
+    const absl::Status status =
+        needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
+    sequence.state = State::kWaiting;
+    if (!status.ok()) return sequence.Fail(Annotate(status, "the preempted sequence must be prefilled again"), true);
+  }
+  sequence.state = State::kPrefilling;
 }
 
 void Engine::PullPrefix(Sequence& sequence) {
   sequence.state = State::kLoadingPrefix;
+  sequence.prefix_asked = std::chrono::steady_clock::now();
   int first_layer = 0, num_layers = layout_.num_layers;
   if (sequence.arena->by_layer()) {
     sequence.arena->layer_position = sequence.cached_tokens;
@@ -125,8 +128,8 @@ void Engine::PullPrefix(Sequence& sequence) {
   });
   ShardCalls::PrefixRows rows{.end = sequence.cached_tokens};
   if (sequence.remote_prefix.has_value()) {
-    rows.first = sequence.remote_prefix->choice().first_row;
     rows.sinks = sequence.remote_prefix->choice().sinks;
+    rows.first = sequence.remote_prefix->choice().first_row;
     UpdatePrefixState(sequence);
   }
   openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers, rows] {

@@ -75,13 +75,13 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     const bool last_layer = piece_layers == 1 && sequence->arena->layer + 1 == layout_.num_layers;
     const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
     done += 2 * count * piece_layers;
+    if (paced && by_layer) forward_.SettlePrompt();
     // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
-    if (!paced) continue;
-    if (by_layer) forward_.SettlePrompt();
     if (count == 1 || last_layer) continue;
     const std::chrono::duration<double, std::micro> taken = SteadyClock::now() - now;
-    inject_controller_->ObservePrefill(
-        static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first), taken.count());
+    const double work = static_cast<double>(piece_layers) * options_.prefill_work.ThroughLayer(count, first);
+    if (paced) inject_controller_->ObservePrefill(work, taken.count());
+    if (forward_.CutsLayersAtAttention()) prefix_times_.ObservePiece(work, taken.count());
   }
   if (by_layer) forward_.SettlePrompt();
   return static_cast<uint32_t>((done + 2 * layers - 1) / (2 * layers));

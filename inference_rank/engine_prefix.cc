@@ -11,15 +11,16 @@ using State = Sequence::State;
 
 }  // namespace
 
-void Engine::ChoosePrefixWay(Sequence& sequence) {
+PrefixCase Engine::PrefixCaseOf(const Sequence& sequence) const {
   PrefixCase prefix{.layout = layout_,
                     .prompt_tokens = sequence.prompt_tokens(),
                     .cached_tokens = sequence.cached_tokens,
                     .decodes_here = sequence.working_set.has_value(),
                     .sink_tokens = sequence.spec.sink_tokens};
   prefix.can_be_remote = forward_.CutsLayersAtAttention() &&
-                         std::all_of(sequence.shards.begin(), sequence.shards.end(),
-                                     [&](const ShardLink& shard) { return shard.link->kernel_set() == kernel_set_; });
+                         std::all_of(sequence.shards.begin(), sequence.shards.end(), [&](const ShardLink& shard) {
+                           return shard.link->kernel_set() == options_.kernel_set;
+                         });
   if (sequence.working_set.has_value()) {
     const WorkingSet& set = *sequence.working_set;
     prefix.ring_tokens = set.ring_tokens();
@@ -27,7 +28,20 @@ void Engine::ChoosePrefixWay(Sequence& sequence) {
       prefix.keeps_all_rows |= set.AttendsEverything(list, sequence.prompt_tokens() - 1);
     }
   }
-  const PrefixChoice choice = ChoosePrefixAttention(options_.prefix_attention, prefix);
+  std::vector<PrefixShard> shards;
+  for (const ShardLink& shard : sequence.shards) {
+    const double share = static_cast<double>(shard.shard.num_kv_heads) / layout_.num_kv_heads;
+    shards.push_back({.share = share, .threads = shard.link->num_threads()});
+  }
+  prefix.us_per_byte = prefix_times_.us_per_byte();
+  prefix.us_per_position = prefix_times_.us_per_work() * options_.prefill_work.per_earlier_token;
+  prefix.remote_slowness = RemoteSlowness(options_.num_threads, shards);
+  return prefix;
+}
+
+void Engine::ChoosePrefixWay(Sequence& sequence) {
+  const PrefixChoice choice = ChoosePrefixAttention(options_.prefix_attention, PrefixCaseOf(sequence));
+  if (choice.is_remote()) prefix_times_.NoteRemote();
   ++(choice.is_remote() ? metrics_.remote_prefix_prompts : metrics_.stream_back_prompts);
   if (choice.is_remote()) sequence.remote_prefix.emplace(layout_, choice);
 }

@@ -64,6 +64,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                  .slot_memory_bytes = options.slot_memory_bytes,
                                                  .prefill_memory_bytes = options.prefill_memory_bytes,
                                                  .prefill_mode = options.prefill_mode},
+                                       .paces_prompts = options.scheduling.tpot_target.count() > 0,
                                        .offers_lanes = options.offers_lanes,
                                        .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
                                        .model_name = options.model_dir};
@@ -93,6 +94,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.tpot_target = scheduling.tpot_target;
   engine_options.prefill_work = PrefillWork::Of(config);
   engine_options.prefix_attention = options.prefix_attention;
+  engine_options.kernel_set = backend.kernel_set();
+  engine_options.num_threads = backend.num_threads();
   engine_options.waits = options.waits;
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;

@@ -10,7 +10,7 @@ namespace winnow {
 //   chunked   chunk by chunk through all layers: the KV of the whole prompt stays until its end
 //   layered   layer by layer over all of the prompt (SparseServe, arXiv:2509.24626): one layer's KV stays, and the
 //             residual of every token
-//   auto      layered where the KV of the whole prompt would never fit
+//   auto      layered where the KV of the whole prompt would never fit, and on GPUs that pace prompts to a target
 // The results have the same bits.
 enum class PrefillMode { kAuto, kChunked, kLayered };
 

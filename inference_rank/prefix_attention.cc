@@ -29,10 +29,26 @@ PrefixChoice ChoosePrefixAttention(PrefixAttention wanted, const PrefixCase& pre
   const uint64_t tail = prefix.prompt_tokens - prefix.cached_tokens;
   const uint64_t token_layers = tail * (layout.num_layers - 1) + 1;
   remote.remote_bytes = layout.token_bytes() * rows + token_layers * layout.num_query_heads * head_bytes;
+  const auto bytes_us = [&](uint64_t bytes) { return prefix.us_per_byte * static_cast<double>(bytes); };
+  const double attention_us = prefix.us_per_position * static_cast<double>(token_layers) * end_key;
+  remote.stream_back_us = bytes_us(remote.stream_back_bytes) + attention_us;
+  remote.remote_us = bytes_us(remote.remote_bytes) + prefix.remote_slowness * attention_us;
   all.remote_bytes = remote.remote_bytes;
-  const bool takes_remote = wanted == PrefixAttention::kAuto ? remote.remote_bytes < remote.stream_back_bytes
-                                                             : wanted == PrefixAttention::kRemote;
-  return takes_remote ? remote : all;
+  all.stream_back_us = remote.stream_back_us;
+  all.remote_us = remote.remote_us;
+  const bool moves_less = remote.remote_bytes < remote.stream_back_bytes;
+  const bool is_measured = prefix.us_per_byte > 0 && prefix.us_per_position > 0;
+  const bool is_better = is_measured ? remote.remote_us < remote.stream_back_us : moves_less;
+  return (wanted == PrefixAttention::kAuto ? is_better : wanted == PrefixAttention::kRemote) ? remote : all;
+}
+
+double RemoteSlowness(int own_threads, std::span<const PrefixShard> shards) {
+  constexpr double kOverhead = 1.25;
+  double slowest = 0;
+  for (const PrefixShard& shard : shards) {
+    slowest = std::max(slowest, shard.share * own_threads / std::max(shard.threads, 1));
+  }
+  return kOverhead * slowest;
 }
 
 }  // namespace winnow

@@ -1,16 +1,35 @@
 #pragma once
+#include <cstddef>
+#include <memory>
 
 namespace winnow {
 
-// Moves KV rows, of a size fixed beforehand, to places in a device's memory. Moves take effect in the order of the
-// calls, before any work that is enqueued on the device after they have been flushed (by whoever enqueues it). Engine
-// thread.
+// Equal pieces of whole rows, so many bytes apart on each side.
+struct RowPieces {
+  void* to = nullptr;
+  size_t to_stride = 0;
+  const void* from = nullptr;
+  size_t from_stride = 0;
+  size_t piece_bytes = 0;
+  size_t num_pieces = 0;
+};
+
+// Moves KV rows, of a size fixed beforehand, to slots and other places in a device's memory. Moves take effect in the
+// order of the calls, before any work that is enqueued on the device after they have been flushed (by whoever enqueues
+// it). Engine thread.
 class RowMover {
  public:
   virtual ~RowMover() = default;
-  // `host_row` may be reused at once.
+  // To a slot. `host_row` may be reused at once.
   virtual void Write(void* to, const void* host_row) = 0;
   virtual void Copy(void* to, const void* device_row) = 0;
+  // Rows of host memory to memory that is no slot, fetched from where they lie. `keep` holds them until they have been
+  // and ReleaseRead or another of these is called; it may wait for earlier ones.
+  virtual void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) = 0;
+  // Lets go of what has been fetched; without waiting.
+  virtual void ReleaseRead() = 0;
+  // The same of everything, once it has been.
+  virtual void ReleaseAll() = 0;
 };
 
 }  // namespace winnow

@@ -94,6 +94,7 @@ struct Sequence {
   std::vector<ShardLink> shards;  // as the places; empty before it is opened or attached for the first time
   bool taken_over = false;        // another rank attaches to it: its shards are not ours to free
   std::optional<PrefillArena> arena;
+  std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
   std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
   std::optional<WorkingSet> working_set;
   enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames

@@ -140,9 +140,9 @@ absl::Status ShardCalls::PushPrefix(std::span<const ShardLink> shards, uint64_t 
     request.set_attach_epoch(shard.attach_epoch);
     request.set_layer(static_cast<uint32_t>(first));
     request.set_more_layers(static_cast<uint32_t>(last - first));
-    request.set_end_position(rows.end);
-    request.set_first_position(rows.first);
     request.set_sink_positions(rows.sinks);
+    request.set_first_position(rows.first);
+    request.set_end_position(rows.end);
     WINNOW_RETURN_IF_ERROR(From(shard.link->PushPrefix(request, timeout), shard, shards.size()));
   }
   return absl::OkStatus();

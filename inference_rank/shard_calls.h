@@ -44,7 +44,7 @@ struct ShardCalls {
   // Pushes rows [0, sinks) and [first, end) of `num_layers` layers from `first_layer` on; each shard that has some of
   // them ends with RefillDone.
   struct PrefixRows {
-    uint32_t end = 0, first = 0, sinks = 0;
+    uint32_t sinks = 0, first = 0, end = 0;
   };
   absl::Status PushPrefix(std::span<const ShardLink> shards, uint64_t sequence_id, int first_layer, int num_layers,
                           const PrefixRows& rows) const;

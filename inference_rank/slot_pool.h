@@ -2,6 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/base/kv_layout.h"
@@ -44,7 +46,11 @@ class SlotPool {
   // the order of the calls; on a device, before the attention that is enqueued next.
   void Write(uint32_t slot, const void* host_row) {
     const int part = PartOf(slot);
-    WriteBeside(part, RowIn(part, slot), host_row);
+    if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
+      mover->Write(RowIn(part, slot), host_row);
+    } else {
+      std::memcpy(RowIn(part, slot), host_row, row_bytes_);
+    }
   }
   void Copy(uint32_t slot, const void* resident_row) {
     const int part = PartOf(slot);
@@ -55,12 +61,24 @@ class SlotPool {
     }
   }
 
-  // Writes a row of a part's memory that is no slot: of a prefill arena.
-  void WriteBeside(int part, std::byte* to, const void* host_row) {
+  // Rows of host memory to a part's memory that is no slot, of a prefill arena. On a device, as RowMover says.
+  void WriteBeside(int part, const RowPieces& pieces, std::shared_ptr<const void> keep) {
     if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
-      mover->Write(to, host_row);
-    } else {
-      std::memcpy(to, host_row, row_bytes_);
+      return mover->WriteBeside(pieces, std::move(keep));
+    }
+    for (size_t i = 0; i < pieces.num_pieces; ++i) {
+      std::memcpy(static_cast<std::byte*>(pieces.to) + i * pieces.to_stride,
+                  static_cast<const std::byte*>(pieces.from) + i * pieces.from_stride, pieces.piece_bytes);
+    }
+  }
+  void ReleaseRead() {
+    for (const Part& part : parts_) {
+      if (part.mover != nullptr) part.mover->ReleaseRead();
+    }
+  }
+  void ReleaseAll() {
+    for (const Part& part : parts_) {
+      if (part.mover != nullptr) part.mover->ReleaseAll();
     }
   }
 

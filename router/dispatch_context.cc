@@ -1,6 +1,7 @@
 #include "router/dispatch_context.h"
 
 #include "common/rpc/channel.h"
+#include "router/kv_room.h"
 #include "router/routing_policy.h"
 
 namespace winnow {
@@ -87,12 +88,18 @@ void DispatchContext::GiveUp(uint64_t sequence_id, const Route& route) {
 
 RouteNeed DispatchContext::NeedOf(const TokenRequest& request) const {
   const auto prompt_tokens = static_cast<uint32_t>(request.prompt_token_ids.size());
-  const Registry::KvSize kv = registry->kv_size();
-  ShardRange shards = options.shards;
-  if (kv.num_lists > 0) shards.most = std::max(shards.least, std::min(shards.most, kv.num_lists));
-  return {.prompt_tokens = prompt_tokens,
-          .kv_bytes = (uint64_t{prompt_tokens} + request.stopping.max_tokens()) * kv.position_bytes,
-          .shards = shards};
+  RouteNeed need{.prompt_tokens = prompt_tokens, .shards = options.shards};
+  if (const std::optional<KvLayout> kv = registry->kv_layout()) {
+    const auto lists = static_cast<uint32_t>(kv->num_lists());
+    need.shards.most = std::max(need.shards.least, std::min(need.shards.most, lists));
+    need.kv_bytes = KvBytes(*kv, lists, uint64_t{prompt_tokens} + request.stopping.max_tokens());
+  }
+  return need;
+}
+
+uint32_t DispatchContext::MostPositions() const {
+  const std::optional<KvLayout> kv = registry->kv_layout();
+  return kv ? winnow::MostPositions(registry->Snapshot(), *kv, options.shards) : 0;
 }
 
 absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t group) {

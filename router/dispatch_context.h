@@ -31,6 +31,7 @@ class DispatchContext {
 
   // Of a request that is nowhere yet.
   RouteNeed NeedOf(const TokenRequest& request) const;
+  uint32_t MostPositions() const;
   // Requests of a group follow the route of the one that was routed last. 0 is no group.
   absl::StatusOr<Route> ChooseRouteFor(RouteNeed need, uint64_t group);
 

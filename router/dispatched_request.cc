@@ -74,6 +74,7 @@ void DispatchedRequest::StartAttempt() {
   SetPhase(Phase::kWaiting);
   RouteNeed need = context_->NeedOf(request_);
   need.prefix_caches = context_->prefix_routes.Find(prefix_hashes_);
+  need.too_small = too_small_;
   bool attach = false;
   if (request_.fork && !fork_tried_) {
     need.prefer_inference = request_.fork->source.inference;
@@ -99,6 +100,10 @@ void DispatchedRequest::StartAttempt() {
   const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
   if (!route.ok()) return WaitForRank(route.status());
   CancelTimer(&rank_wait_timer_);
+  const bool is_tried = std::all_of(route->caches.begin(), route->caches.end(), [&](const v1::Identity& cache) {
+    return std::find(too_small_.begin(), too_small_.end(), KeyOf(cache)) != too_small_.end();
+  });
+  if (is_tried) return Fail(too_small_status_);
 
   if (!attach) GiveUpSequence();
   attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
@@ -214,6 +219,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       const absl::Status status(code, failed.message());
       if (failed.retryable()) return OnAttemptLost(status, failed.sequence_lost());
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
+      if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
       DropAttempt(false);
       return Fail(status);
     }
@@ -304,6 +310,16 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
   const auto backoff = std::min(context_->options.first_backoff * (1 << std::min(capacity_waits_++, 10u)),
                                 context_->options.max_backoff);
   backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+}
+
+void DispatchedRequest::OnTooSmall(const absl::Status& status) {
+  const Placement caches = KeysOf(route_->caches);
+  DropAttempt(false);
+  too_small_.insert(too_small_.end(), caches.begin(), caches.end());
+  too_small_status_ = absl::InvalidArgumentError(status.message());
+  sequence_lost_ = true;  // it was not opened
+  if (journal_.ids().empty()) submitted_ = false;
+  StartAttempt();
 }
 
 void DispatchedRequest::DropAttempt(bool cancel) {

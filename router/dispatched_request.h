@@ -52,6 +52,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnAttemptLost(const absl::Status& status, bool sequence_lost);
   // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
   void OnNoCapacity(const absl::Status& status);
+  // The cache rank could never hold the sequence: another one may.
+  void OnTooSmall(const absl::Status& status);
   void DropAttempt(bool cancel);
   void Fail(const absl::Status& status);
   // Frees everything downstream. Idempotent.
@@ -89,6 +91,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   std::shared_ptr<RankClient> client_;  // of the attempt under way
   uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token
   uint32_t capacity_waits_ = 0;
+  Placement too_small_;            // cache ranks that could never hold the sequence,
+  absl::Status too_small_status_;  // by their words
   absl::Status wait_reason_;
   bool fork_tried_ = false;  // of request_.fork
   TimerQueue::TimerId deadline_timer_ = 0;

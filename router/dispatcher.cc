@@ -52,6 +52,10 @@ absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest requ
   return std::make_unique<DispatchedStream>(std::move(dispatched));
 }
 
+uint32_t Dispatcher::MostPositions() const {
+  return context_->MostPositions();
+}
+
 const DispatcherCounters& Dispatcher::counters() const {
   return context_->counters;
 }

@@ -80,6 +80,8 @@ class Dispatcher final : public TokenGenerator {
 
   absl::StatusOr<std::unique_ptr<TokenStream>> Start(TokenRequest request, TokenObserver* observer) override;
 
+  // Of the longest sequence for which there would be room on the cache ranks if nothing else were there; 0: not known.
+  uint32_t MostPositions() const;
   const DispatcherCounters& counters() const;
 
  private:

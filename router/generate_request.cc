@@ -59,7 +59,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   WINNOW_ASSIGN_OR_RETURN(input.selection, SelectionOf(request.selection(), model));
   WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),
-                                                           input.prompt_token_ids.size(), model));
+                                                           input.prompt_token_ids.size(), input.selection, model));
   WINNOW_RETURN_IF_ERROR(CheckGenerationInput(input, model));
   return input;
 }

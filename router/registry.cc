@@ -218,14 +218,17 @@ std::optional<v1::Fingerprint> Registry::ModelFingerprint() const {
   return model_;
 }
 
-Registry::KvSize Registry::kv_size() const {
+std::optional<KvLayout> Registry::kv_layout() const {
   std::lock_guard lock(mutex_);
-  if (!model_) return {};
+  if (!model_) return std::nullopt;
   const v1::KvShape& shape = model_->kv_shape();
-  const uint32_t lists = shape.num_layers() * shape.num_kv_heads();
-  // A row is K and V; keys are stored a second time, in the order in which they are scored.
-  const uint64_t list_bytes = uint64_t{3} * shape.head_dim() * (shape.kv_dtype() == v1::KV_DTYPE_F32 ? 4 : 2);
-  return {.position_bytes = lists * list_bytes, .num_lists = lists};
+  const KvLayout layout{.num_layers = static_cast<int>(shape.num_layers()),
+                        .num_query_heads = static_cast<int>(shape.num_query_heads()),
+                        .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
+                        .head_dim = static_cast<int>(shape.head_dim()),
+                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16};
+  if (layout.token_bytes() == 0) return std::nullopt;
+  return layout;
 }
 
 std::unique_ptr<Registry::Subscription> Registry::Subscribe(Callback callback) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "router/strand.h"
 #include "winnow/v1/membership.pb.h"
@@ -50,6 +51,8 @@ struct RankRecord {
   uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same
   std::chrono::steady_clock::time_point joined{};  // this start of it
   bool suspect = false;                            // someone could not reach it since its last heartbeat: gets no work
+
+  bool takes_work() const { return !suspect && !load.draining(); }
 };
 
 struct MembershipSnapshot {
@@ -102,12 +105,8 @@ class Registry {
   // Of the inference ranks that are or were last there: the smallest of each. Absent before the first one.
   std::optional<v1::ModelLimits> Limits() const;
   std::optional<v1::Fingerprint> ModelFingerprint() const;
-  // Of the model's KV, as the first inference rank registered it; all 0 before.
-  struct KvSize {
-    uint64_t position_bytes = 0;  // of one position on cache ranks, without indexes of pages
-    uint32_t num_lists = 0;       // layers x kv heads
-  };
-  KvSize kv_size() const;
+  // Of the model's KV, as the first inference rank registered it; absent before.
+  std::optional<KvLayout> kv_layout() const;
 
   // Called after every change of who is there, suspect or draining (not of other load), one call at a time, with a
   // table at least as new as the change. Changes may be merged. The subscription must not outlive the registry;

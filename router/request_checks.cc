@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "router/answer_length.h"
+
 namespace winnow {
 namespace {
 
@@ -59,7 +61,7 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
 }
 
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
-                                        const ServedModel& model) {
+                                        const SelectionSpec& selection, const ServedModel& model) {
   if (prompt_tokens == 0) return FieldError("prompt", "is empty");
   if (prompt_tokens >= model.max_context_tokens) {
     return FieldError("prompt", absl::StrCat("has ", prompt_tokens, " tokens; the model's context holds ",
@@ -72,12 +74,13 @@ absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size
                       absl::StrCat("is ", *max_tokens, ", but with a prompt of ", prompt_tokens, " tokens only ", left,
                                    " are left of the model's context of ", model.max_context_tokens));
   }
-  return max_tokens.value_or(left);
+  return max_tokens.has_value() ? *max_tokens : DefaultMaxTokens(prompt_tokens, selection, model);
 }
 
 absl::Status CheckGenerationInput(const GenerationInput& input, const ServedModel& model) {
   WINNOW_RETURN_IF_ERROR(CheckRequestId(input.request_id));
-  WINNOW_RETURN_IF_ERROR(LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), model).status());
+  WINNOW_RETURN_IF_ERROR(
+      LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), input.selection, model).status());
   for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
   WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));

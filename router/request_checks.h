@@ -30,10 +30,9 @@ absl::Status CheckRequestId(const std::string& id);
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model);
 absl::Status CheckSampling(const v1::SamplingParams& sampling, const ServedModel& model);
 
-// `max_tokens` as the request has it, or what is left of the context. An error when prompt and output do not fit the
-// context.
+// `max_tokens` as the request has it, or DefaultMaxTokens. An error when prompt and output do not fit the context.
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
-                                        const ServedModel& model);
+                                        const SelectionSpec& selection, const ServedModel& model);
 
 // Everything that the functions above do not look at, and the sampling: both front ends call it before
 // Generation::Start.

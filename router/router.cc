@@ -129,6 +129,7 @@ struct Router::Parts {
       model.max_context_tokens = std::min(model.max_context_tokens, limits->max_context_tokens());
       if (limits->max_budget_tokens() != 0) model.max_budget_tokens = limits->max_budget_tokens();
     }
+    model.max_stored_positions = dispatcher.MostPositions();
     return model;
   }
 

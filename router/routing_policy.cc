@@ -42,27 +42,30 @@ InferencePreference PreferenceOf(const RankRecord& record, const AssignedCounts&
           SequencesOn(record, assigned), ~record.load.free_bytes()};
 }
 
-// Hosted by the inference rank itself, preferred, not avoided, with room, load, used bytes.
-using CachePreference = std::tuple<bool, bool, bool, bool, uint64_t, uint64_t>;
+// Hosted by the inference rank itself, large enough, preferred, not avoided, with room, load, used bytes.
+using CachePreference = std::tuple<bool, bool, bool, bool, bool, uint64_t, uint64_t>;
 
 struct CacheCandidate {
   const RankRecord* record;
   CachePreference preference;
 };
 
+// As far as is known here: it would not hold the sequence if nothing else were there.
+bool IsTooSmall(const RankRecord& record, const RouteNeed& need, uint64_t shard_bytes) {
+  const uint64_t total_bytes = record.load.total_bytes();
+  return (total_bytes > 0 && total_bytes < shard_bytes) || Contains(need.too_small, KeyOf(record.identity));
+}
+
 CachePreference PreferenceOf(const RankRecord& record, const AssignedCounts& assigned, const RouteNeed& need,
                              uint64_t shard_bytes, const SlowStart& slow_start) {
   const RankKey key = KeyOf(record.identity);
   return {record.hosted_by_rank.empty(),
+          IsTooSmall(record, need, shard_bytes),
           !Contains(need.prefer_caches, key),
           Contains(need.avoid_caches, key),
           record.load.free_bytes() < shard_bytes,
           slow_start.LoadOf(SequencesOn(record, assigned), record.joined),
           ~record.load.free_bytes()};
-}
-
-bool TakesWork(const RankRecord& record) {
-  return !record.suspect && !record.load.draining();
 }
 
 bool CanReach(const RankRecord& inference, const RankRecord& cache) {
@@ -75,7 +78,7 @@ RouteNeed FollowPrefix(const MembershipSnapshot& snapshot, const AssignedCounts&
   const auto busy = [&](const RankRecord& rank) {
     uint64_t least = SequencesOn(rank, assigned);
     for (const RankRecord& record : snapshot.ranks) {
-      if (record.identity.role() == rank.identity.role() && TakesWork(record)) {
+      if (record.identity.role() == rank.identity.role() && record.takes_work()) {
         least = std::min(least, SequencesOn(record, assigned));
       }
     }
@@ -84,9 +87,11 @@ RouteNeed FollowPrefix(const MembershipSnapshot& snapshot, const AssignedCounts&
   const RankRecord* cache = nullptr;
   for (const RankKey& key : need.prefix_caches) {
     cache = snapshot.Find(v1::ROLE_CACHE_RANK, key);
-    if (cache == nullptr || !TakesWork(*cache) || Contains(need.avoid_caches, key) || busy(*cache)) return need;
+    if (cache == nullptr || !cache->takes_work() || Contains(need.avoid_caches, key) || busy(*cache)) return need;
+    const uint64_t shard_bytes = need.kv_bytes / need.prefix_caches.size();
+    if (IsTooSmall(*cache, need, shard_bytes)) return need;
     // Others may be spread wider.
-    const bool has_room = cache->load.free_bytes() >= need.kv_bytes / need.prefix_caches.size();
+    const bool has_room = cache->load.free_bytes() >= shard_bytes;
     if (!has_room && need.shards.most > need.prefix_caches.size()) return need;
   }
   if (!cache->hosted_by_rank.empty()) {
@@ -94,7 +99,7 @@ RouteNeed FollowPrefix(const MembershipSnapshot& snapshot, const AssignedCounts&
     const auto host = std::find_if(snapshot.ranks.begin(), snapshot.ranks.end(), [&](const RankRecord& record) {
       return record.identity.role() == v1::ROLE_INFERENCE_RANK && record.identity.rank() == cache->hosted_by_rank;
     });
-    if (host == snapshot.ranks.end() || !TakesWork(*host) || busy(*host)) return need;
+    if (host == snapshot.ranks.end() || !host->takes_work() || busy(*host)) return need;
     if (need.prefer_inference || need.avoid_inference == KeyOf(host->identity)) return need;
     need.prefer_inference = KeyOf(host->identity);
   }
@@ -153,7 +158,7 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
                                 });
   std::vector<const RankRecord*> inference_ranks, cache_ranks;
   for (const RankRecord& record : snapshot.ranks) {
-    if (!TakesWork(record)) continue;
+    if (!record.takes_work()) continue;
     (record.identity.role() == v1::ROLE_CACHE_RANK ? cache_ranks : inference_ranks).push_back(&record);
   }
   if (inference_ranks.empty()) return absl::UnavailableError("no inference rank can take work");
@@ -171,10 +176,12 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
   // The inference rank decides first. Beside it, a cache rank that it hosts itself is nearer than any other.
   std::optional<Route> best;
   const RankRecord* best_inference = nullptr;
-  std::tuple<int, InferencePreference, std::vector<CachePreference>> best_preference;
+  // Cache ranks are large enough, the inference rank is there for it, its load, cache ranks.
+  using RoutePreference = std::tuple<bool, int, InferencePreference, std::vector<CachePreference>>;
+  RoutePreference best_preference;
   for (const RankRecord* inference : inference_ranks) {
-    std::tuple<int, InferencePreference, std::vector<CachePreference>> preference{
-        Misplacement(*inference, need), PreferenceOf(*inference, assigned, need, by_prompt_tokens), {}};
+    RoutePreference preference{
+        false, Misplacement(*inference, need), PreferenceOf(*inference, assigned, need, by_prompt_tokens), {}};
     Route route{.inference = inference->identity, .caches = {}};
     if (!pinned.empty()) {
       if (!std::all_of(pinned.begin(), pinned.end(), [&](const auto* cache) { return CanReach(*inference, *cache); })) {
@@ -186,7 +193,8 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
       if (chosen.size() < need.shards.least) continue;
       for (const CacheCandidate& cache : chosen) {
         route.caches.push_back(cache.record->identity);
-        std::get<2>(preference).push_back(cache.preference);
+        std::get<bool>(preference) |= IsTooSmall(*cache.record, need, need.kv_bytes / chosen.size());
+        std::get<std::vector<CachePreference>>(preference).push_back(cache.preference);
       }
     }
     if (best && preference >= best_preference) continue;

@@ -31,7 +31,7 @@ struct ShardRange {
 struct RouteNeed {
   Work work = Work::kPrefill;
   uint32_t prompt_tokens = 0;
-  uint64_t kv_bytes = 0;  // of all its positions on cache ranks; 0: not known
+  uint64_t kv_bytes = 0;  // of all its positions on cache ranks (KvBytes); 0: not known
   ShardRange shards{};
   Placement caches{};                         // its KV is there: no other cache ranks will do
   std::optional<RankKey> prefer_inference{};  // where its siblings are
@@ -39,6 +39,7 @@ struct RouteNeed {
   Placement prefix_caches{};                 // have the beginning of its prompt: unless others have far less to do
   std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
   Placement avoid_caches{};
+  Placement too_small{};  // have said that they could never hold it: only if there are no others
 };
 
 // What this router has on a rank now. Heartbeats report load up to half a second late: without these counts, a burst
@@ -53,10 +54,10 @@ using AssignedCounts = std::map<RankKey, AssignedWork>;
 // elsewhere is preferred to waiting: more than twice as much and this.
 inline constexpr uint64_t kPrefixLoadSlack = 2;
 
-// The least loaded ranks that may serve and reach each other: those with room for the sequence, then fewest running and
-// waiting sequences, then most free bytes, then by name. Suspect and draining ranks are left out, except that a
-// draining cache rank keeps the sequences that it has. A cache rank that has just joined counts as busier (SlowStart).
-// Pure. UNAVAILABLE says what is missing.
+// The least loaded ranks that may serve and reach each other: those that are large enough for the sequence, then those
+// with room for it now, then fewest running and waiting sequences, then most free bytes, then by name. Suspect and
+// draining ranks are left out, except that a draining cache rank keeps the sequences that it has. A cache rank that has
+// just joined counts as busier (SlowStart). Pure. UNAVAILABLE says what is missing.
 //
 // Where inference ranks are there for prefill or decode alone, a request goes to one of its phase (a prompt that is
 // short enough for the ranks that decode, to one of these), and to another one only if there is none: any can do

@@ -10,6 +10,9 @@ namespace winnow {
 struct ServedModel {
   std::string id;  // name of the model directory unless --model-id says otherwise
   uint32_t max_context_tokens = 0;
+  // Positions that a sequence may have on the cache ranks where nothing else is there, but for indexes of pages; 0: not
+  // known.
+  uint32_t max_stored_positions = 0;
   uint32_t vocab_size = 0;
   uint32_t max_budget_tokens = 0;  // largest budget per request
   SelectionSpec default_selection;

@@ -7,51 +7,31 @@
 # WINNOW: the program (default: bin/winnow). MODEL: default synthetic:qwen3-14b. UP_FLAGS replace
 # "--device=cuda --cache-device=cuda:1". $PROMPT tokens (default 16384), $RUNS (3) of each; $MODES (chunked layered).
 # Prefill memory is by arithmetic that of one prompt: $TOKEN_BYTES (163840) of KV for each token, or $LAYERED_BYTES
-# (24576) of one layer's KV and the residual. $TARGET: of the time between a stream's tokens, for the last part; 0 leaves it out.
+# (24576) of one layer's KV and the residual. $TARGET: of the time between a stream's tokens, in ms, for the last part;
+# 0 leaves it out.
 set -euo pipefail
 winnow=${1:-bin/winnow} model=${2:-synthetic:qwen3-14b}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- --device=cuda --cache-device=cuda:1
-out=$(mktemp -d)
+source "$(dirname "$0")/cluster.sh"
 prompt=${PROMPT:-16384} context=$((${PROMPT:-16384} + 256))
-trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0; }
-prompts=0  # no two of them begin alike
 request() { # tokens output
   "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output="$2" \
-    --first-token-id=$((100 + ${IDS:-1500} * prompts++)) --token-ids="${IDS:-1500}"
-}
-ids() { # tokens: those of a greedy answer to a prompt of its own
-  python3 - "$http" "$1" <<'PY'
-import json, sys, urllib.request
-address, tokens = sys.argv[1], int(sys.argv[2])
-body = {"prompt": [(i * i * 7 + i * 13) % 3000 + 100 for i in range(tokens)], "max_tokens": 48, "temperature": 0,
-        "return_token_ids": True, "ignore_eos": True}
-request = urllib.request.Request(f"http://{address}/v1/completions", json.dumps(body).encode(),
-                                 {"Content-Type": "application/json"})
-print(json.load(urllib.request.urlopen(request))["choices"][0]["token_ids"])
-PY
+    --token-ids="${IDS:-1500}"
 }
 for mode in ${MODES:-chunked layered}; do
   bytes=${TOKEN_BYTES:-163840}
   [ $mode = layered ] && bytes=${LAYERED_BYTES:-24576}
   before=$(used)
-  "$winnow" up --model="$model" --budget=2048 --max-context=$context --max-running=8 --prefix-cache=false \
-    --slot-memory="${SLOTS:-8GiB}" --prefill=$mode --prefill-memory=$((bytes * context)) --tpot-target="${TARGET:-0}ms" \
-    --http=127.0.0.1:0 --grpc=127.0.0.1:0 --metrics=127.0.0.1:0 "$@" >"$out/$mode.out" 2>"$out/$mode.log" &
-  up=$!
-  for _ in $(seq 600); do
-    grep -q ^ready "$out/$mode.out" && break
-    kill -0 $up || { tail -20 "$out/$mode.log"; exit 1; }
-    sleep 0.1
-  done
-  grpc=$(sed -n 's/^ready.* grpc=\([^ ]*\).*/\1/p' "$out/$mode.out")
-  http=$(sed -n 's/^ready.* http=\([^ ]*\).*/\1/p' "$out/$mode.out")
+  start_up $mode --model="$model" --budget=2048 --max-context=$context --max-running=8 --prefix-cache=false \
+    --slot-memory="${SLOTS:-8GiB}" --prefill=$mode --prefill-memory=$((bytes * context)) \
+    --tpot-target="${TARGET:-0}ms" "$@"
   echo "== $mode: $bytes bytes for each of $context tokens, $((bytes * context >> 20)) MiB"
   grep -hoE "weights .* available" "$out/$mode.log" | head -1
   request 2000 32 >/dev/null  # makes the link
-  ids $((prompt / 3)) >"$out/$mode.ids"
+  answer_ids $((prompt / 3)) >"$out/$mode.ids"
   nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0 -lms 20 >"$out/used" &
   watch=$!
   for _ in $(seq "${RUNS:-3}"); do request "$prompt" 32 | grep -E "^time " | head -1; done
@@ -67,7 +47,8 @@ for mode in ${MODES:-chunked layered}; do
     grep -vE "^ *$" "$out/stream" | head -12
   fi
   grep -hE "layer by layer|from GPU to GPU" "$out/$mode.log" | tail -2 || true
-  kill $up
-  wait $up || true
+  stop_up
 done
-[ ! -f "$out/layered.ids" ] || cmp "$out"/chunked.ids "$out"/layered.ids && echo "answers to $((prompt / 3)) tokens: equal, $(head -c 60 "$out/chunked.ids") ..."
+if [ -f "$out/chunked.ids" ] && [ -f "$out/layered.ids" ] && cmp "$out"/chunked.ids "$out"/layered.ids; then
+  echo "answers to $((prompt / 3)) tokens: equal, $(head -c 60 "$out/chunked.ids") ..."
+fi

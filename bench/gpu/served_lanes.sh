@@ -5,41 +5,31 @@
 #   bench/gpu/served_lanes.sh [BIN] [MODEL] [UP_FLAGS...]
 #
 # BIN: folder of the programs winnow and serving_ladder (default: bin). MODEL: default synthetic:qwen3-14b. UP_FLAGS
-# replace "--device=cuda --cache-device=cuda:1". $ONLY (default "batches ladder beside"): what to measure. $OUT: folder for
-# the runs' JSON. Lengths for trials without a GPU: $CONTEXT (8000), $PROMPT (16000), $BATCHES ("8 16"), $STREAM_TOKENS
-# (750) with a prompt after $PROMPT_S (4.5), $TARGET_TOKENS (1000) with two after $PACED_S ("8 15"), $TARGET_US (three times
-# the mean that the streams alone have, measured without a target first), $MAX_CONTEXT (20000),
+# replace "--device=cuda --cache-device=cuda:1". $ONLY (default "batches ladder beside"): what to measure. $OUT: folder
+# for the runs' JSON. Lengths for trials without a GPU: $CONTEXT (8000), $PROMPT (16000), $BATCHES ("8 16"),
+# $STREAM_TOKENS (750) with a prompt after $PROMPT_S (4.5), $TARGET_TOKENS (1000) with two after $PACED_S ("8 15"),
+# $TARGET_US (three times the mean that the streams alone have, measured without a target first), $MAX_CONTEXT (20000),
 # $LADDER_INPUT (4k-6k), $TOKEN_IDS (3000: different ids in a prompt).
 set -euo pipefail
-bin=${1:-bin} model=${2:-synthetic:qwen3-14b}
+bin=${1:-bin} winnow=${1:-bin}/winnow model=${2:-synthetic:qwen3-14b}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- --device=cuda --cache-device=cuda:1
-out=${OUT:-$(mktemp -d)}
+source "$(dirname "$0")/cluster.sh"
 token_ids=${TOKEN_IDS:-3000} context=${CONTEXT:-8000} prompt=${PROMPT:-16000}
-grpc='' up='' prompts=0
-mkdir -p "$out"
-trap '[ -z "$up" ] || { kill $up 2>/dev/null; wait $up 2>/dev/null; } || true' EXIT
+prompts=0
 
 start() { # start UP_FLAG...
-  "$bin/winnow" up --model="$model" --budget=2048 --max-context="${MAX_CONTEXT:-20000}" --max-running=16 \
-    --prefix-cache=false --http=127.0.0.1:0 --grpc=127.0.0.1:0 --metrics=127.0.0.1:0 "$@" >"$out/up.out" 2>"$out/up.log" &
-  up=$!
-  for _ in $(seq 1200); do
-    grep -q ^ready "$out/up.out" && break
-    kill -0 $up || { tail -20 "$out/up.log"; exit 1; }
-    sleep 0.05
-  done
-  grpc=$(sed -n 's/^ready.* grpc=\([^ ]*\).*/\1/p' "$out/up.out")
+  start_up up --model="$model" --budget=2048 --max-context="${MAX_CONTEXT:-20000}" --max-running=16 \
+    --prefix-cache=false "$@"
   load first --requests=1 --input=2000 --output=32 >/dev/null # makes the link
 }
 stop() {
   grep -E "by frames|lane|rror" "$out/up.log" | grep -v "starts as" | tail -5 || true
-  kill $up && wait $up || true
-  up=''
+  stop_up
 }
 load() { # load NAME BENCH_FLAG...   no two prompts of a section begin alike
   prompts=$((prompts + 1))
-  "$bin/winnow" bench serve --protocol=grpc --address="$grpc" --first-token-id=$((100 + token_ids * prompts)) \
+  "$winnow" bench serve --protocol=grpc --address="$grpc" --first-token-id=$((100 + token_ids * prompts)) \
     --token-ids="$token_ids" --json="$out/$1.json" "${@:2}"
 }
 arrivals() { # arrivals FILE   "request sent first_of_its_tokens number token_s" of each token

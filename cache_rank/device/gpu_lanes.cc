@@ -86,15 +86,14 @@ absl::Status GpuLanes::MakeStore(const LaneOffer& offer, const ServedShape& shap
   for (const auto& [first_head, weights] : projections_) projections += is_given ? weights->bytes() : 0;
   if (options_.host_bytes > 0 && !wanted.key_copy) {
     return absl::FailedPreconditionError(
-        "with rows in host memory (--device-host-memory) a lane scores keys from their 8-bit copy: key_copy must not "
-        "be "
-        "none");
+        "with rows in host memory (--device-host-memory) a lane scores keys from their 8-bit copy: "
+        "key_copy must not be none");
   }
   const size_t beside = kRoomForLanes * lane_bytes + LaneStore::StagingBytes(layout) + projections + kUncountedBytes;
   const absl::Status made = [&]() -> absl::Status {
     if (memory <= beside) return absl::ResourceExhaustedError("nothing is left for sequences");
-    WINNOW_ASSIGN_OR_RETURN(
-        store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside, options_.host_bytes));
+    WINNOW_ASSIGN_OR_RETURN(store_, LaneStore::Create(table_, device_.get(), wanted, offer.spec, memory - beside,
+                                                      options_.host_bytes, team_));
     return absl::OkStatus();
   }();
   if (made.code() != absl::StatusCode::kResourceExhausted) return made;

@@ -33,6 +33,7 @@ class GpuLanes final : public DeviceLanes {
                                                           const Options& options);
 
   absl::StatusOr<std::unique_ptr<DeviceLane>> Open(const LaneOffer& offer, const ServedShape& shape) override;
+  void UseTeam(Executor* team) override { team_ = team; }
   MirrorBytes mirror_bytes() const override;
   void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
               const std::byte* rows) override;
@@ -53,6 +54,7 @@ class GpuLanes final : public DeviceLanes {
 
   const cuda::CudaTable* const table_;
   const Options options_;
+  Executor* team_ = nullptr;
   std::unique_ptr<cuda::Device> device_;
   // By first kv head; of the whole model until a part is asked for first. Empty without a model.
   std::map<int, std::unique_ptr<DeviceWeights>> projections_;

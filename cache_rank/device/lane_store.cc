@@ -10,8 +10,8 @@ namespace winnow {
 
 absl::StatusOr<std::unique_ptr<LaneStore>> LaneStore::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                              DeviceKvShape shape, const SelectionSpec& spec,
-                                                             size_t memory_bytes, size_t host_bytes) {
-  std::unique_ptr<LaneStore> store(new LaneStore(device, spec));
+                                                             size_t memory_bytes, size_t host_bytes, Executor* team) {
+  std::unique_ptr<LaneStore> store(new LaneStore(device, spec, team));
   FitBlocks(memory_bytes, host_bytes, &shape);
   if (shape.num_blocks < shape.BlocksOf(kBlockTokens)) {
     shape.num_blocks = shape.dram_blocks = 0;
@@ -104,9 +104,7 @@ absl::StatusOr<bool> LaneStore::CopyMissed(const CachedSequence& sequence, LaneM
       if (most_chunks-- == 0) return false;
       const uint32_t first = mirror.rows(layer), part = std::min(kChunkTokens, end - first);
       WINNOW_ASSIGN_OR_RETURN(Staging * staging, NextStaging());
-      for (int head = 0; head < layout.num_kv_heads; ++head) {
-        sequence.kv.CopyRows(layer, head, first, part, staging->host + head * part * layout.row_bytes());
-      }
+      sequence.kv.CopyLayerRows(layer, first, part, staging->host, team_);
       WINNOW_RETURN_IF_ERROR(Append(mirror, layer, first, part, *staging));
     }
   }

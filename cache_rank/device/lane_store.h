@@ -48,10 +48,12 @@ class LaneMirror {
 class LaneStore {
  public:
   // `shape` without num_blocks: as many as fit in memory_bytes of the GPU, and with their rows in host_bytes of pinned
-  // DRAM where the GPU's memory is taken (FitBlocks). All arguments outlive the store.
+  // DRAM where the GPU's memory is taken (FitBlocks). `team`: threads that copy rows; may be null. All arguments
+  // outlive the store.
   static absl::StatusOr<std::unique_ptr<LaneStore>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                            DeviceKvShape shape, const SelectionSpec& spec,
-                                                           size_t memory_bytes, size_t host_bytes = 0);
+                                                           size_t memory_bytes, size_t host_bytes = 0,
+                                                           Executor* team = nullptr);
 
   // Memory of the GPU beside the shape's.
   static size_t StagingBytes(const KvLayout& layout);
@@ -80,11 +82,12 @@ class LaneStore {
     std::byte* device = nullptr;
     std::unique_ptr<cuda::Event> copied;  // and appended
   };
-  static constexpr uint32_t kChunkTokens = 128;
-  static constexpr int kChunksPerTurn = 32;
+  static constexpr uint32_t kChunkTokens = 512;
+  static constexpr int kChunksPerTurn = 4;
   static constexpr size_t kStagings = 8;
 
-  LaneStore(cuda::Device* device, const SelectionSpec& spec) : device_(device), spec_(spec) {}
+  LaneStore(cuda::Device* device, const SelectionSpec& spec, Executor* team)
+      : device_(device), spec_(spec), team_(team) {}
   absl::Status AllocateStaging();
   std::shared_ptr<LaneMirror> FindOrOpen(const CachedSequence& sequence);
   // The next staging, once what it held before is on the device.
@@ -95,6 +98,7 @@ class LaneStore {
 
   cuda::Device* const device_;
   const SelectionSpec spec_;
+  Executor* const team_;
   cuda::Stream stream_ = nullptr;
   std::unique_ptr<DeviceKvStore> kv_;
   std::unique_ptr<cuda::DeviceMemory> host_memory_, device_memory_;

@@ -54,11 +54,11 @@ grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1
   return ToGrpc(
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), id = request->sequence_id(), epoch = request->attach_epoch(),
-                   rows = DataPlane::PrefixRows{.layer = request->layer(),
-                                                .num_layers = 1 + request->more_layers(),
-                                                .end = request->end_position(),
-                                                .first = request->first_position(),
-                                                .sinks = request->sink_positions()}](DataPlane& data_plane) {
+                   rows = PrefixRows{.layer = request->layer(),
+                                     .num_layers = 1 + request->more_layers(),
+                                     .sinks = request->sink_positions(),
+                                     .first = request->first_position(),
+                                     .end = request->end_position()}](DataPlane& data_plane) {
                     return data_plane.PushPrefix(link, id, epoch, rows);
                   }));
 }

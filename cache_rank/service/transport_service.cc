@@ -75,6 +75,7 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
         response_.set_worker_address(answer->worker_address);
         response_.set_channel_id(answer->channel_id);
         response_.set_kernel_set(std::string(rank_->kernels().name));
+        response_.set_num_threads(static_cast<uint32_t>(rank_->options().num_threads));
         if (request_.has_lane()) {
           v1::LaneAnswer& lane = *response_.mutable_lane();
           if (answer->lane_address.ok()) {

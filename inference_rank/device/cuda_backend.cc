@@ -181,6 +181,8 @@ class CudaBackend final : public Backend {
     if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());
     needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     needs.is_exclusive = true;
+    // A chunk's piece goes through all layers: it reads all weights, which alone takes most of what a target leaves.
+    if (options.paces_prompts && needs.prefill_mode == PrefillMode::kAuto) needs.prefill_mode = PrefillMode::kLayered;
     uint64_t free = std::numeric_limits<uint64_t>::max();
     for (const Gpu& gpu : gpus_) free = std::min<uint64_t>(free, gpu.device->info().free_bytes);
     WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(needs, free > kReservedBytes ? free - kReservedBytes : 0));

@@ -44,8 +44,7 @@ size_t DecodeSlotShape::slot_bytes() const {
 }
 
 size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
-  return shape.num_slots() * shape.layout.row_bytes() + InferenceInboxBytes(shape.exchange()) +
-         InferenceFlagsBytes(shape.exchange()) + DecodeSlots(nullptr, shape).CarveTables(nullptr);
+  return shape.num_slots() * shape.layout.row_bytes() + BytesOver(shape);
 }
 
 size_t DecodeSlots::CarveTables(void* region) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cud
   WINNOW_ASSIGN_OR_RETURN(mover->pinned_, device.AllocatePinned(moves_bytes + mover->max_moves_ * options.row_bytes));
   mover->moves_ = static_cast<cuda::RowMove*>(mover->pinned_->data());
   mover->rows_ = static_cast<std::byte*>(mover->pinned_->data()) + moves_bytes;
+  for (Kept& kept : mover->kept_) kept.copied = device.NewEvent();
   return mover;
 }
 
@@ -46,24 +47,40 @@ void DeviceRowMover::Write(void* to, const void* host_row) {
 
 void DeviceRowMover::Copy(void* to, const void* device_row) {
   MakeRoom();
-  if (MarksOf(device_row) == nullptr) {
-    if (last_beside_ != nullptr) Flush();  // it may be one of those written
-    reads_beside_ = true;
-  }
   Add(to, device_row);
+}
+
+void DeviceRowMover::WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) {
+  Flush();  // moves that read or write the same memory come before
+  Kept& kept = kept_[num_kept_++ % kMostKept];
+  // An error is sticky: whoever synchronises next sees it again.
+  if (kept.rows != nullptr) (void)kept.copied->Wait();
+  device_.Bind();
+  device_.CopyRowsAsync(pieces.to, pieces.to_stride, pieces.from, pieces.from_stride, pieces.piece_bytes,
+                        pieces.num_pieces, stream_);
+  kept.copied->Record(stream_);
+  kept.rows = std::move(keep);
+}
+
+void DeviceRowMover::ReleaseRead() {
+  for (Kept& kept : kept_) {
+    // After an error nothing is read any more.
+    if (kept.rows != nullptr && kept.copied->HasPassed().value_or(true)) kept.rows.reset();
+  }
+}
+
+void DeviceRowMover::ReleaseAll() {
+  for (Kept& kept : kept_) {
+    if (kept.rows != nullptr) (void)kept.copied->Wait();
+    kept.rows.reset();
+  }
 }
 
 // Moves of one launch are not ordered: one that meets an earlier one starts the next launch.
 void DeviceRowMover::Add(void* to, const void* from) {
   uint8_t* const source = MarksOf(from);
   uint8_t* const target = MarksOf(to);
-  if (target == nullptr) {
-    // Ascending addresses are different ones. One that is written may be one of those read.
-    if (reads_beside_ || std::less_equal<>()(to, last_beside_)) Flush();
-    last_beside_ = to;
-    moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
-    return;
-  }
+  WINNOW_CHECK(target != nullptr);
   if (*target != 0 || (source != nullptr && (*source & kWritten) != 0)) Flush();
   const auto mark = [&](uint8_t* marks, Mark bit) {
     if (*marks == 0) touched_.push_back(marks);
@@ -98,8 +115,6 @@ void DeviceRowMover::Flush() {
   Launch(num_moves_);
   for (uint8_t* marks : touched_) *marks = 0;
   touched_.clear();
-  last_beside_ = nullptr;
-  reads_beside_ = false;
 }
 
 }  // namespace winnow

@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -12,8 +13,8 @@ namespace winnow {
 
 // Moves rows into the slots of a GPU. Rows of host memory are copied to pinned memory at once and fetched from there by
 // the GPU; Flush launches everything that has been noted as one kernel, or as several where a later move touches what
-// an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are written from the host and copied
-// to slots.
+// an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are copied to slots; they come from
+// the host, many at once, behind the moves that have been noted: a copy on the stream takes them from where they lie.
 // Errors of launches show where the stream is synchronised next.
 class DeviceRowMover final : public RowMover {
  public:
@@ -29,6 +30,9 @@ class DeviceRowMover final : public RowMover {
 
   void Write(void* to, const void* host_row) override;
   void Copy(void* to, const void* device_row) override;
+  void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) override;
+  void ReleaseRead() override;
+  void ReleaseAll() override;
 
   // Launches what has been noted.
   void Flush();
@@ -58,15 +62,21 @@ class DeviceRowMover final : public RowMover {
   cuda::RowMove* moves_ = nullptr;  // [max_moves]
   std::byte* rows_ = nullptr;       // [max_moves] rows: that of a move, if it comes from the host, at its index
 
+  // What the last copies of pieces have read, by their number % kMostKept.
+  struct Kept {
+    std::unique_ptr<cuda::Event> copied;
+    std::shared_ptr<const void> rows;
+  };
+  static constexpr size_t kMostKept = 4;
+  std::array<Kept, kMostKept> kept_;
+  size_t num_kept_ = 0;
+
   // Since the start; move i has the index i % max_moves_.
   uint64_t num_moves_ = 0;  // noted
   uint64_t num_launched_ = 0;
   uint64_t num_done_ = 0;
   std::vector<uint8_t> marks_;     // [num_slots] of the moves that are not launched
   std::vector<uint8_t*> touched_;  // marks that are not 0
-  // Of the moves that are not launched: the newest to memory that is no slot, and whether any is from there.
-  const void* last_beside_ = nullptr;
-  bool reads_beside_ = false;
 };
 
 }  // namespace winnow

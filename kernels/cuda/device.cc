@@ -73,7 +73,10 @@ class StreamEvent final : public Event {
   absl::StatusOr<bool> HasPassed() override {
     if (recorded_ != cudaSuccess) return ToStatus(recorded_, "cudaEventRecord");
     const cudaError_t error = cudaEventQuery(event_);
-    if (error == cudaErrorNotReady) return false;
+    if (error == cudaErrorNotReady) {
+      if (cudaPeekAtLastError() == error) cudaGetLastError();  // no launch's error
+      return false;
+    }
     if (error != cudaSuccess) return ToStatus(error, "on the GPU");
     return true;
   }

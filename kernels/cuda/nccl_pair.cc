@@ -40,6 +40,7 @@ class Pair final : public NcclPair {
     changed_.notify_all();
     if (watchdog_.joinable()) watchdog_.join();
     Abort(absl::CancelledError("the pair was closed"));
+    if (aborter_.joinable()) aborter_.join();
     cudaSetDevice(ordinal_);
     for (const Operation& operation : operations_) cudaEventDestroy(operation.done);
   }
@@ -135,9 +136,14 @@ class Pair final : public NcclPair {
     }
   }
 
+  // The GPU is told at once, but NCCL goes on for up to half a second: a thread of its own that it waits for looks up
+  // so often (ncclProxyServiceUDS, 2.28.9). Nobody waits for that but the destructor.
   void AbortLocked(const absl::Status& why) {
     if (failed_.ok()) failed_ = why;
-    if (communicator_ != nullptr) nccl_.comm_abort(std::exchange(communicator_, nullptr));
+    if (communicator_ != nullptr) {
+      aborter_ =
+          std::thread([this, communicator = std::exchange(communicator_, nullptr)] { nccl_.comm_abort(communicator); });
+    }
     changed_.notify_all();
   }
 
@@ -173,6 +179,8 @@ class Pair final : public NcclPair {
   bool stopping_ = false;
   std::array<Operation, kMaxUnderWay> operations_;
   size_t first_under_way_ = 0, num_under_way_ = 0;
+  std::thread aborter_;
+
   std::thread watchdog_;
 };
 

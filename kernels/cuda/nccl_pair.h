@@ -34,13 +34,14 @@ struct NcclPairOptions {
 // and aborts it, so that neither a dead peer nor a lost network holds a GPU or a thread.
 class NcclPair {
  public:
-  virtual ~NcclPair() = default;  // aborts what is under way
+  // Aborts what is under way, and waits for NCCL: up to half a second.
+  virtual ~NcclPair() = default;
 
   // Enqueues. The status of the pair where it has failed.
   virtual absl::Status Send(Stream stream, const void* from, size_t bytes) = 0;
   virtual absl::Status Receive(Stream stream, void* to, size_t bytes) = 0;
 
-  // Ends what is under way and refuses what comes. Any thread.
+  // Has what is under way ended, and refuses what comes. Waits for nothing. Any thread.
   virtual void Abort(const absl::Status& why) = 0;
   // OK, or why the pair was given up. Any thread.
   virtual absl::Status status() const = 0;

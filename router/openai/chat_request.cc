@@ -29,7 +29,8 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const Serve
   GenerationRequest::Prompt prompt;
   WINNOW_ASSIGN_OR_RETURN(prompt.token_ids, EncodeConversation(body, codec));
   WINNOW_ASSIGN_OR_RETURN(prompt.max_tokens, ResolveMaxTokens(prompt.token_ids.size(), max_tokens, limit_name,
-                                                              std::numeric_limits<uint32_t>::max(), model, "messages"));
+                                                              std::numeric_limits<uint32_t>::max(),
+                                                              request.fields.selection, model, "messages"));
   request.prompts.push_back(std::move(prompt));
   return request;
 }

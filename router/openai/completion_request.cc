@@ -70,8 +70,9 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   WINNOW_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> prompts,
                           ParsePrompts(*prompt, add_special_tokens, request.fields.n, model, codec));
   for (std::vector<uint32_t>& token_ids : prompts) {
-    WINNOW_ASSIGN_OR_RETURN(const uint32_t limit, ResolveMaxTokens(token_ids.size(), max_tokens, "max_tokens",
-                                                                   kDefaultCompletionTokens, model, "prompt"));
+    WINNOW_ASSIGN_OR_RETURN(const uint32_t limit,
+                            ResolveMaxTokens(token_ids.size(), max_tokens, "max_tokens", kDefaultCompletionTokens,
+                                             request.fields.selection, model, "prompt"));
     request.prompts.push_back({.token_ids = std::move(token_ids), .max_tokens = limit});
   }
   return request;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "router/answer_length.h"
 #include "router/openai/api_error.h"
 
 namespace winnow {
 
 absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,
-                                          std::string_view given_name, uint32_t fallback, const ServedModel& model,
+                                          std::string_view given_name, uint32_t fallback,
+                                          const SelectionSpec& selection, const ServedModel& model,
                                           std::string_view prompt_name) {
   if (prompt_tokens == 0) {
     return InvalidField(prompt_name,
@@ -20,8 +22,8 @@ absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<in
                                      prompt_tokens, " tokens, which leaves no room for an answer."),
                         "context_length_exceeded");
   }
+  if (!given) return std::min(fallback, DefaultMaxTokens(prompt_tokens, selection, model));
   const size_t left = context - prompt_tokens;
-  if (!given) return static_cast<uint32_t>(std::min<size_t>(fallback, left));
   if (static_cast<uint64_t>(*given) > left) {
     return InvalidField(given_name,
                         absl::StrCat("This model's maximum context length is ", context, " tokens, but the prompt has ",

@@ -23,10 +23,10 @@ struct GenerationRequest {
 };
 
 // What a prompt may generate. `given` is the client's limit: it must fit the context together with the prompt; without
-// one, `fallback` is used and cut to what is left. An empty prompt, or one that leaves no room for a token, is an
-// error.
+// one it is DefaultMaxTokens, at most `fallback`. An empty prompt, or one that leaves no room for a token, is an error.
 absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,
-                                          std::string_view given_name, uint32_t fallback, const ServedModel& model,
+                                          std::string_view given_name, uint32_t fallback,
+                                          const SelectionSpec& selection, const ServedModel& model,
                                           std::string_view prompt_name);
 
 }  // namespace winnow

@@ -11,6 +11,11 @@
 
 namespace winnow::test {
 
+// Rows that a rank keeps beside the selected ones, at the end of a sequence.
+inline uint32_t Ring(const SelectionSpec& spec) {
+  return wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
+}
+
 // The inference rank's end of the data plane, single-threaded with the cache rank. Every delta is checked as it
 // arrives: bytes equal the stored rows, nothing that is resident is sent, local rows are in the ring, pool indices are
 // within the grant.

@@ -160,7 +160,7 @@ TEST_F(RowTiersTest, KeepsIndexInTheFastTierAndKeysThatAreNotScoredOutOfIt) {
 TEST_F(RowTiersTest, RefusesIndexThatNeverFitsAndLetsWaitWhatDoesNotFitNow) {
   Start(300, 30 * RowsBytes(), 512);
   const auto never = Open(1, 1000, Scorer::kToken);
-  EXPECT_EQ(never.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(never.status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_NE(never.status().message().find("--fast-memory"), std::string::npos) << never.status();
   ASSERT_TRUE(Open(2, 300, Scorer::kToken).ok());
   EXPECT_EQ(Open(3, 300, Scorer::kToken).status().code(), absl::StatusCode::kResourceExhausted);

@@ -124,7 +124,7 @@ TEST_F(CacheRankServiceTest, OpensAttachesForksAndReleases) {
   EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << "until the other ends";
   EXPECT_NE(full.error_message().find("free"), std::string::npos);
   const grpc::Status too_long = Open(channel, 8, most + 1);
-  EXPECT_EQ(too_long.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << "it can never fit";
+  EXPECT_EQ(too_long.error_code(), grpc::StatusCode::OUT_OF_RANGE) << "it can never fit";
   EXPECT_NE(too_long.error_message().find("max_tokens"), std::string::npos) << too_long.error_message();
   {
     grpc::ClientContext call;

@@ -211,14 +211,14 @@ TEST_F(SharedPrefixTest, StreamingHeadsShareNothing) {
   EXPECT_EQ(store_->prefixes().units(), 0u);
 }
 
-TEST_F(SharedPrefixTest, RowsAndCountsHoldThroughTenThousandRandomOperations) {
+TEST_F(SharedPrefixTest, RowsAndCountsHoldThroughFourThousandRandomOperations) {
   Restart(30 * Lists(), 12 * Lists());
   const SelectionSpec spec = test::SmallSpec(Predictor::kExact);
   std::mt19937 random(11);
   const auto draw = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   std::map<uint64_t, std::vector<uint32_t>> live;
   uint64_t next_id = 1, hits = 0, forks = 0;
-  for (int step = 0; step < 10'000; ++step) {
+  for (int step = 0; step < 4'000; ++step) {
     const auto any = live.empty() ? live.end() : std::next(live.begin(), draw(live.size()));
     switch (draw(4)) {
       case 0: {
@@ -270,9 +270,9 @@ TEST_F(SharedPrefixTest, RowsAndCountsHoldThroughTenThousandRandomOperations) {
     ASSERT_LE(pool_->used() + pool_->reserved(), pool_->total());
     ASSERT_LE(store_->prefixes().idle_blocks(), 12 * Lists());
   }
-  EXPECT_GT(hits, 500u);
-  EXPECT_GT(forks, 500u);
-  EXPECT_GT(store_->prefixes().evicted_units(), 500u);
+  EXPECT_GT(hits, 200u);
+  EXPECT_GT(forks, 200u);
+  EXPECT_GT(store_->prefixes().evicted_units(), 200u);
   for (const auto& [id, prompt] : live) ASSERT_TRUE(store_->Release(id, 1).ok());
   EXPECT_EQ(pool_->used(), store_->prefixes().idle_blocks());
   EXPECT_EQ(pool_->reserved(), 0u);

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstdlib>
 
 #include "device_transport/nccl_path.h"
 #include "device_transport/p2p_path.h"
@@ -30,6 +31,9 @@ cuda::Device* DeviceOf(uint64_t incarnation) {
 
 const std::vector<TransportKind>& KindsUnderTest() {
   static const std::vector<TransportKind> kinds = [] {
+    // Its thread looks for a dead process for a minute, with a new socket every second (NCCL 2.28.9,
+    // src/ras/rasnet.cc): descriptors that the suites would take for ours. Before there are threads; peers inherit it.
+    setenv("NCCL_RAS_ENABLE", "0", /*replace=*/0);
     // Read by the section transport of winnow-gpu-check.
     if (cuda::LoadPlugin().ok()) std::printf("[ GPUs     ] %d\n", Table().device_count());
     std::vector<TransportKind> kinds = {

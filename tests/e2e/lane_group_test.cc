@@ -6,11 +6,12 @@
 
 #include <fstream>
 #include <future>
+#include <map>
 #include <numeric>
 
-#include "tests/e2e/cluster.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
+#include "tests/e2e/lane_cluster.h"
 #include "tests/support/temp_dir.h"
 
 namespace winnow::e2e {
@@ -24,40 +25,37 @@ constexpr int kSeats = 6;
 
 std::unique_ptr<Cluster> StartLanes(const std::string& selection, int cache_ranks, std::vector<std::string> flags = {},
                                     Process::Environment environment = {}, int inference_gpus = 1) {
-  flags.insert(flags.end(), {"--device=cuda", "--transport=p2p", "--budget=256", "--max-context=4096",
-                             "--max-running=" + std::to_string(kSeats), "--selection=" + selection,
-                             "--cache-device=cuda:" + std::to_string(inference_gpus),
-                             "--cache-ranks=" + std::to_string(cache_ranks)});
-  environment.emplace_back("WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN);
-  return StartOrFail(std::move(flags), environment);
+  flags.insert(flags.end(),
+               {"--transport=p2p", "--selection=" + selection, Flag("--max-running", kSeats),
+                "--cache-device=cuda:" + std::to_string(inference_gpus), Flag("--cache-ranks", cache_ranks)});
+  return StartOnHostGpus(std::move(flags), std::move(environment));
 }
 
-Completion AnswerOf(const Cluster& cluster, const TokenIds& prompt, int tokens) {
-  Completion completion = Complete(cluster.http(), GreedyRequest(prompt, tokens));
-  EXPECT_TRUE(completion.ok()) << completion.error;
-  return completion;
+const std::vector<TokenIds>& GroupPrompts() {
+  static const std::vector<TokenIds> prompts = Prompts(kSeats, 100, 300);
+  return prompts;
 }
-std::vector<TokenIds> AloneBy(const Cluster& cluster, const std::vector<TokenIds>& prompts, int tokens) {
-  std::vector<TokenIds> answers;
-  for (const TokenIds& prompt : prompts) answers.push_back(AnswerOf(cluster, prompt, tokens).ids);
-  return answers;
-}
-std::vector<std::future<Completion>> Begin(const Cluster& cluster, const std::vector<TokenIds>& prompts, int tokens) {
-  std::vector<std::future<Completion>> answers;
-  for (const TokenIds& prompt : prompts) {
-    answers.push_back(std::async(std::launch::async, [&, tokens] { return AnswerOf(cluster, prompt, tokens); }));
+// The answers to these where there is one cache rank.
+const std::vector<TokenIds>& AnswersByOne(const std::string& selection) {
+  static std::map<std::string, std::vector<TokenIds>> by_selection;
+  std::vector<TokenIds>& answers = by_selection[selection];
+  if (answers.empty()) {
+    const auto cluster = StartLanes(selection, 1);
+    if (cluster != nullptr) answers = AnswersAlone(*cluster, GroupPrompts());
   }
   return answers;
 }
-std::vector<TokenIds> Prompts(size_t count, size_t first_tokens, size_t step) {
-  std::vector<TokenIds> prompts;
-  for (size_t i = 0; i < count; ++i) prompts.push_back(DemoText(first_tokens + step * i, i));
-  return prompts;
+
+// Long enough that all of them decode at once.
+constexpr int kLong = 40;
+void ExpectToBeginAs(const std::vector<TokenIds>& short_ones, const std::vector<TokenIds>& long_ones) {
+  ASSERT_EQ(long_ones.size(), short_ones.size());
+  for (size_t i = 0; i < long_ones.size(); ++i) {
+    ASSERT_EQ(long_ones[i].size(), static_cast<size_t>(kLong));
+    EXPECT_EQ(TokenIds(long_ones[i].begin(), long_ones[i].begin() + kTokens), short_ones[i]) << i;
+  }
 }
 
-double ValueOf(const Cluster& cluster, const char* name) {
-  return cluster.MetricsOf("inference-0").Value(name);
-}
 double Failovers(const Cluster& cluster, const char* mode) {
   return cluster.MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", mode}});
 }
@@ -69,45 +67,55 @@ std::vector<double> PlansOf(const Cluster& cluster, int cache_ranks) {
   }
   return plans;
 }
-double ActiveOn(const Cluster& cluster, const std::string& cache_rank) {
-  return cluster.MetricsOf(cache_rank).Value("winnow_sequences", {{"state", "active"}});
-}
-// Until all of them decode.
-bool AwaitSeats(const Cluster& cluster, double sequences) {
-  return WaitUntil(std::chrono::milliseconds(30'000),
-                   [&] { return ValueOf(cluster, "winnow_lane_sequences") == sequences; });
-}
+
+// Six answers that decode together, of which some are on cache-1.
+class Beside {
+ public:
+  static constexpr int kAnswerTokens = 150;
+
+  explicit Beside(const Cluster& cluster)
+      : cluster_(cluster),
+        prompts_(Prompts(kSeats, 200, 100)),
+        undisturbed_(AnswersTogether(cluster, prompts_, kAnswerTokens)),
+        answers_(Begin(cluster, prompts_, kAnswerTokens)) {}
+  // Until all have seats; 0 when that fails.
+  double AwaitThoseOnCache1() const {
+    const double there = AwaitSeats(cluster_, kSeats) ? ActiveOn(cluster_, "cache-1") : 0;
+    return there < kSeats ? there : 0;
+  }
+  Completion Answer(size_t i) { return answers_[i].get(); }
+  const TokenIds& undisturbed(size_t i) const { return undisturbed_[i]; }
+
+ private:
+  const Cluster& cluster_;
+  const std::vector<TokenIds> prompts_;
+  const std::vector<TokenIds> undisturbed_;
+  std::vector<std::future<Completion>> answers_;
+};
 
 class LaneGroup : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(CacheRanks, LaneGroup, testing::Values(2, 3));
 
 TEST_P(LaneGroup, AStepServesTheSequencesOfAllCacheRanks) {
-  constexpr int kTokens = 40;
-  const std::vector<TokenIds> prompts = Prompts(kSeats, 100, 300);
   for (const char* selection : {"depth", "exact-token", "async-token"}) {
-    std::vector<TokenIds> by_one;
-    {
-      const auto cluster = StartLanes(selection, 1);
-      ASSERT_NE(cluster, nullptr);
-      by_one = AloneBy(*cluster, prompts, kTokens);
-    }
+    const std::vector<TokenIds>& by_one = AnswersByOne(selection);
     const auto cluster = StartLanes(selection, GetParam());
     ASSERT_NE(cluster, nullptr);
-    EXPECT_EQ(AloneBy(*cluster, prompts, kTokens), by_one) << selection;
-    const double alone_steps = ValueOf(*cluster, "winnow_lane_steps_total");
-    const std::vector<double> alone_plans = PlansOf(*cluster, GetParam());
+    // Before any prompt has a prefix that it would follow, so that all cache ranks get some.
+    ExpectToBeginAs(by_one, AnswersTogether(*cluster, GroupPrompts(), kLong));
+    const double steps = ValueOf(*cluster, "winnow_lane_steps_total");
+    const std::vector<double> plans = PlansOf(*cluster, GetParam());
+    EXPECT_THAT(plans, Each(Gt(0))) << selection;
+    EXPECT_LT(steps, std::accumulate(plans.begin(), plans.end(), 0.0)) << selection;
+
+    EXPECT_EQ(AnswersAlone(*cluster, GroupPrompts()), by_one) << selection;
+    const double alone_steps = ValueOf(*cluster, "winnow_lane_steps_total") - steps;
+    std::vector<double> alone_plans = PlansOf(*cluster, GetParam());
+    for (size_t i = 0; i < plans.size(); ++i) alone_plans[i] -= plans[i];
     EXPECT_EQ(alone_steps, kSeats * (kTokens - 1)) << selection;
     EXPECT_EQ(std::accumulate(alone_plans.begin(), alone_plans.end(), 0.0), alone_steps)
         << selection << ": a cache rank without rows has no plan";
-
-    auto together = Begin(*cluster, prompts, kTokens);
-    for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(together[i].get().ids, by_one[i]) << selection << ' ' << i;
-    const double steps = ValueOf(*cluster, "winnow_lane_steps_total") - alone_steps;
-    std::vector<double> plans = PlansOf(*cluster, GetParam());
-    for (size_t i = 0; i < plans.size(); ++i) plans[i] -= alone_plans[i];
-    EXPECT_THAT(plans, Each(Gt(0))) << selection;
-    EXPECT_LT(steps, std::accumulate(plans.begin(), plans.end(), 0.0)) << selection;
-    EXPECT_EQ(ValueOf(*cluster, "winnow_decode_steps_total"), alone_steps + steps) << selection;
+    EXPECT_EQ(ValueOf(*cluster, "winnow_decode_steps_total"), steps + alone_steps) << selection;
     EXPECT_EQ(ValueOf(*cluster, "winnow_lanes_failed_total"), 0) << selection;
   }
 }
@@ -118,7 +126,7 @@ TEST_P(LaneGroup, SequencesComeAndGo) {
   const auto cluster = StartLanes("winnow", GetParam());
   ASSERT_NE(cluster, nullptr);
   const std::vector<TokenIds> prompts = Prompts(2 * kSeats, 100, 130);
-  const auto tokens = [](size_t i) { return 6 + 4 * static_cast<int>(i); };
+  const auto tokens = [](size_t i) { return 6 + 2 * static_cast<int>(i); };
   std::vector<TokenIds> alone;
   for (size_t i = 0; i < prompts.size(); ++i) alone.push_back(AnswerOf(*cluster, prompts[i], tokens(i)).ids);
   std::vector<std::future<Completion>> together;
@@ -137,27 +145,16 @@ TEST_P(LaneGroup, SequencesComeAndGo) {
 TEST_P(LaneGroup, PreemptionChangesNoAnswer) {
   const auto cluster = StartLanes("winnow", GetParam(), {"--age-bound=20ms"});
   ASSERT_NE(cluster, nullptr);
-  const std::vector<TokenIds> prompts = Prompts(2 * kSeats, 300, 60);
-  const std::vector<TokenIds> alone = AloneBy(*cluster, prompts, 30);
-  auto together = Begin(*cluster, prompts, 30);
-  double preemptions = 0;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const Completion completion = together[i].get();
-    EXPECT_EQ(completion.ids, alone[i]) << i;
-    preemptions += completion.Stat("preempted_count");
-  }
-  EXPECT_GT(preemptions, 0);
-  EXPECT_EQ(ValueOf(*cluster, "winnow_lanes_failed_total"), 0);
-  EXPECT_EQ(ValueOf(*cluster, "winnow_lane_steps_total"), ValueOf(*cluster, "winnow_decode_steps_total"));
+  ExpectThatPreemptionChangesNoAnswer(*cluster, Prompts(2 * kSeats, 300, 60), kSeats);
 }
 
 // Beside sequences of other cache ranks.
 TEST_P(LaneGroup, SamplesAndForksAreThoseOfRequestsOfTheirOwn) {
-  constexpr uint32_t kSamples = 3, kTokens = 60;
+  constexpr uint32_t kSamples = 3, kSampleTokens = 60;
   const auto cluster = StartLanes("winnow", GetParam());
   ASSERT_NE(cluster, nullptr);
   GenerationClient client(*cluster);
-  v1::GenerateRequest request = SamplesOf("", DemoText(700, 300), kSamples, kTokens);
+  v1::GenerateRequest request = SamplesOf("", DemoText(700, 300), kSamples, kSampleTokens);
   std::vector<TokenIds> alone;
   request.set_n(1);
   for (uint32_t i = 0; i < kSamples; ++i) {
@@ -165,7 +162,7 @@ TEST_P(LaneGroup, SamplesAndForksAreThoseOfRequestsOfTheirOwn) {
     alone.push_back(client.Generate(request)->Finish().ids());
   }
   const std::vector<TokenIds> others = Prompts(GetParam() - 1, 400, 100);
-  const std::vector<TokenIds> others_alone = AloneBy(*cluster, others, 80);
+  const std::vector<TokenIds> others_alone = AnswersAlone(*cluster, others, 80);
   auto beside = Begin(*cluster, others, 80);
   ASSERT_TRUE(AwaitSeats(*cluster, GetParam() - 1));
   request.set_n(kSamples);
@@ -189,18 +186,13 @@ TEST_P(LaneGroup, SamplesAndForksAreThoseOfRequestsOfTheirOwn) {
 
 // Its sequences are recomputed on another one; nobody else notices.
 TEST_P(LaneGroup, OthersGoOnAfterACacheRankIsKilledInTheMiddleOfSteps) {
-  constexpr int kTokens = 150;
   const auto cluster = StartLanes("depth", GetParam());
   ASSERT_NE(cluster, nullptr);
-  const std::vector<TokenIds> prompts = Prompts(kSeats, 200, 100);
-  const std::vector<TokenIds> alone = AloneBy(*cluster, prompts, kTokens);
-  auto together = Begin(*cluster, prompts, kTokens);
-  ASSERT_TRUE(AwaitSeats(*cluster, kSeats));
-  const double lost = ActiveOn(*cluster, "cache-1");
+  Beside beside(*cluster);
+  const double lost = beside.AwaitThoseOnCache1();
   ASSERT_GT(lost, 0);
-  ASSERT_LT(lost, kSeats);
   kill(cluster->Pids("cache-rank")[1], SIGKILL);
-  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(together[i].get().ids, alone[i]) << i;
+  for (size_t i = 0; i < kSeats; ++i) EXPECT_EQ(beside.Answer(i).ids, beside.undisturbed(i)) << i;
   EXPECT_EQ(Failovers(*cluster, "recompute"), lost);
   EXPECT_EQ(Failovers(*cluster, "reattach"), 0) << "sequences of other cache ranks had to be attached again";
   EXPECT_LE(ValueOf(*cluster, "winnow_lanes_failed_total"), 1);
@@ -208,27 +200,22 @@ TEST_P(LaneGroup, OthersGoOnAfterACacheRankIsKilledInTheMiddleOfSteps) {
 
 // The sequences of one cache rank go by frames from then on, in steps of their own.
 TEST_P(LaneGroup, OthersStayOnTheirLanesAfterACacheRanksGpuHasFailed) {
-  constexpr int kTokens = 150;
   const TempDir folder;
   const std::string fault = folder.path() + "/fault";
   const auto cluster = StartLanes("depth", GetParam(), {}, {{"WINNOW_HOST_GPU_FAULT", fault}});
   ASSERT_NE(cluster, nullptr);
-  const std::vector<TokenIds> prompts = Prompts(kSeats, 200, 100);
-  const std::vector<TokenIds> alone = AloneBy(*cluster, prompts, kTokens);
-  auto together = Begin(*cluster, prompts, kTokens);
-  ASSERT_TRUE(AwaitSeats(*cluster, kSeats));
-  const double hit = ActiveOn(*cluster, "cache-1");
+  Beside beside(*cluster);
+  const double hit = beside.AwaitThoseOnCache1();
   ASSERT_GT(hit, 0);
-  ASSERT_LT(hit, kSeats);
   std::ofstream(fault) << cluster->Pids("cache-rank")[1];
   double reattached = 0;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const Completion completion = together[i].get();
-    EXPECT_EQ(completion.ids.size(), static_cast<size_t>(kTokens)) << i;
+  for (size_t i = 0; i < kSeats; ++i) {
+    const Completion completion = beside.Answer(i);
+    EXPECT_EQ(completion.ids.size(), beside.undisturbed(i).size()) << i;
     reattached += completion.Stat("reattach_count") > 0;
     // By frames rows whose scores differ by their roundings may be selected in another order.
     if (completion.Stat("reattach_count") > 0) continue;
-    EXPECT_EQ(completion.ids, alone[i]) << i;
+    EXPECT_EQ(completion.ids, beside.undisturbed(i)) << i;
   }
   EXPECT_EQ(reattached, hit);
   EXPECT_EQ(Failovers(*cluster, "reattach"), hit);
@@ -238,19 +225,10 @@ TEST_P(LaneGroup, OthersStayOnTheirLanesAfterACacheRanksGpuHasFailed) {
 }
 
 TEST_P(LaneGroup, ARankDecodesWhatAnotherHasPrefilled) {
-  constexpr int kTokens = 40;
-  const std::vector<TokenIds> prompts = Prompts(kSeats, 200, 200);
-  std::vector<TokenIds> alone;
-  {
-    const auto cluster = StartLanes("depth", 1);
-    ASSERT_NE(cluster, nullptr);
-    alone = AloneBy(*cluster, prompts, kTokens);
-  }
   const auto cluster =
       StartLanes("depth", GetParam(), {"--prefill-ranks=1", "--decode-ranks=1"}, {}, /*inference_gpus=*/2);
   ASSERT_NE(cluster, nullptr);
-  auto together = Begin(*cluster, prompts, kTokens);
-  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(together[i].get().ids, alone[i]) << i;
+  ExpectToBeginAs(AnswersByOne("depth"), AnswersTogether(*cluster, GroupPrompts(), kLong));
   const Metrics metrics = cluster->MetricsOf("decode-0");
   EXPECT_EQ(metrics.Value("winnow_lane_steps_total"), metrics.Value("winnow_decode_steps_total"));
   EXPECT_EQ(metrics.Value("winnow_lanes_failed_total"), 0);

@@ -2,68 +2,21 @@
 // processes map each other's (tests/support/host_gpu).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
-#include <filesystem>
-#include <fstream>
 #include <future>
 
-#include "tests/e2e/cluster.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
-#include "tests/support/temp_dir.h"
+#include "tests/e2e/lane_cluster.h"
 
 namespace winnow::e2e {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr int kTokens = 16;
-
-std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = {}) {
-  for (const char* flag : {"--device=cuda", "--budget=256", "--max-context=4096", "--max-running=4"}) {
-    flags.push_back(flag);
-  }
-  environment.emplace_back("WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN);
-  return StartOrFail(std::move(flags), environment);
-}
-// One GPU for the model and one cache rank, or two GPUs that share its heads and a cache rank for the heads of each.
-struct Placement {
-  const char* name;
-  int gpus = 1;
-};
-constexpr Placement kPlacements[] = {{"OneGpu", 1}, {"TwoGpus", 2}};
-std::string Flag(const char* name, int value) {
-  return std::string(name) + "=" + std::to_string(value);
-}
-// Each inference rank and each cache rank has GPUs of its own.
-std::vector<std::string> LaneFlags(const std::string& selection, Placement placement = kPlacements[0], int ranks = 1,
-                                   int spare_cache_ranks = 0) {
-  std::vector<std::string> flags = {"--cache-device=cuda:" + std::to_string(placement.gpus * ranks), "--transport=p2p",
-                                    "--selection=" + selection,
-                                    Flag("--cache-ranks", placement.gpus + spare_cache_ranks)};
-  if (placement.gpus > 1) {
-    flags.push_back(Flag("--tensor-parallel", placement.gpus));
-    flags.push_back(Flag("--cache-shards", placement.gpus));
-  }
-  return flags;
-}
 class Lanes : public testing::TestWithParam<Placement> {};
 INSTANTIATE_TEST_SUITE_P(Placements, Lanes, testing::ValuesIn(kPlacements),
                          [](const auto& info) { return std::string(info.param.name); });
-
-Completion AnswerOf(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
-  Completion completion = Complete(cluster.http(), GreedyRequest(prompt, tokens));
-  EXPECT_TRUE(completion.ok()) << completion.error;
-  return completion;
-}
-TokenIds IdsOf(const Cluster& cluster, const TokenIds& prompt, int tokens = kTokens) {
-  return AnswerOf(cluster, prompt, tokens).ids;
-}
-
-double LaneSteps(const Cluster& cluster) {
-  return cluster.MetricsOf("inference-0").Value("winnow_lane_steps_total");
-}
 
 double MassesOf(const Cluster& cluster, const std::string& rank) {
   return cluster.MetricsOf(rank).Value("winnow_captured_attention_mass_count");
@@ -185,8 +138,8 @@ TEST_P(Lanes, TwoStageAnswersAreThoseOfFrames) {
 TEST_P(Lanes, AnswersAreTheSameAloneOrInABatch) {
   const auto cluster = StartCluster(LaneFlags("winnow", GetParam()));
   ASSERT_NE(cluster, nullptr);
-  std::vector<TokenIds> prompts, alone;
-  for (size_t i = 0; i < 8; ++i) prompts.push_back(DemoText(100 + 250 * i, i));
+  const std::vector<TokenIds> prompts = Prompts(8, 100, 250);
+  std::vector<TokenIds> alone;
   for (size_t i = 0; i < prompts.size(); ++i) alone.push_back(IdsOf(*cluster, prompts[i], 6 + 3 * static_cast<int>(i)));
   std::vector<std::future<TokenIds>> together;
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -214,17 +167,7 @@ TEST(Lane, RowsMayLieInHostMemoryAndGoTheSameWay) {
     flags.insert(flags.end(), more.begin(), more.end());
     return StartCluster(flags);
   };
-  std::vector<TokenIds> prompts;
-  for (size_t i = 0; i < 4; ++i) prompts.push_back(DemoText(1700 + 100 * i, i));
-  const auto answers = [&](const Cluster& cluster) {
-    std::vector<std::future<TokenIds>> together;
-    for (const TokenIds& prompt : prompts) {
-      together.push_back(std::async(std::launch::async, [&] { return IdsOf(cluster, prompt); }));
-    }
-    std::vector<TokenIds> ids;
-    for (std::future<TokenIds>& answer : together) ids.push_back(answer.get());
-    return ids;
-  };
+  const std::vector<TokenIds> prompts = Prompts(4, 1700, 100);
   const auto metric = [](const Cluster& cluster, const char* name, const Metrics::Labels& labels) {
     return cluster.MetricsOf("cache-0").Value(name, labels);
   };
@@ -235,13 +178,13 @@ TEST(Lane, RowsMayLieInHostMemoryAndGoTheSameWay) {
   {
     const auto cluster = start({});
     ASSERT_NE(cluster, nullptr);
-    expected = answers(*cluster);
+    expected = AnswersTogether(*cluster, prompts);
     EXPECT_EQ(seats(*cluster, "refused"), 0);
   }
   const auto cluster = start({"--cache-device-memory=190MiB", "--cache-device-host-memory=28MiB"});
   ASSERT_NE(cluster, nullptr);
   double most_used = 0;
-  auto asked = std::async(std::launch::async, [&] { return answers(*cluster); });
+  auto asked = std::async(std::launch::async, [&] { return AnswersTogether(*cluster, prompts); });
   while (asked.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     most_used = std::max(most_used, metric(*cluster, "winnow_mirror_used_bytes", {{"tier", "host"}}));
   }
@@ -252,72 +195,6 @@ TEST(Lane, RowsMayLieInHostMemoryAndGoTheSameWay) {
   EXPECT_GT(most_used, 3 * kMib) << "half of a sequence at least";
   EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 0);
   EXPECT_TRUE(cluster->Stop().ok());
-}
-
-// A request with a selection of its own has no seat, and is answered beside those that have.
-TEST(Lane, OtherSelectionsGoByFrames) {
-  const auto cluster = StartCluster(LaneFlags("winnow"));
-  ASSERT_NE(cluster, nullptr);
-  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
-  Json request = GreedyRequest(prompt, kTokens);
-  request["winnow"] = {{"selection", "async-token"}};
-  auto by_frames = std::async(std::launch::async, [&] { return Complete(cluster->http(), request); });
-  const TokenIds on_lane = IdsOf(*cluster, prompt);
-  const Completion completion = by_frames.get();
-  ASSERT_TRUE(completion.ok()) << completion.error;
-  EXPECT_EQ(completion.ids.size(), static_cast<size_t>(kTokens));
-  EXPECT_EQ(on_lane.size(), static_cast<size_t>(kTokens));
-  EXPECT_EQ(LaneSteps(*cluster), kTokens - 1);
-}
-
-// The rows of a lane are in host memory, too: another inference rank goes on with them.
-TEST_P(Lanes, AnotherRankGoesOnAfterOneIsKilled) {
-  std::vector<std::string> flags = LaneFlags("depth", GetParam(), /*ranks=*/2);
-  flags.push_back("--inference-ranks=2");
-  const auto cluster = StartCluster(flags);
-  ASSERT_NE(cluster, nullptr);
-  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
-  const TokenIds alone = IdsOf(*cluster, prompt, 60);
-  bool killed = false;
-  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(prompt, 60), [&](size_t tokens) {
-    if (tokens < 20 || std::exchange(killed, true)) return true;
-    // The rank that has it is not known: the one that has run more steps since.
-    const bool first = cluster->MetricsOf("inference-0").Value("winnow_num_requests_running") > 0;
-    kill(cluster->Pids("inference-rank")[first ? 0 : 1], SIGKILL);
-    return true;
-  });
-  ASSERT_TRUE(completion.ok()) << completion.error;
-  EXPECT_TRUE(killed);
-  EXPECT_EQ(completion.ids, alone);
-}
-
-// Rows that were pushed lie on the cache rank, or are pushed again by the rank that takes over; and where a cache rank
-// ends, by the one that had pushed them.
-TEST_P(Lanes, APromptIsFinishedAfterARankIsKilledInTheMiddleOfIt) {
-  for (const bool kills_cache : {false, true}) {
-    std::vector<std::string> flags = LaneFlags("depth", GetParam(), kills_cache ? 1 : 2, kills_cache ? 1 : 0);
-    if (!kills_cache) flags.push_back("--inference-ranks=2");
-    flags.push_back("--prefill-chunk=64");
-    const auto cluster = StartCluster(flags);
-    ASSERT_NE(cluster, nullptr);
-    const TokenIds prompt = DemoText(3500);
-    auto answer =
-        std::async(std::launch::async, [&] { return Complete(cluster->http(), GreedyRequest(prompt, kTokens)); });
-    const auto chunks = [&](const char* rank) { return cluster->MetricsOf(rank).Value("winnow_prefill_chunks_total"); };
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    const auto begun = [&] { return chunks("inference-0") >= 5 || (!kills_cache && chunks("inference-1") >= 5); };
-    while (!begun() && std::chrono::steady_clock::now() < give_up) {
-    }
-    if (kills_cache) {
-      const bool first = cluster->MetricsOf("cache-0").Value("winnow_sequences", {{"state", "active"}}) > 0;
-      kill(cluster->Pids("cache-rank")[first ? 0 : 1], SIGKILL);
-    } else {
-      kill(cluster->Pids("inference-rank")[chunks("inference-0") >= 5 ? 0 : 1], SIGKILL);
-    }
-    const Completion completion = answer.get();
-    ASSERT_TRUE(completion.ok()) << completion.error;
-    EXPECT_EQ(completion.ids, IdsOf(*cluster, prompt)) << (kills_cache ? "cache rank" : "inference rank");
-  }
 }
 
 // Samples share the source's rows in host memory, and each has a mirror and a seat of its own.
@@ -391,108 +268,7 @@ TEST_P(Lanes, PreemptionChangesNoAnswer) {
   flags.push_back("--age-bound=20ms");
   const auto cluster = StartCluster(flags);
   ASSERT_NE(cluster, nullptr);
-  std::vector<TokenIds> prompts, alone;
-  for (size_t i = 0; i < 8; ++i) prompts.push_back(DemoText(500 + 100 * i, i));
-  for (const TokenIds& prompt : prompts) alone.push_back(IdsOf(*cluster, prompt, 30));
-  std::vector<std::future<Completion>> together;
-  for (const TokenIds& prompt : prompts) {
-    together.push_back(std::async(std::launch::async, [&] { return AnswerOf(*cluster, prompt, 30); }));
-  }
-  double preemptions = 0;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const Completion completion = together[i].get();
-    EXPECT_EQ(completion.ids, alone[i]) << i;
-    preemptions += completion.Stat("preempted_count");
-  }
-  EXPECT_GT(preemptions, 0);
-  const Metrics metrics = cluster->MetricsOf("inference-0");
-  EXPECT_EQ(metrics.Value("winnow_lanes_failed_total"), 0);
-  EXPECT_EQ(metrics.Value("winnow_lane_steps_total"), metrics.Value("winnow_decode_steps_total"));
-}
-
-// A GPU error is final for an inference rank, and its sequences are where they were.
-TEST_P(Lanes, AnotherRankGoesOnAfterAGpuHasFailed) {
-  const TempDir folder;
-  const std::string fault = folder.path() + "/fault";
-  std::vector<std::string> flags = LaneFlags("depth", GetParam(), /*ranks=*/2);
-  flags.push_back("--inference-ranks=2");
-  const auto cluster = StartCluster(flags, {{"WINNOW_HOST_GPU_FAULT", fault}});
-  ASSERT_NE(cluster, nullptr);
-  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
-  const TokenIds alone = IdsOf(*cluster, prompt, 60);
-  const std::vector<pid_t> ranks = cluster->Pids("inference-rank");
-  std::optional<size_t> failed;
-  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(prompt, 60), [&](size_t tokens) {
-    if (tokens < 20 || failed.has_value()) return true;
-    failed = cluster->MetricsOf("inference-0").Value("winnow_num_requests_running") > 0 ? 0 : 1;
-    std::ofstream(fault) << ranks[*failed];
-    return true;
-  });
-  ASSERT_TRUE(completion.ok()) << completion.error;
-  EXPECT_EQ(completion.ids, alone);
-  EXPECT_GE(completion.Stat("reattach_count"), 1);
-  EXPECT_THAT(cluster->process().Log(), HasSubstr("GPU failure"));
-  EXPECT_TRUE(WaitUntil(std::chrono::milliseconds(20'000), [&] { return !IsAlive(ranks[failed.value()]); }));
-}
-
-// A cache rank holds sequences in host memory, and goes on without its GPU.
-TEST_P(Lanes, AnswersGoOnByFramesAfterACacheRanksGpuHasFailed) {
-  const TempDir folder;
-  const std::string fault = folder.path() + "/fault";
-  const auto cluster = StartCluster(LaneFlags("depth", GetParam()), {{"WINNOW_HOST_GPU_FAULT", fault}});
-  ASSERT_NE(cluster, nullptr);
-  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
-  const TokenIds alone = IdsOf(*cluster, prompt, 60);
-  const pid_t cache_rank = cluster->Pids("cache-rank")[0];
-  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(prompt, 60), [&](size_t tokens) {
-    if (tokens == 20) std::ofstream(fault) << cache_rank;
-    return true;
-  });
-  ASSERT_TRUE(completion.ok()) << completion.error;
-  EXPECT_EQ(completion.ids, alone);
-  EXPECT_GE(completion.Stat("reattach_count"), 1);
-  EXPECT_EQ(cluster->MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", "recompute"}}), 0) << "rows lost";
-  EXPECT_EQ(cluster->Pids("cache-rank")[0], cache_rank) << "it has not been started again";
-  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 1);
-  const std::string log = cluster->process().Log();
-  EXPECT_THAT(log, HasSubstr("the lane to inference-0 has ended, its sequences go on by frames"));
-  EXPECT_THAT(log, HasSubstr("cudaErrorIllegalAddress"));
-  EXPECT_THAT(log, HasSubstr("go by frames from now on: the lane has failed"));
-}
-
-// Digests of what is attended to are compared step by step.
-TEST_P(Lanes, RowsThatAreDamagedOnTheWayEndTheLane) {
-  const TempDir folder;
-  const std::string flip = folder.path() + "/flip";
-  const auto cluster = StartCluster(LaneFlags("depth", GetParam()), {{"WINNOW_HOST_GPU_FLIP", flip}});
-  ASSERT_NE(cluster, nullptr);
-  const Completion completion =
-      StreamCompletion(cluster->http(), GreedyRequest(DemoCaseOfAtLeast(2000).prompt, 60), [&](size_t tokens) {
-        if (tokens == 20) std::ofstream(flip) << "on";
-        return true;
-      });
-  ASSERT_TRUE(completion.ok()) << completion.error;
-  EXPECT_EQ(completion.ids.size(), 60u);
-  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_lanes_failed_total"), 1);
-  EXPECT_GE(LaneSteps(*cluster), 15);
-  EXPECT_THAT(cluster->process().Log(), HasSubstr("are not those that the cache rank holds"));
-}
-
-// What a cache rank loses is prefilled again at another one.
-TEST_P(Lanes, AnAnswerEndsAfterItsCacheRankIsKilled) {
-  const std::vector<std::string> flags = LaneFlags("depth", GetParam(), 1, /*spare_cache_ranks=*/1);
-  const auto cluster = StartCluster(flags);
-  ASSERT_NE(cluster, nullptr);
-  bool killed = false;
-  const Completion completion = StreamCompletion(cluster->http(), GreedyRequest(DemoText(900), 40), [&](size_t tokens) {
-    if (tokens < 15 || std::exchange(killed, true)) return true;
-    const bool first = cluster->MetricsOf("cache-0").Value("winnow_sequences", {{"state", "active"}}) > 0;
-    kill(cluster->Pids("cache-rank")[first ? 0 : 1], SIGKILL);
-    return true;
-  });
-  ASSERT_TRUE(completion.ok()) << completion.error;
-  EXPECT_TRUE(killed);
-  EXPECT_EQ(completion.ids.size(), 40u);
+  ExpectThatPreemptionChangesNoAnswer(*cluster, Prompts(8, 500, 100), /*seats=*/4);
 }
 
 // Where a prompt was computed makes no difference to who decodes.
@@ -511,53 +287,6 @@ TEST_P(Lanes, ARankDecodesWhatAnotherHasPrefilled) {
   ASSERT_NE(cluster, nullptr);
   EXPECT_EQ(IdsOf(*cluster, prompt), expected);
   EXPECT_EQ(cluster->MetricsOf("decode-0").Value("winnow_lane_steps_total"), kTokens - 1);
-}
-
-// The guard waits for verdicts, which no lane has.
-TEST(Lane, GuardedSelectionsSayWhyTheyUseFrames) {
-  const auto cluster = StartCluster(LaneFlags("depth,min_captured_mass=0.9"));
-  ASSERT_NE(cluster, nullptr);
-  const Completion completion = AnswerOf(*cluster, DemoText(900));
-  EXPECT_GE(completion.Stat("captured_mass_mean"), 0.9);
-  EXPECT_EQ(LaneSteps(*cluster), 0);
-  EXPECT_THAT(cluster->process().Log(),
-              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and correction"));
-}
-
-// A lane carries the heads of one GPU to one cache rank; what is cut otherwise goes by frames, with what the prefix
-// caches have of it, too.
-TEST(Lane, ShardsOfOneGpusHeadsGoByFrames) {
-  std::vector<std::string> flags = LaneFlags("depth", kPlacements[0], 1, /*spare_cache_ranks=*/1);
-  flags.push_back("--cache-shards=2");
-  const auto cluster = StartCluster(flags);
-  ASSERT_NE(cluster, nullptr);
-  const TokenIds first = IdsOf(*cluster, DemoText(900));
-  EXPECT_EQ(first.size(), static_cast<size_t>(kTokens));
-  EXPECT_EQ(IdsOf(*cluster, DemoText(900)), first);
-  EXPECT_EQ(LaneSteps(*cluster), 0);
-  EXPECT_THAT(cluster->process().Log(), HasSubstr("of a sequence the cache rank holds 1 kv heads and a GPU of the "
-                                                  "inference rank 2, and a lane carries those of one GPU to one"));
-}
-
-TEST(Lane, GpusThatShareACacheRankSayWhyTheyUseFrames) {
-  const auto cluster =
-      StartCluster({"--cache-device=cuda:2", "--transport=p2p", "--selection=depth", "--tensor-parallel=2"});
-  ASSERT_NE(cluster, nullptr);
-  EXPECT_EQ(IdsOf(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
-  EXPECT_EQ(LaneSteps(*cluster), 0);
-  EXPECT_THAT(cluster->process().Log(), HasSubstr("of a sequence the cache rank holds 2 kv heads and a GPU of the "
-                                                  "inference rank 1, and a lane carries those of one GPU to one"));
-}
-
-// GPUs that two ranks share take turns, and a lane cannot be.
-TEST(Lane, RanksOfOneGpuSayWhyTheyUseFrames) {
-  std::vector<std::string> flags = LaneFlags("depth");
-  flags[0] = "--cache-device=cuda:0";
-  const auto cluster = StartCluster(flags);
-  ASSERT_NE(cluster, nullptr);
-  EXPECT_EQ(IdsOf(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
-  EXPECT_EQ(LaneSteps(*cluster), 0);
-  EXPECT_THAT(cluster->process().Log(), HasSubstr("both use the same GPU"));
 }
 
 }  // namespace

@@ -96,11 +96,12 @@ TEST_P(LayeredPrefillOnGpus, AnswersAreThoseOfChunks) {
   EXPECT_EQ(metric("winnow_pushed_prompt_rows_total") > 0, HasLanes() && GetParam().gpus == 1);
 }
 
-// Pieces of a prompt through one layer, and steps of a stream between them.
+// Pieces of a prompt through one layer, and steps of a stream between them. With a target nobody has to ask for layers.
 TEST_P(LayeredPrefillOnGpus, AStreamGoesOnBesideAPrompt) {
   const TokenIds prompt = DemoText(2500, 9);
-  for (const char* bound : {"--max-inject-tokens=16", "--tpot-target=20ms"}) {
-    const auto cluster = StartCluster({"--prefill=layered", "--selection=depth", "--prefix-cache=false", bound});
+  for (const auto& [bound, mode] :
+       {std::pair{"--max-inject-tokens=16", "--prefill=layered"}, {"--tpot-target=20ms", "--prefill=auto"}}) {
+    const auto cluster = StartCluster({mode, "--selection=depth", "--prefix-cache=false", bound});
     ASSERT_NE(cluster, nullptr);
     const Completion alone = Complete(cluster->http(), RequestFor(prompt, "depth"));
     ASSERT_TRUE(alone.ok()) << alone.error;
@@ -119,6 +120,7 @@ TEST_P(LayeredPrefillOnGpus, AStreamGoesOnBesideAPrompt) {
     const Completion answer = beside.get();
     EXPECT_EQ(answer.ids, alone.ids) << bound << answer.error;
     EXPECT_GT(cluster->MetricsOf("inference-0").Value("winnow_injected_tokens_total"), 0) << bound;
+    EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_layered_prompts_total"), 3) << bound;
     if (tokens_at_end == 0) tokens_at_end = 1000;  // the stream had ended
     EXPECT_GT(tokens_at_end, tokens_before) << bound;
   }

@@ -79,13 +79,17 @@ std::vector<Answer> Answers(const Cluster& cluster, bool together) {
   return answers;
 }
 
-double Prompts(const Cluster& cluster, const std::string& way) {
-  double prompts = 0;
+// Of all inference ranks.
+double SumOf(const Cluster& cluster, const char* name, const std::string& way) {
+  double sum = 0;
   for (const std::string& rank : cluster.ranks()) {
     if (rank.starts_with("router") || rank.starts_with("cache")) continue;
-    prompts += cluster.MetricsOf(rank).Value("winnow_prefix_attention_prompts_total", {{"way", way}});
+    sum += cluster.MetricsOf(rank).Value(name, {{"way", way}});
   }
-  return prompts;
+  return sum;
+}
+double Prompts(const Cluster& cluster, const std::string& way) {
+  return SumOf(cluster, "winnow_prefix_attention_prompts_total", way);
 }
 
 const std::vector<Answer>& Reference() {
@@ -130,6 +134,7 @@ TEST_P(RemotePrefixAttention, AnswersAreThoseOfStreamBack) {
   EXPECT_GE(Prompts(*cluster, "remote"), all - dense);
   EXPECT_GE(Prompts(*cluster, "stream-back"), dense);
   EXPECT_LE(Prompts(*cluster, "stream-back"), dense + (dense > 0)) << "with the prompt that brought the prefix";
+  EXPECT_GT(SumOf(*cluster, "winnow_prefix_attention_bytes_total", "remote"), 0);
   EXPECT_TRUE(cluster->Stop().ok());
 }
 
@@ -153,22 +158,17 @@ TEST(PrefixAttention, PromptsBesideStreamsAreAnsweredAlike) {
   EXPECT_GT(Prompts(*cluster, "remote"), 0);
 }
 
-TEST(PrefixAttention, AutoMovesFewerBytes) {
+// Which way a short tail takes depends on the machine; a long one would move more bytes, and its attention takes no
+// less elsewhere.
+TEST(PrefixAttention, AutoStreamsBackBeforeLongTails) {
   const auto cluster = StartCluster({});
   ASSERT_NE(cluster, nullptr);
   ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", DemoText(kPrefix), 4)).ok());
-  const auto bytes = [&](const char* way) {
-    return cluster->MetricsOf("inference-0").Value("winnow_prefix_attention_bytes_total", {{"way", way}});
-  };
-  // What follows a prefix of 2,000 tokens of the demo model in 5,000 would cost more than its rows.
   ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", PrefixWithTail(16), 1)).ok());
-  EXPECT_EQ(Prompts(*cluster, "remote"), 1);
-  EXPECT_EQ(Prompts(*cluster, "stream-back"), 0);
+  const double streamed_back = Prompts(*cluster, "stream-back");
+  EXPECT_EQ(Prompts(*cluster, "remote") + streamed_back, 1);
   ASSERT_TRUE(Complete(cluster->http(), RequestFor("winnow", PrefixWithTail(5000), 1)).ok());
-  EXPECT_EQ(Prompts(*cluster, "remote"), 1);
-  EXPECT_EQ(Prompts(*cluster, "stream-back"), 1);
-  EXPECT_GT(bytes("remote"), 0);
-  EXPECT_LT(bytes("remote"), bytes("stream-back") / 2);
+  EXPECT_EQ(Prompts(*cluster, "stream-back"), streamed_back + 1);
 }
 
 // The KV is gone in the middle of the prompt: it is computed again elsewhere, as after any loss of a cache rank.

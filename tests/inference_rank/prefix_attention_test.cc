@@ -38,6 +38,35 @@ TEST(PrefixAttention, KeepsTheRowsOfTheRing) {
   EXPECT_EQ(choice.sinks, 0u);
 }
 
+// Of the shape above behind 8,064 positions: 33 MB of rows, or 58 kB for each token of the tail. Attention to a
+// position takes 0.5 ns for each of 8 heads, and 3 GB/s or 1 Gbit/s travel.
+TEST(PrefixAttention, WeighsTimeThatIsMeasured) {
+  const auto takes_remote = [](uint32_t tail, double bytes_per_us, double slowness) {
+    PrefixCase prefix = Case(8064, tail);
+    prefix.us_per_byte = 1 / bytes_per_us;
+    prefix.us_per_position = 8 * 0.5e-3;
+    prefix.remote_slowness = slowness;
+    const PrefixChoice choice = ChoosePrefixAttention(PrefixAttention::kAuto, prefix);
+    EXPECT_EQ(choice.is_remote(), choice.remote_us < choice.stream_back_us);
+    return choice.is_remote();
+  };
+  EXPECT_TRUE(takes_remote(16, 3000, 1.25));
+  EXPECT_FALSE(takes_remote(512, 3000, 1.25)) << "attention there costs more than rows here";
+  EXPECT_TRUE(ChoosePrefixAttention(PrefixAttention::kAuto, Case(8064, 512)).is_remote()) << "though fewer bytes move";
+  EXPECT_TRUE(takes_remote(512, 125, 1.25));
+  EXPECT_FALSE(takes_remote(1024, 125, 1.25)) << "bytes move either way";
+  EXPECT_TRUE(takes_remote(1024, 3000, 0.3)) << "cache ranks with more threads";
+}
+
+TEST(PrefixAttention, TheSlowestCacheRankCounts) {
+  const PrefixShard one[] = {{.share = 1, .threads = 8}};
+  EXPECT_DOUBLE_EQ(RemoteSlowness(8, one), 1.25);
+  EXPECT_DOUBLE_EQ(RemoteSlowness(2, one), 1.25 / 4);
+  const PrefixShard three[] = {
+      {.share = 0.25, .threads = 4}, {.share = 0.5, .threads = 2}, {.share = 0.25, .threads = 1}};
+  EXPECT_DOUBLE_EQ(RemoteSlowness(4, three), 1.25);
+}
+
 TEST(PrefixAttention, TakesTheWayThatMovesLess) {
   for (const uint32_t cached : {128u, 512u, 8192u}) {
     bool was_remote = true;

@@ -252,7 +252,7 @@ class OneCacheRankIsSmall : public ShardCallsTest {
 
 TEST_F(OneCacheRankIsSmall, WhatTheOthersHaveOpenedIsGivenBack) {
   const auto opened = Open(7, 2000);
-  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_THAT(std::string(opened.status().message()), HasSubstr("cache-1"));
   EXPECT_EQ(SequencesOn(first_), 0u);
 }

@@ -39,7 +39,8 @@ class LaneStoreTest : public testing::TestWithParam<Room> {
     shape.num_blocks = 2 * shape.BlocksOf(kMaxPositions);
     const DeviceKvBytes bytes = BytesOf(shape);
     lanes_ = LaneStore::Create(&test::HostGpuTable(), device_.get(), shape, Spec(),
-                               bytes.rows / 4 * GetParam().device + bytes.index(), bytes.rows / 4 * GetParam().host)
+                               bytes.rows / 4 * GetParam().device + bytes.index(), bytes.rows / 4 * GetParam().host,
+                               team_.get())
                  .value();
   }
 
@@ -74,6 +75,7 @@ class LaneStoreTest : public testing::TestWithParam<Room> {
 
   std::mt19937 random_{7};
   const std::unique_ptr<cuda::Device> device_ = test::OpenHostDevice(0).value();
+  const std::unique_ptr<Executor> team_ = CpuKernels().value()->new_executor(2);
   const std::unique_ptr<KvBlockPool> pool_ = KvBlockPool::Create(size_t{64} << 20, kLayout).value();
   SequenceStore store_{pool_.get(), CpuKernels().value(), kLayout, std::chrono::milliseconds(1000)};
   std::unique_ptr<LaneStore> lanes_;

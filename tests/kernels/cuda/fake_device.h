@@ -30,7 +30,7 @@ class FakeEvent final : public Event {
 
 // A device without a GPU: memory of the host, and streams that do everything at once. A peer's memory cannot be mapped
 // really; what Import gives is memory of its own.
-class FakeDevice final : public Device {
+class FakeDevice : public Device {
  public:
   explicit FakeDevice(std::string pci_bus_id) { info_.pci_bus_id = std::move(pci_bus_id); }
 

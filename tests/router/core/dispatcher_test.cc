@@ -90,6 +90,34 @@ TEST_F(DispatcherTest, WaitsForRoomOnTheCacheRankWhileOthersAreThere) {
   ExpectNothingLeft();
 }
 
+// What does not fit one cache rank may fit another. Where it fits none, the last one's words are the answer.
+TEST_F(DispatcherTest, TriesOtherCacheRanksThanThoseThatCouldNeverHoldIt) {
+  constexpr uint32_t kOutOfRange = 11;
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0"), CacheRank("cache-1")});
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  const ScriptedRank::Submit first = rank.AwaitSubmit(1);
+  EXPECT_EQ(first.cache_ranks(0).rank(), "cache-0");
+  rank.SendFailed(first.request_id(), /*retryable=*/false, false, kOutOfRange);
+  const ScriptedRank::Submit second = rank.AwaitSubmit(2);
+  EXPECT_EQ(second.cache_ranks(0).rank(), "cache-1");
+  EXPECT_FALSE(second.attach());
+  rank.SendTokens(second.request_id(), 0, {10});
+  rank.SendFinished(second.request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+
+  Recorder too_large_recorder;
+  auto too_large = Start(Request(), &too_large_recorder);
+  for (size_t attempt = 3; attempt <= 4; ++attempt) {
+    rank.SendFailed(rank.AwaitSubmit(attempt).request_id(), /*retryable=*/false, false, kOutOfRange);
+  }
+  EXPECT_EQ(too_large_recorder.AwaitEnd().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rank.submit_count(), 4u);
+  EXPECT_EQ(dispatcher_->counters().failovers_recompute, 0u);
+  ExpectNothingLeft();
+}
+
 TEST_F(DispatcherTest, AGapInTheTokensIsDataLoss) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0")});

@@ -77,12 +77,16 @@ TEST(RequestChecksTest, EachErrorNamesItsField) {
 }
 
 TEST(RequestChecksTest, MaxTokensIsWhatIsLeftOfTheContext) {
-  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 40, Model()), 60u);
-  EXPECT_EQ(*LimitMaxTokens(7, 40, Model()), 7u);
-  EXPECT_EQ(*LimitMaxTokens(60, 40, Model()), 60u);
-  EXPECT_THAT(std::string(LimitMaxTokens(61, 40, Model()).status().message()), StartsWith("max_tokens: "));
-  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 99, Model()), 1u);
-  EXPECT_FALSE(LimitMaxTokens(5, 100, Model()).ok());
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 40, {}, Model()), 60u);
+  EXPECT_EQ(*LimitMaxTokens(7, 40, {}, Model()), 7u);
+  EXPECT_EQ(*LimitMaxTokens(60, 40, {}, Model()), 60u);
+  EXPECT_THAT(std::string(LimitMaxTokens(61, 40, {}, Model()).status().message()), StartsWith("max_tokens: "));
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 99, {}, Model()), 1u);
+  EXPECT_FALSE(LimitMaxTokens(5, 100, {}, Model()).ok());
+  ServedModel small = Model();
+  small.max_stored_positions = 64;
+  EXPECT_EQ(*LimitMaxTokens(std::nullopt, 40, {}, small), 24u);
+  EXPECT_EQ(*LimitMaxTokens(60, 40, {}, small), 60u) << "who asks for more hears from the cache rank";
 }
 
 TEST(RequestChecksTest, ModelNames) {

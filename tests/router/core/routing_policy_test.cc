@@ -27,6 +27,10 @@ template <typename... Args>
 RankRecord Cache(Args... args) {
   return Rank(v1::ROLE_CACHE_RANK, args...);
 }
+RankRecord OfSize(uint64_t total_bytes, RankRecord record) {
+  record.load.set_total_bytes(total_bytes);
+  return record;
+}
 RankRecord Suspect(RankRecord record) {
   record.suspect = true;
   return record;
@@ -157,6 +161,33 @@ INSTANTIATE_TEST_SUITE_P(
              {Inference("i0"), Cache("c0", 0u, 0u, 20u), Cache("c1", 9u, 0u, 90u)},
              {},
              {.kv_bytes = 50},
+             "i0 c1"},
+        Case{"LargeEnoughBeforeRoom",
+             {Inference("i0"), OfSize(40, Cache("c0", 0u, 0u, 40u)), OfSize(90, Cache("c1", 9u, 0u, 0u))},
+             {},
+             {.kv_bytes = 50},
+             "i0 c1"},
+        Case{"LargeEnoughInShards",
+             {Inference("i0"), OfSize(40, Cache("c0")), OfSize(30, Cache("c1")), OfSize(90, Cache("c2", 9u))},
+             {},
+             {.kv_bytes = 80, .shards = {2, 2}},
+             "i0 c0 c2"},
+        Case{"NotToAPrefixThatIsOnATooSmallOne",
+             {Inference("i0"), OfSize(40, Cache("c0")), OfSize(90, Cache("c1", 3u))},
+             {},
+             {.kv_bytes = 50, .prefix_caches = {Key("c0")}},
+             "i0 c1"},
+        Case{"NotToATooSmallHost",
+             {Inference("i0"), Inference("i1", 9u), HostedBy("i0", OfSize(40, Cache("c0"))),
+              HostedBy("i1", OfSize(90, Cache("c1")))},
+             {},
+             {.kv_bytes = 50},
+             "i1 c1"},
+        Case{"ATooSmallOneIsBetterThanNone", {Inference("i0"), OfSize(40, Cache("c0"))}, {}, {.kv_bytes = 50}, "i0 c0"},
+        Case{"NotToOneThatHasSaidItIsTooSmall",
+             {Inference("i0"), Cache("c0"), Cache("c1", 9u)},
+             {},
+             {.kv_bytes = 50, .prefer_caches = {Key("c0")}, .too_small = {Key("c0")}},
              "i0 c1"},
         Case{"AsManyShardsAsTheSiblings",
              {Inference("i0"), Cache("c0"), Cache("c1"), Cache("c2")},

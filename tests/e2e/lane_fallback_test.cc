@@ -1,0 +1,79 @@
+// What does not go from GPU to GPU goes by frames, and the logs say why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "tests/e2e/golden.h"
+#include "tests/e2e/lane_cluster.h"
+
+namespace winnow::e2e {
+namespace {
+
+using testing::HasSubstr;
+
+// A request with a selection of its own has no seat, and is answered beside those that have.
+TEST(LaneFallback, OtherSelectionsGoByFrames) {
+  const auto cluster = StartCluster(LaneFlags("winnow"));
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
+  Json request = GreedyRequest(prompt, kTokens);
+  request["winnow"] = {{"selection", "async-token"}};
+  auto by_frames = std::async(std::launch::async, [&] { return Complete(cluster->http(), request); });
+  const TokenIds on_lane = IdsOf(*cluster, prompt);
+  const Completion completion = by_frames.get();
+  ASSERT_TRUE(completion.ok()) << completion.error;
+  EXPECT_EQ(completion.ids.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(on_lane.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(LaneSteps(*cluster), kTokens - 1);
+}
+
+// The guard waits for verdicts, which no lane has.
+TEST(LaneFallback, GuardedSelectionsSayWhyTheyUseFrames) {
+  const auto cluster = StartCluster(LaneFlags("depth,min_captured_mass=0.9"));
+  ASSERT_NE(cluster, nullptr);
+  const Completion completion = AnswerOf(*cluster, DemoText(900));
+  EXPECT_GE(completion.Stat("captured_mass_mean"), 0.9);
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(),
+              HasSubstr("go by frames: a cache rank on a GPU cannot serve min_captured_mass and correction"));
+}
+
+// A lane carries the heads of one GPU to one cache rank; what is cut otherwise goes by frames, with what the prefix
+// caches have of it, too.
+TEST(LaneFallback, ShardsOfOneGpusHeadsGoByFrames) {
+  std::vector<std::string> flags = LaneFlags("depth", kPlacements[0], 1, /*spare_cache_ranks=*/1);
+  flags.push_back("--cache-shards=2");
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds first = IdsOf(*cluster, DemoText(900));
+  EXPECT_EQ(first.size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(IdsOf(*cluster, DemoText(900)), first);
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("of a sequence the cache rank holds 1 kv heads and a GPU of the "
+                                                  "inference rank 2, and a lane carries those of one GPU to one"));
+}
+
+TEST(LaneFallback, GpusThatShareACacheRankSayWhyTheyUseFrames) {
+  const auto cluster =
+      StartCluster({"--cache-device=cuda:2", "--transport=p2p", "--selection=depth", "--tensor-parallel=2"});
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_EQ(IdsOf(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("of a sequence the cache rank holds 2 kv heads and a GPU of the "
+                                                  "inference rank 1, and a lane carries those of one GPU to one"));
+}
+
+// GPUs that two ranks share take turns, and a lane cannot be.
+TEST(LaneFallback, RanksOfOneGpuSayWhyTheyUseFrames) {
+  std::vector<std::string> flags = LaneFlags("depth");
+  flags[0] = "--cache-device=cuda:0";
+  const auto cluster = StartCluster(flags);
+  ASSERT_NE(cluster, nullptr);
+  EXPECT_EQ(IdsOf(*cluster, DemoText(700)).size(), static_cast<size_t>(kTokens));
+  EXPECT_EQ(LaneSteps(*cluster), 0);
+  EXPECT_THAT(cluster->process().Log(), HasSubstr("both use the same GPU"));
+}
+
+}  // namespace
+}  // namespace winnow::e2e
