@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cache_rank/device/select_params.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/rope.h"
@@ -68,7 +69,9 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
                                                 in_place ? &side->peer_ : nullptr));
   WINNOW_ASSIGN_OR_RETURN(side->graph_, SelectGraph::Create(&table, &device, side->store_.get(), side->plan_.get(),
                                                             side->selection_.get(), side->inbox_, side->peer_, {}));
-  const PlanBucket bucket{.num_rows = options.max_rows, .max_keys = shape.max_positions};
+  const PlanBucket bucket{.num_rows = options.max_rows,
+                          .max_keys = shape.max_positions,
+                          .none_below = NoneBelow(options.spec, options.context_tokens)};
   side->colocated_ = std::make_unique<ColocatedSelection>(device, *side->plan_, *side->selection_, bucket, side->inbox_,
                                                           side->peer_, options.config.num_layers);
   WINNOW_RETURN_IF_ERROR(side->FillSequences(slots));

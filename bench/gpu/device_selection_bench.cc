@@ -62,7 +62,7 @@ class BenchCache {
   enum class Begin { kQueries, kOwn, kHidden, kPast };
   // Median time of a layer, from queries, own queries or the residual to the delta, or as far as the selection.
   double LayerUs(Begin begin, bool push) {
-    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64};
+    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
     return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
       const int layer = set % kLayers;
       const cuda::CacheInbox& inbox = inboxes_[set / kLayers];
@@ -80,7 +80,7 @@ class BenchCache {
     });
   }
   double QueriesUs(Begin begin) {
-    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64};
+    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
     return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
       const cuda::CacheInbox& inbox = inboxes_[set / kLayers];
       if (begin == Begin::kOwn) selection_->EnqueueOwnQueries(stream, bucket, set % kLayers, inbox);
@@ -91,7 +91,7 @@ class BenchCache {
 
   // Median time of a layer's captured masses, of all rows: their positions are to be measured.
   double MassUs() {
-    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64};
+    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
     return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
       selection_->EnqueueRealQueries(stream, bucket, set % kLayers, inboxes_[set / kLayers]);
       selection_->EnqueueMass(stream, bucket, set % kLayers, peer_);
@@ -99,7 +99,7 @@ class BenchCache {
   }
   // Median time of the digests of what a layer attends to, of the last pass of LayerUs.
   double DigestUs() {
-    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64};
+    const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
     return gpu_.MedianUs(1, kLayers * kVariants,
                          [&](cuda::Stream stream, int) { selection_->EnqueueDigest(stream, bucket, peer_); });
   }

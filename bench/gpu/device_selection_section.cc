@@ -289,6 +289,8 @@ void CheckThreshold(GpuContext& gpu, const char* name, SelectionSpec spec, uint3
       (threshold + spec.sink_tokens + kBlockTokens - 1) / kBlockTokens * kBlockTokens + spec.recent_tokens - 1;
   options.positions = {crossing - 40, crossing + 700, crossing - 1, cuda::kNoPosition, crossing / 2};
   CheckStepped(gpu, name, options);
+  options.positions = {crossing, crossing + 700};
+  CheckStepped(gpu, absl::StrCat(name, ", all above"), options);
 }
 
 void CheckThresholds(GpuContext& gpu) {

@@ -19,8 +19,8 @@ constexpr uint32_t kLeastKeys = 4096;    // of a launch: fewer grids are met
 bool SelectAlike(const SelectionSpec& a, const SelectionSpec& b) {
   return a.scorer == b.scorer && a.policy == b.policy && a.epsilon == b.epsilon &&
          a.candidate_factor == b.candidate_factor && a.min_candidate_tokens == b.min_candidate_tokens &&
-         a.score_all_below_tokens == b.score_all_below_tokens &&
-         a.group_aggregation == b.group_aggregation && a.budget_tokens == b.budget_tokens;
+         a.score_all_below_tokens == b.score_all_below_tokens && a.group_aggregation == b.group_aggregation &&
+         a.budget_tokens == b.budget_tokens;
 }
 
 // Index bytes of a block: fp8 keys, their scales, bounds of two pages.
@@ -256,7 +256,10 @@ absl::Status DeviceBatchSelector::SelectOrFail(int layer, std::span<const Item> 
     const SelectionSpec& spec = items[first].sequence->spec;
     size_t count = 1;
     while (first + count < items.size() && SelectAlike(items[first + count].sequence->spec, spec)) ++count;
-    const cuda::SelectParams params = SelectParams(spec, first, count, max_keys);
+    cuda::SelectParams params = SelectParams(spec, first, count, max_keys);
+    params.none_below =
+        std::all_of(items.begin() + static_cast<int64_t>(first), items.begin() + static_cast<int64_t>(first + count),
+                    [&](const Item& item) { return NoneBelow(spec, item.position); });
     (spec.scorer == Scorer::kPageMinmax ? table_->selection->select_pages : table_->selection->select)(stream_, params);
     // Rows of a launch lie as wide as its budget.
     const size_t lists = count * heads, entry = first * heads;

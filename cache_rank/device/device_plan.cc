@@ -167,6 +167,11 @@ int DevicePlan::num_rows() const {
   return rows;
 }
 
+uint32_t DevicePlan::least_position() const {
+  static_assert(cuda::kNoPosition == ~0u);
+  return *std::min_element(next_positions_.begin(), next_positions_.end());
+}
+
 uint32_t DevicePlan::greatest_position() const {
   uint32_t greatest = 0;
   for (const uint32_t position : next_positions_) {

@@ -49,7 +49,8 @@ class DevicePlan {
 
   int max_rows() const { return max_rows_; }
   int num_rows() const;                // the last row that is taken, plus one
-  uint32_t greatest_position() const;  // that the next plan decodes; 0 without rows
+  uint32_t least_position() const;     // that the next plan decodes; ~0 without rows
+  uint32_t greatest_position() const;  // 0 without rows
   uint32_t next_plan() const { return next_plan_; }
   uint32_t max_budget() const { return max_budget_; }
   const SelectionSpec& spec() const { return spec_; }

@@ -193,6 +193,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
       .settled = layer > 0,  // the plan's lists were written before the first layer
       .scratch = arrays_.select_scratch};
   DescribeSelection(spec(), params);
+  params.none_below = bucket.none_below;
   return params;
 }
 

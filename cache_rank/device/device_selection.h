@@ -18,6 +18,7 @@ namespace winnow {
 struct PlanBucket {
   int num_rows = 0;
   uint32_t max_keys = 0;
+  bool none_below = false;  // two-stage: no row has so few keys that all of them are scored (NoneBelow)
   friend bool operator==(const PlanBucket&, const PlanBucket&) = default;
 };
 

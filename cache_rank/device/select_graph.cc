@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 
+#include "cache_rank/device/select_params.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 
@@ -60,7 +61,10 @@ SelectGraph::SelectGraph(const cuda::CudaTable* table, cuda::Device* device, con
 PlanBucket SelectGraph::NextBucket() const {
   const int rows = *std::lower_bound(kBucketRows.begin(), kBucketRows.end(), std::max(plan_->num_rows(), 1));
   const uint32_t keys = std::max(std::bit_ceil(plan_->greatest_position() + 1), kLeastBucketKeys);
-  return {.num_rows = std::min(rows, plan_->max_rows()), .max_keys = std::min(keys, store_->shape().max_positions)};
+  const bool has_rows = plan_->num_rows() > 0 && plan_->spec().score_all_below_tokens > 0;
+  return {.num_rows = std::min(rows, plan_->max_rows()),
+          .max_keys = std::min(keys, store_->shape().max_positions),
+          .none_below = has_rows && NoneBelow(plan_->spec(), plan_->least_position())};
 }
 
 absl::Status SelectGraph::Launch(cuda::Stream stream, bool measures) {

@@ -34,4 +34,9 @@ void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
   if (spec.policy == Policy::kMass) params.min_mass = 1 - spec.epsilon;
 }
 
+bool NoneBelow(const SelectionSpec& spec, uint32_t position) {
+  const uint32_t last = RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+  return last - spec.sink_tokens >= spec.score_all_below_tokens;
+}
+
 }  // namespace winnow

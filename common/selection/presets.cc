@@ -18,7 +18,8 @@ const std::array<SelectionPreset, 11>& AllPresets() {
                 .score_all_below_tokens = 16384,
                 .key_copy = KeyCopy::kInt8,
                 .policy = Policy::kMass,
-                .epsilon = 0.05f},
+                .epsilon = 0.05f,
+                .pool_factor = 4},
        .description = "queries predicted one layer ahead from the residual stream, every key of up to 16k scored in 8 "
                       "bits, above that those of the best pages, the fewest rows that hold 95 % of the mass (default)"},
       {.spec = {.preset = "depth", .predictor = Predictor::kDepth, .lookahead = 1},

@@ -93,8 +93,13 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
   if (params.max_kept == 0 || params.captured_mass != nullptr || ComputeMajor() < 9) return false;
   if (params.min_mass > 0 && params.aggregation != Aggregation::kSoftmaxSum) return false;
   if (params.max_keys > 32 * kBins * kGranule) return false;
-  const ListShape shape = ChooseListShape(params);
+  ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0) return false;
+  if (params.none_below) {
+    SelectParams of_pages = params;
+    of_pages.score_all_below = 0;
+    shape = ChooseListShape(of_pages);
+  }
   if (params.num_lists == 0) return true;
   const ListLaunch launch{.params = params, .shape = shape, .page_keys = static_cast<uint32_t*>(page_keys)};
   params.keys.dtype == Dtype::kF8 ? LaunchListSelectOf<UnitFormat::kF8>(stream, launch)

@@ -57,6 +57,7 @@ struct SelectParams {
   uint32_t candidate_factor = 0;
   uint32_t min_candidates = 0;
   uint32_t score_all_below = 0;  // two-stage: every key is scored of lists with fewer selectable ones
+  bool none_below = false;       // none of the launch has fewer: speed alone
   // Policy mass: the fewest rows that bring what sinks and window hold to this share of the softmax over the scored
   // keys, averaged over the group, and at most budget; 0: top-k.
   float min_mass = 0;

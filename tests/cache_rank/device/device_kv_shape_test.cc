@@ -45,7 +45,7 @@ TEST(DeviceKvShape, BytesArePerTokenArithmetic) {
   EXPECT_EQ(bytes.bounds, tokens / 16 * 320 * 2 * 128 * 2);
   EXPECT_EQ(bytes.past_queries, 0u);
   // Two words per pool index.
-  EXPECT_EQ(bytes.residency, 8u * 320 * 4 * 2 * 4096);
+  EXPECT_EQ(bytes.residency, 8u * 320 * 4 * 2 * 8192);
 }
 
 TEST(DeviceKvShape, WhatDoesNotFitIsToldPartByPart) {
@@ -58,7 +58,7 @@ TEST(DeviceKvShape, WhatDoesNotFitIsToldPartByPart) {
 
 TEST(DeviceKvShape, SaysHowManyTokensWouldFit) {
   // What does not depend on tokens: the image of a pool, block numbers and slot pages of 8 x 320 lists.
-  const size_t fixed = 8 * 320 * sizeof(uint32_t) * (2 * 4096 + 1024 + 68);
+  const size_t fixed = 8 * 320 * sizeof(uint32_t) * (2 * 8192 + 1024 + 132);
   const size_t tokens = ((size_t{30} << 30) - fixed) / (163840 + 320 * (132 + 32)) / 32 * 32;
   EXPECT_THAT(CheckDeviceMemory(ShapeOf("winnow"), size_t{30} << 30),
               FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr(absl::StrCat(tokens, " tokens would fit"))));

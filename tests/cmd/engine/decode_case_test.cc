@@ -74,7 +74,7 @@ TEST_F(DecodeCaseTest, SlotsHoldEverythingWhereNothingIsSent) {
   EXPECT_EQ(shape.max_list_rows(), 128u + 2048 + 256 + 34);
   const DecodeSlotShape pool = Made("winnow", Placement::kDisaggregated).SlotShape(model_, 32768);
   EXPECT_FALSE(pool.holds_everything());
-  EXPECT_EQ(pool.pool_slots, 4096u);
+  EXPECT_EQ(pool.pool_slots, 8192u);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(SpecText, PrintsWhatDiffersFromThePreset) {
   EXPECT_EQ(SpecText(*FindPreset("lserve")), "lserve");
   EXPECT_EQ(SpecText(*ParseSpec("budget=512,window=16,predictor=temporal")),
             "winnow,predictor=temporal,window=16,budget=512");
-  EXPECT_EQ(SpecText(*ParseSpec("winnow,budget=2048,pool_factor=2.0")), "winnow") << "values that are the preset's";
+  EXPECT_EQ(SpecText(*ParseSpec("winnow,budget=2048,pool_factor=4.0")), "winnow") << "values that are the preset's";
   EXPECT_EQ(SpecText(*ParseSpec("depth,budget=unlimited,epsilon=0.1")), "depth,epsilon=0.1,budget=unlimited");
   SelectionSpec profiled;
   profiled.head_budgets = {1, 2};
