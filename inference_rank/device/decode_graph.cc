@@ -262,11 +262,15 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
     options_.cache->AwaitDelta(stream, layer);
     return;
   }
-  table_.step->meet(stream, {.peers = state_.next.peers,
-                             .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
-                             .layer = layer,
-                             .value = state_.plan,
-                             .timeout_us = options_.wait_timeout_us});
+  if (!meets_in_attention()) table_.step->meet(stream, MeetOf(layer));
+}
+
+cuda::MeetParams DecodeGraph::MeetOf(int layer) const {
+  return {.peers = state_.next.peers,
+          .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
+          .layer = layer,
+          .value = state_.plan,
+          .timeout_us = options_.wait_timeout_us};
 }
 
 void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
@@ -287,7 +291,7 @@ void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
                                           .digests = slots_.inbox().digests + 2 * lists});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled) {
+void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets) {
   const DecodeSlotShape& shape = slots_.shape();
   layers_.Attend(stream, num_rows,
                  {.slot_pool = slots_.slot_pool(),
@@ -298,7 +302,9 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool sett
                   .pages = slots_.pages(),
                   .selected = slots_.inbox().pool_indices,
                   .max_count = shape.max_list_rows(),
-                  .settled = settled});
+                  .settled = settled,
+                  .meet = meets ? MeetOf(layer) : cuda::MeetParams(),
+                  .asks = layer < options_.asking_layers});
 }
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
@@ -317,8 +323,9 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
   if (exchanges) ExchangeRows(stream, layer);
   // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
-  const bool settled = !exchanges && (layer > 0 || parts.Has(DecodePart::kRope));
-  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled);
+  const bool meets = exchanges && meets_in_attention();
+  const bool settled = (meets || !exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled, meets);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   const DecodeSum output_sum = sums ? SumOf(DecodePart::kOutput) : DecodeSum();

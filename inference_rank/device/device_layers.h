@@ -38,6 +38,8 @@ struct DecodeKvView {
   const uint32_t* selected = nullptr;
   uint32_t max_count = 0;  // at most DeviceLayerOptions::max_list_rows
   bool settled = false;    // as DecodeAttentionParams::settled
+  cuda::MeetParams meet = {};
+  bool asks = false;  // as those of DecodeAttentionParams
 };
 
 // Where attention of a chunk finds K and V by position.

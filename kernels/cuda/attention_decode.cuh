@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_stream.cuh"
 #include "kernels/cuda/attention_units.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/meeting.cuh"
 
 // Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through
 // shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
@@ -144,6 +145,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       InitBarrier(SharedAddress(&shared.full[stage]), kStreamWarps * 32);
       InitBarrier(SharedAddress(&shared.empty[stage]), kWorkWarps * 32);
     }
+    InitBarrier(SharedAddress(&shared.met), 1);
     shared.units.Init(kDecodeThreads);
   }
   __syncthreads();
@@ -152,9 +154,22 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
   const bool streams = threadIdx.x / 32 >= kWorkWarps;
+  const Meeting meeting(launch.params.meet);
+  const bool is_first = blockIdx.x == 0 && blockIdx.y == 0;
+  // The last that it has to do: flags take their time, and nobody waits for this one.
+  const bool tells = meeting.exists() && is_first && !launch.params.asks && threadIdx.x / 32 == kWorkWarps;
   if (!streams) {
     WaitForInputs();
     LetDependentsStart();
+    if (meeting.exists() && is_first && launch.params.asks && threadIdx.x / 32 == 0) meeting.Raise();
+  }
+  if (meeting.exists()) {
+    if (threadIdx.x / 32 == kWorkWarps) {
+      meeting.Await();
+      if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.met));
+    }
+    WaitForPhase(SharedAddress(&shared.met), 0);
+    if (streams) FenceForCopyEngine();
   }
   if constexpr (kClustered) {
     if (streams) {
@@ -163,6 +178,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       __syncwarp();
       WaitForCluster();
       ArriveInCluster();
+      if (tells) meeting.Raise();
       WaitForCluster();
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);
@@ -176,6 +192,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       for (; turns.HasUnit(); turns.Next()) {
         stream.Send(turns.unit() / launch.max_units, turns.unit() % launch.max_units, [&] { turns.Start(); });
       }
+      if (tells) meeting.Raise();
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);
       for (; turns.HasUnit(); turns.Next()) block.Run(turns.unit() / launch.max_units, turns.unit() % launch.max_units);

@@ -3,6 +3,7 @@
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/flags.cuh"
+#include "kernels/cuda/meeting.cuh"
 #include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
@@ -162,17 +163,12 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   }
 }
 
-// A thread to a cache rank. The next launch is there early, and may look at the lists behind its own wait for this one
-// alone.
+// Nothing else comes to hold multiprocessors while this waits: what it waits for may need them.
 __global__ void Meet(const MeetParams p) {
-  const ExchangePeer peer = p.peers[threadIdx.x];
-  LetDependentsStart();
   WaitForInputs();
-  if (peer.inbox == nullptr) return;
-  const uint32_t value = *p.value;
-  StoreRelease(reinterpret_cast<uint32_t*>(peer.inbox + p.flag), value);
-  WaitFor({.flag = peer.delta_flags + p.layer, .abort = peer.abort, .error = peer.error, .timeout_us = p.timeout_us},
-          value);
+  const Meeting meeting(p);
+  meeting.Raise();
+  meeting.Await();
 }
 
 __global__ void BeginChunk(const BeginChunkParams p) {
@@ -244,7 +240,7 @@ void LaunchSendRows(Stream stream, const SendRowsParams& p) {
 }
 
 void LaunchMeet(Stream stream, const MeetParams& p) {
-  LaunchDependent(Meet, {.grid = dim3(1), .threads = kMaxExchangePeers}, stream, p);
+  LaunchDependent(Meet, {.grid = dim3(1), .threads = 32}, stream, p);
 }
 
 void LaunchBeginChunk(Stream stream, const BeginChunkParams& p) {

@@ -148,21 +148,11 @@ struct SendRowsParams {
   uint32_t* arrivals = nullptr;         // device word of this launcher's own, zero before the first launch
 };
 
-// Tells all cache ranks with rows in the step that what this stream has done so far is there for them, then waits for
-// what each of them has to say: raises and waits in one launch. A wait that ends without its flag ends alone.
-struct MeetParams {
-  const ExchangePeer* peers = nullptr;  // device memory, [kMaxExchangePeers]
-  size_t flag = 0;                      // raised, in any of their inboxes
-  int layer = 0;                        // whose delta_flags are awaited
-  const uint32_t* value = nullptr;      // device word that holds what to write, and to wait for
-  uint32_t timeout_us = 1000000;
-};
-
 struct StepKernels {
   void (*begin_step)(Stream, const BeginStepParams&);
   void (*publish)(Stream, const PublishParams&);
   void (*send_rows)(Stream, const SendRowsParams&);
-  void (*meet)(Stream, const MeetParams&);
+  void (*meet)(Stream, const MeetParams&);  // first tells, then waits, in one launch
   void (*all_reduce)(Stream, const AllReduceParams&);
   void (*begin_chunk)(Stream, const BeginChunkParams&);
   void (*fill_slots)(Stream, const FillSlotsParams&);

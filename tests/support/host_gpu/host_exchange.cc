@@ -534,6 +534,8 @@ void SendRows(Stream stream, const cuda::SendRowsParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
 }
 
+}  // namespace
+
 void Meet(Stream stream, const cuda::MeetParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
   for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
@@ -546,8 +548,6 @@ void Meet(Stream stream, const cuda::MeetParams& p) {
                   .timeout_us = p.timeout_us});
   }
 }
-
-}  // namespace
 
 cuda::DigestKernels HostDigestKernels() {
   cuda::DigestKernels kernels{};
