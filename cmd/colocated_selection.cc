@@ -29,12 +29,6 @@ int ColocatedSelection::hidden_layers() const {
   return layers;
 }
 
-int ColocatedSelection::asking_layers() const {
-  return static_cast<int>(std::count_if(order_.begin(), order_.end(), [](const SelectAction& action) {
-    return action.kind == SelectAction::Kind::kQueriesOfOwn;
-  }));
-}
-
 absl::Status ColocatedSelection::CountPlan() {
   WINNOW_RETURN_IF_ERROR(plan_.CheckPositions());
   plan_.Advance();

@@ -28,8 +28,6 @@ class ColocatedSelection final : public ColocatedCache {
   absl::Status CountPlan();
   // Layers whose residual it needs, from the first.
   int hidden_layers() const;
-  // Layers that are selected for with their own queries, from the first.
-  int asking_layers() const;
   const std::vector<SelectAction>& order() const { return order_; }
   // Enqueues one action without waiting for what it reads.
   void Enqueue(cuda::Stream stream, const SelectAction& action);

@@ -47,8 +47,6 @@ class GpuCacheSide {
   const cuda::CacheInbox& inbox() const { return inbox_; }
   // Layers whose residual it needs, from the first.
   int hidden_layers() const { return colocated_->hidden_layers(); }
-  // Layers that are selected for with their own queries, from the first.
-  int asking_layers() const { return colocated_->asking_layers(); }
   // Of the predictor depth, as the inference rank's weights have it.
   absl::Status SetQueryBias(const std::vector<float>& bias);
 

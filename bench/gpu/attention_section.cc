@@ -370,12 +370,14 @@ void CheckSettled(GpuContext& gpu) {
 void CheckMeeting(GpuContext& gpu) {
   constexpr int kRows = 16, kKvHeads = 2, kGroup = 5, kHeadDim = 128, kPeers = 3, kLayer = 1;
   constexpr uint32_t kValue = 7;
-  constexpr size_t kFlag = 256, kInboxBytes = 4096;
+  constexpr size_t kFlag = 256, kSentFlag = 512, kTo = 1024, kSentBytes = 1040, kInboxBytes = 32 << 10;
+  std::vector<uint8_t> sent(kRows * kSentBytes);
+  for (uint8_t& byte : sent) byte = static_cast<uint8_t>(gpu.random());
   const Pool pool = MakePool(gpu, kHeadDim, Dtype::kBf16, 64 * kPageSlots);
   const uint32_t* const value = gpu.Upload(std::vector<uint32_t>{kValue});
   const cuda::Stream peer_stream = gpu.device.NewStream();
   for (int level = -1; level <= 3; ++level) {
-    for (const bool asks : {false, true}) {
+    for (const bool sends : {false, true}) {
       for (const bool one_is_late : {false, true}) {
         Lists before, after;
         for (int i = 0; i < kRows * kKvHeads; ++i) {
@@ -412,7 +414,19 @@ void CheckMeeting(GpuContext& gpu) {
                        .layer = kLayer,
                        .value = value,
                        .timeout_us = one_is_late ? 20'000u : 5'000'000u};
-        params.asks = asks;
+        std::vector<void*> regions;
+        for (int row = 0; row < kRows; ++row) regions.push_back(row % 5 == 4 ? nullptr : peers[7 * (row % 3)].inbox);
+        if (sends) {
+          params.sends = {.from = gpu.Upload(sent),
+                          .row_bytes = kSentBytes,
+                          .num_rows = kRows,
+                          .regions = gpu.Upload(regions),
+                          .to = kTo,
+                          .peers = params.meet.peers,
+                          .flag = kSentFlag,
+                          .value = value,
+                          .arrivals = gpu.NewZeroed<uint32_t>(1)};
+        }
         gpu.table.attention->decode_attention(gpu.stream, params);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         const auto copy = [&](const void* to, const void* from, size_t bytes) {
@@ -426,11 +440,16 @@ void CheckMeeting(GpuContext& gpu) {
         }
         const std::vector<float> got = gpu.Download(out, q.size());
         const std::string what = absl::StrCat("attention that meets cache ranks, unit level ", level,
-                                              asks ? ", asks" : "", one_is_late ? ", one late" : "");
+                                              sends ? ", sends" : "", one_is_late ? ", one late" : "");
         int wrong = one_is_late ? 0 : !SameBits(got.data(), expected.out.data(), q.size());
         for (int i = 0; i < kPeers; ++i) {
-          const auto* const told = reinterpret_cast<const uint32_t*>(peers[7 * i].inbox + kFlag);
-          wrong += gpu.Download(told, 1)[0] != kValue;
+          const std::vector<std::byte> inbox = gpu.Download(peers[7 * i].inbox, kInboxBytes);
+          const auto word = [&](size_t at) { return *reinterpret_cast<const uint32_t*>(&inbox[at]); };
+          wrong += word(kFlag) != kValue || word(kSentFlag) != (sends ? kValue : 0);
+          for (int row = 0; row < kRows && sends; ++row) {
+            if (regions[row] != peers[7 * i].inbox) continue;
+            wrong += std::memcmp(&inbox[kTo + row * kSentBytes], &sent[row * kSentBytes], kSentBytes) != 0;
+          }
           const bool late = one_is_late && i == kPeers - 1;
           wrong += gpu.Download(errors[i], 1)[0] != (late ? cuda::kWaitTimedOut : 0);
         }

@@ -42,18 +42,6 @@ int HiddenLayers(const SelectionSpec& spec, int num_layers) {
   }
 }
 
-// Layers that are selected for with their own queries.
-int AskingLayers(const SelectionSpec& spec, int num_layers) {
-  switch (spec.predictor) {
-    case Predictor::kDepth:
-      return static_cast<int>(spec.lookahead);
-    case Predictor::kExact:
-      return num_layers;
-    default:
-      return 0;
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<DecodeLaneShape> CudaLaneGroup::Complete(DecodeLaneShape shape, const ModelConfig& config) {
@@ -156,7 +144,6 @@ absl::Status CudaLaneGroup::Join(std::span<LaneGroup* const> groups) {
   }
   options.mode = DecodeMode::kDisaggregated;
   options.hidden_layers = HiddenLayers(shape_.spec, exchange_.layout.num_layers);
-  options.asking_layers = AskingLayers(shape_.spec, exchange_.layout.num_layers);
   options.token_log_steps = 1;
   options.wait_timeout_us = wire::kLaneTimeoutUs;
   options.digests_rows = true;

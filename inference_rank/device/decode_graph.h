@@ -1,7 +1,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -80,8 +79,6 @@ struct DecodeGraphOptions {
   // they are. Layers whose residual it wants (kDisaggregated: of the layers whose flag it waits for).
   cuda::CacheInbox inbox = {};
   int hidden_layers = 0;  // of so many layers, from the first, the residual entering them is sent
-  // Of so many layers, from the first, the cache rank may select when it has their rows, not before.
-  int asking_layers = std::numeric_limits<int>::max();
   // The cache rank's kernels may run on this GPU too: what waits takes no multiprocessors from them.
   bool shares_gpu = false;
   ColocatedCache* cache = nullptr;  // kColocated
@@ -174,7 +171,7 @@ class DecodeGraph {
   void EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts);
   void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
   void BeginStep(cuda::Stream stream, int num_rows);
-  void PublishHidden(cuda::Stream stream, int layer, int num_rows);
+  cuda::SendRowsParams HiddenOf(int layer, int num_rows) const;
   DecodeSum SumOf(DecodePart product) const;
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);

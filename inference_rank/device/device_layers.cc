@@ -228,7 +228,7 @@ void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView&
   params.selected = kv.selected;
   params.settled = kv.settled;
   params.meet = kv.meet;
-  params.asks = kv.asks;
+  params.sends = kv.sends;
   table_.attention->decode_attention(stream, params);
 }
 

@@ -132,6 +132,17 @@ class DecodeStream {
   bool has_inputs_ = false;
 };
 
+// What the launch sends, by the working warps of its first blocks, which have nothing else to do yet.
+__device__ inline void SendBeside(const SendRowsParams& p, uint32_t block, uint32_t blocks) {
+  constexpr uint32_t kSendingBlocks = 16, kThreads = kWorkWarps * 32;
+  const uint32_t sending = min(blocks, kSendingBlocks);
+  if (block >= sending) return;
+  SendRowsPart(p, block * kThreads + threadIdx.x, sending * kThreads);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) EndSendRows(p, sending * kWorkWarps);
+  __syncwarp();
+}
+
 // Grid: blocks of a cluster along x and lists along y; or so many blocks that all run at once, for all units in turn.
 template <int kHeadDim, Dtype kDtype, bool kClustered>
 __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>::kBlocks)
@@ -155,17 +166,21 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
   const bool streams = threadIdx.x / 32 >= kWorkWarps;
   const Meeting meeting(launch.params.meet);
-  const bool is_first = blockIdx.x == 0 && blockIdx.y == 0;
-  // The last that it has to do: flags take their time, and nobody waits for this one.
-  const bool tells = meeting.exists() && is_first && !launch.params.asks && threadIdx.x / 32 == kWorkWarps;
+  const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  const bool meets_for_all = block == 0 && threadIdx.x / 32 == kWorkWarps;
+  bool tells = meeting.exists() && meets_for_all;
   if (!streams) {
+    if (launch.params.sends.from != nullptr) SendBeside(launch.params.sends, block, gridDim.x * gridDim.y);
     WaitForInputs();
     LetDependentsStart();
-    if (meeting.exists() && is_first && launch.params.asks && threadIdx.x / 32 == 0) meeting.Raise();
   }
   if (meeting.exists()) {
     if (threadIdx.x / 32 == kWorkWarps) {
-      meeting.Await();
+      if (meets_for_all) {
+        tells = !meeting.AwaitForAll(launch.wait_ended);
+      } else {
+        meeting.AwaitWithOthers(launch.wait_ended);
+      }
       if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.met));
     }
     WaitForPhase(SharedAddress(&shared.met), 0);

@@ -103,24 +103,9 @@ __global__ void Publish(const PublishParams p) {
 __global__ void SendRows(const SendRowsParams p) {
   WaitForInputs();
   LetDependentsStart();
-  const uint32_t words = p.row_bytes / sizeof(uint4), all = words * p.num_rows;
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
-    void* const region = p.regions[i / words];
-    if (region != nullptr) {
-      reinterpret_cast<uint4*>(static_cast<char*>(region) + p.to)[i] = static_cast<const uint4*>(p.from)[i];
-    }
-  }
-  __threadfence_system();
+  SendRowsPart(p, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  if (atomicAdd(p.arrivals, 1) != gridDim.x - 1) return;
-  *p.arrivals = 0;
-  __threadfence_system();
-  const uint32_t value = *p.value;
-  for (int i = 0; i < kMaxExchangePeers; ++i) {
-    std::byte* const inbox = p.peers[i].inbox;
-    if (inbox != nullptr) *reinterpret_cast<volatile uint32_t*>(inbox + p.flag) = value;
-  }
+  if (threadIdx.x == 0) EndSendRows(p, gridDim.x);
 }
 
 // A block stores its slice with all peers, then adds up the same slice of all ranks: blocks wait for their counterparts

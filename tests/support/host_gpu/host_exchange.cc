@@ -525,6 +525,8 @@ void RaiseAll(Stream stream, const cuda::ExchangePeer* peers, size_t flag, const
   }
 }
 
+}  // namespace
+
 void SendRows(Stream stream, const cuda::SendRowsParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     if (p.regions[row] == nullptr) continue;
@@ -533,8 +535,6 @@ void SendRows(Stream stream, const cuda::SendRowsParams& p) {
   }
   RaiseAll(stream, p.peers, p.flag, p.value);
 }
-
-}  // namespace
 
 void Meet(Stream stream, const cuda::MeetParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
