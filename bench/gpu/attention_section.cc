@@ -456,8 +456,8 @@ void CheckMeeting(GpuContext& gpu) {
         gpu.report.Check(what, wrong, 0);
       }
     }
-    gpu.FreeAll();
   }
+  gpu.FreeAll();
 }
 
 void Check(GpuContext& gpu) {

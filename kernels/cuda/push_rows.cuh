@@ -13,7 +13,7 @@ namespace winnow::cuda {
 
 inline constexpr int kPushThreads = 256;
 inline constexpr int kPushWarps = kPushThreads / 32;
-inline constexpr int kPushUnroll = 8;  // accesses of 16 bytes that each lane has under way
+inline constexpr int kPushUnroll = 4;  // accesses of 16 bytes that each lane has under way
 inline constexpr int kPushGroup = 4;   // neighbouring rows that a warp takes together
 inline constexpr int kMaxPushedLists = 2048;
 
@@ -114,7 +114,7 @@ __device__ inline void SendSelection(const PushParams& p) {
 
 // kVectors: 16-byte vectors of a row; 0: row_bytes says how many.
 template <int kVectors>
-__global__ void __launch_bounds__(kPushThreads, 3) PushRows(const PushParams p) {
+__global__ void __launch_bounds__(kPushThreads, 4) PushRows(const PushParams p) {
   __shared__ uint32_t shared_ends[kMaxPushedLists];
   WaitForInputs();
   LetDependentsStart();
