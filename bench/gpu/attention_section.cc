@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "bench/gpu/attention_bench.h"
 #include "bench/gpu/random_rows.h"
 #include "bench/gpu/sections.h"
@@ -362,10 +365,106 @@ void CheckSettled(GpuContext& gpu) {
   gpu.FreeAll();
 }
 
+// Lists, selections and rows that cache ranks write while attention waits for them: bit for bit what it gives when all
+// was there before. A cache rank that says nothing ends its wait with an error, and no other's.
+void CheckMeeting(GpuContext& gpu) {
+  constexpr int kRows = 16, kKvHeads = 2, kGroup = 5, kHeadDim = 128, kPeers = 3, kLayer = 1;
+  constexpr uint32_t kValue = 7;
+  constexpr size_t kFlag = 256, kSentFlag = 512, kTo = 1024, kSentBytes = 1040, kInboxBytes = 32 << 10;
+  std::vector<uint8_t> sent(kRows * kSentBytes);
+  for (uint8_t& byte : sent) byte = static_cast<uint8_t>(gpu.random());
+  const Pool pool = MakePool(gpu, kHeadDim, Dtype::kBf16, 64 * kPageSlots);
+  const uint32_t* const value = gpu.Upload(std::vector<uint32_t>{kValue});
+  const cuda::Stream peer_stream = gpu.device.NewStream();
+  for (int level = -1; level <= 3; ++level) {
+    for (const bool sends : {false, true}) {
+      for (const bool one_is_late : {false, true}) {
+        Lists before, after;
+        for (int i = 0; i < kRows * kKvHeads; ++i) {
+          const uint32_t largest = gpu.Size(2000, 200);
+          before.Add(gpu.random, 4, gpu.random() % largest, 1 + gpu.random() % 100, 64);
+          after.Add(gpu.random, 4, gpu.random() % largest, 1 + gpu.random() % 100, 64);
+        }
+        before.selected.resize(std::max(before.selected.size(), after.selected.size()));
+        after.selected.resize(before.selected.size());
+        before.pages.resize(std::max(before.pages.size(), after.pages.size()));
+        after.pages.resize(before.pages.size());
+        before.max_count = after.max_count = std::max(before.max_count, after.max_count);
+        std::vector<cuda::ExchangePeer> peers(cuda::kMaxExchangePeers);
+        std::vector<uint32_t*> flags, errors;
+        for (int i = 0; i < kPeers; ++i) {
+          flags.push_back(gpu.NewZeroed<uint32_t>(kLayer + 1));
+          errors.push_back(gpu.NewZeroed<uint32_t>(1));
+          peers[7 * i] = {.inbox = gpu.NewZeroed<std::byte>(kInboxBytes),
+                          .delta_flags = flags[i],
+                          .abort = gpu.NewZeroed<uint32_t>(1),
+                          .error = errors[i]};
+        }
+        const std::vector<float> q = RandomQueries(gpu.random, size_t{kRows} * kKvHeads * kGroup * kHeadDim);
+        DecodeAttentionParams params = Params(gpu, pool, before, kRows, kKvHeads, kGroup, q);
+        DecodeAttentionParams there = Params(gpu, pool, after, kRows, kKvHeads, kGroup, q);
+        params.unit_level = there.unit_level = level;
+        const Answer expected = Run(gpu, there);
+        float* const out = gpu.New<float>(q.size());
+        params.out = out;
+        params.scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(params));
+        params.settled = true;
+        params.meet = {.peers = gpu.Upload(peers),
+                       .flag = kFlag,
+                       .layer = kLayer,
+                       .value = value,
+                       .timeout_us = one_is_late ? 20'000u : 5'000'000u};
+        std::vector<void*> regions;
+        for (int row = 0; row < kRows; ++row) regions.push_back(row % 5 == 4 ? nullptr : peers[7 * (row % 3)].inbox);
+        if (sends) {
+          params.sends = {.from = gpu.Upload(sent),
+                          .row_bytes = kSentBytes,
+                          .num_rows = kRows,
+                          .regions = gpu.Upload(regions),
+                          .to = kTo,
+                          .peers = params.meet.peers,
+                          .flag = kSentFlag,
+                          .value = value,
+                          .arrivals = gpu.NewZeroed<uint32_t>(1)};
+        }
+        gpu.table.attention->decode_attention(gpu.stream, params);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const auto copy = [&](const void* to, const void* from, size_t bytes) {
+          gpu.device.CopyAsync(const_cast<void*>(to), from, bytes, peer_stream);
+        };
+        copy(params.lists, there.lists, after.lists.size() * sizeof(AttentionList));
+        copy(params.selected, there.selected, after.selected.size() * sizeof(uint32_t));
+        copy(params.pages, there.pages, after.pages.size() * sizeof(uint32_t));
+        for (int i = 0; i < kPeers - (one_is_late ? 1 : 0); ++i) {
+          gpu.table.cache->raise(peer_stream, {.flag = flags[i] + kLayer, .value = value});
+        }
+        const std::vector<float> got = gpu.Download(out, q.size());
+        const std::string what = absl::StrCat("attention that meets cache ranks, unit level ", level,
+                                              sends ? ", sends" : "", one_is_late ? ", one late" : "");
+        int wrong = one_is_late ? 0 : !SameBits(got.data(), expected.out.data(), q.size());
+        for (int i = 0; i < kPeers; ++i) {
+          const std::vector<std::byte> inbox = gpu.Download(peers[7 * i].inbox, kInboxBytes);
+          const auto word = [&](size_t at) { return *reinterpret_cast<const uint32_t*>(&inbox[at]); };
+          wrong += word(kFlag) != kValue || word(kSentFlag) != (sends ? kValue : 0);
+          for (int row = 0; row < kRows && sends; ++row) {
+            if (regions[row] != peers[7 * i].inbox) continue;
+            wrong += std::memcmp(&inbox[kTo + row * kSentBytes], &sent[row * kSentBytes], kSentBytes) != 0;
+          }
+          const bool late = one_is_late && i == kPeers - 1;
+          wrong += gpu.Download(errors[i], 1)[0] != (late ? cuda::kWaitTimedOut : 0);
+        }
+        gpu.report.Check(what, wrong, 0);
+      }
+    }
+  }
+  gpu.FreeAll();
+}
+
 void Check(GpuContext& gpu) {
   CheckAgainstReference(gpu);
   CheckInvariance(gpu);
   CheckSettled(gpu);
+  CheckMeeting(gpu);
 }
 
 }  // namespace

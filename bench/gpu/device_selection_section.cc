@@ -213,32 +213,33 @@ class SteppedPlans {
   // The inference rank finds the selected rows, in position order, where its pool indices say.
   void CheckDelta(int layer) {
     const int heads = cache_.layout().num_kv_heads;
+    const std::vector<std::vector<uint32_t>>& selected = selected_of_[layer];
     const std::vector<cuda::AttentionList> lists = cache_.PeerLists(layer);
     const std::vector<uint32_t> indices = cache_.PeerPoolIndices(layer);
     const std::vector<uint16_t> slots = cache_.PeerSlots();
     const size_t elements = 2 * static_cast<size_t>(cache_.layout().head_dim);
     const uint32_t flag = gpu_.Download(cache_.peer.delta_flags + layer, 1)[0];
     if (flag != cache_.plan->next_plan()) report_.Wrong(absl::StrCat("the delta's flag is ", flag));
-    for (size_t entry = 0; entry < selected_.size(); ++entry) {
+    for (size_t entry = 0; entry < selected.size(); ++entry) {
       const int row = static_cast<int>(entry) / heads;
       if (!cache_.sits(row)) {  // somebody else's, for all that is known: it is left as it was, poisoned
         if (lists[entry].selected_count != ~0u) report_.Wrong("the peer is told of rows where nobody sits");
         continue;
       }
       const size_t list = cache_.layout().list(layer, static_cast<int>(entry) % heads);
-      if (lists[entry].selected_count != selected_[entry].size()) {
+      if (lists[entry].selected_count != selected[entry].size()) {
         report_.Wrong(absl::StrCat("the peer is told of ", lists[entry].selected_count, " rows"));
         continue;
       }
-      for (size_t i = 0; i < selected_[entry].size(); ++i) {
+      for (size_t i = 0; i < selected[entry].size(); ++i) {
         const uint32_t index = indices[entry * cache_.plan->max_budget() + i];
         if (index >= cache_.store->shape().pool_slots) {
           report_.Wrong(absl::StrCat("pool index ", index));
           break;
         }
         const uint16_t* slot = slots.data() + cache_.Slot(row, list, index) * elements;
-        if (!std::equal(slot, slot + elements, cache_.Row(row, list, selected_[entry][i]))) {
-          report_.Wrong(absl::StrCat("pool index ", index, " does not hold row ", selected_[entry][i]));
+        if (!std::equal(slot, slot + elements, cache_.Row(row, list, selected[entry][i]))) {
+          report_.Wrong(absl::StrCat("pool index ", index, " does not hold row ", selected[entry][i]));
           break;
         }
       }

@@ -119,6 +119,8 @@ void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucke
     if (action.kind == Kind::kPush) {
       // Behind the delta of the last layer the queries of the first may be overwritten.
       if (measures && action.layer == last_layer) first_read_->Hold(push_stream_);
+      selected_[parity]->Record(stream);
+      has_selected[parity] = true;
       selected_[parity]->Hold(push_stream_);
       selection_->EnqueuePush(push_stream_, bucket, action.layer, peer_, kOverlappedPushCtas);
       pushed_[parity]->Record(push_stream_);
@@ -131,10 +133,6 @@ void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucke
       if (has_pushed[parity]) pushed_[parity]->Hold(stream);
     }
     EnqueueAction(stream, bucket, action);
-    if (action.kind == Kind::kSelect) {
-      selected_[parity]->Record(stream);
-      has_selected[parity] = true;
-    }
     if (!measures) continue;
     if (action.kind == Kind::kSelect) was_selected_for[action.layer] = true;
     if (action.kind == Kind::kAppend) was_appended_to[action.layer] = true;

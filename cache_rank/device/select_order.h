@@ -31,7 +31,7 @@ struct SelectAction {
 //   past       (last, temporal) some layers ahead of the rows that are waited for, so that appends are never late
 // Row 0 of a plan's inbox is taken before the delta of its last layer is pushed: behind that delta the inference rank
 // may begin the next plan, whose first layer writes there. Nothing is pushed before the plan's first wait, behind which
-// attention of the plan before has read all slots.
+// attention of the plan before has read all slots; what follows from the past alone is selected before it.
 std::vector<SelectAction> SelectOrder(const SelectionSpec& spec, int num_layers);
 
 }  // namespace winnow

@@ -93,6 +93,9 @@ absl::Status DecodeBatch::CreateSide(size_t r, TensorParallelGroup& group) {
                                                              CacheOptions(setting_, of_, static_cast<int>(r))));
     options.inbox = side.cache->inbox();
     options.hidden_layers = side.cache->hidden_layers();
+    options.shares_gpu = std::any_of(ranks_.begin(), ranks_.end(), [&](const EngineRank& other) {
+      return other.cache_device != nullptr && other.cache_device->ordinal() == rank.device->ordinal();
+    });
     options.cache = &side.cache->colocated();
   }
   WINNOW_ASSIGN_OR_RETURN(side.graph, DecodeGraph::Create(*rank.device, *side.layers, *side.slots, options));

@@ -166,17 +166,17 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .kv_slots = state_.kv_slots});
 }
 
-void DecodeGraph::PublishHidden(cuda::Stream stream, int layer, int num_rows) {
+cuda::SendRowsParams DecodeGraph::HiddenOf(int layer, int num_rows) const {
   const size_t row_bytes = config_.hidden_size * sizeof(float);
-  table_.step->send_rows(stream, {.from = layers_.hidden(),
-                                  .row_bytes = row_bytes,
-                                  .num_rows = num_rows,
-                                  .regions = state_.next.inboxes,
-                                  .to = inbox_.hidden + layer * max_rows() * row_bytes,
-                                  .peers = state_.next.peers,
-                                  .flag = inbox_.hidden_flags + layer * sizeof(uint32_t),
-                                  .value = state_.plan,
-                                  .arrivals = state_.arrivals});
+  return {.from = layers_.hidden(),
+          .row_bytes = row_bytes,
+          .num_rows = num_rows,
+          .regions = state_.next.inboxes,
+          .to = inbox_.hidden + layer * max_rows() * row_bytes,
+          .peers = state_.next.peers,
+          .flag = inbox_.hidden_flags + layer * sizeof(uint32_t),
+          .value = state_.plan,
+          .arrivals = state_.arrivals};
 }
 
 // Sums of o and of down have places of their own, which are used in turn.
@@ -262,11 +262,15 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
     options_.cache->AwaitDelta(stream, layer);
     return;
   }
-  table_.step->meet(stream, {.peers = state_.next.peers,
-                             .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
-                             .layer = layer,
-                             .value = state_.plan,
-                             .timeout_us = options_.wait_timeout_us});
+  table_.step->meet(stream, MeetOf(layer));
+}
+
+cuda::MeetParams DecodeGraph::MeetOf(int layer) const {
+  return {.peers = state_.next.peers,
+          .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
+          .layer = layer,
+          .value = state_.plan,
+          .timeout_us = options_.wait_timeout_us};
 }
 
 void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
@@ -287,10 +291,9 @@ void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
                                           .digests = slots_.inbox().digests + 2 * lists});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled) {
+void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets) {
   const DecodeSlotShape& shape = slots_.shape();
-  layers_.Attend(stream, num_rows,
-                 {.slot_pool = slots_.slot_pool(),
+  DecodeKvView kv{.slot_pool = slots_.slot_pool(),
                   .dtype = shape.layout.dtype,
                   .scales = slots_.scales(),
                   .lists = slots_.inbox().lists + slots_.selection(layer, 0, 0),
@@ -298,27 +301,33 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool sett
                   .pages = slots_.pages(),
                   .selected = slots_.inbox().pool_indices,
                   .max_count = shape.max_list_rows(),
-                  .settled = settled});
+                  .settled = settled};
+  if (meets) {
+    kv.meet = MeetOf(layer);
+    if (layer < options_.hidden_layers) kv.sends = HiddenOf(layer, num_rows);
+  }
+  layers_.Attend(stream, num_rows, kv);
 }
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
   const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);
   const bool exchanges = is_sparse() && parts.Has(DecodePart::kExchange);
-  const bool publishes = exchanges && layer < options_.hidden_layers;
+  const bool meets = exchanges && meets_in_attention();
+  const bool publishes = exchanges && !meets && layer < options_.hidden_layers;
   if (publishes) {
     fork_->Record(stream);
     fork_->Hold(side_stream_);
-    PublishHidden(side_stream_, layer, num_rows);
+    table_.step->send_rows(side_stream_, HiddenOf(layer, num_rows));
     if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer);
     published_->Record(side_stream_);
   }
   if (parts.Has(DecodePart::kInputNorm) && (layer == 0 || !sums)) layers_.InputNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
-  if (exchanges) ExchangeRows(stream, layer);
+  if (exchanges && !meets) ExchangeRows(stream, layer);
   // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
-  const bool settled = !exchanges && (layer > 0 || parts.Has(DecodePart::kRope));
-  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled);
+  const bool settled = (meets || !exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled, meets);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   const DecodeSum output_sum = sums ? SumOf(DecodePart::kOutput) : DecodeSum();

@@ -78,7 +78,9 @@ struct DecodeGraphOptions {
   // kColocated and kDisaggregated: the inbox of the cache rank that all rows belong to; {}: EnqueueInputs says whose
   // they are. Layers whose residual it wants (kDisaggregated: of the layers whose flag it waits for).
   cuda::CacheInbox inbox = {};
-  int hidden_layers = 0;            // of so many layers, from the first, the residual entering them is sent
+  int hidden_layers = 0;  // of so many layers, from the first, the residual entering them is sent
+  // The cache rank's kernels may run on this GPU too: what waits takes no multiprocessors from them.
+  bool shares_gpu = false;
   ColocatedCache* cache = nullptr;  // kColocated
   TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
@@ -169,13 +171,16 @@ class DecodeGraph {
   void EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts);
   void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
   void BeginStep(cuda::Stream stream, int num_rows);
-  void PublishHidden(cuda::Stream stream, int layer, int num_rows);
+  cuda::SendRowsParams HiddenOf(int layer, int num_rows) const;
   DecodeSum SumOf(DecodePart product) const;
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, int num_rows);
   void ExchangeRows(cuda::Stream stream, int layer);
+  cuda::MeetParams MeetOf(int layer) const;
+  // Attention meets the cache ranks itself.
+  bool meets_in_attention() const { return is_remote() && !options_.shares_gpu; }
   void DigestRows(cuda::Stream stream, int num_rows);
-  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled);
+  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }

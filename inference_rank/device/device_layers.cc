@@ -227,6 +227,8 @@ void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView&
   params.pages = kv.pages;
   params.selected = kv.selected;
   params.settled = kv.settled;
+  params.meet = kv.meet;
+  params.sends = kv.sends;
   table_.attention->decode_attention(stream, params);
 }
 

@@ -36,8 +36,10 @@ struct DecodeKvView {
   int lists_per_kv_head = 1;                   // 1, or one for each query head
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
-  uint32_t max_count = 0;  // at most DeviceLayerOptions::max_list_rows
-  bool settled = false;    // as DecodeAttentionParams::settled
+  uint32_t max_count = 0;      // at most DeviceLayerOptions::max_list_rows
+  bool settled = false;        // as DecodeAttentionParams::settled
+  cuda::MeetParams meet = {};  // as that and `sends` of DecodeAttentionParams
+  cuda::SendRowsParams sends = {};
 };
 
 // Where attention of a chunk finds K and V by position.

@@ -28,6 +28,13 @@ __device__ inline void CopyBox(uint32_t to, const void* map, uint32_t column, ui
 #endif
 }
 
+// What this thread has seen written in global memory is what its boxes bring.
+__device__ inline void FenceForCopyEngine() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 // mbarrier: a phase ends when `count` arrivals and all announced bytes have come.
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");

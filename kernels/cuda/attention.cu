@@ -15,8 +15,8 @@ namespace {
 
 // Counters come first and their room is the same for all parameters, so that partial results never lie where a later
 // launch has its counters.
-constexpr size_t kUnitCounters = 2;
-constexpr size_t kCounterBytes = (64 * 256 + 64) * sizeof(uint32_t);  // of rows and kv heads, and of units
+constexpr size_t kUnitCounters = 2, kLaunchWords = kUnitCounters + 1;
+constexpr size_t kCounterBytes = (64 * 256 + 64) * sizeof(uint32_t);  // of rows and kv heads, and of the launch
 
 int NumLists(const DecodeAttentionParams& params) {
   return params.num_rows * params.num_kv_heads;
@@ -81,7 +81,8 @@ void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
   launch.max_units = plan.units;
   launch.clustered = plan.clustered;
   launch.unit_counters = static_cast<uint32_t*>(params.scratch);
-  launch.counters = launch.unit_counters + kUnitCounters;
+  launch.wait_ended = launch.unit_counters + kUnitCounters;
+  launch.counters = launch.unit_counters + kLaunchWords;
   launch.partials = reinterpret_cast<float*>(static_cast<char*>(params.scratch) + kCounterBytes);
   switch (params.kv_dtype) {
     case Dtype::kBf16:

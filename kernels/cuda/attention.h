@@ -4,6 +4,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/kv_layout.h"
+#include "kernels/cuda/exchange_peer.h"
 #include "kernels/cuda/stream.h"
 
 namespace winnow::cuda {
@@ -49,6 +50,13 @@ struct DecodeAttentionParams {
   // Nothing of `lists`, `pages`, `selected` and the rows that they name was written by the kernel before this one in
   // the stream, but for the last row of each list: they may be read while it still runs.
   bool settled = false;
+  // The launch meets cache ranks itself: `lists`, `selected` and the rows that they name are theirs until the flags of
+  // meet.layer are there, which are looked for while the kernels before still run. meet.flag is raised when those have
+  // ended: at once where flags are missing, else when nothing waits for it. What `sends` names goes before that.
+  // meet.value and what is sent were written before the kernel before. peers null: nothing is awaited; from null:
+  // nothing is sent. Blocks hold their multiprocessors while they wait: nothing that is awaited may need those.
+  MeetParams meet = {};
+  SendRowsParams sends = {};
   uint32_t max_count = 0;          // greatest count of any list this launch may meet: fixes the grid, never the result
   void* out = nullptr;             // [num_rows, num_query_heads, head_dim] out_dtype
   Dtype out_dtype = Dtype::kBf16;  // kBf16 or kF32

@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_stream.cuh"
 #include "kernels/cuda/attention_units.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/meeting.cuh"
 
 // Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through
 // shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
@@ -131,6 +132,17 @@ class DecodeStream {
   bool has_inputs_ = false;
 };
 
+// What the launch sends, by the working warps of its first blocks, which have nothing else to do yet.
+__device__ inline void SendBeside(const SendRowsParams& p, uint32_t block, uint32_t blocks) {
+  constexpr uint32_t kSendingBlocks = 16, kThreads = kWorkWarps * 32;
+  const uint32_t sending = min(blocks, kSendingBlocks);
+  if (block >= sending) return;
+  SendRowsPart(p, block * kThreads + threadIdx.x, sending * kThreads);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) EndSendRows(p, sending * kWorkWarps);
+  __syncwarp();
+}
+
 // Grid: blocks of a cluster along x and lists along y; or so many blocks that all run at once, for all units in turn.
 template <int kHeadDim, Dtype kDtype, bool kClustered>
 __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>::kBlocks)
@@ -144,6 +156,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       InitBarrier(SharedAddress(&shared.full[stage]), kStreamWarps * 32);
       InitBarrier(SharedAddress(&shared.empty[stage]), kWorkWarps * 32);
     }
+    InitBarrier(SharedAddress(&shared.met), 1);
     shared.units.Init(kDecodeThreads);
   }
   __syncthreads();
@@ -152,9 +165,26 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
   const bool streams = threadIdx.x / 32 >= kWorkWarps;
+  const Meeting meeting(launch.params.meet);
+  const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
+  const bool meets_for_all = block == 0 && threadIdx.x / 32 == kWorkWarps;
+  bool tells = meeting.exists() && meets_for_all;
   if (!streams) {
+    if (launch.params.sends.from != nullptr) SendBeside(launch.params.sends, block, gridDim.x * gridDim.y);
     WaitForInputs();
     LetDependentsStart();
+  }
+  if (meeting.exists()) {
+    if (threadIdx.x / 32 == kWorkWarps) {
+      if (meets_for_all) {
+        tells = !meeting.AwaitForAll(launch.wait_ended);
+      } else {
+        meeting.AwaitWithOthers(launch.wait_ended);
+      }
+      if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.met));
+    }
+    WaitForPhase(SharedAddress(&shared.met), 0);
+    if (streams) FenceForCopyEngine();
   }
   if constexpr (kClustered) {
     if (streams) {
@@ -163,6 +193,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       __syncwarp();
       WaitForCluster();
       ArriveInCluster();
+      if (tells) meeting.Raise();
       WaitForCluster();
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);
@@ -176,6 +207,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       for (; turns.HasUnit(); turns.Next()) {
         stream.Send(turns.unit() / launch.max_units, turns.unit() % launch.max_units, [&] { turns.Start(); });
       }
+      if (tells) meeting.Raise();
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);
       for (; turns.HasUnit(); turns.Next()) block.Run(turns.unit() / launch.max_units, turns.unit() % launch.max_units);

@@ -40,7 +40,7 @@ struct ListCut {
 // A read of global memory that nothing waits for until its value is used, and without a branch.
 __device__ inline uint32_t LoadIf(bool condition, const uint32_t* at) {
   uint32_t value;
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.b32 %0, [%1];}"
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.b32 %0, [%1];}"
                : "=r"(value)
                : "l"(at), "r"(static_cast<uint32_t>(condition)));
   return value;
@@ -74,7 +74,7 @@ struct ListRows {
     constexpr uint32_t kSectorPages = 8;
     const uint32_t at = threadIdx.x % 128 * kSectorPages;
     if (at < num_pages && selected_end > sinks) {
-      asm volatile("{.reg .b32 unused; ld.global.nc.b32 unused, [%0];}" ::"l"(pages + at));
+      asm volatile("{.reg .b32 unused; ld.global.b32 unused, [%0];}" ::"l"(pages + at));
     }
   }
   // Rows at and behind `count` give that of the last row: safe to read, and left out later.

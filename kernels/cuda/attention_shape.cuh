@@ -63,6 +63,7 @@ struct DecodeShape {
     Exchange exchange[2];
     uint64_t full[kMaxStages];   // the chunk has come
     uint64_t empty[kMaxStages];  // its room is free again
+    uint64_t met;                // cache ranks have sent what is attended to
     UnitBoard units;
     uint32_t arrived;
 

@@ -5,6 +5,7 @@
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/attended_mass.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/exchange_peer.h"
 #include "kernels/cuda/row_digest.h"
 
 namespace winnow::cuda {
@@ -72,15 +73,6 @@ struct InferenceInbox {
   // selected, and how many of them were pushed
   uint32_t* counts = nullptr;
   uint32_t* counts_flag = nullptr;  // one word
-};
-
-// A cache rank as a step of several sees it: device memory, [kMaxExchangePeers], that is written before the step.
-inline constexpr int kMaxExchangePeers = 16;
-struct ExchangePeer {
-  std::byte* inbox = nullptr;             // the region of its CacheInbox; null: it has no row in this step
-  const uint32_t* delta_flags = nullptr;  // of its InferenceInbox
-  const uint32_t* abort = nullptr;        // as those of WaitParams
-  uint32_t* error = nullptr;
 };
 
 // Where prompts' rows land in the cache rank's memory: places that pushes take in turn. Push n = 1, 2, ... lies in

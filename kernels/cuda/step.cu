@@ -3,6 +3,7 @@
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/flags.cuh"
+#include "kernels/cuda/meeting.cuh"
 #include "kernels/cuda/step.h"
 
 namespace winnow::cuda {
@@ -102,24 +103,9 @@ __global__ void Publish(const PublishParams p) {
 __global__ void SendRows(const SendRowsParams p) {
   WaitForInputs();
   LetDependentsStart();
-  const uint32_t words = p.row_bytes / sizeof(uint4), all = words * p.num_rows;
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += gridDim.x * blockDim.x) {
-    void* const region = p.regions[i / words];
-    if (region != nullptr) {
-      reinterpret_cast<uint4*>(static_cast<char*>(region) + p.to)[i] = static_cast<const uint4*>(p.from)[i];
-    }
-  }
-  __threadfence_system();
+  SendRowsPart(p, blockIdx.x * blockDim.x + threadIdx.x, gridDim.x * blockDim.x);
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  if (atomicAdd(p.arrivals, 1) != gridDim.x - 1) return;
-  *p.arrivals = 0;
-  __threadfence_system();
-  const uint32_t value = *p.value;
-  for (int i = 0; i < kMaxExchangePeers; ++i) {
-    std::byte* const inbox = p.peers[i].inbox;
-    if (inbox != nullptr) *reinterpret_cast<volatile uint32_t*>(inbox + p.flag) = value;
-  }
+  if (threadIdx.x == 0) EndSendRows(p, gridDim.x);
 }
 
 // A block stores its slice with all peers, then adds up the same slice of all ranks: blocks wait for their counterparts
@@ -162,17 +148,12 @@ __global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
   }
 }
 
-// A thread to a cache rank. The next launch is there early, and may look at the lists behind its own wait for this one
-// alone.
+// Nothing else comes to hold multiprocessors while this waits: what it waits for may need them.
 __global__ void Meet(const MeetParams p) {
-  const ExchangePeer peer = p.peers[threadIdx.x];
-  LetDependentsStart();
   WaitForInputs();
-  if (peer.inbox == nullptr) return;
-  const uint32_t value = *p.value;
-  StoreRelease(reinterpret_cast<uint32_t*>(peer.inbox + p.flag), value);
-  WaitFor({.flag = peer.delta_flags + p.layer, .abort = peer.abort, .error = peer.error, .timeout_us = p.timeout_us},
-          value);
+  const Meeting meeting(p);
+  meeting.Raise();
+  meeting.Await();
 }
 
 __global__ void BeginChunk(const BeginChunkParams p) {
@@ -244,7 +225,7 @@ void LaunchSendRows(Stream stream, const SendRowsParams& p) {
 }
 
 void LaunchMeet(Stream stream, const MeetParams& p) {
-  LaunchDependent(Meet, {.grid = dim3(1), .threads = kMaxExchangePeers}, stream, p);
+  LaunchDependent(Meet, {.grid = dim3(1), .threads = 32}, stream, p);
 }
 
 void LaunchBeginChunk(Stream stream, const BeginChunkParams& p) {

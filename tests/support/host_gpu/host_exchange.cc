@@ -585,6 +585,8 @@ void RaiseAll(Stream stream, const cuda::ExchangePeer* peers, size_t flag, const
   }
 }
 
+}  // namespace
+
 void SendRows(Stream stream, const cuda::SendRowsParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     if (p.regions[row] == nullptr) continue;
@@ -606,8 +608,6 @@ void Meet(Stream stream, const cuda::MeetParams& p) {
                   .timeout_us = p.timeout_us});
   }
 }
-
-}  // namespace
 
 cuda::DigestKernels HostDigestKernels() {
   cuda::DigestKernels kernels{};

@@ -20,6 +20,8 @@ cuda::AttendedMassKernels HostAttendedMassKernels();
 cuda::DigestKernels HostDigestKernels();
 cuda::PredictKernels HostPredictKernels();
 cuda::SelectionKernels HostSelectionKernels();
+void SendRows(cuda::Stream stream, const cuda::SendRowsParams& p);
+void Meet(cuda::Stream stream, const cuda::MeetParams& p);
 // Beside those of HostGpuTable.
 void AddHostStepKernels(cuda::StepKernels& kernels);
 

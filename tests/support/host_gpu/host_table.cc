@@ -269,8 +269,10 @@ size_t AttentionScratch(const cuda::DecodeAttentionParams&) {
   return 256;
 }
 
-void DecodeAttention(Stream, const cuda::DecodeAttentionParams& p) {
+void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
   WINNOW_CHECK(p.kv_dtype == Dtype::kBf16);
+  if (p.sends.from != nullptr) SendRows(stream, p.sends);
+  if (p.meet.peers != nullptr) Meet(stream, p.meet);
   const size_t num_lists = static_cast<size_t>(p.num_rows) * p.num_kv_heads;
   std::vector<std::vector<uint32_t>> lists(num_lists);
   std::vector<const uint32_t*> slots;
