@@ -10,6 +10,7 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
   const size_t row_bytes = options_.row_bytes;
   const int layer = piece.layer, num_tokens = piece.num_tokens, queries = piece.kv->QueriesWanted(num_tokens);
   At("layer", layer);
+  if (sums_ != nullptr) sums_->BeginChunk(piece.first_position, /*all_own_all=*/piece.last);
   const PrefillKv::Rows rows = piece.kv->Destination(layer, kv_heads().first);
   WINNOW_CHECK(rows.kv != nullptr);
   void* const push_to = piece.kv->PushTo(layer);
@@ -21,7 +22,7 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
                                      .num_kv_heads = config_.num_kv_heads,
                                      .positions = positions_,
                                      .kv_destinations = kv_destinations_});
-  layers_->ProjectQkv(stream_, DevicePhase::kPrefill, layer, num_tokens);
+  layers_->ProjectQkv(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get());
   layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
                 {.positions = positions_,
                  .kv_destinations = kv_destinations_,
