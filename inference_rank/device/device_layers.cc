@@ -278,7 +278,8 @@ void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int n
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
 }
 
-void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
+void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums,
+                                bool norms_next) {
   WINNOW_CHECK(is_shard() == (sums != nullptr));
   const bool adds_rows = sums != nullptr && phase == DevicePhase::kDecode;
   DecodeSum sum;
@@ -297,7 +298,7 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
   if (adds_rows) {
     AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it
   } else if (sums != nullptr) {
-    sums->AddChunk(stream, num_rows, /*norm_weight=*/nullptr);
+    sums->AddChunk(stream, num_rows, norms_next ? weights_->layer(layer + 1).input_norm : nullptr);
   }
 }
 

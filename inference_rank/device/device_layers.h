@@ -101,8 +101,10 @@ class DeviceLayers {
   void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
   void Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
   void AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
-  // `sums`: of a shard; null where the weights are whole.
-  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
+  // `sums`: of a shard; null where the weights are whole. `norms_next`: of a shard's chunk that goes through the next
+  // layer now, where Qkv then takes the place of ProjectQkv.
+  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
+                    bool norms_next = false);
   void Logits(cuda::Stream stream, int num_rows);
   void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs);
 

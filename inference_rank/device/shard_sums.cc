@@ -18,7 +18,7 @@ constexpr uint32_t kTimeoutUs = 20'000'000;
 constexpr int kAbortWord = 0, kErrorWord = 1, kCountWord = 2, kNumWords = 3;
 constexpr size_t kBoxes = 2;  // used in turn
 // Few enough for small chunks to be shared out, too.
-constexpr uint32_t kGroupRows = 64;
+constexpr uint32_t kGroupRows = 32;
 
 constexpr size_t kFlagsOfBox = size_t{2} * cuda::kChunkSumBlocks;  // from each rank
 

@@ -56,7 +56,7 @@ class ChunkSum {
       const int peer = threadIdx.x;
       StoreRelease(Flag(peer, which, p_.rank), value_);
       WaitFor({.flag = Flag(p_.rank, which, peer), .abort = p_.abort, .error = p_.error, .timeout_us = p_.timeout_us},
-              value_);
+              value_, PatienceOfMany());
     }
     __syncthreads();
   }
