@@ -148,10 +148,11 @@ void CheckOwners(GpuContext& gpu) {
 
 void CheckChunkSums(GpuContext& gpu) {
   CheckOwners(gpu);
+  if (gpu.few_small) return;  // a sanitizer may let one kernel wait for another to end
   const std::vector<ChunkCase> cases = {{2, 5120, {0, 128, 64}},   {2, 5120, {100, 77, 64}}, {4, 5120, {7, 120, 16}},
                                         {3, 4096, {3, 50, 8}},     {2, 8192, {64, 1, 64}},   {2, 5120, {9, 1, 0}},
                                         {4, 256, {1000, 200, 64}}, {2, 1024, {0, 33, 0}}};
-  for (const ChunkCase& of : gpu.Cases(cases, 2)) {
+  for (const ChunkCase& of : cases) {
     for (const bool at_once : {true, false}) ChunkSumCheck(gpu, of).Run(at_once);
     gpu.FreeAll();
   }
