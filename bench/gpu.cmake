@@ -12,6 +12,7 @@ add_executable(winnow-gpu-check
   gpu/cache_move_check.cc
   gpu/cache_peer_check.cc
   gpu/cache_section.cc
+  gpu/chunk_sums_check.cc
   gpu/device_selection_bench.cc
   gpu/device_selection_section.cc
   gpu/digest_check.cc

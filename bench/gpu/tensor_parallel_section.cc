@@ -10,6 +10,7 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "bench/gpu/chunk_sums_check.h"
 #include "bench/gpu/sections.h"
 #include "bench/gpu/serve_checks.h"
 #include "bench/gpu/summands_check.h"
@@ -251,6 +252,7 @@ absl::Status ComparePasses(GpuContext& gpu, int first) {
 
 void Check(GpuContext& gpu) {
   CheckSummands(gpu);
+  CheckChunkSums(gpu);
   const std::string name = "serve dense on two GPUs";
   if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");
   if (!CanServeDemo(gpu)) return;

@@ -120,7 +120,8 @@ class CudaForward final : public Forward {
     uint32_t first_position = 0;
     int num_tokens = 0;
     bool last = false;
-    int stage = 0;  // which of two
+    int stage = 0;            // which of two
+    bool all_layers = false;  // in a row
   };
   void EnqueuePiece(const Piece& piece);
   // Once its rows and queries have come to host memory, or its rows to where they are pushed.

@@ -10,6 +10,7 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
   const size_t row_bytes = options_.row_bytes;
   const int layer = piece.layer, num_tokens = piece.num_tokens, queries = piece.kv->QueriesWanted(num_tokens);
   At("layer", layer);
+  if (sums_ != nullptr) sums_->BeginChunk(piece.first_position, /*all_own_all=*/piece.last);
   const PrefillKv::Rows rows = piece.kv->Destination(layer, kv_heads().first);
   WINNOW_CHECK(rows.kv != nullptr);
   void* const push_to = piece.kv->PushTo(layer);
@@ -21,7 +22,12 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
                                      .num_kv_heads = config_.num_kv_heads,
                                      .positions = positions_,
                                      .kv_destinations = kv_destinations_});
-  layers_->ProjectQkv(stream_, DevicePhase::kPrefill, layer, num_tokens);
+  const bool is_last_layer = layer + 1 == config_.num_layers, norms_ahead = sums_ != nullptr && piece.all_layers;
+  if (norms_ahead && layer > 0) {
+    layers_->Qkv(stream_, DevicePhase::kPrefill, layer, num_tokens);
+  } else {
+    layers_->ProjectQkv(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get());
+  }
   layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
                 {.positions = positions_,
                  .kv_destinations = kv_destinations_,
@@ -45,10 +51,10 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
   piece_is_pushed_[piece.stage] = push_to != nullptr;
   piece_ready_[piece.stage]->Record(copy_stream_);
   // Nothing reads the last layer's output but the logits of the last token.
-  if (!piece.last && layer + 1 == config_.num_layers) return;
+  if (!piece.last && is_last_layer) return;
   layers_->AttendChunk(stream_, num_tokens,
                        {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = piece.first_position});
-  layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get());
+  layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get(), norms_ahead && !is_last_layer);
 }
 
 bool CudaForward::PublishPiece(const Piece& piece) {
@@ -79,7 +85,8 @@ std::span<float> CudaForward::Prefill(std::span<const uint32_t> token_ids, uint3
                .first_position = first_position,
                .num_tokens = num_tokens,
                .last = last,
-               .stage = l % 2};
+               .stage = l % 2,
+               .all_layers = true};
       EnqueuePiece(piece);
     }
     if (before.kv != nullptr && !PublishPiece(before)) return {};

@@ -186,8 +186,12 @@ void DeviceLayers::Qkv(cuda::Stream stream, DevicePhase phase, int layer, int nu
          {.y = qkv_, .stride = config().qkv_features(), .dtype = Dtype::kF32, .accumulate = false});
 }
 
-void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  InputNorm(stream, layer, num_rows);
+void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
+  if (sums == nullptr || layer == 0 || sums->AllOwnAllRows()) {
+    InputNorm(stream, layer, num_rows);
+  } else {
+    sums->NormChunk(stream, num_rows, weights_->layer(layer).input_norm);
+  }
   Qkv(stream, phase, layer, num_rows);
 }
 
@@ -276,7 +280,8 @@ void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int n
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
 }
 
-void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
+void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums,
+                                bool norms_next) {
   WINNOW_CHECK(is_shard() == (sums != nullptr));
   const bool adds_rows = sums != nullptr && phase == DevicePhase::kDecode;
   DecodeSum sum;
@@ -284,8 +289,9 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
   Output(stream, phase, layer, num_rows, next_sum());
   if (adds_rows) {
     AddOutput(stream, layer, num_rows, sum);
+  } else if (sums != nullptr) {
+    sums->AddChunk(stream, num_rows, weights_->layer(layer).post_attention_norm);
   } else {
-    if (sums != nullptr) sums->Add(stream, num_rows);
     MlpNorm(stream, layer, num_rows);
   }
   GateUp(stream, phase, layer, num_rows);
@@ -294,7 +300,7 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
   if (adds_rows) {
     AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it
   } else if (sums != nullptr) {
-    sums->Add(stream, num_rows);
+    sums->AddChunk(stream, num_rows, norms_next ? weights_->layer(layer + 1).input_norm : nullptr);
   }
 }
 

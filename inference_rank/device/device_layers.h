@@ -70,12 +70,17 @@ struct DecodeSum {
   uint32_t timeout_us = 0;
 };
 
-// Where the weights are a shard: adds up over all shards, into hidden() of each.
+// Where the weights are a shard: adds up over all shards.
 class PartialSums {
  public:
   virtual ~PartialSums() = default;
-  // Of a chunk: what all have left in partial().
-  virtual void Add(cuda::Stream stream, int num_rows) = 0;
+  // Of a chunk, each of whose rows one shard owns and adds up: what all have left in partial(), into its row of
+  // hidden(). With a weight, normed() of all rows follows, with all shards.
+  virtual void AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) = 0;
+  // normed() of all rows of a chunk, with all shards, from their owners' hidden().
+  virtual void NormChunk(cuda::Stream stream, int num_rows, const float* weight) = 0;
+  // Whether every shard owns every row of the chunk.
+  virtual bool AllOwnAllRows() const = 0;
   // Of decode rows: the next sum, for the caller to enqueue.
   virtual DecodeSum NextDecodeSum() = 0;
 };
@@ -93,12 +98,15 @@ class DeviceLayers {
                                                               const DeviceLayerOptions& options);
 
   void Embed(cuda::Stream stream, const uint32_t* token_ids, int num_rows);
-  void ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  // `sums`: of a shard's chunk.
+  void ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
   void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
   void Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
   void AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
-  // `sums`: of a shard; null where the weights are whole.
-  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
+  // `sums`: of a shard; null where the weights are whole. `norms_next`: of a shard's chunk that goes through the next
+  // layer now, where Qkv then takes the place of ProjectQkv.
+  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
+                    bool norms_next = false);
   void Logits(cuda::Stream stream, int num_rows);
   void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs);
 
@@ -122,6 +130,7 @@ class DeviceLayers {
   // What is enqueued from now on reads and writes the residuals of its rows there: 256-byte aligned device memory.
   // Null: in the activations again. Not around work that is captured and launched later.
   void UseHidden(float* hidden) { hidden_ = hidden != nullptr ? hidden : own_hidden_; }
+  void* normed() const { return normed_; }        // [rows, hidden_size] bf16, what Qkv and GateUp read
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
   float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads

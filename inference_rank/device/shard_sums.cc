@@ -17,6 +17,14 @@ constexpr uint32_t kTimeoutUs = 20'000'000;
 // Words of pinned memory.
 constexpr int kAbortWord = 0, kErrorWord = 1, kCountWord = 2, kNumWords = 3;
 constexpr size_t kBoxes = 2;  // used in turn
+// Few enough for small chunks to be shared out, too.
+constexpr uint32_t kGroupRows = 32;
+
+constexpr size_t kFlagsOfBox = size_t{2} * cuda::kChunkSumBlocks;  // from each rank
+
+size_t MostOwnedRows(int max_rows, int num_ranks) {
+  return std::min<size_t>(max_rows, max_rows / num_ranks + kGroupRows);
+}
 
 size_t SummandStride(const ModelConfig& config) {
   return static_cast<size_t>(kMaxGraphRows) * config.hidden_size;
@@ -29,20 +37,23 @@ ShardSums::ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, B
       layers_(layers),
       shard_(layers.weights().shard()),
       kind_(boxes),
-      mailbox_stride_(static_cast<size_t>(max_rows) * layers.config().hidden_size) {}
+      mailbox_stride_(MostOwnedRows(max_rows, shard_.count) * layers.config().hidden_size) {}
 
 size_t ShardSums::BoxBytes(const ModelConfig& config, int num_ranks, int max_rows) {
-  const size_t rows = static_cast<size_t>(max_rows) + kMaxGraphRows;
+  const size_t rows = MostOwnedRows(max_rows, num_ranks) + kMaxGraphRows;
   return kBoxes * num_ranks * rows * config.hidden_size * sizeof(float) + (size_t{1} << 16);
 }
 
 size_t ShardSums::Carve(void* region, int max_rows) {
   const ModelConfig& config = layers_.config();
   cuda::Arena arena(region);
-  box_.flags = arena.TakeArray<uint32_t>(kBoxes * shard_.count * cuda::kAllReduceBlocks);
+  box_.flags = arena.TakeArray<uint32_t>(kBoxes * kFlagsOfBox * shard_.count);
   box_.logit_flags = arena.TakeArray<uint32_t>(shard_.count);
-  box_.mailboxes = arena.TakeArray<float>(kBoxes * shard_.count * static_cast<size_t>(max_rows) * config.hidden_size);
+  box_.mailboxes = arena.TakeArray<float>(kBoxes * shard_.count * mailbox_stride_);
   box_.summands = arena.TakeArray<float>(kBoxes * shard_.count * SummandStride(config));
+  box_.normed = kind_ == Boxes::kPeerMemory
+                    ? layers_.normed()
+                    : arena.Take(static_cast<size_t>(max_rows) * config.hidden_size * DtypeBytes(Dtype::kBf16));
   box_.logits = kind_ == Boxes::kPeerMemory
                     ? layers_.logits()
                     : arena.TakeArray<float>(static_cast<size_t>(kMaxGraphRows) * config.vocab_size);
@@ -81,26 +92,48 @@ void ShardSums::BeginPass(cuda::Stream stream) {
   device_.CopyAsync(counted_, word(kCountWord), sizeof(uint32_t), stream);
 }
 
-void ShardSums::Add(cuda::Stream stream, int num_rows) {
+void ShardSums::BeginChunk(uint32_t first_position, bool all_own_all) {
+  owners_ = {.first_position = first_position, .group_rows = all_own_all ? 0 : kGroupRows};
+}
+
+void ShardSums::AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) {
+  EnqueueChunk(stream, num_rows, layers_.partial(), norm_weight);
+}
+
+void ShardSums::NormChunk(cuda::Stream stream, int num_rows, const float* weight) {
+  EnqueueChunk(stream, num_rows, /*partial=*/nullptr, weight);
+}
+
+void ShardSums::EnqueueChunk(cuda::Stream stream, int num_rows, const float* partial, const float* norm_weight) {
   ++num_sums_;
+  owners_.num_rows = num_rows;
+  const int hidden_size = layers_.config().hidden_size;
   const size_t box = num_sums_ % kBoxes * shard_.count;
-  cuda::AllReduceParams params = {.rank = shard_.index,
-                                  .num_ranks = shard_.count,
-                                  .partial = layers_.partial(),
-                                  .x = layers_.hidden(),
-                                  .elements = static_cast<size_t>(num_rows) * layers_.config().hidden_size,
-                                  .mailbox_stride = mailbox_stride_,
-                                  .value = counted_,
-                                  .value_plus = num_sums_ - pass_begin_,
-                                  .abort = word(kAbortWord),
-                                  .error = word(kErrorWord),
-                                  .timeout_us = kTimeoutUs};
-  WINNOW_CHECK(params.elements <= mailbox_stride_);
+  cuda::ChunkSumParams params = {.rank = shard_.index,
+                                 .num_ranks = shard_.count,
+                                 .owners = owners_,
+                                 .hidden_size = hidden_size,
+                                 .partial = partial,
+                                 .x = layers_.hidden(),
+                                 .mailbox_stride = static_cast<int64_t>(mailbox_stride_),
+                                 .weight = norm_weight,
+                                 .epsilon = layers_.config().rms_norm_eps,
+                                 .value = counted_,
+                                 .value_plus = num_sums_ - pass_begin_,
+                                 .abort = word(kAbortWord),
+                                 .error = word(kErrorWord),
+                                 .timeout_us = kTimeoutUs};
   for (int r = 0; r < shard_.count; ++r) {
+    const size_t owned = cuda::OwnedRows(owners_, r, shard_.count).count();
+    WINNOW_CHECK(owned * hidden_size <= mailbox_stride_);
     params.mailboxes[r] = boxes_[r].mailboxes + box * mailbox_stride_;
-    params.flags[r] = boxes_[r].flags + box * cuda::kAllReduceBlocks;
+    params.out[r] = boxes_[r].normed;
+    params.flags[r] = boxes_[r].flags + box * kFlagsOfBox;
   }
-  layers_.table().step->all_reduce(stream, params);
+  layers_.table().chunk_sums->add_chunk(stream, params);
+  if (norm_weight == nullptr || kind_ == Boxes::kPeerMemory) return;
+  device_.CopyAsync(layers_.normed(), box_.normed,
+                    static_cast<size_t>(num_rows) * hidden_size * DtypeBytes(Dtype::kBf16), stream);
 }
 
 DecodeSum ShardSums::NextDecodeSum() {

@@ -11,17 +11,18 @@
 
 namespace winnow {
 
-// Adds up what the GPUs of a tensor-parallel group have each computed, in the order of the group on all of them, so
-// that all have the same bits: of passes that are launched one by one, whose graphs are those of decode_graph.h. In one
-// shot over peer memory (cuda::AllReduceParams), or over pinned host memory where GPUs do not reach each other. All
-// GPUs must be given the same calls, each by a thread of its own or before any waits.
+// Adds up what the GPUs of a tensor-parallel group have each computed, in the order of the group, so that all get the
+// same bits: of passes that are launched one by one, whose graphs are those of decode_graph.h. Over peer memory, or
+// over pinned host memory where GPUs do not reach each other. All GPUs must be given the same calls, each by a thread
+// of its own or before any waits.
 class ShardSums final : public PartialSums {
  public:
   enum class Boxes : uint8_t { kPeerMemory, kHostMemory };
   // What the others write to.
   struct Box {
-    float* mailboxes = nullptr;       // [2][num_ranks][max_rows * hidden_size]
-    uint32_t* flags = nullptr;        // [2][num_ranks][kAllReduceBlocks]
+    float* mailboxes = nullptr;       // [2][num_ranks][rows that a rank owns at most * hidden_size]
+    uint32_t* flags = nullptr;        // [2][2][num_ranks][kChunkSumBlocks]
+    void* normed = nullptr;           // [max_rows, hidden_size] bf16: of its layers, or of the box
     float* summands = nullptr;        // [2][num_ranks][kMaxGraphRows * hidden_size], of decode rows
     uint32_t* logit_flags = nullptr;  // [num_ranks]
     float* logits = nullptr;          // [kMaxGraphRows, vocab_size]: of its layers, or of the box
@@ -37,8 +38,13 @@ class ShardSums final : public PartialSums {
 
   // Before the first sum of a pass, when the last pass has ended.
   void BeginPass(cuda::Stream stream);
+  // Whose rows sums of chunks have from now on: those of a chunk from first_position on, shared out by position, or all
+  // of them with every rank.
+  void BeginChunk(uint32_t first_position, bool all_own_all);
   // hidden() += partial() of rank 0 + of rank 1 + ...
-  void Add(cuda::Stream stream, int num_rows) override;
+  void AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) override;
+  void NormChunk(cuda::Stream stream, int num_rows, const float* weight) override;
+  bool AllOwnAllRows() const override { return owners_.group_rows == 0; }
   DecodeSum NextDecodeSum() override;
   // Rank 0 gets all logits.
   void GatherLogits(cuda::Stream stream, int num_rows);
@@ -51,6 +57,7 @@ class ShardSums final : public PartialSums {
  private:
   ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes);
   size_t Carve(void* region, int max_rows);
+  void EnqueueChunk(cuda::Stream stream, int num_rows, const float* partial, const float* norm_weight);
   uint32_t* word(int i) const { return static_cast<uint32_t*>(words_->data()) + i; }
 
   cuda::Device& device_;
@@ -60,6 +67,7 @@ class ShardSums final : public PartialSums {
   const size_t mailbox_stride_;
   std::unique_ptr<cuda::DeviceMemory> memory_, state_, words_;
   Box box_;
+  cuda::ChunkOwners owners_;
   std::array<Box, cuda::kMaxTensorParallel> boxes_ = {};
   uint32_t* counted_ = nullptr;   // device: sums before this pass
   uint32_t* arrivals_ = nullptr;  // device

@@ -28,15 +28,21 @@ __device__ inline uint64_t GlobalNanoseconds() {
 
 // The words other than the flag may lie in host memory, microseconds away, and the clock is slow to read too: they are
 // looked at rarely, and not before a flag that is about to be raised would have come.
-inline constexpr uint32_t kPollsBetweenLooks = 256, kPollsBeforeFirstLook = 64;
+struct WaitPatience {
+  uint32_t polls_before_first_look = 64, polls_between_looks = 256;
+};
+// For hundreds of blocks that wait at once, each of which such a look would hold up: about 4 and 16 ms.
+__device__ inline WaitPatience PatienceOfMany() {
+  return {.polls_before_first_look = 4096, .polls_between_looks = 16384};
+}
 
 // By one thread. False when the wait ended without the flag (see WaitParams).
-__device__ inline bool WaitFor(const WaitParams& p, uint32_t value) {
+__device__ inline bool WaitFor(const WaitParams& p, uint32_t value, WaitPatience patience = WaitPatience()) {
   uint64_t deadline = 0;
   for (uint32_t poll = 0;; ++poll) {
     // Numbers of plans wrap around.
     if (static_cast<int32_t>(LoadWord(p.flag) - value) >= 0) break;
-    if (poll % kPollsBetweenLooks != kPollsBeforeFirstLook) continue;
+    if (poll % patience.polls_between_looks != patience.polls_before_first_look) continue;
     if (p.error != nullptr && LoadWord(p.error) != 0) return false;
     const bool aborted = p.abort != nullptr && LoadWord(p.abort) != 0;
     const uint64_t now = GlobalNanoseconds();

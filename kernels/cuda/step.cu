@@ -108,46 +108,6 @@ __global__ void SendRows(const SendRowsParams p) {
   if (threadIdx.x == 0) EndSendRows(p, gridDim.x);
 }
 
-// A block stores its slice with all peers, then adds up the same slice of all ranks: blocks wait for their counterparts
-// alone.
-__global__ void __launch_bounds__(kThreads) AllReduce(const AllReduceParams p) {
-  WaitForInputs();
-  LetDependentsStart();
-  const size_t words = p.elements / 4, stride = gridDim.x * size_t{kThreads};
-  const size_t first = blockIdx.x * size_t{kThreads} + threadIdx.x;
-  const auto* own = reinterpret_cast<const float4*>(p.partial);
-  for (int r = 0; r < p.num_ranks; ++r) {
-    if (r == p.rank) continue;
-    auto* to = reinterpret_cast<float4*>(p.mailboxes[r] + p.rank * p.mailbox_stride);
-    for (size_t i = first; i < words; i += stride) to[i] = own[i];
-  }
-  __threadfence_system();
-  __syncthreads();
-  if (threadIdx.x < p.num_ranks && threadIdx.x != p.rank) {
-    const int peer = threadIdx.x;
-    const uint32_t value = *p.value + p.value_plus;
-    StoreRelease(p.flags[peer] + p.rank * kAllReduceBlocks + blockIdx.x, value);
-    WaitFor({.flag = p.flags[p.rank] + peer * kAllReduceBlocks + blockIdx.x,
-             .abort = p.abort,
-             .error = p.error,
-             .timeout_us = p.timeout_us},
-            value);
-  }
-  __syncthreads();
-  auto* x = reinterpret_cast<float4*>(p.x);
-  for (size_t i = first; i < words; i += stride) {
-    float4 sum = {0, 0, 0, 0};
-    for (int r = 0; r < p.num_ranks; ++r) {
-      const float4 part = r == p.rank
-                              ? own[i]
-                              : __ldcv(reinterpret_cast<const float4*>(p.mailboxes[p.rank] + r * p.mailbox_stride) + i);
-      sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
-    }
-    const float4 old = x[i];
-    x[i] = {old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w};
-  }
-}
-
 // Nothing else comes to hold multiprocessors while this waits: what it waits for may need them.
 __global__ void Meet(const MeetParams p) {
   WaitForInputs();
@@ -214,11 +174,6 @@ void LaunchPublish(Stream stream, const PublishParams& p) {
   LaunchDependent(Publish, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
 }
 
-void LaunchAllReduce(Stream stream, const AllReduceParams& p) {
-  const int blocks = std::clamp(Blocks(static_cast<int64_t>(p.elements / 4)), 1, kAllReduceBlocks);
-  LaunchDependent(AllReduce, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
-}
-
 void LaunchSendRows(Stream stream, const SendRowsParams& p) {
   const int blocks = std::clamp(Blocks(p.num_rows * static_cast<int64_t>(p.row_bytes / sizeof(uint4))), 1, 16);
   LaunchDependent(SendRows, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
@@ -248,7 +203,6 @@ const StepKernels kStepKernels = {.begin_step = LaunchBeginStep,
                                   .publish = LaunchPublish,
                                   .send_rows = LaunchSendRows,
                                   .meet = LaunchMeet,
-                                  .all_reduce = LaunchAllReduce,
                                   .begin_chunk = LaunchBeginChunk,
                                   .fill_slots = LaunchFillSlots,
                                   .scatter_rows = LaunchScatterRows};

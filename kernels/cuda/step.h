@@ -67,29 +67,6 @@ struct PublishParams {
   uint32_t* arrivals = nullptr;     // device word of this launcher's own, zero before the first launch
 };
 
-// Adds up what the GPUs of a tensor-parallel group have each computed: x += partial of rank 0 + of rank 1 + ..., in
-// this order on every rank, so that all have the same bits. One shot: every rank stores its summand in the mailboxes of
-// the others and raises a flag for each of its thread blocks. A mailbox is used once in a step, or every other
-// sum, so that nothing is overwritten before it has been read: a rank that has ended a sum knows that all ranks have
-// ended the sum before. Waits end as those of WaitParams do.
-inline constexpr int kMaxTensorParallel = 4;
-inline constexpr int kAllReduceBlocks = 64;
-struct AllReduceParams {
-  int rank = 0;
-  int num_ranks = 0;
-  const float* partial = nullptr;             // [elements] of this rank
-  float* x = nullptr;                         // [elements]
-  size_t elements = 0;                        // a multiple of 4
-  float* mailboxes[kMaxTensorParallel] = {};  // of each rank: [num_ranks][mailbox_stride]
-  size_t mailbox_stride = 0;                  // >= elements
-  uint32_t* flags[kMaxTensorParallel] = {};   // of each rank: [num_ranks][kAllReduceBlocks]
-  const uint32_t* value = nullptr;            // device word: what flags are raised to, the number of the step
-  uint32_t value_plus = 0;                    // added to it: where mailboxes serve several sums of a step
-  const uint32_t* abort = nullptr;
-  uint32_t* error = nullptr;
-  uint32_t timeout_us = 1000000;
-};
-
 // Positions of a chunk's rows and where their K and V go: row i, kv head h to rows[h * head_stride + first_position +
 // i].
 struct BeginChunkParams {
@@ -139,7 +116,6 @@ struct StepKernels {
   void (*publish)(Stream, const PublishParams&);
   void (*send_rows)(Stream, const SendRowsParams&);
   void (*meet)(Stream, const MeetParams&);  // first tells, then waits, in one launch
-  void (*all_reduce)(Stream, const AllReduceParams&);
   void (*begin_chunk)(Stream, const BeginChunkParams&);
   void (*fill_slots)(Stream, const FillSlotsParams&);
   void (*scatter_rows)(Stream, const ScatterRowsParams&);

@@ -10,6 +10,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .mass = &kAttendedMassKernels,
                                   .attention = &kAttentionKernels,
                                   .cache = &kCacheKernels,
+                                  .chunk_sums = &kChunkSumKernels,
                                   .digest = &kDigestKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .matmul = &kMatmulKernels,

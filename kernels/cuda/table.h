@@ -8,6 +8,7 @@
 #include "kernels/cuda/attended_mass.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cache.h"
+#include "kernels/cuda/chunk_sums.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matmul.h"
@@ -36,6 +37,7 @@ struct CudaTable {
   const AttendedMassKernels* mass = nullptr;
   const AttentionKernels* attention = nullptr;
   const CacheKernels* cache = nullptr;
+  const ChunkSumKernels* chunk_sums = nullptr;
   const DigestKernels* digest = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const MatmulKernels* matmul = nullptr;

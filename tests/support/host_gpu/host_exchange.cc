@@ -554,30 +554,6 @@ void Publish(Stream, const cuda::PublishParams& p) {
   Raise(nullptr, {.flag = p.flag, .value = p.value});
 }
 
-void AllReduce(Stream stream, const cuda::AllReduceParams& p) {
-  const uint32_t value = *p.value + p.value_plus;
-  for (int r = 0; r < p.num_ranks; ++r) {
-    if (r == p.rank) continue;
-    std::copy_n(p.partial, p.elements, p.mailboxes[r] + p.rank * p.mailbox_stride);
-    Raise(stream, {.flag = p.flags[r] + p.rank * cuda::kAllReduceBlocks, .value = &value});
-  }
-  for (int r = 0; r < p.num_ranks; ++r) {
-    if (r == p.rank) continue;
-    Wait(stream, {.flag = p.flags[p.rank] + r * cuda::kAllReduceBlocks,
-                  .value = &value,
-                  .abort = p.abort,
-                  .error = p.error,
-                  .timeout_us = p.timeout_us});
-  }
-  for (size_t i = 0; i < p.elements; ++i) {
-    float sum = 0;
-    for (int r = 0; r < p.num_ranks; ++r) {
-      sum += r == p.rank ? p.partial[i] : p.mailboxes[p.rank][r * p.mailbox_stride + i];
-    }
-    p.x[i] += sum;
-  }
-}
-
 void RaiseAll(Stream stream, const cuda::ExchangePeer* peers, size_t flag, const uint32_t* value) {
   for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
     if (peers[i].inbox == nullptr) continue;
@@ -653,7 +629,6 @@ cuda::SelectionKernels HostSelectionKernels() {
 void AddHostStepKernels(cuda::StepKernels& kernels) {
   kernels.begin_step = BeginStep;
   kernels.publish = Publish;
-  kernels.all_reduce = AllReduce;
   kernels.send_rows = SendRows;
   kernels.meet = Meet;
 }

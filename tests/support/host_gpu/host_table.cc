@@ -12,6 +12,7 @@
 #include "common/base/check.h"
 #include "inference_rank/philox.h"
 #include "kernels/kernel_table.h"
+#include "tests/support/host_gpu/host_chunk_sums.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
 #include "tests/support/host_gpu/host_nccl.h"
@@ -357,6 +358,7 @@ void MoveRows(Stream, const cuda::MoveRowsParams& p) {
 struct HostKernels {
   cuda::AttentionKernels attention{};
   cuda::CacheKernels cache = HostCacheKernels();
+  cuda::ChunkSumKernels chunk_sums{.add_chunk = AddChunkOnHost};
   cuda::DigestKernels digest = HostDigestKernels();
   cuda::AttendedMassKernels mass = HostAttendedMassKernels();
   cuda::PredictKernels predict = HostPredictKernels();
@@ -393,6 +395,7 @@ struct HostKernels {
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
+    table.chunk_sums = &chunk_sums;
     table.digest = &digest;
     table.mass = &mass;
     table.predict = &predict;
