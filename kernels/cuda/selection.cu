@@ -240,7 +240,10 @@ bool LaunchClusterSelection(Stream stream, const SelectLaunch& launch) {
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
   const bool two_stage = IsTwoStage(params);
-  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores))) return;
+  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores), plan.keys.scores,
+                                       plan.keys.stride)) {
+    return;
+  }
   if (two_stage) {
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;
