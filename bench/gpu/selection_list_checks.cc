@@ -136,7 +136,8 @@ const char* NameOf(Aggregation aggregation) {
 
 // Without a captured mass other launches select.
 void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation aggregation, uint32_t candidate_pages,
-                     float min_mass, bool with_mass = true, uint32_t greatest_size = 20000) {
+                     float min_mass, bool with_mass = true, uint32_t greatest_size = 20000,
+                     uint32_t score_all_below = 0) {
   const uint32_t budget = 96;
   const std::vector<uint32_t> sizes = {3000, 0, 3, 69, 100, 2500, 8000, 4111, 777, greatest_size};
   const SelectionInputs inputs(gpu, shape, gpu.Cases(sizes, 3), budget);
@@ -144,11 +145,13 @@ void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation a
   params.aggregation = aggregation;
   params.min_candidates = candidate_pages * shape.page_tokens;
   params.min_mass = min_mass;
+  params.score_all_below = score_all_below;
   const Selected selected = RunSelect(gpu, params, false, with_mass);
   const std::string what = absl::StrCat(
       "select ", DtypeName(shape.dtype), " head_dim ", shape.head_dim, " group ", shape.group, " ", NameOf(aggregation),
       candidate_pages > 0 ? absl::StrCat(" two-stage of ", shape.page_tokens) : "", min_mass > 0 ? " mass" : "",
-      with_mass ? "" : " alone", greatest_size != 20000 ? absl::StrCat(" up to ", greatest_size, " keys") : "");
+      with_mass ? "" : " alone", greatest_size != 20000 ? absl::StrCat(" up to ", greatest_size, " keys") : "",
+      score_all_below > 0 ? absl::StrCat(", whole below ", score_all_below) : "");
   int unsure = 0, tested = 0;
   double worst_mass = 0;
   for (size_t l = 0; l < inputs.lists.size(); ++l) {
@@ -159,7 +162,7 @@ void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation a
     const ReferenceScores scores = ScoreKeysInF64(inputs, list);
     const uint32_t page = shape.page_tokens, selectable = list.last - list.first;
     std::vector<bool> scored(list.num_keys, true), summed(list.num_keys, true);
-    const bool two_stage = candidate_pages > 0 && selectable > candidate_pages * page;
+    const bool two_stage = candidate_pages > 0 && selectable > candidate_pages * page && selectable >= score_all_below;
     ReferenceScores bounds;
     if (two_stage) {
       bounds = ScorePagesInF64(inputs, list);
@@ -397,6 +400,12 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.2f, false, greatest_size);
   }
   CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0.05f, false);
+  // Short lists are scored whole, of more columns than a block's shared memory has room for.
+  for (const uint32_t below : {4000u, 16384u}) {
+    CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0, false, 20000, below);
+    CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0.2f, false, 20000, below);
+    CheckSelectCase(gpu, {.head_dim = 64, .group = 8}, kMax, 24, 0, false, 20000, below);
+  }
   CheckSelectPages(gpu, 8, kSoftmaxSum, 100);
   CheckSelectPages(gpu, 32, kMax, 250);
   if (gpu.few_small) return;

@@ -197,6 +197,9 @@ void BenchSelect(GpuContext& gpu) {
                          {Dtype::kF8, 32768, 1, 16, 0},
                          {Dtype::kF8, 32768, 8, 16, 35},
                          {Dtype::kF8, 32768, 8, 32, 35},
+                         {Dtype::kF8, 32768, 4, 16, 0},
+                         {Dtype::kF8, 32768, 20, 16, 0},
+                         {Dtype::kF8, 32768, 24, 16, 0},
                          {Dtype::kF8, 32768, 32, 16, 0},
                          {Dtype::kF8, 131072, 8, 16, 0}}) {
     const bool two_stage = row.page_tokens > 0;

@@ -150,4 +150,33 @@ __device__ __forceinline__ void AddInCluster(void* to, const void* from, uint32_
 #endif
 }
 
+// One arrival at another block's barrier (OfRank), which announces bytes to it; releases this thread's writes.
+__device__ __forceinline__ void ArriveInClusterExpecting(uint64_t* barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%0], %1;" ::"r"(ClusterAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+// From this block's shared memory to another's (OfRank): a multiple of 16 bytes, which the other's barrier counts.
+__device__ __forceinline__ void CopyInCluster(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   ClusterAddress(to)),
+               "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes), "r"(ClusterAddress(barrier))
+               : "memory");
+#endif
+}
+// From global memory to this block's shared memory: a multiple of 16 bytes, which the block's barrier counts.
+__device__ __forceinline__ void CopyBulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes),
+               "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+#endif
+}
+
 }  // namespace winnow::cuda

@@ -4,7 +4,7 @@
 #include "kernels/cuda/cluster_cut.cuh"
 #include "kernels/cuda/cluster_top_k.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
-#include "kernels/cuda/select_memory.cuh"
+#include "kernels/cuda/scored_list.cuh"
 
 // From scores to selections where the keys of a list find room in the shared memory of its cluster: scores are read
 // once, and each block writes its own rows.
@@ -93,28 +93,14 @@ __global__ void __launch_bounds__(kMaxSelectThreads) ClusterSelectKernel(const _
   const bool fits = list.last - list.first <= list.budget, by_mass = kByMass && !(params.takes_all_that_fit && fits);
   memory.Begin();
   WaitForInputs();
-  const ListColumns scored = ListColumns::Of(list, index, launch.Granules());
-  const float* key_scores = launch.key_scores + launch.key_stride * params.group * index;
-  if (launch.parts != nullptr) {
-    SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index,
-                 (scored.scored + kKeyRun - 1) / kKeyRun, control);
-  }
-  const Importance<kKind> importance{.scores = key_scores,
-                                     .stride = launch.key_stride,
-                                     .lse = control.lse,
-                                     .scored_end = ~0u,
-                                     .group = params.group,
-                                     .aligned = true};
+  const ScoredList<kKind> scored_list(launch, list, index, control);
+  const ListColumns& scored = scored_list.columns;
   uint64_t most_mass = ~0ull;
   bool none = list.budget == 0 || scored.last <= scored.first;
   if constexpr (kByMass) {
     if (by_mass && !none) {
-      const auto share = [&](uint32_t column) -> double { return SoftmaxSumOf(importance, column); };
-      const double held = BlockSum(0, min(scored.first, scored.summed), control.warp_masses, share) +
-                          BlockSum(scored.last, scored.summed, control.warp_masses, share);
-      const double missing = double{params.min_mass} * params.group - held;
-      none = !(missing > 0);
-      if (!none) most_mass = max(1ull, __double2ull_ru(missing * double{kMassUnit}));
+      most_mass = scored_list.MissingMass(params.min_mass, control);
+      none = most_mass == 0;
     }
   }
   if (none) {
@@ -125,11 +111,11 @@ __global__ void __launch_bounds__(kMaxSelectThreads) ClusterSelectKernel(const _
   ClusterCut cut{0, 0};
   if (by_mass || scored.last - scored.first > list.budget) {
     const auto choose = [&](const auto& mass) {
-      ReadKeys<1>(importance, scored.first, scored.last, own.first, memory.cut, OctaveBins(), mass);
+      ReadKeys<1>(scored_list.importance, scored.first, scored.last, own.first, memory.cut, OctaveBins(), mass);
       cut = CutOfCluster(memory.cut, own, scored.last - scored.first, list.budget, OctaveBins(), mass, rank, blocks);
     };
     if constexpr (kByMass) {
-      choose(ColumnMass<kKind>{most_mass, importance});
+      choose(ColumnMass<kKind>{most_mass, scored_list.importance});
     } else {
       choose(NoMass());
     }

@@ -7,27 +7,6 @@
 
 namespace winnow::cuda {
 
-// The bin from the top in which `rows` rows are reached, to control.bin and control.rows_above; ~0 where there are not
-// so many. All threads, behind a barrier; ends with one.
-__device__ __forceinline__ void FindTopBin(const TopKMemory& memory, uint32_t rows) {
-  TopKControl& control = *memory.control;
-  if (threadIdx.x == 0) control.bin = ~0u;
-  const uint32_t four = kBins / 4 - 1 - threadIdx.x;
-  uint4 own = {};
-  if (threadIdx.x < kBins / 4) own = reinterpret_cast<const uint4*>(memory.bins)[four];
-  const uint32_t of_bin[4] = {own.w, own.z, own.y, own.x};
-  uint32_t above = SumBefore(of_bin[0] + of_bin[1] + of_bin[2] + of_bin[3], control.warp_rows).before;
-#pragma unroll
-  for (uint32_t i = 0; i < 4; ++i) {
-    if (above < rows && above + of_bin[i] >= rows) {
-      control.bin = four * 4 + 3 - i;
-      control.rows_above = above;
-    }
-    above += of_bin[i];
-  }
-  __syncthreads();
-}
-
 // The least rank chosen, 0 where all are: of `count` columns that were counted in memory.bins, in rows of `rule`. All
 // threads of a block, behind a barrier; ends with one. Chooses by rows alone.
 template <typename Candidates>
@@ -54,8 +33,8 @@ __device__ __forceinline__ uint64_t CutOfCounted(const Candidates& candidates, u
     __syncthreads();
     return cut;
   }
-  if (threadIdx.x < contested) {
-    const uint64_t rank = control.contested[threadIdx.x];
+  for (uint32_t at = threadIdx.x; at < contested; at += blockDim.x) {
+    const uint64_t rank = control.contested[at];
     uint32_t rows_above = 0;
 #pragma unroll 4
     for (uint32_t i = 0; i < contested; ++i) {

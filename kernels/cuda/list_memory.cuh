@@ -16,6 +16,7 @@ struct ListShape {
   uint32_t cluster_blocks;
   uint32_t block_columns;  // whose scores a block holds: a multiple of kListGroup
   uint32_t score_stride;   // floats of a query
+  uint32_t most_columns;  // of a block whose list is scored whole; more than block_columns have scores in global memory
   uint32_t pages;
   bool pages_in_shared;
   // Offsets. Bins of pages lie where the streams have their tables, what is cut where they have their rings, and bounds
@@ -27,6 +28,8 @@ struct ListLaunch {
   SelectParams params;
   ListShape shape;
   uint32_t* page_keys;  // [num_lists, pages], where they do not fit in shared memory
+  float* key_scores;    // [num_lists, group, key_stride], likewise
+  int64_t key_stride;
 };
 
 struct ListControl {
@@ -48,6 +51,7 @@ struct ListMemory {
   uint32_t* before;  // a word for each of a bitmap
   uint32_t* granules;
   float* scores;
+  uint32_t score_stride;
   ClusterCutMemory cut;
 
   __device__ ListMemory(uint8_t* base, const ListShape& shape, bool by_mass)
@@ -55,7 +59,8 @@ struct ListMemory {
         top_k{},
         before(reinterpret_cast<uint32_t*>(base + shape.tables) + kBins),
         granules(reinterpret_cast<uint32_t*>(base + shape.granules)),
-        scores(reinterpret_cast<float*>(base + shape.scores)) {
+        scores(reinterpret_cast<float*>(base + shape.scores)),
+        score_stride(shape.score_stride) {
     top_k.control = &control.select.top_k;
     top_k.bins = reinterpret_cast<uint32_t*>(base + shape.tables);
     cut.control = &control.cut;

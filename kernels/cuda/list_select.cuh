@@ -104,9 +104,8 @@ struct KeyMass {
 // Importances of a block's scored columns as keys, those that may be selected counted in bins. Of the others the first
 // `summed` are held.
 template <bool kSoftmaxSum, typename Mass>
-__device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectParams& params, uint32_t score_stride,
-                                         uint32_t columns, uint32_t summed, OwnColumns own, const Mass& mass,
-                                         uint32_t blocks) {
+__device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectParams& params, uint32_t columns,
+                                         uint32_t summed, OwnColumns own, const Mass& mass, uint32_t blocks) {
   float factors[kMaxGroup] = {};
   if constexpr (kSoftmaxSum) {
 #pragma unroll
@@ -118,7 +117,7 @@ __device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectP
   }
   uint64_t held = 0;
   for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
-    const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, score_stride, factors, params.group,
+    const uint4 four = ImportanceKeys<kSoftmaxSum>(memory.scores + column, memory.score_stride, factors, params.group,
                                                    params.aggregation == Aggregation::kMax);
     *reinterpret_cast<uint4*>(memory.cut.keys + column) = four;
     const uint32_t keys[4] = {four.x, four.y, four.z, four.w};
@@ -139,7 +138,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   extern __shared__ __align__(128) uint8_t dynamic[];
   const SelectParams& params = launch.params;
   const ListShape& shape = launch.shape;
-  const ListMemory memory(dynamic, shape, kByMass);
+  ListMemory memory(dynamic, shape, kByMass);
   ListControl& control = memory.control;
   uint32_t* const bins = memory.top_k.bins;
   const uint32_t warp = threadIdx.x / 32;
@@ -226,9 +225,14 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     load_queries();
   }
 
-  if (scored_end > blocks * shape.block_columns) __trap();  // more rows are kept than max_kept
   const uint32_t part = (scored_end + blocks * kListGroup - 1) / (blocks * kListGroup) * kListGroup;
   const uint32_t begin = part * rank, end = max(begin, min(begin + part, scored_end)), columns = end - begin;
+  if (part > shape.block_columns) {
+    if (narrows || part > shape.most_columns) __trap();  // more rows are kept than max_kept
+    memory.scores = launch.key_scores + launch.key_stride * params.group * index + begin;
+    memory.score_stride = static_cast<uint32_t>(launch.key_stride);
+    memory.cut.keys = reinterpret_cast<uint32_t*>(dynamic + shape.scores);
+  }
   const OwnColumns own{begin, min(max(list.first, begin), end) - begin, min(max(last, begin), end) - begin};
   ClusterCut cut{0, begin + own.begin - list.first};
   if (kByMass || last - list.first > list.budget) {
@@ -243,7 +247,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     UnitStream<kFormat, kDim, true> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
     if (!narrows) store_queries();
-    KeySink sink{memory.scores, shape.score_stride, begin, summed, params.group};
+    KeySink sink{memory.scores, memory.score_stride, begin, summed, params.group};
     stream.Finish(dynamic + shape.key_operand, control.key_factors, sink);
     sink.End(control.own_greatest);
     __syncthreads();
@@ -253,12 +257,11 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     ClusterSync();
     const uint32_t own_summed = min(max(summed, begin), end) - begin;
     const auto choose = [&](auto softmax_sum, const auto& mass) {
-      MakeKeys<decltype(softmax_sum)::value>(memory, params, shape.score_stride, columns, own_summed, own, mass,
-                                             blocks);
+      MakeKeys<decltype(softmax_sum)::value>(memory, params, columns, own_summed, own, mass, blocks);
       cut = CutOfCluster(memory.cut, own, last - list.first, list.budget, OctaveBins(), mass, rank, blocks);
     };
     if (is_softmax) {
-      SumExponentials(memory, shape.score_stride, params.group, columns, own_summed, rank, blocks);
+      SumExponentials(memory, params.group, columns, own_summed, rank, blocks);
     }
     if constexpr (kByMass) {
       choose(std::true_type(), KeyMass{__double2ull_ru(double{params.min_mass} * params.group * double{kMassUnit})});

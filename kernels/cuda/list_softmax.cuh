@@ -37,8 +37,8 @@ __device__ __forceinline__ void TellQueries(const T* own, T (*all)[kMaxGroup], u
 
 // Replaces the scores of a block's columns by 2^(x - greatest) of their query, x = score * log2(e), and tells all
 // blocks the sums over the first `summed`. All threads; ends with a ClusterSync.
-__device__ __forceinline__ void SumExponentials(const ListMemory& memory, uint32_t score_stride, int group,
-                                                uint32_t columns, uint32_t summed, uint32_t rank, uint32_t blocks) {
+__device__ __forceinline__ void SumExponentials(const ListMemory& memory, int group, uint32_t columns, uint32_t summed,
+                                                uint32_t rank, uint32_t blocks) {
   ListControl& control = memory.control;
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -49,7 +49,7 @@ __device__ __forceinline__ void SumExponentials(const ListMemory& memory, uint32
     const float reference = largest > -INFINITY && largest < INFINITY ? largest : 0;
     ExponentialSum sum;
     for (uint32_t column = 4 * threadIdx.x; column < columns; column += 4 * kListThreads) {
-      float4* const at = reinterpret_cast<float4*>(memory.scores + q * score_stride + column);
+      float4* const at = reinterpret_cast<float4*>(memory.scores + q * memory.score_stride + column);
       const float4 x = *at;
       const float4 e = {Exp2(fmaf(x.x, kLog2E, -reference)), Exp2(fmaf(x.y, kLog2E, -reference)),
                         Exp2(fmaf(x.z, kLog2E, -reference)), Exp2(fmaf(x.w, kLog2E, -reference))};

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/captured_mass.cuh"
-#include "kernels/cuda/select_memory.cuh"
+#include "kernels/cuda/scored_list.cuh"
 
 // From scores to selections: one cluster to a list narrows its columns down to candidates, of which the leader takes
 // the best.
@@ -77,29 +77,16 @@ __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_c
   const bool takes_all = params.takes_all_that_fit && list.last - list.first <= list.budget;
   const bool by_mass = params.min_mass > 0 && !takes_all;
   WaitForInputs();
-  const ListColumns scored = ListColumns::Of(list, index, launch.Granules());
-  const float* key_scores = launch.key_scores + launch.key_stride * params.group * index;
-  if (launch.parts != nullptr) {
-    SumSoftmaxes(launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index,
-                 (scored.scored + kKeyRun - 1) / kKeyRun, control);
-  }
-  const Importance<kKind> importance{.scores = key_scores,
-                                     .stride = launch.key_stride,
-                                     .lse = control.lse,
-                                     .scored_end = ~0u,
-                                     .group = params.group,
-                                     .aligned = true};
+  const ScoredList<kKind> scored_list(launch, list, index, control);
+  const ListColumns& scored = scored_list.columns;
   CutRule rule{.rows = list.budget, .mass = 0, .by_mass = by_mass, .unit_rows = 1, .first_row = 0, .last_row = 0};
   bool none = false;
   if (by_mass && leads) {
-    const auto share = [&](uint32_t column) -> double { return SoftmaxSumOf(importance, column); };
-    const double held = BlockSum(0, min(scored.first, scored.summed), control.warp_masses, share) +
-                        BlockSum(scored.last, scored.summed, control.warp_masses, share);
-    const double missing = double{params.min_mass} * params.group - held;
-    none = !(missing > 0);
-    rule.mass = none ? 1 : max(1ull, __double2ull_ru(missing * double{kMassUnit}));
+    rule.mass = scored_list.MissingMass(params.min_mass, control);
+    none = rule.mass == 0;
+    if (none) rule.mass = 1;
   }
-  MarkTopK(importance, scored.first, scored.last, list.budget, rule, memory.top_k);
+  MarkTopK(scored_list.importance, scored.first, scored.last, list.budget, rule, memory.top_k);
   if (!leads) return;
   if (none) {
     for (uint32_t word = threadIdx.x; word < (scored.last + 31) / 32; word += blockDim.x) {
@@ -115,7 +102,7 @@ __global__ void __launch_bounds__(kMaxSelectThreads) SelectKernel(const __grid_c
       });
   if (threadIdx.x == 0) params.counts[index] = count;
   if (params.captured_mass == nullptr) return;
-  const float mass = CapturedMass(launch, list, scored, key_scores,
+  const float mass = CapturedMass(launch, list, scored, scored_list.key_scores,
                                   launch.page_scores + launch.page_stride * params.group * index, memory);
   if (threadIdx.x == 0) params.captured_mass[index] = mass;
 }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/list_launch.cuh"
 #include "kernels/cuda/select_list.cuh"
 #include "kernels/cuda/selection.h"
+#include "kernels/cuda/value_top_k.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -239,7 +240,10 @@ bool LaunchClusterSelection(Stream stream, const SelectLaunch& launch) {
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
   const bool two_stage = IsTwoStage(params);
-  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores))) return;
+  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores), plan.keys.scores,
+                                       plan.keys.stride)) {
+    return;
+  }
   if (two_stage) {
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;
@@ -270,11 +274,49 @@ void SelectPages(Stream stream, const SelectParams& params) {
                                                                  : SelectPagesKernel<kMean>);
 }
 
+// As many blocks to a multiprocessor as lists need, at most four; one list's two blocks on two of them where those
+// would lie idle. No bytes where the candidates find no room.
+ValueTopKShape ValueShapeFor(int num_lists, uint32_t max_keys, uint32_t max_budget) {
+  constexpr uint32_t kSharedBytes = 228 * 1024, kReservedBytes = 1024, kLeastColumns = 8192;
+  // Room for a chunk of each warp behind the best ones.
+  constexpr uint32_t kLeastSlack = 1024, kMostCapacity = 8192;
+  ValueTopKShape shape = {};
+  if (ComputeMajor() < 9) return shape;
+  const uint32_t multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  const uint32_t lists = static_cast<uint32_t>(num_lists);
+  shape.blocks = 2 * lists <= multiprocessors && max_keys >= kLeastColumns ? 2 : 1;
+  shape.bitmap_words = BitmapWords(max_keys);
+  const uint32_t wanted = (shape.blocks * lists + multiprocessors - 1) / multiprocessors;
+  for (uint32_t resident = wanted <= 2 ? wanted : 4; resident > 0; resident /= 2) {
+    shape.threads = kMaxSelectThreads / resident;
+    shape.stages = resident == 4 ? 1 : 2;
+    const uint32_t rings = shape.threads / 32 * shape.stages * kChunkBytes,
+                   room = kSharedBytes / resident - kReservedBytes;
+    const uint32_t others = ValueTopKMemory::FixedBytes() +
+                            std::max<uint32_t>(rings, (shape.bitmap_words * sizeof(uint32_t) + 127) / 128 * 128);
+    if (others >= room) continue;
+    shape.capacity = std::min<uint32_t>((room - others) / (shape.blocks * 128) * 16, kMostCapacity);
+    if (shape.capacity < max_budget + kLeastSlack) continue;
+    shape.bytes = others + shape.blocks * shape.capacity * sizeof(uint64_t);
+    break;
+  }
+  return shape;
+}
+
 void TopK(Stream stream, const float* values, int64_t stride, const SelectionList* lists, int num_lists,
           uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void*) {
   const uint32_t capacity = CapacityFor(max_budget, max_keys);
-  const ClusterShape shape = ShapeFor(num_lists, max_keys);
   if (num_lists == 0) return;
+  const ValueTopKShape streamed = ValueShapeFor(num_lists, max_keys, max_budget);
+  if (streamed.bytes > 0) {
+    return LaunchDependent(ValueTopKKernel,
+                           {.grid = dim3(static_cast<unsigned>(num_lists) * streamed.blocks),
+                            .threads = streamed.threads,
+                            .shared_bytes = streamed.bytes,
+                            .cluster_ctas = streamed.blocks},
+                           stream, values, stride, lists, max_budget, streamed, selected, counts);
+  }
+  const ClusterShape shape = ShapeFor(num_lists, max_keys);
   LaunchDependent(TopKKernel,
                   {.grid = dim3(static_cast<unsigned>(num_lists * shape.blocks)),
                    .threads = static_cast<unsigned>(shape.threads),

@@ -8,8 +8,8 @@
 
 namespace winnow::cuda {
 
-// Blocks have 512 or 1,024 threads. What is summed in floating point is summed by the first 512, so that results do not
-// depend on it.
+// Blocks have 256, 512 or 1,024 threads, those that sum in floating point at least 512. What is summed in floating
+// point is summed by the first 512, so that results do not depend on it.
 inline constexpr int kMaxSelectThreads = 1024;
 inline constexpr int kMaxSelectWarps = kMaxSelectThreads / 32;
 inline constexpr uint32_t kSumThreads = 512;
@@ -141,6 +141,37 @@ __device__ __forceinline__ void FindBin(const TopKMemory& memory, uint32_t rows,
   }
 }
 
+// The bin from the top in which `rows` rows are reached, to control.bin and control.rows_above; ~0 where there are not
+// so many. 256, 512 or 1,024 threads, behind a barrier; ends with one.
+__device__ __forceinline__ void FindTopBin(const TopKMemory& memory, uint32_t rows) {
+  TopKControl& control = *memory.control;
+  if (threadIdx.x == 0) control.bin = ~0u;
+  // One four or two of a thread, from the top.
+  constexpr uint32_t kMostFours = kBins / 4 / 256;
+  const uint32_t fours = max(1, kBins / 4 / blockDim.x), top = kBins / 4 - 1 - threadIdx.x * fours;
+  uint4 own[kMostFours] = {};
+  uint32_t sum = 0;
+#pragma unroll
+  for (uint32_t f = 0; f < kMostFours; ++f) {
+    if (f < fours && threadIdx.x < kBins / 4) own[f] = reinterpret_cast<const uint4*>(memory.bins)[top - f];
+    sum += own[f].x + own[f].y + own[f].z + own[f].w;
+  }
+  uint32_t above = SumBefore(sum, control.warp_rows).before;
+#pragma unroll
+  for (uint32_t f = 0; f < kMostFours; ++f) {
+    const uint32_t of_bin[4] = {own[f].w, own[f].z, own[f].y, own[f].x};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      if (above < rows && above + of_bin[i] >= rows) {
+        control.bin = (top - f) * 4 + 3 - i;
+        control.rows_above = above;
+      }
+      above += of_bin[i];
+    }
+  }
+  __syncthreads();
+}
+
 // The mass of a column that is chosen by `key`: where that is the softmaxes' sum, no score is read again.
 template <ImportanceKind kKind>
 __device__ __forceinline__ uint64_t MassOfColumn(const Importance<kKind>& importance, uint32_t key, uint32_t column) {
@@ -257,8 +288,8 @@ __device__ __forceinline__ uint64_t CutOf(const Candidates& candidates, uint32_t
   }
   __syncthreads();
   const uint32_t contested = control.num_contested;
-  if (threadIdx.x < contested) {
-    const uint64_t rank = control.contested[threadIdx.x];
+  for (uint32_t at = threadIdx.x; at < contested; at += blockDim.x) {
+    const uint64_t rank = control.contested[at];
     uint32_t rows_above = 0;
     uint64_t mass_above = 0;
     for (uint32_t i = 0; i < contested; ++i) {
