@@ -40,7 +40,8 @@ class Meeting {
   // Of a launch whose warps all wait: one of them, in the block that runs first, looks for what ends a wait, the clock
   // and words of the host, and tells the others by `ended`, a device word of the launches' own. Looks at the clock by
   // all would take longer than what they wait for. Where flags are missing when inputs are there, that warp raises the
-  // launch's own at once, and says so.
+  // launch's own at once, and says so. The others do not rely on that block being there: of clusters any may come
+  // first.
   __device__ bool AwaitForAll(uint32_t* ended) const {
     const Flag flag = OwnFlag();
     if (!flag.HasCome()) {
@@ -59,13 +60,18 @@ class Meeting {
   __device__ void AwaitWithOthers(const uint32_t* ended) const {
     const Flag flag = OwnFlag();
     const uint32_t number = Number();
-    while (!flag.HasCome() && !__any_sync(~0u, LoadWord(ended) == number)) {
+    for (uint32_t poll = 0; !flag.HasCome() && !__any_sync(~0u, LoadWord(ended) == number); ++poll) {
+      if (poll < kPollsForOthers) continue;
+      Await();
+      break;
     }
     FenceSystem();
     __syncwarp();
   }
 
  private:
+  static constexpr uint32_t kPollsForOthers = 1 << 16;  // tens of milliseconds
+
   // Of this lane's cache rank.
   struct Flag {
     const uint32_t* word;
