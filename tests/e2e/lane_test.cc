@@ -159,8 +159,8 @@ TEST_P(Lanes, AnswersAreTheSameAloneOrInABatch) {
 // Of sequences that the cache rank's GPU has no room for, rows are pushed from host memory and keys scored in the
 // GPU's.
 TEST(Lane, RowsMayLieInHostMemoryAndGoTheSameWay) {
-  // Of three quarters of 190 MiB lanes take 131, and each of the sequences 6.8 MiB of rows and 1.8 of keys, or more:
-  // there is room for half of one beside the keys of what is in host memory.
+  // Of three quarters of 196 MiB lanes take 131, and each of the sequences 6.8 MiB of rows, 1.8 of keys and 0.4 of
+  // bounds of pages, or more: there is room for half of one beside the index of what is in host memory.
   constexpr double kMib = 1 << 20, kHostBytes = 28 * kMib;
   const auto start = [&](std::vector<std::string> more) {
     std::vector<std::string> flags = LaneFlags("winnow");
@@ -181,7 +181,7 @@ TEST(Lane, RowsMayLieInHostMemoryAndGoTheSameWay) {
     expected = AnswersTogether(*cluster, prompts);
     EXPECT_EQ(seats(*cluster, "refused"), 0);
   }
-  const auto cluster = start({"--cache-device-memory=190MiB", "--cache-device-host-memory=28MiB"});
+  const auto cluster = start({"--cache-device-memory=196MiB", "--cache-device-host-memory=28MiB"});
   ASSERT_NE(cluster, nullptr);
   double most_used = 0;
   auto asked = std::async(std::launch::async, [&] { return AnswersTogether(*cluster, prompts); });

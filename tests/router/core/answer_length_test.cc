@@ -24,9 +24,9 @@ TEST(AnswerLength, IsWhatIsLeftOfTheContext) {
 }
 
 TEST(AnswerLength, IsWhatCacheRanksHaveRoomForWhereThatIsLess) {
-  EXPECT_EQ(DefaultMaxTokens(40, Spec("winnow"), Model(1000, 96)), 56u);
+  EXPECT_EQ(DefaultMaxTokens(40, Spec("depth"), Model(1000, 96)), 56u);
   EXPECT_EQ(DefaultMaxTokens(95, Spec("dense"), Model(1000, 96)), 1u);
-  EXPECT_EQ(DefaultMaxTokens(96, Spec("winnow"), Model(1000, 96)), 904u) << "they say that there is no room";
+  EXPECT_EQ(DefaultMaxTokens(96, Spec("depth"), Model(1000, 96)), 904u) << "they say that there is no room";
 }
 
 // For each list 100 blocks: of n positions n / 32 of rows, and n / 16 bounds of pages in blocks of 32.
