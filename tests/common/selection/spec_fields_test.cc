@@ -189,11 +189,26 @@ TEST(SelectionFields, ARequestMayChangeThese) {
   for (const SelectionField& field : SelectionFields()) {
     if (field.per_request) changeable.emplace(field.name);
   }
-  EXPECT_EQ(changeable,
-            (std::set<std::string>{"predictor", "window", "variant", "post_rope", "scorer", "page_tokens",
-                                   "physical_page_tokens", "candidate_factor", "min_candidate_tokens", "score_all_below_tokens", "key_copy",
-                                   "group_aggregation", "policy", "epsilon", "stop_rule", "budget", "profile_use",
-                                   "correction", "min_captured_mass", "budget_growth"}));
+  EXPECT_EQ(changeable, (std::set<std::string>{"predictor",
+                                               "window",
+                                               "variant",
+                                               "post_rope",
+                                               "scorer",
+                                               "page_tokens",
+                                               "physical_page_tokens",
+                                               "candidate_factor",
+                                               "min_candidate_tokens",
+                                               "score_all_below_tokens",
+                                               "key_copy",
+                                               "group_aggregation",
+                                               "policy",
+                                               "epsilon",
+                                               "stop_rule",
+                                               "budget",
+                                               "profile_use",
+                                               "correction",
+                                               "min_captured_mass",
+                                               "budget_growth"}));
 }
 
 TEST(SelectionFields, ValidationUsesTheSameRanges) {
