@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "cache_rank/index_layout.h"
 #include "kernels/kernel_table.h"
@@ -14,7 +13,7 @@ namespace winnow {
 //   cuboid   hi, lo = c +- r with c the centre of that box and r the mean distance |k - c| of the keys from it, element
 //            by element (ArkVale, NeurIPS 2024, the section on page summarization: "cuboid-mean"): tighter, no bound.
 // Elements that are not finite do not count; an element without any finite one is 0. int8 bounds are rounded outwards
-// and hold for the keys as they were and as their tile, int8 or int4, has them. Not thread-safe: one writer.
+// and hold for the keys as they were and as their tile, int8 or int4, has them. Threads may index different pages.
 class PageIndexer {
  public:
   PageIndexer(const KernelTable* kernels, const KvLayout& layout, const IndexLayout& index);
@@ -22,23 +21,20 @@ class PageIndexer {
   // The page's keys are rows [first_row, first_row + page_tokens) of consecutive blocks [kBlockTokens, 2 * head_dim],
   // of which `tiles` are the index tiles. Writes key `slot` of each tile that is not null.
   void Index(const void* const* blocks, const void* const* tiles, uint32_t first_row, int slot, void* bounds_tile,
-             void* cuboid_tile);
+             void* cuboid_tile) const;
 
  private:
-  void LoadKeys(const void* const* blocks, uint32_t first_row);
-  void Include(const float* key);
-  void IncludeAsScored(const void* tile, int row);
-  void Write(int slot, void* tile);
-  void WriteInt8Outwards(int slot, void* tile) const;
+  struct Box;
+
+  const float* LoadKey(const void* const* blocks, uint32_t row, float* key) const;
+  // Keys [row, row + count) of an int8 or int4 tile.
+  void IncludeAsScored(const void* tile, int row, int count, Box* box) const;
+  void Write(const float* pseudo, int slot, void* tile) const;
+  void WriteInt8Outwards(const float* pseudo, int slot, void* tile) const;
 
   const KernelTable* const kernels_;
   const KvLayout layout_;
   const IndexLayout index_;
-  std::vector<float> keys_;     // [page_tokens, head_dim]
-  std::vector<float> hi_, lo_;  // [head_dim]
-  std::vector<float> mean_;     // [head_dim]
-  std::vector<float> pseudo_;   // [2 * head_dim]
-  std::vector<uint16_t> bf16_;  // the same
 };
 
 }  // namespace winnow

@@ -38,7 +38,7 @@ void SequenceKv::Adopt(std::span<const PrefixUnit* const> prefix) {
     HeadBlocks& head = lists_[i];
     for (const PrefixUnit* unit : prefix) head.Adopt(*unit, i);
     // Pages in a block that is not full are indexed again: a block that others append to is not shared.
-    for (uint32_t page = pages - pages % kBlockTokens; page < pages; ++page) IndexPage(head, page);
+    IndexPages(head, pages - pages % kBlockTokens, pages);
   }
   std::fill(rows_.begin(), rows_.end(), rows);
 }
@@ -135,10 +135,10 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
       if (streams) GiveBack(lists.rows, position + done);
     }
     if (streams) continue;
+    const uint32_t page = CompletePages(index_layout_, position);
     const uint32_t pages = CompletePages(index_layout_, position + count);
-    uint32_t page = CompletePages(index_layout_, position);
     if (page < pages && tiers != nullptr) tiers->Flush();
-    for (; page < pages; ++page) IndexPage(lists, page);
+    IndexPages(lists, page, pages);
   }
   rows_[layer] += count;
   if (tiers != nullptr) tiers->EndWrite(staged);
@@ -187,12 +187,9 @@ void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, co
           work.fill_block(unit);
       },
       &work);
-  for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    const uint32_t pages = CompletePages(index_layout_, position + count);
-    for (uint32_t page = CompletePages(index_layout_, position); page < pages; ++page) {
-      IndexPage(list(layer, head), page);
-    }
-  }
+  const uint32_t page = CompletePages(index_layout_, position);
+  const uint32_t pages = CompletePages(index_layout_, position + count);
+  if (page < pages) IndexTogether(layer, page, pages, team);
   rows_[layer] += count;
 }
 
@@ -224,18 +221,45 @@ uint32_t SequenceKv::FirstKeptBelow(uint32_t position) const {
   return static_cast<uint32_t>(first * kBlockTokens);
 }
 
-void SequenceKv::IndexPage(HeadBlocks& head, uint32_t page) {
-  const uint32_t slot = page % kBlockTokens;
-  if (slot == 0) {
+void SequenceKv::TakePageBlocks(HeadBlocks& head, uint32_t pages) {
+  while (head.bounds.size() < BlockList::BlocksFor(pages)) {
     head.bounds.Push(reservation_.Allocate(page_parts_));
     if (index_layout_.cuboid) head.cuboids.Push(reservation_.Allocate(page_parts_));
   }
+}
+
+void SequenceKv::IndexPages(HeadBlocks& head, uint32_t page, uint32_t end) {
+  TakePageBlocks(head, end);
+  for (; page < end; ++page) IndexPage(head, page);
+}
+
+// A block of pages is one thread's.
+void SequenceKv::IndexTogether(int layer, uint32_t page, uint32_t end, Executor& team) {
+  for (int head = 0; head < layout_.num_kv_heads; ++head) TakePageBlocks(list(layer, head), end);
+  const uint32_t first_block = page / kBlockTokens;
+  const auto num_blocks = static_cast<int>(BlockList::BlocksFor(end) - first_block);
+  const auto fill = [&](int unit) {
+    const uint32_t block = first_block + unit % num_blocks;
+    const HeadBlocks& head = list(layer, unit / num_blocks);
+    const uint32_t end_of_block = std::min(end, (block + 1) * uint32_t{kBlockTokens});
+    for (uint32_t p = std::max(page, block * uint32_t{kBlockTokens}); p < end_of_block; ++p) IndexPage(head, p);
+  };
+  struct Work {
+    const decltype(fill)& fill_block;
+  } work{fill};
+  kernels_->parallel_for(
+      team, num_blocks * layout_.num_kv_heads,
+      [](void* context, int unit, int) { static_cast<const Work*>(context)->fill_block(unit); }, &work);
+}
+
+void SequenceKv::IndexPage(const HeadBlocks& head, uint32_t page) const {
+  const uint32_t block = page / kBlockTokens, slot = page % kBlockTokens;
   const uint32_t first_row = page * index_layout_.page_tokens;
   const size_t first_block = first_row / kBlockTokens;
   // A tile of kBlockTokens pseudo-keys of 2 * head_dim takes as much as the rows of a block.
   indexer_->Index(head.rows.rows() + first_block, head.rows.tiles() + first_block, first_row % kBlockTokens,
-                  static_cast<int>(slot), head.bounds.back().rows(),
-                  index_layout_.cuboid ? head.cuboids.back().rows() : nullptr);
+                  static_cast<int>(slot), head.bounds[block].rows(),
+                  index_layout_.cuboid ? head.cuboids[block].rows() : nullptr);
 }
 
 HeadIndex SequenceKv::index(int layer, int head) const {

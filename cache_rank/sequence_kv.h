@@ -93,7 +93,11 @@ class SequenceKv {
   // Rows of the layer below `end` are in their blocks.
   void Settle(int layer, uint32_t end) const;
   void GiveBack(BlockList& rows, uint32_t end);
-  void IndexPage(HeadBlocks& head, uint32_t page);
+  // Pages [page, end) of lists that hold their rows.
+  void IndexPages(HeadBlocks& head, uint32_t page, uint32_t end);
+  void IndexTogether(int layer, uint32_t page, uint32_t end, Executor& team);
+  void TakePageBlocks(HeadBlocks& head, uint32_t pages);
+  void IndexPage(const HeadBlocks& head, uint32_t page) const;
 
   KvBlockPool* pool_;
   const KernelTable* kernels_;
