@@ -36,7 +36,7 @@ class FrameHandler {
         fence_(store, streamer, metrics),
         queries_(layout, hidden_size, rope, kernels, selector, prefetcher),
         prompts_(store, streamer, selector, executor, metrics),
-        lanes_(layout, lanes, store, &fence_, &prompts_, streamer, selector, metrics),
+        lanes_(layout, lanes, store, &fence_, &prompts_, streamer, selector, executor, metrics),
         sections_(layout, hidden_size) {}
   FrameHandler(const FrameHandler&) = delete;
   FrameHandler& operator=(const FrameHandler&) = delete;

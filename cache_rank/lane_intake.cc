@@ -76,7 +76,6 @@ bool LaneIntake::RunSeats(PeerLink& link) {
 void LaneIntake::TakeRows(PeerLink& link, bool wait) {
   if (link.lane == nullptr || !link.lane->has_plans()) return;
   const KvLayout layout = LayoutOf(layout_, link.lane->shard());
-  const size_t layer_bytes = layout.num_kv_heads * layout.row_bytes();
   link.lane->TakeRows(wait, [&](const DeviceLane::Row& row, const std::byte* kv, std::span<const float> masses,
                                 const DeviceLane::RowCounts& counts) {
     // Whatever has become of the sequence.
@@ -86,10 +85,8 @@ void LaneIntake::TakeRows(PeerLink& link, bool wait) {
     metrics_->streamed_bytes.Add(counts.sent * layout_.row_bytes());
     CachedSequence* sequence = store_->Find(row.sequence_id);
     if (sequence == nullptr || sequence->channel != link.id || sequence->shard != link.lane->shard()) return;
-    for (int layer = 0; layer < layout.num_layers; ++layer) {
-      // Of an earlier attachment through this link.
-      if (!sequence->kv.Append(layer, row.position, 1, kv + layer * layer_bytes).ok()) return;
-    }
+    // Of an earlier attachment through this link.
+    if (!sequence->kv.AppendOfLayers(row.position, kv, *executor_).ok()) return;
     metrics_->appended_rows.Add(layout.num_lists());
     for (size_t list = 0; list < masses.size(); ++list) {
       if (std::isnan(masses[list])) continue;

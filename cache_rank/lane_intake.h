@@ -19,7 +19,7 @@ class LaneIntake {
  public:
   // `lanes` may be null: then no link has a lane.
   LaneIntake(const KvLayout& layout, DeviceLanes* lanes, SequenceStore* store, EpochFence* fence, PromptIntake* prompts,
-             Streamer* streamer, Selector* selector, CacheRankMetrics* metrics)
+             Streamer* streamer, Selector* selector, Executor* executor, CacheRankMetrics* metrics)
       : layout_(layout),
         lanes_(lanes),
         store_(store),
@@ -27,6 +27,7 @@ class LaneIntake {
         prompts_(prompts),
         streamer_(streamer),
         selector_(selector),
+        executor_(executor),
         metrics_(metrics) {}
 
   // Frames. INVALID_ARGUMENT and RESOURCE_EXHAUSTED: no correct peer sends them.
@@ -59,6 +60,7 @@ class LaneIntake {
   PromptIntake* const prompts_;
   Streamer* const streamer_;
   Selector* const selector_;
+  Executor* const executor_;
   CacheRankMetrics* const metrics_;
   std::vector<DeviceLane::Row> rows_;  // of the plan at hand
 };

@@ -88,7 +88,30 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
   return fork;
 }
 
+absl::Status SequenceKv::AppendOfLayers(uint32_t position, const std::byte* rows, Executor& team) {
+  const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  const uint32_t page = CompletePages(index_layout_, position), pages = CompletePages(index_layout_, position + 1);
+  const bool together = page < pages && pool_->tiers() == nullptr && retention_.streams.empty();
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, 1));
+  }
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    WINNOW_RETURN_IF_ERROR(StoreRows(layer, position, 1, rows + layer * layer_bytes, !together));
+  }
+  if (together) IndexTogether(0, layout_.num_layers, page, pages, team);
+  return absl::OkStatus();
+}
+
 absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team) {
+  if (team != nullptr && count >= kManyRows && pool_->tiers() == nullptr && retention_.streams.empty()) {
+    WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, count));
+    AppendTogether(layer, position, count, rows, *team);
+    return absl::OkStatus();
+  }
+  return StoreRows(layer, position, count, rows, /*indexes_pages=*/true);
+}
+
+absl::Status SequenceKv::CheckContinues(int layer, uint32_t position, uint32_t count) const {
   if (position != rows_[layer]) {
     return absl::FailedPreconditionError(
         absl::StrCat("layer ", layer, " continues at position ", rows_[layer], ", rows came for ", position));
@@ -97,12 +120,14 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
     return absl::OutOfRangeError(absl::StrCat("rows up to position ", uint64_t{position} + count, " exceed the ",
                                               max_positions_, " positions that were admitted"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows,
+                                   bool indexes_pages) {
+  WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, count));
   const size_t row_bytes = layout_.row_bytes();
   RowTiers* const tiers = pool_->tiers();
-  if (team != nullptr && count >= kManyRows && tiers == nullptr && retention_.streams.empty()) {
-    AppendTogether(layer, position, count, rows, *team);
-    return absl::OkStatus();
-  }
   const std::byte* const staged =
       tiers == nullptr ? nullptr : tiers->Stage(rows, layout_.num_kv_heads * count * row_bytes);
   if (tiers != nullptr) {
@@ -134,7 +159,7 @@ absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, co
       done += n;
       if (streams) GiveBack(lists.rows, position + done);
     }
-    if (streams) continue;
+    if (streams || !indexes_pages) continue;
     const uint32_t page = CompletePages(index_layout_, position);
     const uint32_t pages = CompletePages(index_layout_, position + count);
     if (page < pages && tiers != nullptr) tiers->Flush();
@@ -189,7 +214,7 @@ void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, co
       &work);
   const uint32_t page = CompletePages(index_layout_, position);
   const uint32_t pages = CompletePages(index_layout_, position + count);
-  if (page < pages) IndexTogether(layer, page, pages, team);
+  if (page < pages) IndexTogether(layer, layer + 1, page, pages, team);
   rows_[layer] += count;
 }
 
@@ -234,21 +259,24 @@ void SequenceKv::IndexPages(HeadBlocks& head, uint32_t page, uint32_t end) {
 }
 
 // A block of pages is one thread's.
-void SequenceKv::IndexTogether(int layer, uint32_t page, uint32_t end, Executor& team) {
-  for (int head = 0; head < layout_.num_kv_heads; ++head) TakePageBlocks(list(layer, head), end);
+void SequenceKv::IndexTogether(int layer, int end_layer, uint32_t page, uint32_t end, Executor& team) {
+  HeadBlocks* const lists = &list(layer, 0);
+  const int num_lists = (end_layer - layer) * layout_.num_kv_heads;
+  for (int i = 0; i < num_lists; ++i) TakePageBlocks(lists[i], end);
   const uint32_t first_block = page / kBlockTokens;
   const auto num_blocks = static_cast<int>(BlockList::BlocksFor(end) - first_block);
   const auto fill = [&](int unit) {
     const uint32_t block = first_block + unit % num_blocks;
-    const HeadBlocks& head = list(layer, unit / num_blocks);
     const uint32_t end_of_block = std::min(end, (block + 1) * uint32_t{kBlockTokens});
-    for (uint32_t p = std::max(page, block * uint32_t{kBlockTokens}); p < end_of_block; ++p) IndexPage(head, p);
+    for (uint32_t p = std::max(page, block * uint32_t{kBlockTokens}); p < end_of_block; ++p) {
+      IndexPage(lists[unit / num_blocks], p);
+    }
   };
   struct Work {
     const decltype(fill)& fill_block;
   } work{fill};
   kernels_->parallel_for(
-      team, num_blocks * layout_.num_kv_heads,
+      team, num_blocks * num_lists,
       [](void* context, int unit, int) { static_cast<const Work*>(context)->fill_block(unit); }, &work);
 }
 

@@ -40,6 +40,9 @@ class SequenceKv {
   // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions. Many rows are shared out over the
   // threads of `team`, where one is given.
   absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team = nullptr);
+  // One position of all layers, [num_layers][num_kv_heads] rows, or none of them; where they complete a page, the
+  // threads of `team` index it.
+  absl::Status AppendOfLayers(uint32_t position, const std::byte* rows, Executor& team);
 
   // References to all blocks that positions [block * kBlockTokens, (block + 1) * kBlockTokens) fill; below the
   // watermark, and no list streams.
@@ -86,6 +89,8 @@ class SequenceKv {
  private:
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
+  absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;
+  absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows, bool indexes_pages);
   void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
   HeadBlocks& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
   const HeadBlocks& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
@@ -95,7 +100,8 @@ class SequenceKv {
   void GiveBack(BlockList& rows, uint32_t end);
   // Pages [page, end) of lists that hold their rows.
   void IndexPages(HeadBlocks& head, uint32_t page, uint32_t end);
-  void IndexTogether(int layer, uint32_t page, uint32_t end, Executor& team);
+  // The same of all kv heads of layers [layer, end_layer), whose rows are all kept.
+  void IndexTogether(int layer, int end_layer, uint32_t page, uint32_t end, Executor& team);
   void TakePageBlocks(HeadBlocks& head, uint32_t pages);
   void IndexPage(const HeadBlocks& head, uint32_t page) const;
 

@@ -144,6 +144,34 @@ TEST_F(SequenceStoreTest, ATeamIndexesPagesAndQuantisedKeysAlike) {
   }
 }
 
+TEST_F(SequenceStoreTest, APositionOfAllLayersIsThatOfEachOrOfNone) {
+  const IndexLayout index{.page_tokens = 16, .key_dtype = Dtype::kI8, .scores_keys = true};
+  Restart(400);  // what no page has been written to is zero
+  const std::unique_ptr<Executor> team = kernels_->new_executor(2);
+  SequenceKv alone = SequenceKv::Create(pool_.get(), kernels_, shape_.layout, 100, index).value();
+  SequenceKv together = SequenceKv::Create(pool_.get(), kernels_, shape_.layout, 100, index).value();
+  for (uint32_t position = 0; position < 70; ++position) {
+    std::vector<float> of_layers;
+    for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
+      const std::vector<float> rows = Rows(9, layer, position, 1);
+      of_layers.insert(of_layers.end(), rows.begin(), rows.end());
+      ASSERT_TRUE(alone.Append(layer, position, 1, reinterpret_cast<const std::byte*>(rows.data())).ok());
+    }
+    const auto* bytes = reinterpret_cast<const std::byte*>(of_layers.data());
+    ASSERT_TRUE(together.AppendOfLayers(position, bytes, *team).ok());
+    EXPECT_FALSE(together.AppendOfLayers(position, bytes, *team).ok()) << "not the next one";
+  }
+  EXPECT_EQ(together.watermark(), 70u);
+  EXPECT_EQ(together.blocks(), alone.blocks());
+  const size_t page_bytes = IndexTileBytes(2 * shape_.layout.head_dim, Dtype::kI8);
+  for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
+    for (int head = 0; head < shape_.layout.num_kv_heads; ++head) {
+      const HeadIndex a = alone.index(layer, head), b = together.index(layer, head);
+      EXPECT_EQ(std::memcmp(a.bounds[0], b.bounds[0], page_bytes), 0) << "layer " << layer << ", head " << head;
+    }
+  }
+}
+
 TEST_F(SequenceStoreTest, KeepsRowsAndKeysHoweverTheyArrive) {
   CachedSequence* sequence = Open(1, 150).value();
   uint32_t position = 0;
