@@ -177,6 +177,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
       static_cast<uint32_t>(std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max()));
   model.vocab_size = vocab_size;
   model.max_budget_tokens = options.selection.budget_tokens;
+  model.max_queue = options.max_queue;
   model.default_selection = options.selection;
   TextGenerationOptions generation;
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
