@@ -29,13 +29,18 @@ uint64_t UnixNanos(SystemClock::time_point time) {
 
 DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
                                      TokenObserver* observer)
-    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {
+    : context_(std::move(context)),
+      request_(std::move(request)),
+      observer_(observer),
+      deadline_timer_(context_->timers, strand_),
+      rank_wait_timer_(context_->timers, strand_),
+      backoff_timer_(context_->timers, strand_) {
   if (request_.fork) journal_.Begin(request_.fork->token_ids);
 }
 
 void DispatchedRequest::Begin() {
   prefix_hashes_ = PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids);
-  deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
+  SetTimer(&deadline_timer_, ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
   StartAttempt();
   if (strand_.Resume()) {
     context_->timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
@@ -49,7 +54,7 @@ void DispatchedRequest::Abandon() {
 
 void DispatchedRequest::PostMembershipChange() {
   strand_.Post([self = shared_from_this()] {
-    if (self->phase_ == Phase::kWaiting && self->backoff_timer_ == 0) self->StartAttempt();
+    if (self->phase_ == Phase::kWaiting && !self->backoff_timer_.is_set()) self->StartAttempt();
   });
 }
 
@@ -99,7 +104,7 @@ void DispatchedRequest::StartAttempt() {
   }
   const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
   if (!route.ok()) return WaitForRank(route.status());
-  CancelTimer(&rank_wait_timer_);
+  rank_wait_timer_.Cancel();
   const bool is_tried = std::all_of(route->caches.begin(), route->caches.end(), [&](const v1::Identity& cache) {
     return std::find(too_small_.begin(), too_small_.end(), KeyOf(cache)) != too_small_.end();
   });
@@ -193,8 +198,9 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
 
 void DispatchedRequest::WaitForRank(const absl::Status& reason) {
   wait_reason_ = reason;
-  if (rank_wait_timer_ != 0) return;
-  rank_wait_timer_ = PostAt(TimerQueue::Clock::now() + context_->options.rank_wait, &DispatchedRequest::OnRankWaitOver);
+  if (rank_wait_timer_.is_set()) return;
+  SetTimer(&rank_wait_timer_, TimerQueue::Clock::now() + context_->options.rank_wait,
+           &DispatchedRequest::OnRankWaitOver);
 }
 
 void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
@@ -293,7 +299,7 @@ void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_
   if (fruitless_attempts_ == 1) return StartAttempt();
   const uint32_t doublings = std::min(fruitless_attempts_ - 2, 20u);
   const auto backoff = std::min(context_->options.first_backoff * (1 << doublings), context_->options.max_backoff);
-  backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
 }
 
 void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
@@ -309,7 +315,7 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
   SetPhase(Phase::kWaiting);
   const auto backoff = std::min(context_->options.first_backoff * (1 << std::min(capacity_waits_++, 10u)),
                                 context_->options.max_backoff);
-  backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
 }
 
 void DispatchedRequest::OnTooSmall(const absl::Status& status) {
@@ -343,23 +349,17 @@ void DispatchedRequest::End() {
   if (phase_ == Phase::kWaiting) GiveUpSequence();
   DropAttempt(true);
   ReleaseHolder();
-  CancelTimer(&deadline_timer_);
-  CancelTimer(&rank_wait_timer_);
-  CancelTimer(&backoff_timer_);
+  deadline_timer_.Cancel();
+  rank_wait_timer_.Cancel();
+  backoff_timer_.Cancel();
   SetPhase(Phase::kEnded);
   context_->Remove(this, request_.group);
 }
 
-void DispatchedRequest::CancelTimer(TimerQueue::TimerId* timer) {
-  if (*timer != 0) context_->timers->Cancel(*timer);
-  *timer = 0;
-}
-
-TimerQueue::TimerId DispatchedRequest::PostAt(TimerQueue::Clock::time_point time,
-                                              void (DispatchedRequest::*function)()) {
-  return context_->timers->At(time, [weak = weak_from_this(), function] {
-    const auto self = weak.lock();
-    if (self) self->strand_.Post([self, function] { ((*self).*function)(); });
+void DispatchedRequest::SetTimer(StrandTimer* timer, TimerQueue::Clock::time_point time,
+                                 void (DispatchedRequest::*function)()) {
+  timer->Set(time, [weak = weak_from_this(), function] {
+    if (const auto self = weak.lock()) ((*self).*function)();
   });
 }
 
@@ -369,15 +369,11 @@ void DispatchedRequest::OnDeadline() {
 }
 
 void DispatchedRequest::OnRankWaitOver() {
-  if (phase_ != Phase::kWaiting || rank_wait_timer_ == 0) return;  // a rank came in the meantime
-  rank_wait_timer_ = 0;
-  Fail(Annotate(wait_reason_, "no rank came in time"));
+  if (phase_ == Phase::kWaiting) Fail(Annotate(wait_reason_, "no rank came in time"));
 }
 
 void DispatchedRequest::OnBackoffOver() {
-  if (phase_ != Phase::kWaiting) return;
-  backoff_timer_ = 0;
-  StartAttempt();
+  if (phase_ == Phase::kWaiting) StartAttempt();
 }
 
 }  // namespace winnow

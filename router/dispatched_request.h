@@ -5,6 +5,7 @@
 
 #include "router/dispatch_context.h"
 #include "router/strand.h"
+#include "router/strand_timer.h"
 #include "router/token_journal.h"
 
 namespace winnow {
@@ -58,8 +59,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void Fail(const absl::Status& status);
   // Frees everything downstream. Idempotent.
   void End();
-  void CancelTimer(TimerQueue::TimerId* timer);
-  TimerQueue::TimerId PostAt(TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
+  void SetTimer(StrandTimer* timer, TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
   void OnDeadline();
   void OnRankWaitOver();
   void OnBackoffOver();
@@ -95,9 +95,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   absl::Status too_small_status_;  // by their words
   absl::Status wait_reason_;
   bool fork_tried_ = false;  // of request_.fork
-  TimerQueue::TimerId deadline_timer_ = 0;
-  TimerQueue::TimerId rank_wait_timer_ = 0;
-  TimerQueue::TimerId backoff_timer_ = 0;
+  StrandTimer deadline_timer_;
+  StrandTimer rank_wait_timer_;
+  StrandTimer backoff_timer_;
 
   mutable std::mutex place_mutex_;
   std::optional<ForkSource> place_;  // guarded by place_mutex_
