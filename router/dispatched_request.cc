@@ -14,6 +14,9 @@ using SystemClock = std::chrono::system_clock;
 // Deadlines may be "never", which clock arithmetic does not survive.
 constexpr std::chrono::hours kLongestWait{24 * 365};
 
+// Often enough for a lease, and seldom beside tokens.
+constexpr std::chrono::milliseconds kProgressInterval{100};
+
 TimerQueue::Clock::time_point ToTimerClock(SystemClock::time_point deadline) {
   const auto now = SystemClock::now();
   const auto left = deadline > now + kLongestWait ? SystemClock::duration(kLongestWait) : deadline - now;
@@ -239,6 +242,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
 void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) {
   const absl::StatusOr<TokenJournal::Accepted> accepted = journal_.Accept(delta);
   if (!accepted.ok()) return Fail(accepted.status());
+  NoteProgress();
   context_->counters.replayed_tokens.fetch_add(accepted->replayed);
   context_->counters.mismatched_tokens.fetch_add(accepted->mismatched);
   if (route_->hand_over) {
@@ -264,6 +268,14 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
     observer_->OnCachedPrompt(delta.cached_prompt_tokens());
   }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
+}
+
+void DispatchedRequest::NoteProgress() {
+  const auto now = TimerQueue::Clock::now();
+  if (now < next_progress_) return;
+  next_progress_ = now + kProgressInterval;
+  context_->registry->Progressed(route_->inference);
+  for (const v1::Identity& cache : route_->caches) context_->registry->Progressed(cache);
 }
 
 void DispatchedRequest::OnHandedOver() {

@@ -47,6 +47,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  // Tells the registry, now and then, that the ranks of the attempt work.
+  void NoteProgress();
   void OnHandedOver();
   // The rank that handed the sequence over need not hold it any more.
   void ReleaseHolder();

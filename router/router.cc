@@ -25,7 +25,7 @@
 namespace winnow {
 namespace {
 
-// A fraction of the lease: how much later than its end a silent rank may be found dead.
+// A fraction of the lease: a silent rank is found dead up to two of these after its end.
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
 
 constexpr std::chrono::milliseconds kDrainPoll{10};
@@ -59,6 +59,7 @@ struct Router::Parts {
         metrics(m),
         request_metrics(*m),
         registry({.cluster = options.identity.cluster(),
+                  .lease_check = kLeaseCheckInterval,
                   .on_departure =
                       [this](const v1::Identity& rank, Departure why) {
                         // A router that stops takes no goodbyes any more.
@@ -112,6 +113,7 @@ struct Router::Parts {
     logged = snapshot;
   }
 
+  // A request would be served now.
   absl::Status Ready() const {
     if (stopping) return absl::UnavailableError("the router is stopping");
     WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status());
