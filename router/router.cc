@@ -76,7 +76,7 @@ struct Router::Parts {
         generation_service({.default_timeout = options.request_timeout,
                             .max_timeout = std::max(options.request_timeout, kMaxTimeout),
                             .model = [this]() -> absl::StatusOr<ServedModel> {
-                              WINNOW_RETURN_IF_ERROR(Ready());
+                              WINNOW_RETURN_IF_ERROR(Accepts());
                               return Model();
                             },
                             .on_end = [this](absl::StatusCode code) { request_metrics.OnGrpcAnswer(code); }},
@@ -115,8 +115,13 @@ struct Router::Parts {
 
   // A request would be served now.
   absl::Status Ready() const {
+    WINNOW_RETURN_IF_ERROR(Accepts());
+    return ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
+  }
+
+  // A request would be served as soon as there are ranks.
+  absl::Status Accepts() const {
     if (stopping) return absl::UnavailableError("the router is stopping");
-    WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status());
     const std::optional<v1::ModelLimits> limits = registry.Limits();
     if (limits && limits->vocab_size() != configured.vocab_size) {
       return absl::UnavailableError(absl::StrCat("the ranks' model has a vocabulary of ", limits->vocab_size(),
