@@ -96,8 +96,8 @@ void DispatchedRequest::StartAttempt() {
     const bool caches_live = std::all_of(caches.begin(), caches.end(), [&](const RankKey& cache) {
       return snapshot.Find(v1::ROLE_CACHE_RANK, cache) != nullptr;
     });
-    // Half of the attempts may try to reach cache ranks that are said to live; then the sequence is given up.
-    attach = submitted_ && !sequence_lost_ && fruitless_attempts_ * 2 < context_->options.max_attempts && caches_live;
+    // Some attempts may try to reach cache ranks that are said to live; then the sequence is given up.
+    attach = submitted_ && !sequence_lost_ && attach_failures_ < context_->options.max_attach_failures && caches_live;
     if (attach) {
       need.caches = caches;
       if (prompt_stored_) need.work = Work::kDecode;
@@ -122,6 +122,7 @@ void DispatchedRequest::StartAttempt() {
     ReleaseHolder();
     role = RoleOf(std::exchange(sequence_id_, context_->NewSequenceId()));
     prompt_stored_ = false;
+    attach_failures_ = 0;
   }
   sequence_lost_ = false;
   context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
@@ -134,7 +135,7 @@ void DispatchedRequest::StartAttempt() {
     place_ = {.sequence_id = sequence_id_, .inference = KeyOf(route_->inference), .caches = KeysOf(route_->caches)};
   }
   SetPhase(Phase::kAttempt);
-  if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
+  if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
   NoteNumerics();
   const absl::Status submitted =
       client_->Submit(MakeSubmit(attach, role),
@@ -143,7 +144,7 @@ void DispatchedRequest::StartAttempt() {
                         if (!self) return;
                         self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
                       });
-  if (!submitted.ok()) return OnAttemptLost(submitted, false);
+  if (!submitted.ok()) return OnAttemptLost(submitted, Loss::kNotTaken);
   submitted_ = true;
   if (attempt_is_failover_) {
     (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
@@ -208,7 +209,11 @@ void DispatchedRequest::WaitForRank(const absl::Status& reason) {
 
 void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
   if (attempt_id != attempt_id_) return;  // of an attempt that was given up
-  if (!event.ok()) return OnAttemptLost(event.status(), false);
+  if (!event.ok()) {
+    // Of a process that ends, the end of either stream may be seen first, and closes the other one here.
+    const bool died = !absl::IsCancelled(event.status()) || context_->registry->HasDied(KeyOf(route_->inference));
+    return OnAttemptLost(event.status(), died ? Loss::kRankDied : Loss::kRankGivenUp);
+  }
   switch (event->event_case()) {
     case v1::DispatchResponse::kTokens:
       return OnTokens(event->tokens());
@@ -226,7 +231,9 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       auto code = static_cast<absl::StatusCode>(failed.code());
       if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
       const absl::Status status(code, failed.message());
-      if (failed.retryable()) return OnAttemptLost(status, failed.sequence_lost());
+      if (failed.retryable()) {
+        return OnAttemptLost(status, failed.sequence_lost() ? Loss::kSequenceLost : Loss::kFailed);
+      }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
       DropAttempt(false);
@@ -262,6 +269,8 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
     prompt_end_.reset();
   }
   fruitless_attempts_ = 0;
+  rank_deaths_ = 0;
+  attach_failures_ = 0;
   context_->counters.tokens.fetch_add(accepted->tokens.size());
   if (!std::exchange(cached_prompt_known_, true)) {
     context_->counters.cached_prompt_tokens.fetch_add(delta.cached_prompt_tokens());
@@ -296,15 +305,16 @@ void DispatchedRequest::ReleaseHolder() {
   holder_.reset();
 }
 
-void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_lost) {
+void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
   DropAttempt(false);
   prompt_end_.reset();  // what comes next is no mere hand-over
-  sequence_lost_ = sequence_lost_ || sequence_lost;
+  last_loss_ = status;
   ++fruitless_attempts_;
-  if (fruitless_attempts_ >= context_->options.max_attempts) {
-    // Posted, because this may be Begin's thread.
-    return PostFailure(absl::UnavailableError(
-        absl::StrCat("gave up after ", fruitless_attempts_, " attempts, the last one: ", status.message())));
+  if (loss == Loss::kSequenceLost) sequence_lost_ = true;
+  if (loss == Loss::kFailed) ++attach_failures_;
+  if (loss == Loss::kRankDied && ++rank_deaths_ >= context_->options.max_rank_deaths) {
+    return Fail(absl::UnavailableError(absl::StrCat(
+        "gave up: ", rank_deaths_, " inference ranks have ended while they had the request, since its last token")));
   }
   SetPhase(Phase::kWaiting);
   // The first retry is immediate; a rank that cannot be reached is suspect by now.
@@ -376,8 +386,12 @@ void DispatchedRequest::SetTimer(StrandTimer* timer, TimerQueue::Clock::time_poi
 }
 
 void DispatchedRequest::OnDeadline() {
-  Fail(absl::DeadlineExceededError(
-      absl::StrCat("the deadline passed after ", journal_.ids().size(), " generated tokens")));
+  std::string message = absl::StrCat("the deadline passed after ", journal_.ids().size(), " generated tokens");
+  if (fruitless_attempts_ > 0) {
+    absl::StrAppend(&message, "; the last ", fruitless_attempts_,
+                    " attempts have brought none, the last of them: ", last_loss_.message());
+  }
+  Fail(absl::DeadlineExceededError(message));
 }
 
 void DispatchedRequest::OnRankWaitOver() {

@@ -52,7 +52,10 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnHandedOver();
   // The rank that handed the sequence over need not hold it any more.
   void ReleaseHolder();
-  void OnAttemptLost(const absl::Status& status, bool sequence_lost);
+  // How an attempt was lost: by a word of the rank's or because it was not taken at all; by the end of the rank, which
+  // had the request; because this router gave the rank up.
+  enum class Loss { kFailed, kSequenceLost, kNotTaken, kRankDied, kRankGivenUp };
+  void OnAttemptLost(const absl::Status& status, Loss loss);
   // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
   void OnNoCapacity(const absl::Status& status);
   // The cache rank could never hold the sequence: another one may.
@@ -91,7 +94,13 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   uint64_t holder_attempt_id_ = 0;
   uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
   std::shared_ptr<RankClient> client_;  // of the attempt under way
-  uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token
+  // Since the last new token: attempts that brought none, how the latest of them ended, ranks that ended while they had
+  // the request, and attempts that live ranks failed with the sequence that is there now.
+  uint32_t fruitless_attempts_ = 0;
+  absl::Status last_loss_;
+  uint32_t rank_deaths_ = 0;
+  uint32_t attach_failures_ = 0;
+  TimerQueue::Clock::time_point next_progress_{};  // to be noted
   uint32_t capacity_waits_ = 0;
   Placement too_small_;            // cache ranks that could never hold the sequence,
   absl::Status too_small_status_;  // by their words

@@ -286,6 +286,7 @@ TEST_F(RegistryTest, TheEndOfTheNewestHeartbeatStreamIsDeathAtOnce) {
   registry_.Heartbeat(second, Beat(Inference()));
   registry_.StreamEnded(first);  // it has moved on from there
   EXPECT_EQ(Names().size(), 1u);
+  EXPECT_FALSE(registry_.HasDied(KeyOf(Inference().identity())));
   registry_.StreamEnded(second);
   EXPECT_TRUE(Names().empty());
   EXPECT_TRUE(registry_.HasDied(KeyOf(Inference().identity())));
