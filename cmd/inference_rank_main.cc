@@ -155,7 +155,7 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   registration.set_decode_prefill_tokens(options.decode_prefill_tokens);
   registration.set_metrics_address(process->metrics_address());
   memberships.push_back({std::move(registration), [&rank] { return rank.load(); }});
-  process->Join(options.router.ToString(), std::move(memberships), [&rank](bool serving) { rank.SetFenced(!serving); });
+  process->Join(options.router.ToString(), std::move(memberships));
 
   return process->WaitForStop();
 }

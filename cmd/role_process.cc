@@ -78,9 +78,7 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   return absl::OkStatus();
 }
 
-void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships,
-                       std::function<void(bool serving)> on_serving) {
-  on_serving_ = std::move(on_serving);
+void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships) {
   standing_.assign(memberships.size(), false);
   for (size_t i = 0; i < memberships.size(); ++i) {
     MembershipClient::Options options;
@@ -93,7 +91,6 @@ void RoleProcess::Join(const std::string& router_address, std::vector<Membership
       standing_[i] = serving;
       const bool all = std::find(standing_.begin(), standing_.end(), false) == standing_.end();
       server_->SetServing(all && !stopped_serving_);
-      if (on_serving_) on_serving_(all);
       if (all) report_.Ready();
     };
     memberships_.push_back(std::make_unique<MembershipClient>(std::move(options)));

@@ -44,8 +44,7 @@ class RoleProcess {
   };
   // Registers with the router and stays registered. While every membership stands, the server's health is SERVING; the
   // first time is reported as readiness. A refusal is a Fail.
-  void Join(const std::string& router_address, std::vector<Membership> memberships,
-            std::function<void(bool serving)> on_serving = nullptr);
+  void Join(const std::string& router_address, std::vector<Membership> memberships);
   // Health is NOT_SERVING from now on, whatever the memberships say. Any thread.
   void StopServing();
   // Tells the router goodbye, so that no new work comes.
@@ -75,7 +74,6 @@ class RoleProcess {
   std::mutex mutex_;
   // Guarded by mutex_.
   absl::Status failure_;
-  std::function<void(bool serving)> on_serving_;
   std::vector<bool> standing_;  // by membership
   bool stopped_serving_ = false;
 

@@ -82,9 +82,6 @@ class InferenceRank {
   const ModelConfig& config() const { return config_; }
   // Of the model's files, to be logged once.
   std::vector<std::string> warnings() const;
-  // Self-fencing: a rank that the router may have given up refuses new work (retryable) until the router answers again.
-  // Any thread.
-  void SetFenced(bool fenced) { service_->SetFenced(fenced); }
 
  private:
   InferenceRank() = default;

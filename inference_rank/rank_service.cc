@@ -66,8 +66,8 @@ class StreamSink final : public EventSink {
 
 class DispatchReactor final : public Reactor {
  public:
-  DispatchReactor(Engine& engine, const SubmitLimits& limits, const std::atomic<bool>& fenced)
-      : engine_(engine), limits_(limits), fenced_(fenced), sink_(std::make_shared<StreamSink>(this)) {
+  DispatchReactor(Engine& engine, const SubmitLimits& limits)
+      : engine_(engine), limits_(limits), sink_(std::make_shared<StreamSink>(this)) {
     StartRead(&request_);
   }
 
@@ -88,25 +88,22 @@ class DispatchReactor final : public Reactor {
   void Handle() {
     if (request_.has_cancel()) engine_.Cancel(sink_, request_.cancel().request_id());
     if (!request_.has_submit()) return;
-    if (fenced_) return Refuse(absl::UnavailableError("the rank has lost its router"), /*retryable=*/true);
     absl::StatusOr<std::unique_ptr<Sequence>> sequence = MakeSequence(request_.submit(), limits_);
-    if (!sequence.ok()) return Refuse(sequence.status(), /*retryable=*/false);
+    if (!sequence.ok()) return Refuse(sequence.status());
     (*sequence)->sink = sink_;
     engine_.Submit(*std::move(sequence));
   }
 
-  void Refuse(const absl::Status& status, bool retryable) {
+  void Refuse(const absl::Status& status) {
     v1::DispatchResponse event;
     event.set_request_id(request_.submit().request_id());
     event.mutable_failed()->set_code(static_cast<uint32_t>(status.code()));
     event.mutable_failed()->set_message(std::string(status.message()));
-    event.mutable_failed()->set_retryable(retryable);
     sink_->Send(std::move(event));
   }
 
   Engine& engine_;
   const SubmitLimits limits_;
-  const std::atomic<bool>& fenced_;
   const std::shared_ptr<StreamSink> sink_;
   v1::DispatchRequest request_;
 };
@@ -114,7 +111,7 @@ class DispatchReactor final : public Reactor {
 }  // namespace
 
 Reactor* RankServiceImpl::Dispatch(grpc::CallbackServerContext*) {
-  return new DispatchReactor(engine_, limits_, fenced_);
+  return new DispatchReactor(engine_, limits_);
 }
 
 }  // namespace winnow

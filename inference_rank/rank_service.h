@@ -1,8 +1,6 @@
 #pragma once
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
-
 #include "inference_rank/engine.h"
 #include "inference_rank/submit.h"
 #include "winnow/v1/rank.grpc.pb.h"
@@ -16,13 +14,9 @@ class RankServiceImpl final : public v1::RankService::CallbackService {
   grpc::ServerBidiReactor<v1::DispatchRequest, v1::DispatchResponse>* Dispatch(
       grpc::CallbackServerContext* context) override;
 
-  // Refuses new submits, as retryable, while fenced. Any thread.
-  void SetFenced(bool fenced) { fenced_ = fenced; }
-
  private:
   Engine& engine_;
   const SubmitLimits limits_;
-  std::atomic<bool> fenced_{false};
 };
 
 }  // namespace winnow

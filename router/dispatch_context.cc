@@ -122,6 +122,10 @@ absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t g
   return route;
 }
 
+void DispatchContext::NoteMembership(const MembershipSnapshot& snapshot) {
+  if (!was_complete_) was_complete_ = ChooseRoute(snapshot, {}, {.shards = options.shards}).ok();
+}
+
 DispatchContext::GroupRole DispatchContext::JoinGroup(uint64_t group, uint32_t group_size, const Route& route,
                                                       uint64_t sequence_id, uint64_t previous_id) {
   if (group == 0) return {};

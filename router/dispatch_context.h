@@ -34,6 +34,9 @@ class DispatchContext {
   uint32_t MostPositions() const;
   // Requests of a group follow the route of the one that was routed last. 0 is no group.
   absl::StatusOr<Route> ChooseRouteFor(RouteNeed need, uint64_t group);
+  // Ranks that can serve together have been there once: if they are not now, they may come back.
+  bool WasComplete() const { return was_complete_; }
+  void NoteMembership(const MembershipSnapshot& snapshot);
 
   // The first of a group that opens a sequence leads; the others fork its sequence, if they go to the same ranks.
   struct GroupRole {
@@ -68,6 +71,7 @@ class DispatchContext {
   };
 
   std::atomic<uint64_t> next_attempt_id_{1};
+  std::atomic<bool> was_complete_{false};
 
   mutable std::mutex mutex_;
   std::condition_variable emptied_;

@@ -14,6 +14,9 @@ using SystemClock = std::chrono::system_clock;
 // Deadlines may be "never", which clock arithmetic does not survive.
 constexpr std::chrono::hours kLongestWait{24 * 365};
 
+// Often enough for a lease, and seldom beside tokens.
+constexpr std::chrono::milliseconds kProgressInterval{100};
+
 TimerQueue::Clock::time_point ToTimerClock(SystemClock::time_point deadline) {
   const auto now = SystemClock::now();
   const auto left = deadline > now + kLongestWait ? SystemClock::duration(kLongestWait) : deadline - now;
@@ -29,13 +32,18 @@ uint64_t UnixNanos(SystemClock::time_point time) {
 
 DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request,
                                      TokenObserver* observer)
-    : context_(std::move(context)), request_(std::move(request)), observer_(observer) {
+    : context_(std::move(context)),
+      request_(std::move(request)),
+      observer_(observer),
+      deadline_timer_(context_->timers, strand_),
+      rank_wait_timer_(context_->timers, strand_),
+      backoff_timer_(context_->timers, strand_) {
   if (request_.fork) journal_.Begin(request_.fork->token_ids);
 }
 
 void DispatchedRequest::Begin() {
   prefix_hashes_ = PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids);
-  deadline_timer_ = PostAt(ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
+  SetTimer(&deadline_timer_, ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
   StartAttempt();
   if (strand_.Resume()) {
     context_->timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
@@ -49,7 +57,7 @@ void DispatchedRequest::Abandon() {
 
 void DispatchedRequest::PostMembershipChange() {
   strand_.Post([self = shared_from_this()] {
-    if (self->phase_ == Phase::kWaiting && self->backoff_timer_ == 0) self->StartAttempt();
+    if (self->phase_ == Phase::kWaiting && !self->backoff_timer_.is_set()) self->StartAttempt();
   });
 }
 
@@ -88,8 +96,8 @@ void DispatchedRequest::StartAttempt() {
     const bool caches_live = std::all_of(caches.begin(), caches.end(), [&](const RankKey& cache) {
       return snapshot.Find(v1::ROLE_CACHE_RANK, cache) != nullptr;
     });
-    // Half of the attempts may try to reach cache ranks that are said to live; then the sequence is given up.
-    attach = submitted_ && !sequence_lost_ && fruitless_attempts_ * 2 < context_->options.max_attempts && caches_live;
+    // Some attempts may try to reach cache ranks that are said to live; then the sequence is given up.
+    attach = submitted_ && !sequence_lost_ && attach_failures_ < context_->options.max_attach_failures && caches_live;
     if (attach) {
       need.caches = caches;
       if (prompt_stored_) need.work = Work::kDecode;
@@ -99,7 +107,7 @@ void DispatchedRequest::StartAttempt() {
   }
   const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
   if (!route.ok()) return WaitForRank(route.status());
-  CancelTimer(&rank_wait_timer_);
+  rank_wait_timer_.Cancel();
   const bool is_tried = std::all_of(route->caches.begin(), route->caches.end(), [&](const v1::Identity& cache) {
     return std::find(too_small_.begin(), too_small_.end(), KeyOf(cache)) != too_small_.end();
   });
@@ -114,6 +122,7 @@ void DispatchedRequest::StartAttempt() {
     ReleaseHolder();
     role = RoleOf(std::exchange(sequence_id_, context_->NewSequenceId()));
     prompt_stored_ = false;
+    attach_failures_ = 0;
   }
   sequence_lost_ = false;
   context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
@@ -126,7 +135,7 @@ void DispatchedRequest::StartAttempt() {
     place_ = {.sequence_id = sequence_id_, .inference = KeyOf(route_->inference), .caches = KeysOf(route_->caches)};
   }
   SetPhase(Phase::kAttempt);
-  if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), false);
+  if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
   NoteNumerics();
   const absl::Status submitted =
       client_->Submit(MakeSubmit(attach, role),
@@ -135,7 +144,7 @@ void DispatchedRequest::StartAttempt() {
                         if (!self) return;
                         self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
                       });
-  if (!submitted.ok()) return OnAttemptLost(submitted, false);
+  if (!submitted.ok()) return OnAttemptLost(submitted, Loss::kNotTaken);
   submitted_ = true;
   if (attempt_is_failover_) {
     (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
@@ -193,13 +202,18 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
 
 void DispatchedRequest::WaitForRank(const absl::Status& reason) {
   wait_reason_ = reason;
-  if (rank_wait_timer_ != 0) return;
-  rank_wait_timer_ = PostAt(TimerQueue::Clock::now() + context_->options.rank_wait, &DispatchedRequest::OnRankWaitOver);
+  if (rank_wait_timer_.is_set()) return;
+  SetTimer(&rank_wait_timer_, TimerQueue::Clock::now() + context_->options.rank_wait,
+           &DispatchedRequest::OnRankWaitOver);
 }
 
 void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
   if (attempt_id != attempt_id_) return;  // of an attempt that was given up
-  if (!event.ok()) return OnAttemptLost(event.status(), false);
+  if (!event.ok()) {
+    // Of a process that ends, the end of either stream may be seen first, and closes the other one here.
+    const bool died = !absl::IsCancelled(event.status()) || context_->registry->HasDied(KeyOf(route_->inference));
+    return OnAttemptLost(event.status(), died ? Loss::kRankDied : Loss::kRankGivenUp);
+  }
   switch (event->event_case()) {
     case v1::DispatchResponse::kTokens:
       return OnTokens(event->tokens());
@@ -217,7 +231,9 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       auto code = static_cast<absl::StatusCode>(failed.code());
       if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
       const absl::Status status(code, failed.message());
-      if (failed.retryable()) return OnAttemptLost(status, failed.sequence_lost());
+      if (failed.retryable()) {
+        return OnAttemptLost(status, failed.sequence_lost() ? Loss::kSequenceLost : Loss::kFailed);
+      }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
       DropAttempt(false);
@@ -233,6 +249,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
 void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) {
   const absl::StatusOr<TokenJournal::Accepted> accepted = journal_.Accept(delta);
   if (!accepted.ok()) return Fail(accepted.status());
+  NoteProgress();
   context_->counters.replayed_tokens.fetch_add(accepted->replayed);
   context_->counters.mismatched_tokens.fetch_add(accepted->mismatched);
   if (route_->hand_over) {
@@ -252,12 +269,22 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
     prompt_end_.reset();
   }
   fruitless_attempts_ = 0;
+  rank_deaths_ = 0;
+  attach_failures_ = 0;
   context_->counters.tokens.fetch_add(accepted->tokens.size());
   if (!std::exchange(cached_prompt_known_, true)) {
     context_->counters.cached_prompt_tokens.fetch_add(delta.cached_prompt_tokens());
     observer_->OnCachedPrompt(delta.cached_prompt_tokens());
   }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
+}
+
+void DispatchedRequest::NoteProgress() {
+  const auto now = TimerQueue::Clock::now();
+  if (now < next_progress_) return;
+  next_progress_ = now + kProgressInterval;
+  context_->registry->Progressed(route_->inference);
+  for (const v1::Identity& cache : route_->caches) context_->registry->Progressed(cache);
 }
 
 void DispatchedRequest::OnHandedOver() {
@@ -278,22 +305,23 @@ void DispatchedRequest::ReleaseHolder() {
   holder_.reset();
 }
 
-void DispatchedRequest::OnAttemptLost(const absl::Status& status, bool sequence_lost) {
+void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
   DropAttempt(false);
   prompt_end_.reset();  // what comes next is no mere hand-over
-  sequence_lost_ = sequence_lost_ || sequence_lost;
+  last_loss_ = status;
   ++fruitless_attempts_;
-  if (fruitless_attempts_ >= context_->options.max_attempts) {
-    // Posted, because this may be Begin's thread.
-    return PostFailure(absl::UnavailableError(
-        absl::StrCat("gave up after ", fruitless_attempts_, " attempts, the last one: ", status.message())));
+  if (loss == Loss::kSequenceLost) sequence_lost_ = true;
+  if (loss == Loss::kFailed) ++attach_failures_;
+  if (loss == Loss::kRankDied && ++rank_deaths_ >= context_->options.max_rank_deaths) {
+    return Fail(absl::UnavailableError(absl::StrCat(
+        "gave up: ", rank_deaths_, " inference ranks have ended while they had the request, since its last token")));
   }
   SetPhase(Phase::kWaiting);
   // The first retry is immediate; a rank that cannot be reached is suspect by now.
   if (fruitless_attempts_ == 1) return StartAttempt();
   const uint32_t doublings = std::min(fruitless_attempts_ - 2, 20u);
   const auto backoff = std::min(context_->options.first_backoff * (1 << doublings), context_->options.max_backoff);
-  backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
 }
 
 void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
@@ -309,7 +337,7 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
   SetPhase(Phase::kWaiting);
   const auto backoff = std::min(context_->options.first_backoff * (1 << std::min(capacity_waits_++, 10u)),
                                 context_->options.max_backoff);
-  backoff_timer_ = PostAt(TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
 }
 
 void DispatchedRequest::OnTooSmall(const absl::Status& status) {
@@ -343,41 +371,35 @@ void DispatchedRequest::End() {
   if (phase_ == Phase::kWaiting) GiveUpSequence();
   DropAttempt(true);
   ReleaseHolder();
-  CancelTimer(&deadline_timer_);
-  CancelTimer(&rank_wait_timer_);
-  CancelTimer(&backoff_timer_);
+  deadline_timer_.Cancel();
+  rank_wait_timer_.Cancel();
+  backoff_timer_.Cancel();
   SetPhase(Phase::kEnded);
   context_->Remove(this, request_.group);
 }
 
-void DispatchedRequest::CancelTimer(TimerQueue::TimerId* timer) {
-  if (*timer != 0) context_->timers->Cancel(*timer);
-  *timer = 0;
-}
-
-TimerQueue::TimerId DispatchedRequest::PostAt(TimerQueue::Clock::time_point time,
-                                              void (DispatchedRequest::*function)()) {
-  return context_->timers->At(time, [weak = weak_from_this(), function] {
-    const auto self = weak.lock();
-    if (self) self->strand_.Post([self, function] { ((*self).*function)(); });
+void DispatchedRequest::SetTimer(StrandTimer* timer, TimerQueue::Clock::time_point time,
+                                 void (DispatchedRequest::*function)()) {
+  timer->Set(time, [weak = weak_from_this(), function] {
+    if (const auto self = weak.lock()) ((*self).*function)();
   });
 }
 
 void DispatchedRequest::OnDeadline() {
-  Fail(absl::DeadlineExceededError(
-      absl::StrCat("the deadline passed after ", journal_.ids().size(), " generated tokens")));
+  std::string message = absl::StrCat("the deadline passed after ", journal_.ids().size(), " generated tokens");
+  if (fruitless_attempts_ > 0) {
+    absl::StrAppend(&message, "; the last ", fruitless_attempts_,
+                    " attempts have brought none, the last of them: ", last_loss_.message());
+  }
+  Fail(absl::DeadlineExceededError(message));
 }
 
 void DispatchedRequest::OnRankWaitOver() {
-  if (phase_ != Phase::kWaiting || rank_wait_timer_ == 0) return;  // a rank came in the meantime
-  rank_wait_timer_ = 0;
-  Fail(Annotate(wait_reason_, "no rank came in time"));
+  if (phase_ == Phase::kWaiting) Fail(Annotate(wait_reason_, "no rank came in time"));
 }
 
 void DispatchedRequest::OnBackoffOver() {
-  if (phase_ != Phase::kWaiting) return;
-  backoff_timer_ = 0;
-  StartAttempt();
+  if (phase_ == Phase::kWaiting) StartAttempt();
 }
 
 }  // namespace winnow

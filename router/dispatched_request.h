@@ -5,6 +5,7 @@
 
 #include "router/dispatch_context.h"
 #include "router/strand.h"
+#include "router/strand_timer.h"
 #include "router/token_journal.h"
 
 namespace winnow {
@@ -46,10 +47,15 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  // Tells the registry, now and then, that the ranks of the attempt work.
+  void NoteProgress();
   void OnHandedOver();
   // The rank that handed the sequence over need not hold it any more.
   void ReleaseHolder();
-  void OnAttemptLost(const absl::Status& status, bool sequence_lost);
+  // How an attempt was lost: by a word of the rank's or because it was not taken at all; by the end of the rank, which
+  // had the request; because this router gave the rank up.
+  enum class Loss { kFailed, kSequenceLost, kNotTaken, kRankDied, kRankGivenUp };
+  void OnAttemptLost(const absl::Status& status, Loss loss);
   // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
   void OnNoCapacity(const absl::Status& status);
   // The cache rank could never hold the sequence: another one may.
@@ -58,8 +64,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void Fail(const absl::Status& status);
   // Frees everything downstream. Idempotent.
   void End();
-  void CancelTimer(TimerQueue::TimerId* timer);
-  TimerQueue::TimerId PostAt(TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
+  void SetTimer(StrandTimer* timer, TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
   void OnDeadline();
   void OnRankWaitOver();
   void OnBackoffOver();
@@ -89,15 +94,21 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   uint64_t holder_attempt_id_ = 0;
   uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
   std::shared_ptr<RankClient> client_;  // of the attempt under way
-  uint32_t fruitless_attempts_ = 0;     // in a row that brought no new token
+  // Since the last new token: attempts that brought none, how the latest of them ended, ranks that ended while they had
+  // the request, and attempts that live ranks failed with the sequence that is there now.
+  uint32_t fruitless_attempts_ = 0;
+  absl::Status last_loss_;
+  uint32_t rank_deaths_ = 0;
+  uint32_t attach_failures_ = 0;
+  TimerQueue::Clock::time_point next_progress_{};  // to be noted
   uint32_t capacity_waits_ = 0;
   Placement too_small_;            // cache ranks that could never hold the sequence,
   absl::Status too_small_status_;  // by their words
   absl::Status wait_reason_;
   bool fork_tried_ = false;  // of request_.fork
-  TimerQueue::TimerId deadline_timer_ = 0;
-  TimerQueue::TimerId rank_wait_timer_ = 0;
-  TimerQueue::TimerId backoff_timer_ = 0;
+  StrandTimer deadline_timer_;
+  StrandTimer rank_wait_timer_;
+  StrandTimer backoff_timer_;
 
   mutable std::mutex place_mutex_;
   std::optional<ForkSource> place_;  // guarded by place_mutex_

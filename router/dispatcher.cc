@@ -21,9 +21,11 @@ class DispatchedStream final : public TokenStream {
 Dispatcher::Dispatcher(DispatcherOptions options, Registry* registry, TimerQueue* timers)
     : context_(std::make_shared<DispatchContext>(std::move(options), registry, timers)) {
   subscription_ = registry->Subscribe([context = context_](const MembershipSnapshot& snapshot) {
+    context->NoteMembership(snapshot);
     context->clients->Retain(snapshot);
     for (const auto& request : context->All()) request->PostMembershipChange();
   });
+  context_->NoteMembership(registry->Snapshot());
 }
 
 Dispatcher::~Dispatcher() {
@@ -44,7 +46,7 @@ absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest requ
   const RouteNeed need = context_->NeedOf(request);
   auto dispatched = std::make_shared<DispatchedRequest>(context_, std::move(request), observer);
   WINNOW_RETURN_IF_ERROR(context_->Admit(dispatched, group));
-  if (const auto route = context_->ChooseRouteFor(need, group); !route.ok()) {
+  if (const auto route = context_->ChooseRouteFor(need, group); !route.ok() && !context_->WasComplete()) {
     context_->Remove(dispatched.get(), group);
     return route.status();
   }

@@ -15,7 +15,8 @@ namespace winnow {
 struct DispatcherOptions {
   v1::Identity identity{};                      // of the router
   uint32_t max_queue = 1024;                    // requests under way at once, each sample counted; more are refused
-  uint32_t max_attempts = 8;                    // in a row without a new token
+  uint32_t max_rank_deaths = 8;                 // under one request since its last token: it may be what kills them
+  uint32_t max_attach_failures = 4;             // in a row, by ranks that live: then the sequence is given up
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
@@ -62,7 +63,8 @@ struct DispatcherCounters {
 // Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference
 // rank. When it is lost, the next one attaches to the sequence if its cache rank lives and still has it, else it opens
 // a new sequence; either way it is told the tokens that were generated, and the observer sees one gapless stream.
-// Without a rank it waits for one.
+// Attempts are made, with growing pauses, until the request's deadline, unless ranks die under it again and again.
+// Without a rank it waits for one; only a cluster that has never been complete refuses it at once.
 //
 // A rank that is there for prefill alone ends its attempt with HandedOver; the next attempt attaches on a rank that
 // decodes. That is no failover, and the sequence stays with the first rank until the second one has sent a token, so

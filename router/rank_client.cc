@@ -123,8 +123,8 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
     }
     context_.TryCancel();  // the rank may have ended its side only
     RemoveHold();
-    const absl::Status status =
-        absl::UnavailableError(closed ? "the stream to the inference rank was closed" : "the inference rank was lost");
+    const absl::Status status = closed ? absl::CancelledError("the stream to the inference rank was closed")
+                                       : absl::UnavailableError("the inference rank was lost");
     if (!closed && on_lost_) on_lost_(status);
     for (const auto& [id, handler] : handlers) (*handler)(status);
   }

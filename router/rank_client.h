@@ -16,8 +16,9 @@ namespace winnow {
 class RankClient {
  public:
   // What happens to a submitted request: its events, the last of which is Finished, Failed or HandedOver; or an error,
-  // when the stream has ended, after which nothing comes. Called from gRPC's threads, in order, without a lock; must be
-  // short. An event that was under way when Cancel was called may still come.
+  // when the stream has ended, after which nothing comes: UNAVAILABLE when it broke, as when the rank's process ends,
+  // and CANCELLED when it was closed here. Called from gRPC's threads, in order, without a lock; must be short. An
+  // event that was under way when Cancel was called may still come.
   using Handler = std::function<void(absl::StatusOr<v1::DispatchResponse>)>;
 
   struct Options {
@@ -39,7 +40,7 @@ class RankClient {
   absl::Status Submit(v1::DispatchRequest::Submit submit, Handler handler);
   // Tells the rank to drop a request, unless it has ended or was never sent.
   void Cancel(uint64_t request_id);
-  // Ends the stream: the rank cancels its requests, and their handlers get UNAVAILABLE.
+  // Ends the stream: the rank cancels its requests, and their handlers get CANCELLED.
   void Close();
 
  private:

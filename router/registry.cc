@@ -10,6 +10,9 @@ namespace {
 // Enough for any number of restarts within the time that a replaced process takes to notice.
 constexpr size_t kMaxFenced = 1024;
 
+// Enough for those whose requests are just being failed.
+constexpr size_t kMaxDied = 64;
+
 }  // namespace
 
 const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) const {
@@ -19,7 +22,15 @@ const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) co
   return nullptr;
 }
 
-Registry::Registry(RegistryOptions options, Clock clock) : options_(std::move(options)), clock_(std::move(clock)) {}
+// Checks come a little late on a busy machine; what is more than another interval is absence.
+Registry::Registry(RegistryOptions options, Clock clock)
+    : options_(std::move(options)), clock_(std::move(clock)), running_(2 * options_.lease_check, clock_()) {}
+
+void Registry::Renew(Entry& entry) {
+  entry.heard = clock_();
+  entry.lease_end = running_.Advance(entry.heard) + entry.lease;
+  entry.overdue = false;
+}
 
 absl::Status Registry::CheckFingerprint(const v1::RegisterRequest& request) {
   if (versions_) WINNOW_RETURN_IF_ERROR(CompareVersions(*versions_, request.fingerprint()));
@@ -67,7 +78,15 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       if (fenced_.size() > kMaxFenced) fenced_.pop_back();
       entry = Entry();
     }
-    if (entry.record.identity.incarnation() != identity.incarnation()) entry.record.joined = clock_();
+    if (entry.record.identity.incarnation() != identity.incarnation()) {
+      entry.record.joined = clock_();
+      entry.lease = options_.lease;
+      const auto expired = expired_.find(name);
+      if (expired != expired_.end()) {
+        if (expired->second.incarnation == identity.incarnation()) entry.lease = expired->second.next_lease;
+        expired_.erase(expired);
+      }
+    }
     entry.record.identity = identity;
     entry.record.limits = request.limits();
     entry.record.metrics_address = request.metrics_address();
@@ -77,12 +96,13 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
     entry.record.decode_prefill_tokens = request.decode_prefill_tokens();
     entry.record.suspect = false;
-    entry.lease_end = clock_() + options_.lease;
+    entry.stream = 0;  // the end of an earlier stream says nothing any more
+    Renew(entry);
     RecomputeLimits();
     Changed();
     response.set_membership_version(version_);
+    response.set_lease_ms(entry.lease.count());
   }
-  response.set_lease_ms(options_.lease.count());
   response.set_heartbeat_ms(options_.heartbeat.count());
   Notify();
   return response;
@@ -111,7 +131,7 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
       changed = entry.record.suspect || entry.record.load.draining() != request.load().draining();
       entry.record.suspect = false;
       entry.record.load = request.load();
-      entry.lease_end = clock_() + options_.lease;
+      Renew(entry);
       entry.stream = stream;
       if (changed) Changed();
     }
@@ -126,19 +146,37 @@ void Registry::Departed(const v1::Identity& identity, Departure why) const {
 }
 
 void Registry::StreamEnded(StreamId stream) {
-  v1::Identity gone;
+  std::optional<v1::Identity> gone;
   {
     std::lock_guard lock(mutex_);
     const auto it =
         std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e.second.stream == stream; });
     if (it == entries_.end()) return;
-    gone = it->second.record.identity;
-    entries_.erase(it);
-    RecomputeLimits();
+    Entry& entry = it->second;
+    if (clock_() - entry.heard > entry.lease) {
+      entry.record.suspect = true;
+      entry.stream = 0;
+    } else {
+      gone = entry.record.identity;
+      died_.push_front(KeyOf(*gone));
+      if (died_.size() > kMaxDied) died_.pop_back();
+      entries_.erase(it);
+      RecomputeLimits();
+    }
     Changed();
   }
-  Departed(gone, Departure::kLost);
+  if (gone) Departed(*gone, Departure::kLost);
   Notify();
+}
+
+bool Registry::HasDied(const RankKey& rank) const {
+  std::lock_guard lock(mutex_);
+  return std::find(died_.begin(), died_.end(), rank) != died_.end();
+}
+
+void Registry::Progressed(const v1::Identity& identity) {
+  std::lock_guard lock(mutex_);
+  if (const auto it = FindEntry(identity); it != entries_.end()) Renew(it->second);
 }
 
 void Registry::Leave(const v1::Identity& identity) {
@@ -169,11 +207,14 @@ void Registry::ExpireLeases() {
   std::vector<v1::Identity> gone;
   {
     std::lock_guard lock(mutex_);
-    const auto now = clock_();
-    std::erase_if(entries_, [&](const auto& e) {
-      const bool expired = e.second.lease_end <= now;
-      if (expired) gone.push_back(e.second.record.identity);
-      return expired;
+    const auto now = running_.Advance(clock_());
+    std::erase_if(entries_, [&](auto& e) {
+      auto& [name, entry] = e;
+      if (now < entry.lease_end || !std::exchange(entry.overdue, true)) return false;
+      const v1::Identity& identity = entry.record.identity;
+      expired_[name] = {identity.incarnation(), std::min(2 * entry.lease, options_.max_lease)};
+      gone.push_back(identity);
+      return true;
     });
     if (gone.empty()) return;
     RecomputeLimits();

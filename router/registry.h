@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/kv_layout.h"
+#include "common/base/running_clock.h"
 #include "common/base/status.h"
 #include "router/strand.h"
 #include "winnow/v1/membership.pb.h"
@@ -70,6 +71,8 @@ struct RegistryOptions {
   std::string cluster;
   std::chrono::milliseconds lease{2000};
   std::chrono::milliseconds heartbeat{500};
+  std::chrono::milliseconds max_lease{16000};  // of a rank that has shown to be slow
+  std::chrono::milliseconds lease_check{100};  // how often ExpireLeases is called
   // Called after a departure, on the thread that found out.
   std::function<void(const v1::Identity&, Departure)> on_departure{};
 };
@@ -77,6 +80,10 @@ struct RegistryOptions {
 // The table of ranks. A rank is in it from Register until it leaves, its heartbeat stream ends, its lease runs out, or
 // another incarnation takes its name. The first rank fixes the fingerprint for the life of the registry. Thread-safe;
 // time comes from the clock alone, so that nothing here waits.
+//
+// A lease is silence that the router has listened to: heartbeats and progress renew it, it runs only while this process
+// runs, and a rank is judged at the second check that finds it over, so that what waits in the sockets is taken first.
+// A rank that was given up and comes back as the same process was slow, not dead: its lease is twice as long from then.
 class Registry {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
@@ -93,11 +100,17 @@ class Registry {
   v1::HeartbeatResponse Heartbeat(StreamId stream, const v1::HeartbeatRequest& request);
   StreamId NewStream();
   // The rank whose latest heartbeat came on this stream is dead: a process that is killed closes its sockets at once.
+  // But where the router was away for longer than a lease, the rank may have given up the connection: then it is only
+  // suspect, and has what is left of its lease to register again.
   void StreamEnded(StreamId stream);
+  // The stream of this process ended so, not long ago.
+  bool HasDied(const RankKey& rank) const;
+  // The rank has been seen to work, which is as good as a heartbeat for its lease.
+  void Progressed(const v1::Identity& identity);
   void Leave(const v1::Identity& identity);
   // Somebody found the rank unreachable. It gets no work until its next heartbeat.
   void ReportUnreachable(const v1::Identity& identity);
-  // Drops the ranks whose lease has run out. To be called a few times per lease.
+  // Drops the ranks whose lease has run out. To be called every options.lease_check.
   void ExpireLeases();
 
   MembershipSnapshot Snapshot() const;
@@ -122,8 +135,16 @@ class Registry {
   };
   struct Entry {
     RankRecord record;
-    std::chrono::steady_clock::time_point lease_end;
-    StreamId stream = 0;  // 0 before the first heartbeat
+    std::chrono::milliseconds lease{};
+    std::chrono::steady_clock::time_point heard;      // by the clock
+    std::chrono::steady_clock::time_point lease_end;  // by the running clock
+    bool overdue = false;                             // a check has found the lease over
+    StreamId stream = 0;                              // 0 before the first heartbeat since it registered
+  };
+  // An incarnation whose lease has run out, and the lease that it gets if it comes back.
+  struct Expired {
+    uint64_t incarnation = 0;
+    std::chrono::milliseconds next_lease{};
   };
   using Name = std::pair<v1::Role, std::string>;
   using Entries = std::map<Name, Entry>;
@@ -131,6 +152,7 @@ class Registry {
   absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
   Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
   void RecomputeLimits();                                             // mutex_ held
+  void Renew(Entry& entry);                                           // mutex_ held
   // Raises the version; the caller then calls Notify without the lock.
   void Changed() { ++version_; }
   void Notify();
@@ -141,8 +163,11 @@ class Registry {
 
   mutable std::mutex mutex_;
   uint64_t version_ = 0;
+  RunningClock running_;
   StreamId last_stream_ = 0;
   Entries entries_;
+  std::map<Name, Expired> expired_;
+  std::list<RankKey> died_;                      // newest first, bounded
   std::list<std::pair<Name, uint64_t>> fenced_;  // incarnations that were replaced, newest first, bounded
   std::optional<v1::Fingerprint> versions_;      // of the first rank
   std::optional<v1::Fingerprint> model_;         // of the first inference rank

@@ -83,6 +83,10 @@ absl::Status CheckGenerationInput(const GenerationInput& input, const ServedMode
       LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), input.selection, model).status());
   for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
   WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
+  if (input.n > model.max_queue) {
+    return FieldError("n", absl::StrCat("is ", input.n, ", but this server has room for ", model.max_queue,
+                                        " samples of all requests together (--max-queue)"));
+  }
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));
   WINNOW_RETURN_IF_ERROR(CheckRange("priority", input.priority, -RequestLimits::kPriority, RequestLimits::kPriority));
   if (input.stop.size() > RequestLimits::kStopStrings) {

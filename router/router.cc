@@ -25,7 +25,7 @@
 namespace winnow {
 namespace {
 
-// A fraction of the lease: how much later than its end a silent rank may be found dead.
+// A fraction of the lease: a silent rank is found dead up to two of these after its end.
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
 
 constexpr std::chrono::milliseconds kDrainPoll{10};
@@ -59,6 +59,7 @@ struct Router::Parts {
         metrics(m),
         request_metrics(*m),
         registry({.cluster = options.identity.cluster(),
+                  .lease_check = kLeaseCheckInterval,
                   .on_departure =
                       [this](const v1::Identity& rank, Departure why) {
                         // A router that stops takes no goodbyes any more.
@@ -75,7 +76,7 @@ struct Router::Parts {
         generation_service({.default_timeout = options.request_timeout,
                             .max_timeout = std::max(options.request_timeout, kMaxTimeout),
                             .model = [this]() -> absl::StatusOr<ServedModel> {
-                              WINNOW_RETURN_IF_ERROR(Ready());
+                              WINNOW_RETURN_IF_ERROR(Accepts());
                               return Model();
                             },
                             .on_end = [this](absl::StatusCode code) { request_metrics.OnGrpcAnswer(code); }},
@@ -112,9 +113,15 @@ struct Router::Parts {
     logged = snapshot;
   }
 
+  // A request would be served now.
   absl::Status Ready() const {
+    WINNOW_RETURN_IF_ERROR(Accepts());
+    return ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
+  }
+
+  // A request would be served as soon as there are ranks.
+  absl::Status Accepts() const {
     if (stopping) return absl::UnavailableError("the router is stopping");
-    WINNOW_RETURN_IF_ERROR(ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status());
     const std::optional<v1::ModelLimits> limits = registry.Limits();
     if (limits && limits->vocab_size() != configured.vocab_size) {
       return absl::UnavailableError(absl::StrCat("the ranks' model has a vocabulary of ", limits->vocab_size(),
@@ -177,6 +184,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
       static_cast<uint32_t>(std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max()));
   model.vocab_size = vocab_size;
   model.max_budget_tokens = options.selection.budget_tokens;
+  model.max_queue = options.max_queue;
   model.default_selection = options.selection;
   TextGenerationOptions generation;
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());

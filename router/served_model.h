@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "common/selection/selection_spec.h"
@@ -15,6 +16,8 @@ struct ServedModel {
   uint32_t max_stored_positions = 0;
   uint32_t vocab_size = 0;
   uint32_t max_budget_tokens = 0;  // largest budget per request
+  // Samples under way at once, of all requests: more in one request could never run.
+  uint32_t max_queue = std::numeric_limits<uint32_t>::max();
   SelectionSpec default_selection;
   bool has_head_profile = false;  // that profile_use may refer to
 };

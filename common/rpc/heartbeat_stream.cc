@@ -16,12 +16,12 @@ HeartbeatStream::~HeartbeatStream() {
   changed_.wait(lock, [this] { return done_; });
 }
 
-void HeartbeatStream::Beat(const v1::HeartbeatRequest& request) {
+void HeartbeatStream::Beat(const v1::HeartbeatRequest& request, Clock::time_point now) {
   {
     const std::lock_guard lock(mutex_);
     if (writing_ || state_.ended) return;
     writing_ = true;
-    unanswered_.push_back(Clock::now());
+    unanswered_.push_back(now);
     request_ = request;
   }
   StartWrite(&request_);

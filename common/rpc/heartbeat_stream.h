@@ -20,15 +20,15 @@ class HeartbeatStream final : private grpc::ClientBidiReactor<v1::HeartbeatReque
   struct State {
     bool ended = false;    // the call is over
     bool unknown = false;  // the router does not know this incarnation
-    // When the newest answered heartbeat was sent: the lease runs at least from then.
+    // When, by the caller's words, the newest answered heartbeat was sent: the lease runs at least from then.
     std::optional<Clock::time_point> answered;
   };
 
   explicit HeartbeatStream(v1::MembershipService::Stub* stub);
   ~HeartbeatStream() override;
 
-  // Sends a heartbeat unless the one before is still on its way out.
-  void Beat(const v1::HeartbeatRequest& request);
+  // Sends a heartbeat unless the one before is still on its way out. `now` is told back as State::answered.
+  void Beat(const v1::HeartbeatRequest& request, Clock::time_point now);
   // Until something changes or `until`.
   State Wait(Clock::time_point until);
 

@@ -18,6 +18,9 @@ constexpr milliseconds kLastBackoff{500};
 constexpr milliseconds kCallTimeout{500};
 constexpr std::chrono::seconds kComplaintInterval{30};
 
+// Of the client's thread, so that Stop is prompt and absence of this process is noticed.
+constexpr milliseconds kLongestWait{100};
+
 // What no repetition will cure.
 bool IsRefusal(const absl::Status& status) {
   switch (status.code()) {
@@ -37,6 +40,7 @@ bool IsRefusal(const absl::Status& status) {
 MembershipClient::MembershipClient(Options options)
     : options_(std::move(options)),
       stub_(v1::MembershipService::NewStub(NewChannel(options_.router_address))),
+      running_(2 * kLongestWait, Clock::now()),
       thread_([this] { Run(); }) {}
 
 MembershipClient::~MembershipClient() {
@@ -59,22 +63,21 @@ void MembershipClient::SetServing(bool serving) {
   if (options_.on_serving) options_.on_serving(serving);
 }
 
-MembershipClient::Clock::time_point MembershipClient::FenceIfDue() {
-  if (!serving_) return Clock::time_point::max();
-  const Clock::time_point due = answered_ + lease_ / 2;
-  if (Clock::now() < due) return due;
-  spdlog::warn("no answer from the router at {} for half the lease of {} ms: taking no work until it is back",
+MembershipClient::Clock::duration MembershipClient::FenceIfDue() {
+  if (!serving_) return Clock::duration::max();
+  const Clock::duration left = answered_ + lease_ / 2 - RunningNow();
+  if (left > Clock::duration::zero()) return left;
+  spdlog::warn("no answer from the router at {} for half the lease of {} ms: not serving until it is back",
                options_.router_address, lease_.count());
   SetServing(false);
-  return Clock::time_point::max();
+  return Clock::duration::max();
 }
 
 bool MembershipClient::Session() {
-  const Clock::time_point fence = FenceIfDue();
-  const Clock::time_point sent = Clock::now();
-  grpc::ClientContext context;
   // The fence must not wait for this call.
-  const auto until_fence = fence == Clock::time_point::max() ? Clock::duration(kCallTimeout) : fence - sent;
+  const Clock::duration until_fence = FenceIfDue();
+  const Clock::time_point sent = RunningNow();
+  grpc::ClientContext context;
   SetTimeout(context, std::chrono::duration_cast<std::chrono::microseconds>(
                           std::clamp<Clock::duration>(until_fence, milliseconds(20), kCallTimeout)));
   v1::RegisterResponse registered;
@@ -106,23 +109,22 @@ bool MembershipClient::Session() {
       v1::HeartbeatRequest request;
       *request.mutable_identity() = options_.registration.identity();
       if (options_.load) *request.mutable_load() = options_.load();
-      stream.Beat(request);
+      stream.Beat(request, RunningNow());
       next_beat = std::max(next_beat + interval, Clock::now());
     }
-    // Wakes often enough for Stop to be prompt.
-    const Clock::time_point until = std::min({next_beat, FenceIfDue(), Clock::now() + milliseconds(100)});
-    const HeartbeatStream::State state = stream.Wait(until);
+    const Clock::duration until_fence = FenceIfDue();
+    const Clock::time_point now = Clock::now();
+    const HeartbeatStream::State state =
+        stream.Wait(std::min(next_beat, now + std::min<Clock::duration>(until_fence, kLongestWait)));
     if (state.answered.has_value() && *state.answered > answered_) {
       answered_ = *state.answered;
-      if (Clock::now() < answered_ + lease_ / 2) SetServing(true);
+      if (RunningNow() < answered_ + lease_ / 2) SetServing(true);
     }
     if (state.unknown || state.ended) {
       spdlog::warn(state.unknown ? "the router has forgotten this rank: registering again"
                                  : "lost the router: registering again");
       break;
     }
-    // A connection that swallows heartbeats is given up when the whole lease has gone.
-    if (Clock::now() > answered_ + lease_) break;
   }
   if (stopping()) Leave();  // before the stream ends, which without it means death
   return true;
@@ -140,9 +142,10 @@ void MembershipClient::Run() {
     const Clock::time_point until = Clock::now() + backoff;
     while (!stop_ && Clock::now() < until) {
       lock.unlock();
-      const Clock::time_point fence = FenceIfDue();
+      const Clock::duration until_fence = FenceIfDue();
       lock.lock();
-      stop_changed_.wait_until(lock, std::min(until, fence), [this] { return stop_; });
+      const Clock::duration wait = std::min<Clock::duration>(until_fence, kLongestWait);
+      stop_changed_.wait_until(lock, std::min(until, Clock::now() + wait), [this] { return stop_; });
     }
     if (!answered) backoff = std::min(backoff * 2, kLastBackoff);
   }

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "common/base/running_clock.h"
 #include "common/base/status.h"
 #include "winnow/v1/membership.grpc.pb.h"
 
@@ -14,9 +15,10 @@ namespace winnow {
 // Keeps a rank in a router's table: registers, sends heartbeats, registers again whenever the router has forgotten it
 // or was restarted, and says goodbye at the end.
 //
-// Self-fencing: once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is
-// called, so that the rank stops taking work well before the router declares it dead. When the router answers again:
-// on_serving(true).
+// Once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is called: the
+// rank may soon be given up. Time in which this process did not run itself does not count. When the router answers
+// again: on_serving(true). A silent router may only be late, so the connection is kept until it breaks, and with it the
+// rank's place in the router's table.
 class MembershipClient {
  public:
   struct Options {
@@ -43,8 +45,10 @@ class MembershipClient {
   // One registration and the heartbeats after it, until the router forgets us, the stream breaks or Stop. Returns true
   // when the router answered at all.
   bool Session();
-  // Calls on_serving(false) if the newest answer is too old; returns when that will be.
-  Clock::time_point FenceIfDue();
+  // By the running clock.
+  Clock::time_point RunningNow() { return running_.Advance(Clock::now()); }
+  // Calls on_serving(false) if the newest answer is too old; returns how long until then.
+  Clock::duration FenceIfDue();
   void SetServing(bool serving);
   // Says goodbye, once.
   void Leave();
@@ -57,8 +61,9 @@ class MembershipClient {
   bool serving_ = false;
   bool refused_ = false;
   bool left_ = false;
-  Clock::time_point next_complaint_{};     // about a router that does not answer
-  Clock::time_point answered_{};           // when the newest answered message was sent
+  Clock::time_point next_complaint_{};  // about a router that does not answer
+  RunningClock running_;
+  Clock::time_point answered_{};           // when the newest answered message was sent, by the running clock
   std::chrono::milliseconds lease_{2000};  // as the router said
 
   std::mutex mutex_;

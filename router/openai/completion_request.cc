@@ -37,6 +37,11 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prom
     return InvalidField("prompt", absl::StrCat(prompt.size(), " prompts with ", n, " answers each are more than the ",
                                                kMaxChoices, " choices that one request may ask for."));
   }
+  if (prompt.size() * n > model.max_queue) {
+    return InvalidField("prompt", absl::StrCat(prompt.size(), " prompts with ", n,
+                                               " answers each are more than this server has room for, which is ",
+                                               model.max_queue, " samples of all requests together (--max-queue)."));
+  }
   prompts.clear();
   const bool texts = prompt.front().is_string();
   for (const Json& item : prompt) {

@@ -119,6 +119,10 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
 
   CommonFields fields;
   fields.n = static_cast<uint32_t>(reader.Int("n", 1, kMaxSamples).value_or(1));
+  if (fields.n > model.max_queue) {
+    reader.Fail("n", absl::StrCat("is ", fields.n, ", but this server has room for ", model.max_queue,
+                                  " samples of all requests together (--max-queue)."));
+  }
   if (const auto best_of = reader.Int("best_of", 1, kMaxSamples); best_of && *best_of != fields.n) {
     reader.Fail("best_of", "is not supported by this server unless it equals \"n\".", "unsupported_parameter");
   }

@@ -14,17 +14,21 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A router that can forget its ranks and stop answering.
+constexpr uint32_t kLeaseMs = 300;
+
+// A router that can forget its ranks and be late with all its answers.
 class FakeMembership final : public v1::MembershipService::Service {
  public:
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
     const std::lock_guard lock(mutex);
+    ++register_calls;
+    changed.notify_all();
     if (!refusal.ok()) return refusal;
     if (mute) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "mute");
     ++registrations;
     known.insert(request->identity().incarnation());
-    response->set_lease_ms(300);
+    response->set_lease_ms(kLeaseMs);
     response->set_heartbeat_ms(20);
     changed.notify_all();
     return grpc::Status::OK;
@@ -36,17 +40,18 @@ class FakeMembership final : public v1::MembershipService::Service {
     while (stream->Read(&request)) {
       v1::HeartbeatResponse response;
       {
-        const std::lock_guard lock(mutex);
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [this] { return !mute; });
         last_running = request.load().running_sequences();
         ++heartbeats;
         changed.notify_all();
-        if (mute) continue;
         response.set_unknown(!known.contains(request.identity().incarnation()));
       }
       stream->Write(response);
     }
     const std::lock_guard lock(mutex);
     if (left.empty()) stream_ended_before_goodbye = true;
+    changed.notify_all();
     return grpc::Status::OK;
   }
 
@@ -67,7 +72,8 @@ class FakeMembership final : public v1::MembershipService::Service {
   // Guarded by mutex.
   grpc::Status refusal;
   bool mute = false;
-  int registrations = 0;
+  int register_calls = 0;
+  int registrations = 0;  // of these, the ones that were accepted
   int heartbeats = 0;
   uint32_t last_running = 0;
   bool stream_ended_before_goodbye = false;
@@ -162,8 +168,26 @@ TEST_F(MembershipClientTest, FencesItselfWhileTheRouterIsSilentAndServesAgainAft
   {
     const std::lock_guard lock(membership_.mutex);
     membership_.mute = false;
+    membership_.changed.notify_all();
   }
   EXPECT_TRUE(membership_.Await([&] { return serving_.back(); }));
+}
+
+// The end of the stream would be taken for the rank's death by a router that is only late.
+TEST_F(MembershipClientTest, KeepsItsStreamToARouterThatIsSilentForMoreThanALease) {
+  MembershipClient client(Options());
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 2; }));
+  {
+    std::unique_lock lock(membership_.mutex);
+    membership_.mute = true;
+    EXPECT_FALSE(
+        membership_.changed.wait_for(lock, 4 * milliseconds(kLeaseMs), [&] { return membership_.register_calls > 1; }));
+    membership_.mute = false;
+    membership_.changed.notify_all();
+  }
+  ASSERT_TRUE(membership_.Await([&] { return serving_.back(); }));
+  const std::lock_guard lock(membership_.mutex);
+  EXPECT_EQ(membership_.register_calls, 1);
 }
 
 TEST_F(MembershipClientTest, ARefusalIsFinal) {

@@ -69,7 +69,8 @@ TEST_F(DispatcherTest, AFailureThatIsTheRequestsOwnIsFinal) {
 TEST_F(DispatcherTest, WaitsForRoomOnTheCacheRankWhileOthersAreThere) {
   constexpr uint32_t kResourceExhausted = 8;
   ScriptedRank rank("inference-0");
-  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_attempts = 3, .first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")},
+                  {.max_attach_failures = 1, .first_backoff = milliseconds(1)});
   Recorder other_recorder;
   auto other = Start(Request(), &other_recorder);
   rank.AwaitSubmit(1);
@@ -176,6 +177,35 @@ TEST_F(DispatcherTest, RefusesWhatItCannotServeOrQueue) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("queue is full"));
   second.reset();
   auto third = Start(Request(), &recorder);
+}
+
+// Ranks that were there may come back: a request waits for them within the queue, like those that are under way.
+TEST_F(DispatcherTest, ANewRequestWaitsForRanksThatAreAwayForAMoment) {
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_queue = 1});
+  registry_.Leave(CacheRank("cache-0"));
+  registry_.ReportUnreachable(rank.identity());
+  Recorder recorder, refused;
+  auto stream = Start(Request(), &recorder);
+  EXPECT_EQ(dispatcher_->counters().waiting, 1);
+  EXPECT_EQ(dispatcher_->Start(Request(), &refused).status().code(), absl::StatusCode::kResourceExhausted);
+  Join(rank.identity());
+  EXPECT_EQ(rank.submit_count(), 0u);
+  Join(CacheRank("cache-0"));
+  rank.SendFinished(rank.AwaitSubmit(1).request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(DispatcherTest, ANewRequestThatNoRankComesForEndsInTime) {
+  StartDispatcher({ScriptedRank("inference-0").identity(), CacheRank("cache-0")}, {.rank_wait = milliseconds(1)});
+  registry_.Leave(CacheRank("cache-0"));
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  const absl::Status status = recorder.AwaitEnd();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no cache rank can take work"));
+  ExpectNothingLeft();
 }
 
 TEST_F(DispatcherTest, AnObserverMayDestroyItsStreamInACallback) {

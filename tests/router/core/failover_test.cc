@@ -144,7 +144,7 @@ TEST_F(FailoverTest, ALostSequenceIsOpenedAnewOnAnotherCacheRankIfThereIsOne) {
 TEST_F(FailoverTest, ASequenceWhoseCacheRankCannotBeReachedIsGivenUp) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0"), CacheRank("cache-1")},
-                  {.max_attempts = 4, .first_backoff = milliseconds(1)});
+                  {.max_attach_failures = 2, .first_backoff = milliseconds(1)});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit first = rank.AwaitSubmit(1);
@@ -159,24 +159,68 @@ TEST_F(FailoverTest, ASequenceWhoseCacheRankCannotBeReachedIsGivenUp) {
   EXPECT_TRUE(recorder.AwaitEnd().ok());
 }
 
-TEST_F(FailoverTest, GivesUpAfterSoManyAttemptsWithoutProgress) {
+// What a rank that lives says of an attempt does not end the request while it has time.
+TEST_F(FailoverTest, IsTriedUntilItsDeadlineHoweverOftenAttemptsFail) {
+  constexpr size_t kFailures = 40;
   ScriptedRank rank("inference-0", [](ScriptedRank& self, const ScriptedRank::Submit& submit) {
-    // The first two attempts bring a token each, which is progress.
-    if (submit.generated_token_ids_size() < 2) {
-      self.SendTokens(submit.request_id(), submit.generated_token_ids_size(), {50});
+    if (self.submit_count() <= kFailures) {
+      return self.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
     }
-    self.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+    self.SendTokens(submit.request_id(), 0, {50});
+    self.SendFinished(submit.request_id());
   });
-  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_attempts = 4, .first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")},
+                  {.first_backoff = milliseconds(1), .max_backoff = milliseconds(1)});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  EXPECT_EQ(rank.submit_count(), kFailures + 1);
+  EXPECT_THAT(recorder.ids(), ElementsAre(50));
+}
+
+TEST_F(FailoverTest, ADeadlineThatPassesBetweenAttemptsTellsOfThem) {
+  ScriptedRank rank("inference-0", [](ScriptedRank& self, const ScriptedRank::Submit& submit) {
+    self.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+  });
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  Recorder recorder;
+  TokenRequest request = Request();
+  request.deadline = std::chrono::system_clock::now() + milliseconds(1000);
+  auto stream = Start(request, &recorder);
+  const absl::Status status = recorder.AwaitEnd();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the last of them: scripted failure"));
+}
+
+// The request may be what kills them.
+TEST_F(FailoverTest, GivesUpWhenRanksDieUnderARequestThatBringsNoToken) {
+  constexpr uint32_t kMaxRankDeaths = 3;
+  StartDispatcher({CacheRank("cache-0")}, {.max_rank_deaths = kMaxRankDeaths, .first_backoff = milliseconds(1)});
+  auto rank = std::make_unique<ScriptedRank>("inference-0");
+  Join(rank->identity());
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  // The first two bring a token each, so that the count begins with the second one's death.
+  for (uint32_t i = 0; i < 1 + kMaxRankDeaths; ++i) {
+    const uint64_t id = rank->AwaitSubmit(1).request_id();
+    if (i < 2) {
+      rank->SendTokens(id, i, {50});
+      recorder.AwaitTokens(i + 1);
+    }
+    const Registry::StreamId stream_of_rank = registry_.NewStream();
+    v1::HeartbeatRequest beat;
+    *beat.mutable_identity() = rank->identity();
+    registry_.Heartbeat(stream_of_rank, beat);
+    rank.reset();
+    registry_.StreamEnded(stream_of_rank);
+    if (i == kMaxRankDeaths) break;
+    rank = std::make_unique<ScriptedRank>("inference-" + std::to_string(i + 1));
+    Join(rank->identity());
+  }
   const absl::Status status = recorder.AwaitEnd();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("4 attempts, the last one: scripted failure"));
-  // Attempt 1 brings token 0 and fails, as attempt 2 with token 1; both leave one failure on the count, and 3 more
-  // make 4.
-  EXPECT_EQ(rank.submit_count(), 5u);
-  EXPECT_THAT(recorder.ids(), ElementsAre(50, 50));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("3 inference ranks"));
+  ExpectNothingLeft();
 }
 
 TEST_F(FailoverTest, ReplayedTokensAreDroppedAndComparedWithWhatWasDelivered) {

@@ -60,6 +60,18 @@ class RegistryTest : public ::testing::Test {
     return names;
   }
 
+  // Time in which the router runs and checks leases as it should.
+  void Pass(milliseconds time) {
+    for (; time > milliseconds(100); time -= milliseconds(100)) {
+      now_ += milliseconds(100);
+      registry_.ExpireLeases();
+    }
+    now_ += time;
+    registry_.ExpireLeases();
+  }
+  // Time in which the router is stopped, or gets no CPU.
+  void BeAway(milliseconds time) { now_ += time; }
+
   std::chrono::steady_clock::time_point now_{};
   std::vector<std::pair<std::string, Departure>> departures_;
   Registry registry_{
@@ -179,10 +191,9 @@ TEST_F(RegistryTest, SaysWhyARankIsGone) {
   registry_.Leave(Inference("a").identity());  // already gone
   registry_.Heartbeat(7, Beat(Inference("b")));
   registry_.StreamEnded(7);
-  now_ += milliseconds(1000);
+  Pass(milliseconds(1000));
   registry_.Heartbeat(8, Beat(Inference("c")));
-  now_ += milliseconds(1000);
-  registry_.ExpireLeases();
+  Pass(milliseconds(1100));
   EXPECT_THAT(departures_,
               testing::ElementsAre(testing::Pair("a", Departure::kLeft), testing::Pair("b", Departure::kLost),
                                    testing::Pair("d", Departure::kExpired)));
@@ -190,21 +201,81 @@ TEST_F(RegistryTest, SaysWhyARankIsGone) {
 
 TEST_F(RegistryTest, ARankLivesAsLongAsItsLease) {
   ASSERT_TRUE(registry_.Register(Inference()).ok());
-  now_ += milliseconds(1999);
-  registry_.ExpireLeases();
+  Pass(milliseconds(1999));
   EXPECT_EQ(Names().size(), 1u);
   registry_.Heartbeat(1, Beat(Inference(), 5));
   EXPECT_EQ(registry_.Snapshot().ranks[0].load.running_sequences(), 5u);
-  now_ += milliseconds(1999);
-  registry_.ExpireLeases();
+  Pass(milliseconds(1999));
   EXPECT_EQ(Names().size(), 1u);
-  now_ += milliseconds(1);
-  registry_.ExpireLeases();
+  Pass(milliseconds(101));
   EXPECT_TRUE(Names().empty());
   // It was only slow: it is told to register again, and may.
   EXPECT_TRUE(registry_.Heartbeat(1, Beat(Inference())).unknown());
   EXPECT_TRUE(registry_.Register(Inference()).ok());
   EXPECT_EQ(Names().size(), 1u);
+}
+
+TEST_F(RegistryTest, ARankThatIsSeenToWorkNeedsNoHeartbeats) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  ASSERT_TRUE(registry_.Register(Cache()).ok());
+  for (int i = 0; i < 5; ++i) {
+    Pass(milliseconds(1500));
+    registry_.Progressed(Inference().identity());
+    registry_.Progressed(Inference("inference-1").identity());  // who is not there
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("inference-0"));
+  Pass(milliseconds(2100));
+  EXPECT_TRUE(Names().empty());
+}
+
+// The router is stopped again and again, for longer than a lease. No rank has failed.
+TEST_F(RegistryTest, ALeaseRunsOnlyWhileTheRouterDoes) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  ASSERT_TRUE(registry_.Register(Cache()).ok());
+  const uint64_t version = registry_.Snapshot().version;
+  for (int i = 0; i < 12; ++i) {
+    BeAway(milliseconds(2300));
+    Pass(milliseconds(200));  // until the heartbeats in the sockets are read
+    EXPECT_FALSE(registry_.Heartbeat(1, Beat(Inference())).unknown());
+    EXPECT_FALSE(registry_.Heartbeat(2, Beat(Cache())).unknown());
+    Pass(milliseconds(1000));
+  }
+  EXPECT_EQ(registry_.Snapshot().version, version);
+  EXPECT_TRUE(departures_.empty());
+}
+
+TEST_F(RegistryTest, ARankThatIsSilentWheneverTheRouterRunsIsFoundAllTheSame) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  for (int i = 0; i < 2; ++i) {
+    BeAway(milliseconds(2300));
+    Pass(milliseconds(1200));
+  }
+  EXPECT_TRUE(Names().empty());
+}
+
+// Its lease is all but over when the router is stopped, and its heartbeat waits in a socket when it goes on.
+TEST_F(RegistryTest, WhatWaitsInTheSocketsIsTakenBeforeAnybodyIsJudged) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  Pass(milliseconds(1950));
+  BeAway(milliseconds(30000));
+  registry_.ExpireLeases();
+  EXPECT_FALSE(registry_.Heartbeat(1, Beat(Inference())).unknown());
+  Pass(milliseconds(1900));
+  EXPECT_EQ(Names().size(), 1u);
+}
+
+TEST_F(RegistryTest, AProcessThatComesBackAfterItsLeaseWasSlowAndGetsALongerOne) {
+  for (const uint32_t lease_ms : {2000u, 4000u, 8000u, 16000u, 16000u}) {
+    const auto response = registry_.Register(Inference());
+    ASSERT_TRUE(response.ok());
+    EXPECT_EQ(response->lease_ms(), lease_ms);
+    Pass(milliseconds(lease_ms - 1));
+    EXPECT_EQ(Names().size(), 1u);
+    Pass(milliseconds(101));
+    EXPECT_TRUE(Names().empty());
+  }
+  // Another start of it may be faster.
+  EXPECT_EQ(registry_.Register(Inference("inference-0", 2))->lease_ms(), 2000u);
 }
 
 TEST_F(RegistryTest, TheEndOfTheNewestHeartbeatStreamIsDeathAtOnce) {
@@ -215,7 +286,37 @@ TEST_F(RegistryTest, TheEndOfTheNewestHeartbeatStreamIsDeathAtOnce) {
   registry_.Heartbeat(second, Beat(Inference()));
   registry_.StreamEnded(first);  // it has moved on from there
   EXPECT_EQ(Names().size(), 1u);
+  EXPECT_FALSE(registry_.HasDied(KeyOf(Inference().identity())));
   registry_.StreamEnded(second);
+  EXPECT_TRUE(Names().empty());
+  EXPECT_TRUE(registry_.HasDied(KeyOf(Inference().identity())));
+}
+
+TEST_F(RegistryTest, TheEndOfAStreamFromBeforeARegistrationSaysNothing) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  const auto stream = registry_.NewStream();
+  registry_.Heartbeat(stream, Beat(Inference()));
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  registry_.StreamEnded(stream);
+  EXPECT_EQ(Names().size(), 1u);
+}
+
+// A rank closes a connection that has been silent for long. Its process need not be dead.
+TEST_F(RegistryTest, AStreamThatEndedWhileTheRouterWasAwayMakesItsRankSuspect) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  const auto stream = registry_.NewStream();
+  registry_.Heartbeat(stream, Beat(Inference()));
+  BeAway(milliseconds(30000));
+  registry_.StreamEnded(stream);
+  ASSERT_EQ(Names().size(), 1u);
+  EXPECT_FALSE(registry_.Snapshot().ranks[0].takes_work());
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  EXPECT_TRUE(registry_.Snapshot().ranks[0].takes_work());
+  // One that does not come back is dead.
+  registry_.Heartbeat(registry_.NewStream(), Beat(Inference()));
+  BeAway(milliseconds(30000));
+  registry_.StreamEnded(stream + 1);
+  Pass(milliseconds(2100));
   EXPECT_TRUE(Names().empty());
 }
 

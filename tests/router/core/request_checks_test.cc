@@ -76,6 +76,20 @@ TEST(RequestChecksTest, EachErrorNamesItsField) {
   }
 }
 
+// It could wait for ever: being refused as by a full queue would invite it to try again.
+TEST(RequestChecksTest, MoreSamplesThanTheQueueHoldsAreWrong) {
+  ServedModel model = Model();
+  model.max_queue = 4;
+  GenerationInput input = Input();
+  input.n = 4;
+  EXPECT_TRUE(CheckGenerationInput(input, model).ok());
+  input.n = 5;
+  const absl::Status status = CheckGenerationInput(input, model);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()),
+            "n: is 5, but this server has room for 4 samples of all requests together (--max-queue)");
+}
+
 TEST(RequestChecksTest, MaxTokensIsWhatIsLeftOfTheContext) {
   EXPECT_EQ(*LimitMaxTokens(std::nullopt, 40, {}, Model()), 60u);
   EXPECT_EQ(*LimitMaxTokens(7, 40, {}, Model()), 7u);

@@ -4,6 +4,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "common/rpc/channel.h"
 #include "router/text/tokenizer.h"
 #include "tests/router/core/scripted_rank.h"
@@ -118,6 +120,34 @@ TEST_F(RouterTest, ServesARequestFromTextToText) {
   EXPECT_THAT(series, HasSubstr("winnow_requests_total{api=\"grpc\",code=\"OK\"} 1\n"));
   EXPECT_THAT(series, HasSubstr("winnow_num_requests_running 0"));
   EXPECT_THAT(series, HasSubstr("winnow_router_ranks{kind=\"cache\"} 1"));
+}
+
+TEST_F(RouterTest, IsNotReadyWithoutACacheRankAndLetsRequestsWaitForOne) {
+  ScriptedRank rank("inference-0");
+  ASSERT_TRUE(Register(rank.identity()).ok());
+  ASSERT_TRUE(Register(CacheRank()).ok());
+  {
+    grpc::ClientContext context;
+    v1::LeaveRequest leave;
+    *leave.mutable_identity() = CacheRank();
+    v1::LeaveResponse left;
+    ASSERT_TRUE(v1::MembershipService::NewStub(channel_)->Leave(&context, leave, &left).ok());
+  }
+  EXPECT_FALSE(router_->Ready().ok());
+  grpc::ClientContext context;
+  v1::GenerateRequest request;
+  request.set_text("Say hello.");
+  const auto reader = v1::GenerationService::NewStub(channel_)->Generate(&context, request);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (router_->load().waiting_sequences() == 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  ASSERT_TRUE(Register(CacheRank()).ok());
+  rank.SendFinished(rank.AwaitSubmit(1).request_id());
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
 }
 
 TEST_F(RouterTest, DrainsWhatIsUnderWayAndTakesNothingNew) {

@@ -322,6 +322,24 @@ TEST(SelectionFields, APresetKeepsToTheServersBudget) {
   EXPECT_EQ(request.fields.selection.predictor, Predictor::kTemporal);
 }
 
+TEST(CompletionRequest, AsksForNoMoreSamplesThanTheQueueHolds) {
+  ServedModel model = TestModel();
+  model.max_queue = 4;
+  const auto error_of = [&](const char* body) {
+    return ToApiError(ParseCompletionRequest(*ParseJsonObject(body), model, FakeTextCodec()).status());
+  };
+  EXPECT_TRUE(
+      ParseCompletionRequest(*ParseJsonObject(R"({"prompt": ["a", "b"], "n": 2})"), model, FakeTextCodec()).ok());
+  const ApiError samples = error_of(R"({"prompt": "a", "n": 5})");
+  EXPECT_EQ(samples.http_status, 400);
+  EXPECT_EQ(samples.param, "n");
+  EXPECT_THAT(samples.message, HasSubstr("room for 4 samples"));
+  const ApiError prompts = error_of(R"({"prompt": ["a", "b", "c"], "n": 2})");
+  EXPECT_EQ(prompts.http_status, 400);
+  EXPECT_EQ(prompts.param, "prompt");
+  EXPECT_THAT(prompts.message, HasSubstr("(--max-queue)"));
+}
+
 TEST(ChatRequest, FillsTheContextUnlessLimited) {
   const GenerationRequest request = *ParseChat(R"({"messages": [{"role": "user", "content": "hi"}]})");
   const std::string text = "user:hi;assistant:";
