@@ -14,6 +14,9 @@
 namespace winnow {
 namespace {
 
+// Kept from HTTP connections, so that however many there are, ranks can connect and files be read.
+constexpr uint64_t kReservedDescriptors = 192;
+
 absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
@@ -26,6 +29,12 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;
   router_options.http.num_threads = options.http_threads;
+  const uint64_t connections = process->descriptor_limit() - kReservedDescriptors;
+  if (connections < router_options.http.max_connections) {
+    spdlog::warn("at most {} HTTP connections are taken instead of {}: the process may open {} files", connections,
+                 router_options.http.max_connections, process->descriptor_limit());
+    router_options.http.max_connections = connections;
+  }
   router_options.key_weights = options.key_weights;
   const uint32_t shards = options.placement.cache_shards;
   router_options.shards = {.least = std::max(shards, 1u),
