@@ -66,6 +66,7 @@ HttpRequest RequestOf(const http::request_header<>& head) {
 struct Connection::ParsedRequest {
   HttpRequest request;
   ResponseBuffer::Limits limits;
+  BodyBudget::Share body_share;
 };
 
 Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<EventLoop> loop,
@@ -121,7 +122,9 @@ asio::awaitable<void> Connection::Serve() {
     const auto wake = [weak = weak_from_this()] {
       if (auto self = weak.lock()) self->Wake();
     };
-    exchange_ = std::make_shared<ResponseBuffer>(std::move(parsed->request), parsed->limits, loop_, wake);
+    exchange_ = std::make_shared<ResponseBuffer>(std::move(parsed->request), parsed->limits, loop_, wake,
+                                                 std::move(parsed->body_share));
+    parsed.reset();
     context_->handler(exchange_);
     const bool usable = co_await WriteResponse(*exchange_);
     exchange_.reset();
@@ -140,7 +143,7 @@ asio::awaitable<std::optional<Connection::ParsedRequest>> Connection::ReadReques
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
   Clock::time_point deadline = Clock::now() + options.header_timeout;
-  ParsedRequest parsed;
+  ParsedRequest parsed{.request = {}, .limits = {}, .body_share = BodyBudget::Share(context_->bodies)};
   bool head_seen = false;
   while (!parser.is_done()) {
     if (input_.size() == 0 && !co_await ReadMore(deadline)) break;
@@ -157,7 +160,12 @@ asio::awaitable<std::optional<Connection::ParsedRequest>> Connection::ReadReques
     if (!refusal && error && input_.size() > options.max_header_bytes) {
       refusal = RefusalOf(http::error::header_limit, options);
     }
+    if (!refusal && !parsed.body_share.GrowTo(parser.get().body().size())) {
+      refusal = {503, absl::StrCat("This server holds as many bytes of request bodies as it may, ",
+                                   context_->bodies->max_bytes(), ".")};
+    }
     if (refusal) {
+      parsed.body_share.Release();
       co_await RefuseAndLinger(refusal->status, refusal->message);
       co_return std::nullopt;
     }

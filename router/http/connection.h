@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "router/http/body_budget.h"
 #include "router/http/coroutines.h"
 #include "router/http/event_loop.h"
 #include "router/http/http_options.h"
@@ -20,6 +21,7 @@ struct ConnectionContext {
   HttpHooks hooks;
   HttpErrorFormatter format_error;
   HttpHandler handler;
+  std::shared_ptr<BodyBudget> bodies;
 };
 
 // One client connection: reads a request, lets the handler answer, writes the answer, and again. It lives on one event

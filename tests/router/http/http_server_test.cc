@@ -470,6 +470,36 @@ TEST_F(HttpServerTest, SaysWhenThePortIsTaken) {
   EXPECT_NE(second.status().message().find("in use"), std::string::npos) << second.status();
 }
 
+TEST_F(HttpServerTest, BoundsTheBodiesOfAllConnectionsTogether) {
+  Start({.max_bodies_bytes = 250'000});
+  const std::string body(200'000, 'x');
+  TestClient first(port());
+  first.Request("POST", "/hold", body);
+  const Exchange held = Held();
+  for (const bool chunked : {false, true}) {
+    TestClient client(port());
+    if (chunked) {
+      client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n" + body +
+                  "\r\n0\r\n\r\n");
+    } else {
+      client.Request("POST", "/echo", body);
+    }
+    const TestClient::Response response = client.ReadResponse();
+    EXPECT_EQ(response.status, 503) << response.body;
+    EXPECT_EQ(response.Header("Retry-After"), "1");
+    EXPECT_TRUE(client.ReadsEnd());
+  }
+  TestClient small(port());
+  small.Request("POST", "/echo", "small");
+  EXPECT_EQ(small.ReadResponse().body, "small");
+  // Room comes back when a handler is done with a body, although its answer is still to come.
+  RunOn(held, [&] { held->ReleaseBody(); });
+  EXPECT_EQ(held->request().body, "");
+  TestClient last(port());
+  last.Request("POST", "/echo", body);
+  EXPECT_EQ(last.ReadResponse().body.size(), body.size());
+}
+
 TEST_F(HttpServerTest, RefusesMoreConnectionsThanAllowed) {
   Start({.max_connections = 1});
   TestClient first(port());
