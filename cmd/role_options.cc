@@ -191,6 +191,9 @@ void RouterProcessOptions::Declare(Fields& fields) {
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
                  256);
+  fields.Bytes("http-body-memory", &http_body_memory_bytes,
+               "Bytes of HTTP request bodies held at a time, of up to 16 MiB each; requests beyond get 503.",
+               int64_t{16} << 20);
   fields.Duration("request-timeout", &request_timeout, "Longest life of a request whose client names no deadline.");
   DeclareStopGrace(fields, &stop_grace);
 }

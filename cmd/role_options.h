@@ -88,6 +88,7 @@ struct RouterProcessOptions {
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int http_threads = 2;
+  int64_t http_body_memory_bytes = int64_t{256} << 20;
   std::chrono::microseconds request_timeout{600'000'000};
   std::chrono::microseconds stop_grace = kStopGrace;
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "common/base/descriptor_limit.h"
 #include "common/config/listen_address.h"
 #include "common/log/log.h"
 #include "common/metrics/version.h"
@@ -18,6 +19,9 @@ namespace winnow {
 namespace {
 
 constexpr std::chrono::milliseconds kShutdownGrace{500};
+
+// Listeners, logs, event loops, the model's files, and the connections of some dozens of ranks.
+constexpr uint64_t kLeastDescriptors = 256;
 
 sigset_t StopSignals() {
   sigset_t set;
@@ -47,6 +51,7 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   signal(SIGPIPE, SIG_IGN);
   WINNOW_RETURN_IF_ERROR(StartLog({.role = role_name, .rank = options.rank, .level = options.log_level}));
   auto process = std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml)));
+  WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
   WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(options.grpc.ToString()));
   process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);

@@ -21,7 +21,7 @@ namespace winnow {
 class RoleProcess {
  public:
   // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
-  // come.
+  // come. FAILED_PRECONDITION where the process may open fewer files than a role needs.
   static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
                                                             const ProcessOptions& options, std::string options_yaml);
   ~RoleProcess();
@@ -32,6 +32,8 @@ class RoleProcess {
   std::string metrics_address() const { return metrics_server_->address(); }
   RpcServer& server() { return *server_; }
   ParentReport& report() { return report_; }
+  // Files that the process may have open, connections included.
+  uint64_t descriptor_limit() const { return descriptor_limit_; }
 
   // Starts the gRPC server with these services and the AdminService, and the metrics server, and reports the addresses.
   // `load` is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.
@@ -64,6 +66,7 @@ class RoleProcess {
   const ProcessOptions options_;
   const std::string options_yaml_;
   v1::Identity identity_;
+  uint64_t descriptor_limit_ = 0;
   ParentReport report_;
   const std::shared_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<class ReservedAddress> reserved_;

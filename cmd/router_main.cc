@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -14,6 +16,12 @@
 namespace winnow {
 namespace {
 
+// Kept from HTTP connections, so that however many there are, ranks can connect and files be read.
+constexpr uint64_t kReservedDescriptors = 192;
+
+// Blocks of this size and more go back to the system when they are freed.
+constexpr int kLargeBlockBytes = 256 << 10;
+
 absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
@@ -26,6 +34,13 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;
   router_options.http.num_threads = options.http_threads;
+  const uint64_t connections = process->descriptor_limit() - kReservedDescriptors;
+  if (connections < router_options.http.max_connections) {
+    spdlog::warn("at most {} HTTP connections are taken instead of {}: the process may open {} files", connections,
+                 router_options.http.max_connections, process->descriptor_limit());
+    router_options.http.max_connections = connections;
+  }
+  router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
   router_options.key_weights = options.key_weights;
   const uint32_t shards = options.placement.cache_shards;
   router_options.shards = {.least = std::max(shards, 1u),
@@ -65,6 +80,10 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
 }  // namespace
 
 int RouterMain(const Arguments& arguments) {
+  // Bodies and prompts of megabytes come and go. Left alone, malloc takes the largest block that was ever freed for
+  // what is common, and from then on keeps blocks up to that size in the heaps of its threads.
+  mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes);
+  mallopt(M_TRIM_THRESHOLD, 4 * kLargeBlockBytes);
   RouterProcessOptions options;
   if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options)) {
     return *code;

@@ -13,7 +13,19 @@ std::optional<T> Optional(bool has, const T& value) {
   return has ? std::optional<T>(value) : std::nullopt;
 }
 
-absl::StatusOr<std::vector<uint32_t>> EncodeMessages(const v1::Messages& messages, const TextCodec& codec) {
+// Ids of a prompt in the field `name`, within what the model's context holds.
+absl::StatusOr<std::vector<uint32_t>> EncodePrompt(std::string_view name, std::string_view text,
+                                                   bool add_special_tokens, const ServedModel& model,
+                                                   const TextCodec& codec) {
+  absl::StatusOr<std::vector<uint32_t>> ids = codec.EncodeAtMost(model.max_context_tokens, text, add_special_tokens);
+  if (ids.ok()) return ids;
+  if (!absl::IsOutOfRange(ids.status())) return Annotate(ids.status(), name);
+  return absl::InvalidArgumentError(absl::StrCat(AbslSv(name), ": has more than the ", model.max_context_tokens,
+                                                 " tokens that the model's context holds"));
+}
+
+absl::StatusOr<std::vector<uint32_t>> EncodeMessages(const v1::Messages& messages, const ServedModel& model,
+                                                     const TextCodec& codec) {
   if (messages.messages().empty()) return absl::InvalidArgumentError("messages: is empty");
   auto conversation = nlohmann::ordered_json::array();
   for (const v1::Message& message : messages.messages()) {
@@ -22,20 +34,18 @@ absl::StatusOr<std::vector<uint32_t>> EncodeMessages(const v1::Messages& message
   const absl::StatusOr<std::string> text =
       codec.RenderChat(conversation, /*add_generation_prompt=*/true, nlohmann::ordered_json::object());
   if (!text.ok()) return Annotate(text.status(), "messages");
-  return codec.Encode(*text, /*add_special_tokens=*/false);  // templates write them
+  return EncodePrompt("messages", *text, /*add_special_tokens=*/false, model, codec);  // templates write them
 }
 
-absl::StatusOr<std::vector<uint32_t>> EncodeInput(const v1::GenerateRequest& request, const TextCodec& codec) {
+absl::StatusOr<std::vector<uint32_t>> EncodeInput(const v1::GenerateRequest& request, const ServedModel& model,
+                                                  const TextCodec& codec) {
   switch (request.input_case()) {
-    case v1::GenerateRequest::kText: {
-      absl::StatusOr<std::vector<uint32_t>> ids = codec.Encode(request.text(), /*add_special_tokens=*/true);
-      if (!ids.ok()) return Annotate(ids.status(), "text");
-      return ids;
-    }
+    case v1::GenerateRequest::kText:
+      return EncodePrompt("text", request.text(), /*add_special_tokens=*/true, model, codec);
     case v1::GenerateRequest::kTokenIds:
       return std::vector<uint32_t>(request.token_ids().ids().begin(), request.token_ids().ids().end());
     case v1::GenerateRequest::kMessages:
-      return EncodeMessages(request.messages(), codec);
+      return EncodeMessages(request.messages(), model, codec);
     case v1::GenerateRequest::INPUT_NOT_SET:
       break;
   }
@@ -57,7 +67,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   input.top_logprobs = Optional(request.has_top_logprobs(), request.top_logprobs());
   input.priority = request.priority();
   WINNOW_ASSIGN_OR_RETURN(input.selection, SelectionOf(request.selection(), model));
-  WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, codec));
+  WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, model, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),
                                                            input.prompt_token_ids.size(), input.selection, model));
   WINNOW_RETURN_IF_ERROR(CheckGenerationInput(input, model));

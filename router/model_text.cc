@@ -38,8 +38,13 @@ absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& mo
 }
 
 absl::StatusOr<std::vector<uint32_t>> ModelText::Encode(std::string_view text, bool add_special_tokens) const {
+  return EncodeAtMost(Tokenizer::kAnyNumber, text, add_special_tokens);
+}
+
+absl::StatusOr<std::vector<uint32_t>> ModelText::EncodeAtMost(size_t max_tokens, std::string_view text,
+                                                              bool add_special_tokens) const {
   if (tokenizer_ == nullptr) return absl::InvalidArgumentError("this model has no tokenizer.json: send token ids");
-  return tokenizer_->Encode(text, add_special_tokens);
+  return tokenizer_->Encode(text, add_special_tokens, max_tokens);
 }
 
 std::string ModelText::Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const {

@@ -19,6 +19,8 @@ class ModelText final : public TextCodec, public TextDecoderFactory {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }  // null when there is none
 
   absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
+  absl::StatusOr<std::vector<uint32_t>> EncodeAtMost(size_t max_tokens, std::string_view text,
+                                                     bool add_special_tokens) const override;
   std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const override;
   std::string TokenText(uint32_t id) const override;
   absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,

@@ -6,10 +6,22 @@
 #include "common/rpc/channel.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace winnow {
+namespace {
+
+// Threads for the calls of synchronous services and of unknown methods, each of which blocks one; gRPC sets no bound of
+// its own. More such calls at a time are answered with RESOURCE_EXHAUSTED. The others, all streams among them, block
+// none.
+constexpr int kMaxBlockingCalls = 256;
+// Of one connection; a client's library has calls beyond wait. Several times a router's --max-queue.
+constexpr int kMaxConcurrentStreams = 8192;
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& address,
                                                             const std::vector<NamedService>& services) {
   WINNOW_RETURN_IF_ERROR(CheckListenAddress(address).status());
@@ -29,6 +41,10 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& a
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
+  grpc::ResourceQuota quota("winnow");
+  quota.SetMaxThreads(kMaxBlockingCalls);
+  builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   for (const NamedService& service : services) {

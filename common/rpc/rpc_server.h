@@ -26,7 +26,9 @@ NamedService Named(grpc::Service* service) {
 class RpcServer {
  public:
   // Listens on `address` ("host:port"; port 0 lets the system choose) and serves from now on, health NOT_SERVING until
-  // SetServing. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the address is none of this machine.
+  // SetServing. However many calls a client opens, and cancels again, threads are bounded: calls that block one get
+  // RESOURCE_EXHAUSTED beyond some hundreds at a time. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the
+  // address is none of this machine.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const std::string& address,
                                                           const std::vector<NamedService>& services);
   ~RpcServer();  // Shutdown without grace

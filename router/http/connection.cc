@@ -6,8 +6,8 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
-#include "absl/strings/match.h"
 #include "common/base/status.h"
+#include "router/http/request_framing.h"
 #include "router/http/request_id.h"
 
 namespace winnow {
@@ -27,11 +27,6 @@ std::string_view Sv(boost::beast::string_view s) {
   return {s.data(), s.size()};
 }
 
-struct Refusal {
-  int status;
-  std::string message;
-};
-
 Refusal RefusalOf(const error_code& error, const HttpServerOptions& options) {
   if (error == http::error::body_limit) {
     return {413,
@@ -44,28 +39,12 @@ Refusal RefusalOf(const error_code& error, const HttpServerOptions& options) {
   return {400, absl::StrCat("The request is not valid HTTP/1.1: ", error.message(), ".")};
 }
 
-// What is wrong with a head that is syntactically fine.
-std::optional<Refusal> CheckHead(const RequestParser& parser) {
-  const auto& head = parser.get();
-  if (head.version() != 10 && head.version() != 11) return Refusal{400, "Only HTTP/1.0 and HTTP/1.1 are spoken here."};
-  if (head.version() == 11 && head.find(http::field::host) == head.end())
-    return Refusal{400, "The Host header is missing."};
-  const auto encoding = head.find(http::field::content_encoding);
-  if (encoding != head.end() && !absl::EqualsIgnoreCase(AbslSv(Sv(encoding->value())), "identity")) {
-    return Refusal{415, "Compressed request bodies are not supported."};
-  }
-  const auto expect = head.find(http::field::expect);
-  if (expect != head.end() && !absl::EqualsIgnoreCase(AbslSv(Sv(expect->value())), "100-continue")) {
-    return Refusal{417, "The only supported expectation is 100-continue."};
-  }
-  return std::nullopt;
-}
-
-HttpRequest ToRequest(RequestParser& parser) {
-  auto message = parser.release();
+// The request as far as its head says it. Made before the body is read, so that no field of a chunked body's trailer
+// passes for a header.
+HttpRequest RequestOf(const http::request_header<>& head) {
   HttpRequest request;
-  request.method = ParseMethod(Sv(message.method_string()));
-  std::string_view target = Sv(message.target());
+  request.method = ParseMethod(Sv(head.method_string()));
+  std::string_view target = Sv(head.target());
   // The absolute form ("http://host/path") is for proxies; its path is what counts here.
   if (const size_t scheme = target.find("://"); !target.starts_with('/') && scheme != target.npos) {
     const size_t slash = target.find('/', scheme + 3);
@@ -74,13 +53,11 @@ HttpRequest ToRequest(RequestParser& parser) {
   const size_t question = target.find('?');
   request.path = target.substr(0, question);
   if (question != target.npos) request.query = target.substr(question + 1);
-  for (const auto& field : message) {
+  for (const auto& field : head) {
     request.headers.push_back({std::string(Sv(field.name_string())), std::string(Sv(field.value()))});
   }
-  request.body = std::move(message.body());
   const std::string* id = request.FindHeader("x-request-id");
   request.request_id = id != nullptr && IsUsableRequestId(*id) ? *id : NewRequestId();
-  request.received_at = std::chrono::steady_clock::now();
   return request;
 }
 
@@ -89,6 +66,7 @@ HttpRequest ToRequest(RequestParser& parser) {
 struct Connection::ParsedRequest {
   HttpRequest request;
   ResponseBuffer::Limits limits;
+  BodyBudget::Share body_share;
 };
 
 Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<EventLoop> loop,
@@ -141,14 +119,19 @@ asio::awaitable<void> Connection::Serve() {
     if (draining_) parsed->limits.keep_alive = false;
     // A stream may stay open for long; it needs no read buffer.
     if (input_.size() == 0) input_.shrink_to_fit();
-    exchange_ =
-        std::make_shared<ResponseBuffer>(std::move(parsed->request), parsed->limits, loop_, [weak = weak_from_this()] {
-          if (auto self = weak.lock()) self->Wake();
-        });
+    const auto wake = [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->Wake();
+    };
+    exchange_ = std::make_shared<ResponseBuffer>(std::move(parsed->request), parsed->limits, loop_, wake,
+                                                 std::move(parsed->body_share));
+    parsed.reset();
     context_->handler(exchange_);
     const bool usable = co_await WriteResponse(*exchange_);
     exchange_.reset();
-    if (!usable) co_return;
+    if (!usable) {
+      if (!broken_) co_await Linger();
+      co_return;
+    }
   }
 }
 
@@ -156,46 +139,61 @@ asio::awaitable<std::optional<Connection::ParsedRequest>> Connection::ReadReques
   const HttpServerOptions& options = context_->options;
   if (input_.size() == 0 && !co_await ReadMore(Clock::now() + options.idle_timeout, true)) co_return std::nullopt;
 
-  RequestParser parser;
-  parser.eager(true);
+  RequestParser parser;  // not eager until the head was looked at: nothing of the body is parsed before
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(options.max_body_bytes);
   Clock::time_point deadline = Clock::now() + options.header_timeout;
+  ParsedRequest parsed{.request = {}, .limits = {}, .body_share = BodyBudget::Share(context_->bodies)};
   bool head_seen = false;
   while (!parser.is_done()) {
+    if (input_.size() == 0 && !co_await ReadMore(deadline)) break;
     error_code error;
-    if (input_.size() > 0) {
-      input_.consume(parser.put(input_.data(), error));
-      if (error == http::error::need_more) error = {};
+    const size_t parsed_bytes = parser.put(input_.data(), error);
+    std::optional<Refusal> refusal;
+    if (error && error != http::error::need_more) {
+      refusal = RefusalOf(error, options);
+    } else if (parser.is_header_done() && !head_seen) {
+      refusal = CheckHead({static_cast<const char*>(input_.data().data()), parsed_bytes}, parser.get());
     }
-    if (error) {
-      const Refusal refusal = RefusalOf(error, options);
-      co_await RefuseAndLinger(refusal.status, refusal.message);
+    input_.consume(parsed_bytes);
+    // What the parser wants more of is a line: of the head, which it limits itself, of a chunk's size, or the trailer.
+    if (!refusal && error && input_.size() > options.max_header_bytes) {
+      refusal = RefusalOf(http::error::header_limit, options);
+    }
+    if (!refusal && !parsed.body_share.GrowTo(parser.get().body().size())) {
+      refusal = {503, absl::StrCat("This server holds as many bytes of request bodies as it may, ",
+                                   context_->bodies->max_bytes(), ".")};
+    }
+    if (refusal) {
+      parsed.body_share.Release();
+      co_await RefuseAndLinger(refusal->status, refusal->message);
       co_return std::nullopt;
     }
     if (parser.is_header_done() && !head_seen) {
       head_seen = true;
+      parser.eager(true);
       deadline = Clock::now() + options.body_timeout;
-      if (const std::optional<Refusal> refusal = CheckHead(parser)) {
-        co_await RefuseAndLinger(refusal->status, refusal->message);
-        co_return std::nullopt;
-      }
-      if (!parser.is_done() && parser.get().find(http::field::expect) != parser.get().end()) {
+      const bool http_1_0 = parser.get().version() == 10;
+      parsed.request = RequestOf(parser.get());
+      parsed.limits = {.max_stream_buffer_bytes = options.max_stream_buffer_bytes,
+                       .keep_alive = parser.get().keep_alive(),
+                       .http_1_0 = http_1_0};
+      const bool body_awaited = !parser.is_done() && input_.size() == 0 && !http_1_0;
+      if (body_awaited && parsed.request.FindHeader("expect") != nullptr) {
         ResponseBuffer::Output interim;
         interim.head = "HTTP/1.1 100 Continue\r\n\r\n";
         if (!co_await WriteAll(interim)) co_return std::nullopt;
       }
     }
-    if (parser.is_done()) break;
-    if (!co_await ReadMore(deadline)) {
-      if (!broken_ && !end_of_input_) co_await RefuseAndLinger(408, "The request did not arrive in time.");
-      co_return std::nullopt;
-    }
+    if (error && !co_await ReadMore(deadline)) break;
   }
-  ResponseBuffer::Limits limits{.max_stream_buffer_bytes = options.max_stream_buffer_bytes,
-                                .keep_alive = parser.get().keep_alive(),
-                                .http_1_0 = parser.get().version() == 10};
-  co_return ParsedRequest{ToRequest(parser), limits};
+  if (!parser.is_done()) {
+    if (!broken_ && !end_of_input_) co_await RefuseAndLinger(408, "The request did not arrive in time.");
+    co_return std::nullopt;
+  }
+  parsed.request.body = std::move(parser.get().body());
+  parsed.request.received_at = Clock::now();
+  co_return std::move(parsed);
 }
 
 asio::awaitable<bool> Connection::WriteResponse(ResponseBuffer& exchange) {
@@ -228,15 +226,9 @@ asio::awaitable<bool> Connection::WriteResponse(ResponseBuffer& exchange) {
   if (reason != CloseReason::kCompleted) CloseSocket();
   ReportEnd(exchange, reason);
   exchange.Close(reason);
-  if (reason == CloseReason::kCompleted && !keep_alive) {
-    error_code ignored;
-    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  }
   co_return keep_alive;
 }
 
-// A refused request may still be arriving. Closing right away would reset the connection and could destroy the answer
-// before the client has read it, so what still comes is dropped for a while first.
 asio::awaitable<void> Connection::RefuseAndLinger(int status, std::string_view message) {
   HttpRequest none;
   none.request_id = NewRequestId();
@@ -247,13 +239,18 @@ asio::awaitable<void> Connection::RefuseAndLinger(int status, std::string_view m
   const ResponseBuffer::Output output = refusal.TakeOutput();
   const bool written = co_await WriteAll(output);
   ReportEnd(refusal, written ? CloseReason::kCompleted : AbortReason());
-  if (!written) co_return;
+  if (written) co_await Linger();
+}
+
+// What the client has sent without being asked may still be arriving. Closing right away would reset the connection and
+// could destroy the answer before the client has read it, so what still comes is dropped for a while first.
+asio::awaitable<void> Connection::Linger() {
   error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
   const Clock::time_point deadline = Clock::now() + context_->options.linger_timeout;
   do {
     input_.consume(input_.size());
-  } while (!draining_ && co_await ReadMore(deadline));
+  } while (!draining_ && Clock::now() < deadline && co_await ReadMore(deadline, /*idle=*/true));
 }
 
 asio::awaitable<bool> Connection::WriteAll(const ResponseBuffer::Output& output) {
@@ -273,11 +270,11 @@ asio::awaitable<bool> Connection::WriteAll(const ResponseBuffer::Output& output)
   co_return !broken_;
 }
 
-asio::awaitable<bool> Connection::ReadMore(Clock::time_point deadline, bool between_requests) {
+asio::awaitable<bool> Connection::ReadMore(Clock::time_point deadline, bool idle) {
   const size_t before = input_.size();
   StartRead();
   while (input_.size() == before && !end_of_input_ && !broken_ && Clock::now() < deadline) {
-    if (draining_ && between_requests) co_return false;
+    if (draining_ && idle) co_return false;
     co_await WaitForEvent(deadline);
   }
   co_return input_.size() > before && !broken_;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 
+#include "router/http/body_budget.h"
 #include "router/http/coroutines.h"
 #include "router/http/event_loop.h"
 #include "router/http/http_options.h"
@@ -20,6 +21,7 @@ struct ConnectionContext {
   HttpHooks hooks;
   HttpErrorFormatter format_error;
   HttpHandler handler;
+  std::shared_ptr<BodyBudget> bodies;
 };
 
 // One client connection: reads a request, lets the handler answer, writes the answer, and again. It lives on one event
@@ -48,11 +50,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<std::optional<ParsedRequest>> ReadRequest();
   // Writes the exchange's output until it is complete; false when the connection is of no use any more.
   boost::asio::awaitable<bool> WriteResponse(ResponseBuffer& exchange);
+  // Both end the connection in order.
   boost::asio::awaitable<void> RefuseAndLinger(int status, std::string_view message);
+  boost::asio::awaitable<void> Linger();
   boost::asio::awaitable<bool> WriteAll(const ResponseBuffer::Output& output);
-  // Waits for more input; false at end of file, on an error, at the deadline, and between requests when the server
-  // drains.
-  boost::asio::awaitable<bool> ReadMore(Clock::time_point deadline, bool between_requests = false);
+  // Waits for more input; false at end of file, on an error, at the deadline, and when the server drains and the
+  // connection is `idle`: no request is being read.
+  boost::asio::awaitable<bool> ReadMore(Clock::time_point deadline, bool idle = false);
   boost::asio::awaitable<void> WaitForEvent(Clock::time_point deadline);
 
   void StartRead();

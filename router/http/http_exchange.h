@@ -38,6 +38,10 @@ class HttpExchange {
 
   virtual const HttpRequest& request() const = 0;
 
+  // Drops the request's body, for which others may be waiting. A handler that has read it and whose answer may take
+  // long calls this.
+  virtual void ReleaseBody() = 0;
+
   // The whole answer. The body is left out for HEAD.
   virtual void Respond(HttpResponse response) = 0;
 

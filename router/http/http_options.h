@@ -18,6 +18,7 @@ struct HttpServerOptions {
   int num_threads = 2;             // each has its own event loop; a connection stays on one
   size_t max_connections = 20000;  // beyond it: 503 and close
   size_t max_body_bytes = 16 << 20;
+  size_t max_bodies_bytes = 256 << 20;  // of all bodies that are held at a time; beyond it: 503 and close
   size_t max_header_bytes = 16 << 10;
   // Unsent bytes a stream may hold; the bytes of one write under way come on top, so a stream costs at most twice this.
   // A stream that exceeds it is cancelled.

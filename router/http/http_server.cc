@@ -22,7 +22,9 @@ HttpResponse DefaultHttpError(int status, std::string_view message) {
   }
   absl::StrAppend(&body, "\",\"type\":\"", status < 500 ? "invalid_request_error" : "server_error",
                   "\",\"param\":null,\"code\":null}}");
-  return {.status = status, .body = std::move(body)};
+  HttpResponse response{.status = status, .body = std::move(body)};
+  if (status == 503) response.headers.push_back({"Retry-After", "1"});
+  return response;
 }
 
 class HttpServer::Impl {
@@ -126,8 +128,7 @@ void HttpServer::Impl::Adopt(tcp::socket socket, std::shared_ptr<EventLoop> loop
     loop->Post([connection = std::move(connection)] { connection->Start(); });
     return;
   }
-  HttpResponse response = context_->format_error(503, "This server has as many connections as it allows.");
-  response.headers.push_back({"Retry-After", "1"});
+  const HttpResponse response = context_->format_error(503, "This server has as many connections as it allows.");
   const std::string head =
       FormatResponseHead(response, {.content_length = response.body.size(), .keep_alive = false}, "");
   // A fresh socket takes a small answer without blocking; one that does not is closed without it.
@@ -188,6 +189,7 @@ HttpServer::~HttpServer() {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpServerOptions options, HttpHandler handler,
                                                               HttpHooks hooks, HttpErrorFormatter format_error) {
   auto context = std::make_shared<ConnectionContext>();
+  context->bodies = std::make_shared<BodyBudget>(options.max_bodies_bytes);
   context->options = std::move(options);
   context->hooks = std::move(hooks);
   context->format_error = std::move(format_error);

@@ -6,6 +6,11 @@
 
 namespace winnow {
 
+void ResponseBuffer::ReleaseBody() {
+  std::string().swap(request_.body);
+  body_share_.Release();
+}
+
 void ResponseBuffer::Respond(HttpResponse response) {
   if (closed_) return;
   WINNOW_CHECK(status_ == 0);

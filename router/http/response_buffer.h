@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "router/http/body_budget.h"
 #include "router/http/event_loop.h"
 #include "router/http/http_exchange.h"
 
@@ -20,12 +21,19 @@ class ResponseBuffer : public HttpExchange {
     bool http_1_0 = false;
   };
 
-  // `wake` is called when there is something to write, or the exchange overflowed; not after Close.
-  ResponseBuffer(HttpRequest request, Limits limits, std::shared_ptr<EventLoop> loop, std::function<void()> wake)
-      : request_(std::move(request)), limits_(limits), loop_(std::move(loop)), wake_(std::move(wake)) {}
+  // `wake` is called when there is something to write, or the exchange overflowed; not after Close. `body_share` is
+  // what the request's body has of the server's budget.
+  ResponseBuffer(HttpRequest request, Limits limits, std::shared_ptr<EventLoop> loop, std::function<void()> wake,
+                 BodyBudget::Share body_share = {})
+      : request_(std::move(request)),
+        body_share_(std::move(body_share)),
+        limits_(limits),
+        loop_(std::move(loop)),
+        wake_(std::move(wake)) {}
 
   // The handler's side.
   const HttpRequest& request() const override { return request_; }
+  void ReleaseBody() override;
   void Respond(HttpResponse response) override;
   void StartStream(HttpResponse head) override;
   bool Write(std::string_view data) override;
@@ -56,6 +64,7 @@ class ResponseBuffer : public HttpExchange {
 
  private:
   HttpRequest request_;
+  BodyBudget::Share body_share_;
   Limits limits_;
   const std::shared_ptr<EventLoop> loop_;
   std::function<void()> wake_;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "router/openai/api_error.h"
+#include "router/openai/generation_request.h"
 #include "router/openai/json_reader.h"
 
 namespace winnow {
@@ -57,7 +58,8 @@ absl::StatusOr<Json> NormalizeMessage(const Json& message, size_t index) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<uint32_t>> EncodeConversation(const Json& body, const TextCodec& codec) {
+absl::StatusOr<std::vector<uint32_t>> EncodeConversation(const Json& body, const ServedModel* bounded_by,
+                                                         const TextCodec& codec) {
   JsonReader reader(body);
   const bool add_generation_prompt = reader.Bool("add_generation_prompt").value_or(true);
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(false);
@@ -84,6 +86,10 @@ absl::StatusOr<std::vector<uint32_t>> EncodeConversation(const Json& body, const
   if (!text.ok()) {
     // A model without a template is not the client's fault in particular, but no other request would help either.
     return InvalidField("messages", StdSv(text.status().message()));
+  }
+  if (bounded_by != nullptr) {
+    return CheckedPrompt(codec.EncodeAtMost(bounded_by->max_context_tokens, *text, add_special_tokens), *bounded_by,
+                         "messages");
   }
   absl::StatusOr<std::vector<uint32_t>> ids = codec.Encode(*text, add_special_tokens);
   if (!ids.ok()) return InvalidField("messages", StdSv(ids.status().message()));

@@ -4,6 +4,7 @@
 
 #include "router/openai/json_document.h"
 #include "router/openai/text_codec.h"
+#include "router/served_model.h"
 
 namespace winnow {
 
@@ -13,6 +14,10 @@ namespace winnow {
 // Roles: system, developer, user, assistant, tool, function. Content is a string, a list of {"type": "text", "text":
 // ...} parts (joined by line breaks), or null where an assistant called tools. Further keys of a message go to the
 // template as they are.
-absl::StatusOr<std::vector<uint32_t>> EncodeConversation(const Json& body, const TextCodec& codec);
+//
+// With `bounded_by` a prompt that the model's context certainly does not hold is an error, found before all of it is
+// tokenized; null for a prompt of any length.
+absl::StatusOr<std::vector<uint32_t>> EncodeConversation(const Json& body, const ServedModel* bounded_by,
+                                                         const TextCodec& codec);
 
 }  // namespace winnow

@@ -27,7 +27,7 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const Serve
   WINNOW_RETURN_IF_ERROR(reader.status());
 
   GenerationRequest::Prompt prompt;
-  WINNOW_ASSIGN_OR_RETURN(prompt.token_ids, EncodeConversation(body, codec));
+  WINNOW_ASSIGN_OR_RETURN(prompt.token_ids, EncodeConversation(body, &model, codec));
   WINNOW_ASSIGN_OR_RETURN(prompt.max_tokens, ResolveMaxTokens(prompt.token_ids.size(), max_tokens, limit_name,
                                                               std::numeric_limits<uint32_t>::max(),
                                                               request.fields.selection, model, "messages"));

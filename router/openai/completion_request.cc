@@ -13,17 +13,18 @@ absl::Status PromptTypeError() {
       "invalid_type");
 }
 
-absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const Json& text, bool add_special_tokens, const TextCodec& codec) {
-  absl::StatusOr<std::vector<uint32_t>> ids = codec.Encode(text.get_ref<const std::string&>(), add_special_tokens);
-  if (!ids.ok()) return InvalidField("prompt", StdSv(ids.status().message()));
-  return ids;
+absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const Json& text, bool add_special_tokens, const ServedModel& model,
+                                                   const TextCodec& codec) {
+  return CheckedPrompt(
+      codec.EncodeAtMost(model.max_context_tokens, text.get_ref<const std::string&>(), add_special_tokens), model,
+      "prompt");
 }
 
 absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prompt, bool add_special_tokens, size_t n,
                                                                 const ServedModel& model, const TextCodec& codec) {
   std::vector<std::vector<uint32_t>> prompts(1);
   if (prompt.is_string()) {
-    WINNOW_ASSIGN_OR_RETURN(prompts[0], EncodePrompt(prompt, add_special_tokens, codec));
+    WINNOW_ASSIGN_OR_RETURN(prompts[0], EncodePrompt(prompt, add_special_tokens, model, codec));
     return prompts;
   }
   if (!prompt.is_array()) return PromptTypeError();
@@ -47,7 +48,7 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prom
   for (const Json& item : prompt) {
     if (texts ? !item.is_string() : !item.is_array()) return PromptTypeError();
     if (texts) {
-      WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(), EncodePrompt(item, add_special_tokens, codec));
+      WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(), EncodePrompt(item, add_special_tokens, model, codec));
     } else {
       WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(),
                               ParseTokenIds(item, absl::StrCat("prompt[", prompts.size(), "]"), model.vocab_size));

@@ -7,6 +7,16 @@
 
 namespace winnow {
 
+absl::StatusOr<std::vector<uint32_t>> CheckedPrompt(absl::StatusOr<std::vector<uint32_t>> encoded,
+                                                    const ServedModel& model, std::string_view name) {
+  if (encoded.ok()) return encoded;
+  if (!absl::IsOutOfRange(encoded.status())) return InvalidField(name, StdSv(encoded.status().message()));
+  return InvalidField(name,
+                      absl::StrCat("This model's maximum context length is ", model.max_context_tokens,
+                                   " tokens, but the prompt has more."),
+                      "context_length_exceeded");
+}
+
 absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,
                                           std::string_view given_name, uint32_t fallback,
                                           const SelectionSpec& selection, const ServedModel& model,

@@ -22,6 +22,11 @@ struct GenerationRequest {
   std::optional<uint32_t> top_logprobs;
 };
 
+// The ids that TextCodec::EncodeAtMost gave for the prompt in the field `name`, or its error as an API error.
+// OUT_OF_RANGE becomes the error of a prompt that the model's context does not hold.
+absl::StatusOr<std::vector<uint32_t>> CheckedPrompt(absl::StatusOr<std::vector<uint32_t>> encoded,
+                                                    const ServedModel& model, std::string_view name);
+
 // What a prompt may generate. `given` is the client's limit: it must fit the context together with the prompt; without
 // one it is DefaultMaxTokens, at most `fallback`. An empty prompt, or one that leaves no room for a token, is an error.
 absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,

@@ -59,12 +59,18 @@ class OpenAiService::Impl {
   using Exchange = std::shared_ptr<HttpExchange>;
 
   // Runs `work` here or, when it may take long, on a worker; then `finish` with its result on the connection's thread.
+  // The request has no body any more in `finish`.
   template <typename Work, typename Finish>
   void Prepare(Exchange exchange, bool may_take_long, Work work, Finish finish) {
-    if (!may_take_long) return finish(exchange, work(exchange->request()));
+    if (!may_take_long) {
+      auto result = work(exchange->request());
+      exchange->ReleaseBody();
+      return finish(exchange, std::move(result));
+    }
     boost::asio::post(workers_, [exchange = std::move(exchange), work = std::move(work), finish = std::move(finish)] {
       auto result = std::make_shared<decltype(work(exchange->request()))>(work(exchange->request()));
       exchange->Post([exchange, finish, result] {
+        exchange->ReleaseBody();
         if (exchange->open()) finish(exchange, std::move(*result));
       });
     });

@@ -18,6 +18,14 @@ class TextCodec {
   // INVALID_ARGUMENT when `text` is not UTF-8.
   virtual absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
 
+  // The same of a prompt that is refused when it has more than `max_tokens` tokens: OUT_OF_RANGE as soon as that is
+  // certain, which may be long before the text is tokenized. A codec may leave the check to the caller, as this one.
+  virtual absl::StatusOr<std::vector<uint32_t>> EncodeAtMost(size_t max_tokens, std::string_view text,
+                                                             bool add_special_tokens) const {
+    static_cast<void>(max_tokens);
+    return Encode(text, add_special_tokens);
+  }
+
   // Valid UTF-8.
   virtual std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const = 0;
 

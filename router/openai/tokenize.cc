@@ -14,7 +14,7 @@ absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCod
   if (reader.Find("messages") != nullptr) {
     if (reader.Find("prompt") != nullptr)
       return InvalidField("messages", "Give either \"prompt\" or \"messages\", not both.");
-    return EncodeConversation(body, codec);
+    return EncodeConversation(body, /*bounded_by=*/nullptr, codec);
   }
   const std::optional<std::string> prompt = reader.String("prompt");
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);

@@ -1,8 +1,10 @@
 #include "router/text/bpe_model.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <queue>
 
+#include "router/text/byte_level.h"
 #include "router/text/utf8.h"
 
 namespace winnow {
@@ -90,6 +92,7 @@ absl::Status BpeModel::ParseVocabulary(const JsonNode& node) {
     arena_.append(token);
     tokens_[id] = std::string_view(arena_.data() + begin, token.size());
     ids_.emplace(AbslSv(tokens_[id]), id);
+    longest_token_characters_ = std::max(longest_token_characters_, CountCodePoints(token));
   }
   direct_ids_.fill(kNoId);
   for (char32_t c = 0; c < kDirectCharacters; ++c) {
@@ -131,6 +134,19 @@ absl::Status BpeModel::ParseMerges(const JsonNode& node) {
     merges_[PairKey(*left, *right)] = {rank++, *id};
   }
   return absl::OkStatus();
+}
+
+bool BpeModel::KnowsEveryCharacter() const {
+  if (!unk_token_.empty() && !fuse_unk_) return true;
+  return byte_fallback_ && std::find(byte_ids_.begin(), byte_ids_.end(), kNoId) == byte_ids_.end();
+}
+
+bool BpeModel::KnowsByteLevelAlphabet() const {
+  if (!word_prefix_.empty() || !word_suffix_.empty()) return false;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (direct_ids_[ByteLevelCharacter(static_cast<uint8_t>(byte))] == kNoId) return false;
+  }
+  return true;
 }
 
 std::optional<uint32_t> BpeModel::TokenId(std::string_view token) const {

@@ -31,6 +31,12 @@ class BpeModel {
   // One more than the highest id.
   uint32_t IdEnd() const { return static_cast<uint32_t>(tokens_.size()); }
   bool byte_fallback() const { return byte_fallback_; }
+  // A token stands for at most as many characters of a word as it has itself; of all tokens the most, at least 1.
+  size_t LongestTokenCharacters() const { return longest_token_characters_; }
+  // Whether no character of a word is ever dropped or fused with others into one unknown token: of any word, and of
+  // words of the byte-level alphabet.
+  bool KnowsEveryCharacter() const;
+  bool KnowsByteLevelAlphabet() const;
 
  private:
   struct Merge {
@@ -66,9 +72,10 @@ class BpeModel {
   absl::flat_hash_map<uint64_t, Merge> merges_;           // left id << 32 | right id
   std::array<uint32_t, kDirectCharacters> direct_ids_{};  // ids of single characters below kDirectCharacters
   std::array<uint32_t, 256> byte_ids_{};                  // ids of <0x00>..<0xFF>
-  std::string word_prefix_;                               // continuing_subword_prefix
-  std::string word_suffix_;                               // end_of_word_suffix
-  std::string unk_token_;                                 // empty: characters without a token are dropped
+  size_t longest_token_characters_ = 1;
+  std::string word_prefix_;  // continuing_subword_prefix
+  std::string word_suffix_;  // end_of_word_suffix
+  std::string unk_token_;    // empty: characters without a token are dropped
   bool fuse_unk_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;

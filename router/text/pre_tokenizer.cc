@@ -1,5 +1,6 @@
 #include "router/text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "router/text/byte_level.h"
@@ -79,6 +80,8 @@ class ByteLevelPreTokenizer : public PreTokenizer {
                          [](const auto&, std::string_view text, std::string* out) { AppendByteLevel(text, out); });
   }
 
+  bool IsByteLevel() const override { return true; }
+
  private:
   const bool add_prefix_space_;
   const std::optional<TextPattern> pattern_;
@@ -101,6 +104,8 @@ class SplitPreTokenizer : public PreTokenizer {
     });
   }
 
+  bool KeepsText() const override { return behavior_ != SplitBehavior::kRemoved; }
+
  private:
   const TextPattern pattern_;
   const SplitBehavior behavior_;
@@ -117,6 +122,8 @@ class PredicatePreTokenizer : public PreTokenizer {
       return ApplySplitBehavior(SegmentsFromPredicate(text, predicate_), behavior_);
     });
   }
+
+  bool KeepsText() const override { return behavior_ != SplitBehavior::kRemoved; }
 
  private:
   bool (*const predicate_)(char32_t);
@@ -167,6 +174,12 @@ class SequencePreTokenizer : public PreTokenizer {
     for (const auto& part : parts_) WINNOW_RETURN_IF_ERROR(part->Apply(list));
     return absl::OkStatus();
   }
+
+  bool KeepsText() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->KeepsText(); });
+  }
+
+  bool IsByteLevel() const override { return !parts_.empty() && parts_.back()->IsByteLevel(); }
 
  private:
   const std::vector<std::unique_ptr<PreTokenizer>> parts_;

@@ -33,6 +33,10 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual absl::Status Apply(PieceList* pieces) const = 0;
+  // Whether the pieces have at least as many characters as before: none is dropped.
+  virtual bool KeepsText() const { return true; }
+  // Whether the pieces are of the byte-level alphabet afterwards.
+  virtual bool IsByteLevel() const { return false; }
 };
 
 // The `pre_tokenizer` of tokenizer.json: ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit,

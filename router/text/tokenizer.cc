@@ -80,6 +80,9 @@ absl::Status Tokenizer::ParseDocument(const JsonNode& root) {
     WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("decoder"));
     WINNOW_ASSIGN_OR_RETURN(decoder_, Decoder::Parse(node));
   }
+  const bool byte_level = pre_tokenizer_ != nullptr && pre_tokenizer_->IsByteLevel();
+  keeps_text_ = (pre_tokenizer_ == nullptr || pre_tokenizer_->KeepsText()) &&
+                (model_->KnowsEveryCharacter() || (byte_level && model_->KnowsByteLevelAlphabet()));
   id_end_ = model_->IdEnd();
   if (root.Has("added_tokens")) {
     WINNOW_ASSIGN_OR_RETURN(const JsonNode list, root.Member("added_tokens"));
@@ -180,7 +183,21 @@ absl::Status Tokenizer::SplitAddedTokens(std::string_view text, PieceList* out) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+size_t Tokenizer::FewestTokens(const PieceList& list) const {
+  if (!keeps_text_) return 0;
+  size_t added_tokens = 0, characters = 0;
+  for (const PieceList::Piece& piece : list.pieces) {
+    if (piece.token_id.has_value()) {
+      ++added_tokens;
+    } else {
+      characters += CountCodePoints(list.Text(piece));
+    }
+  }
+  return added_tokens + characters / model_->LongestTokenCharacters();
+}
+
+absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(std::string_view text, bool add_special_tokens,
+                                                        size_t max_tokens) const {
   if (text.size() > kMaxTextBytes) {
     return absl::InvalidArgumentError(absl::StrCat("text of ", text.size(), " bytes, the limit is ", kMaxTextBytes));
   }
@@ -189,6 +206,8 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(std::string_view text, b
   }
   PieceList list;
   WINNOW_RETURN_IF_ERROR(SplitAddedTokens(text, &list));
+  const auto too_long = [&] { return absl::OutOfRangeError(absl::StrCat("more than ", max_tokens, " tokens")); };
+  if (max_tokens != kAnyNumber && FewestTokens(list) > max_tokens) return too_long();
   if (pre_tokenizer_ != nullptr) WINNOW_RETURN_IF_ERROR(pre_tokenizer_->Apply(&list));
   std::vector<uint32_t> ids;
   ids.reserve(list.pieces.size() + 8);
@@ -198,6 +217,7 @@ absl::StatusOr<std::vector<uint32_t>> Tokenizer::Encode(std::string_view text, b
     } else {
       WINNOW_RETURN_IF_ERROR(model_->EncodeWord(list.Text(piece), &ids));
     }
+    if (ids.size() > max_tokens) return too_long();
   }
   return add_special_tokens ? post_processor_.Apply(std::move(ids)) : ids;
 }

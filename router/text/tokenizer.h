@@ -33,8 +33,13 @@ class Tokenizer {
   // The same from the file's bytes; `name` stands for the file in errors.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
 
-  // Ids of a text. InvalidArgument with the byte offset when it is not UTF-8.
-  absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens) const;
+  static constexpr size_t kAnyNumber = SIZE_MAX;
+
+  // Ids of a text. InvalidArgument with the byte offset when it is not UTF-8. OutOfRange when there are certainly more
+  // than `max_tokens`, special ones not counted; with most tokenizers the length of a text that is far too long says so
+  // before any of it is tokenized.
+  absl::StatusOr<std::vector<uint32_t>> Encode(std::string_view text, bool add_special_tokens,
+                                               size_t max_tokens = kAnyNumber) const;
 
   // The text of ids, valid UTF-8. Ids without a token add nothing.
   std::string Decode(const std::vector<uint32_t>& ids, bool skip_special) const;
@@ -58,6 +63,8 @@ class Tokenizer {
   absl::Status ParseAddedTokens(const JsonNode& list);
   absl::Status BuildMatchers();
   absl::Status SplitAddedTokens(std::string_view text, PieceList* out) const;
+  // No text whose added tokens are cut out becomes fewer tokens than this.
+  size_t FewestTokens(const PieceList& list) const;
 
   // Constant after Parse.
   std::string digest_;
@@ -70,6 +77,7 @@ class Tokenizer {
   std::unique_ptr<Normalizer> normalizer_;                 // may be null, as the next one
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
   std::unique_ptr<BpeModel> model_;  // self-synchronised
+  bool keeps_text_ = false;          // every character of a word ends up in a token of its own or one that it shares
   PostProcessor post_processor_;
   Decoder decoder_;
 };

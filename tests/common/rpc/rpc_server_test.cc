@@ -5,6 +5,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/identity.h"
 #include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "gtest/gtest.h"
 
@@ -66,6 +67,44 @@ TEST(AdminService, SaysThatThereIsNothingToRecord) {
   AdminServiceImpl admin({}, [] { return v1::RankLoad(); });
   v1::StartTimelineResponse started;
   EXPECT_EQ(admin.StartTimeline(nullptr, nullptr, &started).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// A stream of the reflection service blocks a thread for as long as the client likes.
+TEST(RpcServer, RefusesCallsBeyondItsThreadsAndServesTheRest) {
+  auto server = RpcServer::Start("127.0.0.1:0", {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  grpc::GenericStub stub(NewChannel((*server)->address()));
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream;
+    grpc::Status status;
+  };
+  constexpr size_t kCalls = 1000, kServed = 256;
+  grpc::CompletionQueue queue;
+  std::vector<Call> calls(kCalls);
+  for (Call& call : calls) {
+    call.stream =
+        stub.PrepareCall(&call.context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+    call.stream->StartCall(nullptr);
+    call.stream->Finish(&call.status, &call);
+  }
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
+  const auto ended = [&] {
+    void* tag = nullptr;
+    bool ok = false;
+    do {
+      if (queue.AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT) return static_cast<Call*>(nullptr);
+    } while (tag == nullptr);  // a call that has started
+    return static_cast<Call*>(tag);
+  };
+  for (size_t i = 0; i < kCalls - kServed; ++i) {
+    const Call* call = ended();
+    ASSERT_NE(call, nullptr) << i << " calls were refused";
+    EXPECT_EQ(call->status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  for (Call& call : calls) call.context.TryCancel();
+  for (size_t i = 0; i < kServed; ++i) ASSERT_NE(ended(), nullptr);
+  queue.Shutdown();
 }
 
 TEST(RpcServer, TwoServersCannotShareAPort) {

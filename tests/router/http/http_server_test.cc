@@ -247,6 +247,115 @@ TEST_F(HttpServerTest, RefusesHeadsThatAreTooLargeOrMalformed) {
   }
 }
 
+// Every request here is one that another server on the path could take to end elsewhere. What follows it must not be
+// served: it may be the body of the request as the other server saw it.
+TEST_F(HttpServerTest, ServesNothingBehindARequestWhoseEndIsInDoubt) {
+  Start({.max_body_bytes = 1000});
+  const struct {
+    std::string name;
+    std::string head;  // after the request line and Host
+    int status;
+  } cases[] = {
+      {"unknown coding", "Transfer-Encoding: xchunked\r\n\r\n", 501},
+      {"gzip", "Transfer-Encoding: gzip\r\n\r\n", 501},
+      {"identity", "Transfer-Encoding: identity\r\n\r\n", 501},
+      {"chunked is not last", "Transfer-Encoding: chunked, gzip\r\n\r\n", 501},
+      {"two codings", "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
+      {"no coding", "Transfer-Encoding: \r\n\r\n", 501},
+      {"chunked twice", "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400},
+      {"chunked in two headers", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"unknown coding and a length", "Content-Length: 0\r\nTransfer-Encoding: x\r\n\r\n", 400},
+      {"length before chunked", "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"length behind chunked", "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", 400},
+      {"two lengths", "Content-Length: 0\r\nContent-Length: 5\r\n\r\n", 400},
+      {"the same length twice", "Content-Length: 0\r\nContent-Length: 0\r\n\r\n", 400},
+      {"list of lengths", "Content-Length: 0, 0\r\n\r\n", 400},
+      {"negative length", "Content-Length: -1\r\n\r\n", 400},
+      {"signed length", "Content-Length: +0\r\n\r\n", 400},
+      {"hexadecimal length", "Content-Length: 0x0\r\n\r\n", 400},
+      {"no length", "Content-Length: \r\n\r\n", 400},
+      {"length that overflows", "Content-Length: 18446744073709551616\r\n\r\n", 400},
+      {"huge length", "Content-Length: 18446744073709551615\r\n\r\n", 413},
+      {"length over the limit", "Content-Length: 1001\r\n\r\n", 413},
+      {"chunk over the limit", "Transfer-Encoding: chunked\r\n\r\n3e9\r\n", 413},
+      {"chunk that overflows", "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", 400},
+      {"negative chunk", "Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400},
+      {"chunk line without carriage return", "Transfer-Encoding: chunked\r\n\r\n0\n\n\r\n", 400},
+      {"chunk longer than its size", "Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400},
+      {"length in a trailer", "Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 1\r\n\r\n", 400},
+      {"folded header", "X: a\r\n Content-Length: 5\r\n\r\n", 400},
+      {"folded coding", "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400},
+      {"folded by a tab", "X: a\r\n\tb\r\n\r\n", 400},
+      {"space before the colon", "Content-Length : 0\r\n\r\n", 400},
+      {"tab before the colon", "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"line without carriage return", "X: a\nContent-Length: 0\r\n\r\n", 400},
+      {"carriage return alone", "X: a\rContent-Length: 0\r\n\r\n", 400},
+      {"zero byte", "X: a" + std::string(1, '\0') + "\r\n\r\n", 400},
+      {"two hosts", "Host: other\r\n\r\n", 400},
+      {"expectation and no coding", "Expect: 100-continue\r\nTransfer-Encoding: x\r\n\r\n", 501},
+      {"expectation over the limit", "Expect: 100-continue\r\nContent-Length: 1001\r\n\r\n", 413},
+  };
+  const std::string smuggled = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    TestClient client(port());
+    client.Send("POST /echo HTTP/1.1\r\nHost: t\r\n" + c.head + smuggled);
+    const TestClient::Response response = client.ReadResponse();
+    EXPECT_EQ(response.status, c.status) << response.body;
+    EXPECT_EQ(response.Header("Connection"), "close");
+    EXPECT_TRUE(client.ReadsEnd());
+  }
+  TestClient old(port());
+  old.Send("POST /echo HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled);
+  EXPECT_EQ(old.ReadResponse().status, 400);
+  EXPECT_TRUE(old.ReadsEnd());
+}
+
+TEST_F(HttpServerTest, ServesWhatFollowsAnErrorOfAHandler) {
+  Start();
+  TestClient client(port());
+  client.Request("POST", "/nothing", "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(client.ReadResponse().status, 404);
+  client.Request("GET", "/hello");
+  EXPECT_EQ(client.ReadResponse().body, "hello");
+}
+
+TEST_F(HttpServerTest, TakesNoHeaderFromATrailer) {
+  Start();
+  TestClient client(port());
+  client.Send(
+      "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "2\r\nok\r\n0\r\nX-Request-ID: forged\r\nConnection: close\r\n\r\n");
+  const TestClient::Response response = client.ReadResponse();
+  EXPECT_EQ(response.body, "ok");
+  EXPECT_NE(response.Header("x-request-id"), "forged");
+  EXPECT_EQ(response.Header("Connection"), "");
+}
+
+TEST_F(HttpServerTest, BoundsTheLinesOfAChunkedBody) {
+  Start({.max_header_bytes = 2000});
+  for (const std::string line : {"1;x=", "0\r\nX: "}) {
+    TestClient client(port());
+    client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n" + line);
+    client.Send(std::string(40'000, 'x'));
+    EXPECT_EQ(client.ReadResponse().status, 431);
+    EXPECT_TRUE(client.ReadsEnd());
+  }
+}
+
+// Requests that nobody will answer lie unread where the server closes: the answer before them must survive.
+TEST_F(HttpServerTest, LetsTheClientReadTheLastAnswer) {
+  Start();
+  TestClient client(port());
+  client.Request("POST", "/hold", "", "Connection: close\r\n");
+  Exchange exchange = Held();
+  client.Send(std::string(1 << 20, 'x'));
+  RunOn(exchange, [&] { exchange->Respond({.body = std::string(100'000, 'a')}); });
+  client.Send(std::string(1 << 20, 'x'));
+  EXPECT_EQ(client.ReadResponse().body.size(), 100'000u);
+  EXPECT_TRUE(client.ReadsEnd());
+}
+
 TEST_F(HttpServerTest, DoesNotWaitForeverForARequest) {
   Start({.idle_timeout = milliseconds(50), .header_timeout = milliseconds(50), .body_timeout = milliseconds(50)});
   TestClient idle(port());
@@ -359,6 +468,36 @@ TEST_F(HttpServerTest, SaysWhenThePortIsTaken) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(second.status().message().find(absl::StrCat("127.0.0.1:", port())), std::string::npos) << second.status();
   EXPECT_NE(second.status().message().find("in use"), std::string::npos) << second.status();
+}
+
+TEST_F(HttpServerTest, BoundsTheBodiesOfAllConnectionsTogether) {
+  Start({.max_bodies_bytes = 250'000});
+  const std::string body(200'000, 'x');
+  TestClient first(port());
+  first.Request("POST", "/hold", body);
+  const Exchange held = Held();
+  for (const bool chunked : {false, true}) {
+    TestClient client(port());
+    if (chunked) {
+      client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n" + body +
+                  "\r\n0\r\n\r\n");
+    } else {
+      client.Request("POST", "/echo", body);
+    }
+    const TestClient::Response response = client.ReadResponse();
+    EXPECT_EQ(response.status, 503) << response.body;
+    EXPECT_EQ(response.Header("Retry-After"), "1");
+    EXPECT_TRUE(client.ReadsEnd());
+  }
+  TestClient small(port());
+  small.Request("POST", "/echo", "small");
+  EXPECT_EQ(small.ReadResponse().body, "small");
+  // Room comes back when a handler is done with a body, although its answer is still to come.
+  RunOn(held, [&] { held->ReleaseBody(); });
+  EXPECT_EQ(held->request().body, "");
+  TestClient last(port());
+  last.Request("POST", "/echo", body);
+  EXPECT_EQ(last.ReadResponse().body.size(), body.size());
 }
 
 TEST_F(HttpServerTest, RefusesMoreConnectionsThanAllowed) {

@@ -23,6 +23,12 @@ class FakeTextCodec : public TextCodec {
     return ids;
   }
 
+  absl::StatusOr<std::vector<uint32_t>> EncodeAtMost(size_t max_tokens, std::string_view text,
+                                                     bool add_special_tokens) const override {
+    if (text.size() > 10 * max_tokens) return absl::OutOfRangeError("far too long");
+    return Encode(text, add_special_tokens);
+  }
+
   std::string Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const override {
     std::string text;
     for (const uint32_t id : ids) {

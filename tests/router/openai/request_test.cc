@@ -248,6 +248,21 @@ TEST(CompletionRequest, RefusesBadPrompts) {
   EXPECT_FALSE(ParseCompletion(R"({"add_special_tokens": false, "prompt": ""})").ok());
 }
 
+// The codec says so without tokenizing: it stops at ten bytes per token.
+TEST(CompletionRequest, ThatIsFarTooLongForTheContextIsRefusedByItsLength) {
+  const std::string text(1001, 'x');
+  const ApiError error = ToApiError(ParseCompletion(R"({"prompt": ")" + text + "\"}").status());
+  EXPECT_EQ(error.http_status, 400);
+  EXPECT_EQ(error.code, "context_length_exceeded");
+  EXPECT_EQ(error.param, "prompt");
+  EXPECT_EQ(error.message, "This model's maximum context length is 100 tokens, but the prompt has more.");
+  const ApiError chat =
+      ToApiError(ParseChat(R"({"messages": [{"role": "user", "content": ")" + text + "\"}]}").status());
+  EXPECT_EQ(chat.code, "context_length_exceeded");
+  EXPECT_EQ(chat.param, "messages");
+  EXPECT_EQ(chat.message, error.message);
+}
+
 TEST(CompletionRequest, NamesTheNumbersWhenTheContextIsExceeded) {
   const auto prompt_of = [](int bytes) { return R"({"prompt": ")" + std::string(bytes, 'x') + R"(")"; };
   // One token more than its bytes: <s>.

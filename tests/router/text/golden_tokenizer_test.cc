@@ -38,6 +38,18 @@ TEST_P(GoldenTokenizerTest, EncodesToTheSameIds) {
   }
 }
 
+TEST_P(GoldenTokenizerTest, EncodesWithinExactlyAsManyTokensAsThereAre) {
+  for (const auto& c : cases_) {
+    const auto text = c["text"].get<std::string>();
+    const auto ids = c["ids"].get<std::vector<uint32_t>>();
+    const auto within = tokenizer_->Encode(text, false, ids.size());
+    ASSERT_TRUE(within.ok()) << within.status() << " text: " << c["text"].dump();
+    EXPECT_EQ(*within, ids);
+    if (ids.empty()) continue;
+    EXPECT_TRUE(absl::IsOutOfRange(tokenizer_->Encode(text, false, ids.size() - 1).status())) << c["text"].dump();
+  }
+}
+
 TEST_P(GoldenTokenizerTest, DecodesToTheSameText) {
   for (const auto& c : cases_) {
     const auto ids = c["ids"].get<std::vector<uint32_t>>();

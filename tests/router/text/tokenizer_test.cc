@@ -257,6 +257,30 @@ TEST(TokenizerTest, MalformedFilesNameThePath) {
   EXPECT_EQ(Tokenizer::Load("/nonexistent/tokenizer.json").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST(TokenizerTest, RefusesWhatIsFarTooLongBeforeItIsCutIntoWords) {
+  // Cutting this text is an error, so whoever tries is found out.
+  const auto t = MakeTokenizer(R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a|a)+[bc]"},
+      "behavior": "Isolated"}, "model": {"unk_token": "?", "vocab": {"?": 0, "a": 1, "aa": 2}, "merges": ["a a"]}})");
+  const std::string text(2000, 'a');
+  EXPECT_EQ(t->Encode(text, false, 999).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(t->Encode(text, false, 1000).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(TokenizerTest, CountsNoCharactersThatMayVanishAgainstTheLimit) {
+  const std::string text = std::string(1000, ' ') + "a";
+  for (
+      const char* json : {
+          R"({"model": {"vocab": {"a": 0}, "merges": []}})",                                              // dropped
+          R"({"model": {"unk_token": "?", "fuse_unk": true, "vocab": {"a": 0, "?": 1}, "merges": []}})",  // fused
+          R"({"pre_tokenizer": {"type": "WhitespaceSplit"}, "model": {"unk_token": "a", "vocab": {"a": 0}, "merges": []}})",
+          R"({"added_tokens": [{"id": 1, "content": "a", "lstrip": true}], "model": {"unk_token": "?",
+               "vocab": {"?": 0, "a": 1}, "merges": []}})",
+      }) {
+    const auto ids = MakeTokenizer(json)->Encode(text, false, 2);
+    EXPECT_TRUE(ids.ok()) << json << ": " << ids.status();
+  }
+}
+
 TEST(TokenizerTest, RunawayRegexIsAnError) {
   const auto t = MakeTokenizer(R"({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a|a|a)+[bc]"},
       "behavior": "Isolated"}, "model": {"vocab": {"a": 0}, "merges": []}})");
