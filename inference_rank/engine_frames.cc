@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/base/check.h"
 #include "inference_rank/engine.h"
 #include "inference_rank/prefetch_commit.h"
 
@@ -150,9 +149,6 @@ void Engine::OnRefilled(Sequence& sequence) {
     return;
   }
   BecomeDecoding(sequence, sequence.next_position);
-  // Everything known may have been computed already: then the next token comes from recomputing the last known
-  // position, which max_restart_position made sure of.
-  WINNOW_CHECK(sequence.next_position < sequence.known_tokens());
 }
 
 void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame) {
