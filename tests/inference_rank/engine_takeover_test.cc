@@ -244,6 +244,41 @@ TEST_P(EngineTakeover, SamplesOfOnePromptKeepTheirTokens) {
   }
 }
 
+// To a router whose stream was cut the rank is another one, though it still runs what it was given before.
+TEST_P(EngineTakeover, AnotherAttemptOnTheSameRankEndsTheFirst) {
+  const TokenIds expected = Undisturbed(0);
+  uint64_t id = 10;
+  for (const uint32_t known : {0u, 2u}) {
+    ++id;
+    const std::unique_ptr<Rank> rank = NewRank();
+    rank->listener->slow_from = known + 2;
+    Submit(*rank, 2 * id, id, Sample(0));
+    rank->listener->AwaitTokens(2 * id, known + 2);
+    rank->listener->slow_from = SIZE_MAX;
+    Submit(*rank, 2 * id + 1, id, Again(0, expected, known));
+    const Listener::Heard heard = rank->listener->AwaitEnd(2 * id + 1);
+    EXPECT_TRUE(heard.finished) << (heard.failed ? heard.failed->message() : "");
+    EXPECT_EQ(heard.ids, From(expected, known));
+    EXPECT_FALSE(rank->listener->Await(2 * id, [](const auto&) { return true; }).failed);
+  }
+}
+
+// Attachments may overtake each other on their way to the cache rank: whoever has lost the sequence to an older attempt
+// is to be asked again.
+TEST_P(EngineTakeover, ARankThatLosesTheSequenceToAnotherSaysThatItMayBeTriedAgain) {
+  const TokenIds expected = Undisturbed(0);
+  const std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+  first->listener->slow_from = 2;
+  Submit(*first, 5, 5, Sample(0));
+  first->listener->AwaitTokens(5, 2);
+  Submit(*second, 5, 5, Again(0, expected, 2));
+  const Listener::Heard fenced = first->listener->AwaitEnd(5);
+  ASSERT_TRUE(fenced.failed.has_value());
+  EXPECT_TRUE(fenced.failed->retryable());
+  EXPECT_FALSE(fenced.failed->sequence_lost());
+  EXPECT_EQ(second->listener->AwaitEnd(5).ids, From(expected, 2));
+}
+
 std::string NameOf(const testing::TestParamInfo<Predictor>& info) {
   switch (info.param) {
     case Predictor::kDense:
