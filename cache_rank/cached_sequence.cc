@@ -75,16 +75,25 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
       while (position > 0 && lacks_verdict(position - 1)) --position;
     }
   }
-  if (position < std::min(prompt_tokens, max_restart)) return 0;
+  // A prompt's positions are prefill's: they attend to every row, and a decode step attends to selected ones.
+  if (position < prompt_tokens) return 0;
   // Without its anchor's selection a position cannot be decoded: the anchor can, as Sel is a function of what is kept.
   const uint32_t anchor = Anchor(position);
   for (size_t layer = 0; layer < layers.size() && spec.predictor != Predictor::kFixed; ++layer) {
     if (LayerIsSparse(static_cast<int>(layer), position) && !layers[layer].HoldsSelection(anchor)) position = anchor;
   }
+  if (!HoldsPastQueries(position)) return 0;
   // Streaming heads refill the ring from the newest rows only.
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t refilled = std::max(position > ring ? position - ring : 0, spec.sink_tokens);
   return kv.FirstKeptBelow(position) > refilled ? 0 : position;
+}
+
+bool CachedSequence::HoldsPastQueries(uint32_t position) const {
+  const uint32_t needed = std::min(PastQueries(spec), position);
+  return needed == 0 || std::all_of(layers.begin(), layers.end(), [&](const LayerSelection& layer) {
+           return layer.queries.first() <= position - needed && layer.queries.end() >= position;
+         });
 }
 
 absl::Status CachedSequence::Restart(uint32_t position) {

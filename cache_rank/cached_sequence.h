@@ -98,8 +98,11 @@ struct CachedSequence {
   // Rows of the blocks that its last selections read here, over all lists.
   uint64_t WorkingSetRows() const;
   // Where a new inference rank may restart, at most at max_restart: the rows below are there in every layer, and so are
-  // the queries that the predictor needs, and the selection of its anchor. 0 when a part of the prompt is missing.
+  // the queries that the predictor needs, and the selection of its anchor. 0, which means from a new prefill, where
+  // that would be within the prompt, and where the queries of so early a position are gone.
   uint32_t RestartPosition(uint32_t max_restart) const;
+  // True when the selections from `position` on can be predicted from the queries of the positions before it.
+  bool HoldsPastQueries(uint32_t position) const;
   // Drops what lies at and above `position`, and all state that depends on the inference rank. The next attachment
   // begins there, or after a new prefill.
   absl::Status Restart(uint32_t position);

@@ -52,6 +52,8 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
       status = HandlePrefixQueries(link, frame);
       break;
     case wire::FrameType::kTransferFailed:
+      HandleTransferFailed(link, frame.header());
+      break;
     case wire::FrameType::kFenced:
       break;  // the peer detaches or re-attaches by itself
     default:
@@ -155,6 +157,11 @@ void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer
   if (!sequence.kv.Append(layer, position, 1, rows).ok())
     return selector_->Refuse(link, sequence.seat.plan, sequence, layer);
   metrics_->appended_rows.Add(sequence.layout.num_kv_heads);
+}
+
+void FrameHandler::HandleTransferFailed(const PeerLink& link, const wire::FrameHeader& header) {
+  CachedSequence* sequence = store_->FindAttached(header.sequence_id, header.attach_epoch, link.id);
+  if (sequence != nullptr && sequence->seat.plan == header.plan) sequence->seat = {};
 }
 
 absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame& frame) {

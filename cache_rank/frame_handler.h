@@ -47,6 +47,8 @@ class FrameHandler {
  private:
   absl::Status HandleStepPlan(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandleLayer(PeerLink& link, const ReceivedFrame& frame);
+  // The peer has given up on a row of a plan: what comes of it from now on must not be stored.
+  void HandleTransferFailed(const PeerLink& link, const wire::FrameHeader& header);
   absl::Status HandleAppendRange(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame);
   absl::Status HandlePrefixQueries(PeerLink& link, const ReceivedFrame& frame);

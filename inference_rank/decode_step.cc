@@ -121,12 +121,21 @@ void DecodeStep::Publish(const DecodeLayerOutput& output) {
                                                  output.kv_rows + (row * layout_.num_kv_heads + head) * row_bytes);
     }
   }
-  for (const LinkPlan& part : plans_.all()) {
+  for (LinkPlan& part : plans_.all()) {
     const int hidden_target = NeedsHidden(output.layer) ? HiddenTarget(output.layer) : layout_.num_layers;
-    const absl::Status posted =
-        part.link->alive() ? sender_.PostLayer(plan_, part, output, hidden_target) : absl::UnavailableError(kGone);
+    absl::Status posted = part.link->alive() ? WithdrawFailedRows(part) : absl::UnavailableError(kGone);
+    if (posted.ok()) posted = sender_.PostLayer(plan_, part, output, hidden_target);
     if (!posted.ok()) Poison(part, posted);
   }
+}
+
+absl::Status DecodeStep::WithdrawFailedRows(LinkPlan& part) {
+  for (LinkPlan::Member& member : part.members) {
+    if (member.withdrawn || Waits(member.row)) continue;
+    WINNOW_RETURN_IF_ERROR(sender_.PostWithdrawal(plan_, *part.link, *rows_[member.row].sequence));
+    member.withdrawn = true;
+  }
+  return absl::OkStatus();
 }
 
 void DecodeStep::AwaitVerdictsOn(int layer) {

@@ -21,8 +21,9 @@ namespace winnow {
 // it where a sequence waits for verdicts.
 //
 // A failure of one link or sequence poisons only the rows concerned: they go through the rest of the step with sinks
-// and recent rows only, their logits are discarded, and Sequence::failure is set. Reused from step to step (no
-// allocation once warm). Engine thread.
+// and recent rows only, their logits are discarded, and Sequence::failure is set. What later layers compute of such a
+// row is not to be stored, as a rank that takes the sequence over goes on behind whatever is: the cache ranks are told
+// before it is sent. Reused from step to step (no allocation once warm). Engine thread.
 class DecodeStep final : public DecodeKv {
  public:
   DecodeStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits);
@@ -63,6 +64,8 @@ class DecodeStep final : public DecodeKv {
 
   void Poison(int row, const absl::Status& status);
   void Poison(const LinkPlan& part, const absl::Status& status);
+  // Of the rows that have failed, to a cache rank that has not been told yet.
+  absl::Status WithdrawFailedRows(LinkPlan& part);
   bool Waits(int row) const;
   bool Complete(int layer) const;
   bool Judged() const;

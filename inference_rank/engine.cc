@@ -75,7 +75,7 @@ void Engine::Submit(std::unique_ptr<Sequence> sequence) {
   const uint64_t request_id = sequence->request_id;
   auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
   const bool accepted = mailbox_.Put([this, shared] {
-    if ((*shared)->attach) ForgetHandedOver((*shared)->sequence_id);
+    if ((*shared)->attach) Supersede((*shared)->sequence_id);
     scheduler_.Enqueue(std::move(*shared), SteadyClock::now());
   });
   if (accepted) return;
@@ -168,12 +168,11 @@ void Engine::AdmitWaiting() {
         continue;
       }
     }
-    StartOpening(*sequence);
     reopen_.push_back({sequence, {}, std::chrono::steady_clock::now() + options_.open_patience});
   }
   const auto now = std::chrono::steady_clock::now();
   for (Reopen& entry : reopen_) {
-    if (entry.sequence->state != State::kWaiting || now < entry.at) continue;
+    if (entry.sequence->state != State::kWaiting || now < entry.at || HasElder(*entry.sequence)) continue;
     StartOpening(*entry.sequence);
   }
 }
@@ -230,12 +229,19 @@ void Engine::HandOverIfStored(Sequence& sequence) {
   sequence.sink->Send(std::move(event));
 }
 
-void Engine::ForgetHandedOver(uint64_t sequence_id) {
+void Engine::Supersede(uint64_t sequence_id) {
   scheduler_.ForEach([&](Sequence& sequence) {
-    if (sequence.sequence_id != sequence_id || sequence.state != State::kHandedOver) return;
+    if (sequence.sequence_id != sequence_id) return;
     sequence.taken_over = true;
     sequence.cancelled = true;
+    sequence.followers_due = 0;
   });
+}
+
+bool Engine::HasElder(const Sequence& sequence) {
+  return scheduler_.Find([&](const Sequence& other) {
+    return other.sequence_id == sequence.sequence_id && other.arrival < sequence.arrival;
+  }) != nullptr;
 }
 
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {

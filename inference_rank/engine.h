@@ -77,6 +77,8 @@ class Engine {
   bool RunOnEngine(std::function<void()> work);
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
+  // The cache rank has refused a frame: the sequence is at `current_epoch` there; 0: it is not there.
+  void OnFenced(const CacheLink& link, Sequence& sequence, uint32_t current_epoch);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   // Rows of one shard, or the end of them.
   void TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame);
@@ -95,6 +97,8 @@ class Engine {
   void OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>& forked);
   void LetGoOfSource(Sequence& fork);
   bool HasFollowers(const Sequence& source);
+  // Null when it has gone.
+  Sequence* SourceOf(const Sequence& fork);
 
   void StartOpening(Sequence& sequence);
   void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
@@ -105,8 +109,10 @@ class Engine {
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
   void HandOverIfStored(Sequence& sequence);
-  // This rank takes over itself what it has handed over.
-  void ForgetHandedOver(uint64_t sequence_id);
+  // Another attempt at a sequence has come to this rank itself: what it has of an earlier one, handed over or not, ends
+  // without a word, and keeps nothing back. The later one is opened when the elder has left: frames name the sequence.
+  void Supersede(uint64_t sequence_id);
+  bool HasElder(const Sequence& sequence);
   void GiveBackArena(Sequence& sequence);
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
   absl::Status TakeArena(Sequence& sequence);

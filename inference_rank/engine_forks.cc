@@ -51,6 +51,13 @@ bool Engine::HasFollowers(const Sequence& source) {
   }) != nullptr;
 }
 
+// A later attempt at the source may wait behind the one that is held.
+Sequence* Engine::SourceOf(const Sequence& fork) {
+  return scheduler_.Find([&](const Sequence& other) {
+    return other.sequence_id == fork.fork_of && (!fork.holds_source || other.forks_under_way > 0);
+  });
+}
+
 void Engine::ServeForks() {
   std::vector<Sequence*> forks;
   const auto now = std::chrono::steady_clock::now();
@@ -70,7 +77,7 @@ void Engine::ServeForks() {
 }
 
 void Engine::ServeFork(Sequence& fork) {
-  Sequence* source = scheduler_.Find([&](const Sequence& other) { return other.sequence_id == fork.fork_of; });
+  Sequence* source = SourceOf(fork);
   if (source == nullptr || !MayFork(*source, fork)) return OpenAlone(fork);
   const bool at_prompt_end = !source->prompt_logits.empty() && fork.generated.empty() && !fork.holds_source;
   if (at_prompt_end) {
@@ -169,9 +176,8 @@ void Engine::OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>
 }
 
 void Engine::LetGoOfSource(Sequence& fork) {
-  if (!std::exchange(fork.holds_source, false)) return;
-  Sequence* source = scheduler_.Find([&](const Sequence& other) { return other.sequence_id == fork.fork_of; });
-  if (source == nullptr) return;
+  Sequence* source = SourceOf(fork);
+  if (!std::exchange(fork.holds_source, false) || source == nullptr) return;
   --source->forks_under_way;
   HandOverIfStored(*source);
 }

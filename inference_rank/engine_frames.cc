@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/base/check.h"
 #include "inference_rank/engine.h"
 #include "inference_rank/prefetch_commit.h"
 
@@ -61,19 +60,15 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kSeated:
       OnSeated(*link, *sequence, header);
       return;
-    case wire::FrameType::kFenced: {
-      if (sequence->state == State::kHandedOver) return ForgetHandedOver(header.sequence_id);
-      ++metrics_.fenced_sequences;
-      const ShardLink* shard = sequence->FindShard(*link);
-      const bool taken_over = shard != nullptr && header.attach_epoch > shard->attach_epoch;
-      sequence->taken_over |= taken_over;
-      sequence->Fail(absl::AbortedError(taken_over ? "another rank has attached to the sequence"
-                                                   : "the cache rank lost the sequence"),
-                     /*can_retry=*/!taken_over, /*lost=*/!taken_over);
-      return;
-    }
+    case wire::FrameType::kFenced:
+      return OnFenced(*link, *sequence, header.attach_epoch);
     case wire::FrameType::kTransferFailed:
-      sequence->Fail(absl::UnavailableError("the cache rank could not send rows"), true);
+      if (const ShardLink* shard = sequence->FindShard(*link);
+          shard != nullptr && header.attach_epoch == shard->attach_epoch) {
+        sequence->Fail(absl::UnavailableError("the cache rank could not send rows"), true);
+      } else {
+        ++metrics_.stale_frames;
+      }
       return;
     case wire::FrameType::kPrefixStates:
       if (const ShardLink* shard = sequence->FindShard(*link); shard != nullptr) {
@@ -85,6 +80,27 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     default:
       DistrustLink(*link, absl::InvalidArgumentError(absl::StrCat("frame type ", static_cast<int>(header.type))));
   }
+}
+
+void Engine::OnFenced(const CacheLink& link, Sequence& sequence, uint32_t current_epoch) {
+  const ShardLink* shard = sequence.FindShard(link);
+  const bool lost = current_epoch == 0;
+  // Of an attachment that this one came after.
+  if (shard == nullptr || (!lost && current_epoch < shard->attach_epoch)) {
+    ++metrics_.stale_frames;
+    return;
+  }
+  sequence.taken_over |= !lost;
+  if (sequence.state == State::kHandedOver) {
+    sequence.cancelled = true;
+    return;
+  }
+  ++metrics_.fenced_sequences;
+  // If another attempt of the router's has taken it over, the router hears this of an attempt that it has given up. If
+  // that was an earlier attempt, which came late, it makes another.
+  sequence.Fail(
+      absl::AbortedError(lost ? "the cache rank lost the sequence" : "another rank has attached to the sequence"),
+      /*can_retry=*/true, lost);
 }
 
 void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame) {
@@ -150,9 +166,6 @@ void Engine::OnRefilled(Sequence& sequence) {
     return;
   }
   BecomeDecoding(sequence, sequence.next_position);
-  // Everything known may have been computed already: then the next token comes from recomputing the last known
-  // position, which max_restart_position made sure of.
-  WINNOW_CHECK(sequence.next_position < sequence.known_tokens());
 }
 
 void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame) {

@@ -20,8 +20,8 @@ void Engine::StartOpening(Sequence& sequence) {
   openers_->Add([this, &sequence] {
     absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
     if (sequence.attach || sequence.resumes) {
-      const uint32_t max_restart_position = std::max(sequence.known_tokens(), 1u) - 1;
-      opened = calls_.Attach(sequence.places, sequence.sequence_id, max_restart_position);
+      // The position that the next token comes from: a decode step, or, where that is the prompt's last, a new prefill.
+      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1);
     } else {
       v1::OpenSequenceRequest request;
       request.set_sequence_id(sequence.sequence_id);
@@ -75,23 +75,25 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
   for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
   if (restart == 0) return BeginPrompt(sequence, resumed);
-  if (resumed || sequence.attach) {
-    if (sequence.hand_over && restart >= sequence.prompt_tokens()) {
+  const bool attached = resumed || sequence.attach, of_prompt = restart < sequence.prompt_tokens();
+  if (attached && !of_prompt && restart < sequence.known_tokens()) {
+    GiveBackArena(sequence);
+    if (sequence.hand_over) {
       BeginHandOver(sequence);
       return HandOverIfStored(sequence);
     }
-    GiveBackArena(sequence);
     sequence.state = State::kRefilling;
     sequence.refills_due = sequence.shards.size();
-  } else if (restart < sequence.prompt_tokens()) {
+  } else if (!attached && of_prompt) {
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
     scheduler_.CreditCachedTokens(sequence, restart);
     ChoosePrefixWay(sequence);
     PullPrefix(sequence);
   } else {
-    sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " of ", sequence.prompt_tokens(),
-                                                   " prompt tokens")),
+    sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " positions of a sequence with ",
+                                                   sequence.prompt_tokens(), " prompt tokens and ",
+                                                   sequence.known_tokens(), " in all")),
                   false);
     return;
   }

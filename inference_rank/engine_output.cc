@@ -4,11 +4,6 @@
 #include "inference_rank/engine.h"
 
 namespace winnow {
-namespace {
-
-using State = Sequence::State;
-
-}  // namespace
 
 std::optional<uint32_t> Engine::Drawn(int row) const {
   if (!forward_.DrawsTokens() || !draws_[row].has_value()) return std::nullopt;
@@ -52,9 +47,6 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
     FinishSequence(sequence, v1::FINISH_REASON_STOP);
   } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {
     FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
-  } else if (sequence.hand_over && sequence.state == State::kDecoding) {
-    BeginHandOver(sequence);
-    HandOverIfStored(sequence);
   }
 }
 

@@ -9,8 +9,8 @@ namespace winnow {
 
 absl::StatusOr<int> LinkPlan::RowOf(uint32_t plan_row, int layer, int kv_head) const {
   if (plan_row < members.size()) {
-    const auto& [row, shard] = members[plan_row];
-    if (shard.HasLayer(layer) && shard.HasHead(kv_head)) return row;
+    const Member& member = members[plan_row];
+    if (member.shard.HasLayer(layer) && member.shard.HasHead(kv_head)) return member.row;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("plan row ", plan_row, ", layer ", layer, ", kv head ", kv_head, " is not of this cache rank"));
@@ -41,8 +41,8 @@ absl::Status PlanSender::PostPlan(uint64_t plan, const LinkPlan& of, std::span<c
                           AwaitSendBuffer(transport_, *of.link, count * sizeof(wire::PlanRow), waits_));
   auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
   for (size_t i = 0; i < count; ++i) {
-    const auto& [index, shard] = of.members[i];
-    const DecodeRow& row = rows[index];
+    const KvShard& shard = of.members[i].shard;
+    const DecodeRow& row = rows[of.members[i].row];
     plan_rows[i] = {.sequence_id = row.sequence->sequence_id,
                     .attach_epoch = row.sequence->FindShard(*of.link)->attach_epoch,
                     .position = row.position,
@@ -60,6 +60,16 @@ absl::Status PlanSender::PostPlan(uint64_t plan, const LinkPlan& of, std::span<c
   header.plan = plan;
   header.row_count = static_cast<uint32_t>(count);
   return of.link->channel()->Post(header, std::move(buffer));
+}
+
+absl::Status PlanSender::PostWithdrawal(uint64_t plan, CacheLink& link, const Sequence& sequence) {
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitSendBuffer(transport_, link, 0, waits_));
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kTransferFailed;
+  header.plan = plan;
+  header.sequence_id = sequence.sequence_id;
+  header.attach_epoch = sequence.FindShard(link)->attach_epoch;
+  return link.channel()->Post(header, std::move(buffer));
 }
 
 absl::Status PlanSender::PostLayer(uint64_t plan, const LinkPlan& of, const DecodeLayerOutput& output,

@@ -30,6 +30,7 @@ struct LinkPlan {
   struct Member {
     int row;  // of the step
     KvShard shard;
+    bool withdrawn = false;  // what is posted of it from here on is dropped there
   };
   CacheLink* link = nullptr;
   std::vector<Member> members;
@@ -50,6 +51,7 @@ class LinkPlans {
   // Null when the link is not concerned.
   const LinkPlan* Find(const CacheLink& link) const;
   std::span<const LinkPlan> all() const { return {plans_.data(), num_plans_}; }
+  std::span<LinkPlan> all() { return {plans_.data(), num_plans_}; }
 
  private:
   std::vector<LinkPlan> plans_;  // num_plans_ in use
@@ -65,6 +67,8 @@ class PlanSender {
 
   // StepPlan.
   absl::Status PostPlan(uint64_t plan, const LinkPlan& of, std::span<const DecodeRow> rows);
+  // That the sequence's rows of this plan come to nothing: the cache rank drops what it gets of them from here on.
+  absl::Status PostWithdrawal(uint64_t plan, CacheLink& link, const Sequence& sequence);
   // Layer: what the rows' specifications want of it, for the rows whose shard has it. `hidden_target`: the layer that
   // the residual is sent for, if it is one.
   absl::Status PostLayer(uint64_t plan, const LinkPlan& of, const DecodeLayerOutput& output, int hidden_target);

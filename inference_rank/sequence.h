@@ -168,9 +168,8 @@ struct Sequence {
     if (state == State::kPrefilling || state == State::kLoadingPrefix) return prompt_tokens() - next_position;
     return !attach && !resumes && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
   }
-  // To another rank it leaves nothing but what is on the cache rank, so it needs no slots; except where it may have to
-  // decode a prompt's last position.
-  bool needs_slots() const { return !hand_over || attach; }
+  // To another rank it leaves nothing but what is on the cache rank, so it needs no slots.
+  bool needs_slots() const { return !hand_over; }
   // A position leaves the recent window only below the watermark.
   bool ready_to_decode() const {
     if (held()) return false;

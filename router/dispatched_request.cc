@@ -38,7 +38,10 @@ DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, T
       deadline_timer_(context_->timers, strand_),
       rank_wait_timer_(context_->timers, strand_),
       backoff_timer_(context_->timers, strand_) {
-  if (request_.fork) journal_.Begin(request_.fork->token_ids);
+  if (!request_.fork) return;
+  journal_.Begin(request_.fork->token_ids);
+  numerics_ = request_.fork->source.numerics;
+  not_identical_ = request_.fork->source.not_identical;
 }
 
 void DispatchedRequest::Begin() {
@@ -128,15 +131,19 @@ void DispatchedRequest::StartAttempt() {
   context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
+  NoteNumerics();
   queued_prompt_tokens_ = need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0;
   context_->clients->Assign(*route_, queued_prompt_tokens_);
   {
     std::lock_guard lock(place_mutex_);
-    place_ = {.sequence_id = sequence_id_, .inference = KeyOf(route_->inference), .caches = KeysOf(route_->caches)};
+    place_ = {.sequence_id = sequence_id_,
+              .inference = KeyOf(route_->inference),
+              .caches = KeysOf(route_->caches),
+              .numerics = numerics_,
+              .not_identical = not_identical_};
   }
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
-  NoteNumerics();
   const absl::Status submitted =
       client_->Submit(MakeSubmit(attach, role),
                       [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
@@ -156,11 +163,9 @@ void DispatchedRequest::GiveUpSequence() {
 }
 
 void DispatchedRequest::NoteNumerics() {
-  const MembershipSnapshot members = context_->registry->Snapshot();
-  const RankRecord* rank = members.Find(v1::ROLE_INFERENCE_RANK, KeyOf(route_->inference));
-  if (rank == nullptr) return;
-  not_identical_ = not_identical_ || (submitted_ && rank->numerics != numerics_);
-  numerics_ = rank->numerics;
+  const bool goes_on = submitted_ || (request_.fork && !numerics_.empty());
+  not_identical_ = not_identical_ || (goes_on && route_->numerics != numerics_);
+  numerics_ = route_->numerics;
 }
 
 std::optional<ForkSource> DispatchedRequest::fork_source() const {
@@ -252,6 +257,7 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   NoteProgress();
   context_->counters.replayed_tokens.fetch_add(accepted->replayed);
   context_->counters.mismatched_tokens.fetch_add(accepted->mismatched);
+  not_identical_ = not_identical_ || accepted->mismatched > 0;
   if (route_->hand_over) {
     prompt_end_ = TimerQueue::Clock::now();
   } else {

@@ -42,7 +42,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   DispatchContext::GroupRole RoleOf(uint64_t previous_id);
   // Nobody will attach to the sequence of the latest attempt, which has been lost.
   void GiveUpSequence();
-  // The attempt that begins goes on with what others have computed: under the same numerics?
+  // The attempt that begins goes on with what others have computed, or the source of a fork: under the same numerics?
   void NoteNumerics();
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
@@ -87,7 +87,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on
   bool attempt_is_failover_ = false;
   std::string numerics_;               // of the latest attempt's rank
-  bool not_identical_ = false;         // attempts under other numerics have gone on with the request
+  bool not_identical_ = false;         // it went on under other numerics, or an attempt drew another token again
   uint64_t queued_prompt_tokens_ = 0;  // counted on the inference rank of the attempt under way
   std::optional<TimerQueue::Clock::time_point> prompt_end_;  // until the next token, after a prompt that is handed over
   std::shared_ptr<RankClient> holder_;                       // the rank that handed over, while it holds the sequence

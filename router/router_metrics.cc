@@ -34,7 +34,8 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   writer.Counter("winnow_router_mismatched_tokens_total",
                  "Replayed tokens that differ from what was delivered before. Not 0 is a bug, or other numerics.",
                  count(c.mismatched_tokens));
-  writer.Counter("winnow_router_not_identical_total", "Requests that continued under other numerics.",
+  writer.Counter("winnow_router_not_identical_total",
+                 "Requests that continued under other numerics, or in which a repeated token differed.",
                  count(c.not_identical));
 }
 

@@ -182,7 +182,7 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
   for (const RankRecord* inference : inference_ranks) {
     RoutePreference preference{
         false, Misplacement(*inference, need), PreferenceOf(*inference, assigned, need, by_prompt_tokens), {}};
-    Route route{.inference = inference->identity, .caches = {}};
+    Route route{.inference = inference->identity, .caches = {}, .numerics = inference->numerics};
     if (!pinned.empty()) {
       if (!std::all_of(pinned.begin(), pinned.end(), [&](const auto* cache) { return CanReach(*inference, *cache); })) {
         continue;

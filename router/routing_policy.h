@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -15,6 +16,7 @@ struct Route {
   v1::Identity inference;
   std::vector<v1::Identity> caches;  // one for each shard of its KV, in their order
   bool hand_over = false;            // the inference rank is there for prefill, and another one can decode
+  std::string numerics = {};         // of the inference rank
 };
 
 // What a request has to have done next.

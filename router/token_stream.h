@@ -19,6 +19,8 @@ struct ForkSource {
   uint64_t sequence_id = 0;
   RankKey inference;
   Placement caches;
+  std::string numerics = {};   // that it is computed under there
+  bool not_identical = false;  // it was computed under others before
 };
 
 // What a request begins with instead of its prompt alone.

@@ -14,6 +14,11 @@ SelectionSpec PrefetchSpec(const SelectionSpec& spec) {
   return prefetch;
 }
 
+uint32_t PastQueries(const SelectionSpec& spec) {
+  if (IsDense(spec) || !PredictsFromPast(spec.predictor)) return 0;
+  return spec.predictor == Predictor::kTemporal ? spec.window + 1 : 1;
+}
+
 uint32_t RingQueries(const SelectionSpec& spec) {
   if (spec.prefetch == Prefetch::kTemporal && !IsDense(spec)) return spec.window + 2 + QueryRing::kSlack;
   switch (spec.predictor) {
@@ -34,8 +39,7 @@ void PredictFromPast(const KernelTable& kernels, const RopeShape& rope, const Se
                      const QueryRing& ring, uint32_t position, int first_head, int num_heads, int head_dim,
                      float* queries) {
   WINNOW_CHECK(position > 0 && ring.Holds(position - 1));
-  const uint32_t wanted = spec.predictor == Predictor::kTemporal ? spec.window + 1 : 1;
-  const uint32_t count = std::min(wanted, position - ring.first());
+  const uint32_t count = std::min(PastQueries(spec), position - ring.first());
   const bool rotated = spec.predictor == Predictor::kTemporal && spec.post_rope;
   std::array<const float*, kMaxWindow + 1> past;
   for (int head = 0; head < num_heads; ++head) {

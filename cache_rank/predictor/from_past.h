@@ -28,6 +28,9 @@ constexpr bool SelectsWithOwnQuery(const SelectionSpec& spec, int layer) {
 // The specification that rows to be moved ahead are selected with: that of `spec`, with the temporal predictor.
 SelectionSpec PrefetchSpec(const SelectionSpec& spec);
 
+// Queries before a position that its own is predicted from, where there are as many; 0: none.
+uint32_t PastQueries(const SelectionSpec& spec);
+
 // Queries of a layer that the ring has to hold for this specification.
 uint32_t RingQueries(const SelectionSpec& spec);
 

@@ -53,7 +53,7 @@ enum class FrameType : uint8_t {
                        // [count][num_query_heads][head_dim + 2], states of prefill attention (kernels/params.h)
   // both ways
   kFenced = 32,  // the frame's attach_epoch or incarnation is not the current one; attach_epoch = the current one
-  kTransferFailed = 33,  // the sender could not post frames of this sequence, plan and layer: they will not come
+  kTransferFailed = 33,  // frames of this sequence and plan (and layer) will not come, or are to be dropped
   // inside the transport
   kCredit = 64,  // payload bytes consumed by the receiver: returns send window
 };

@@ -300,10 +300,10 @@ TEST_F(SequenceStoreTest, AttachRaisesTheEpochAndRestartsBelowTheLowestLayer) {
 
   ASSERT_TRUE(store_->Attach(3, 1, 21).ok());
   EXPECT_EQ(sequence->kv.watermark(), 21u) << "no later than the caller wants";
+  ASSERT_TRUE(store_->Attach(3, 1, 20).ok());
+  EXPECT_EQ(sequence->kv.watermark(), 20u);
   ASSERT_TRUE(store_->Attach(3, 1, 19).ok());
-  EXPECT_EQ(sequence->kv.watermark(), 19u);
-  ASSERT_TRUE(store_->Attach(3, 1, 1000).ok());
-  EXPECT_EQ(sequence->kv.watermark(), 0u) << "a part of the prompt is missing: nothing is kept";
+  EXPECT_EQ(sequence->kv.watermark(), 0u) << "the prompt's last position is prefill's: nothing is kept";
   EXPECT_TRUE(sequence->journal.token_ids.empty());
 }
 
@@ -316,6 +316,33 @@ TEST_F(SequenceStoreTest, RestartsWherePastQueriesEndWhenThePredictorNeedsThem) 
   EXPECT_EQ(sequence->RestartPosition(1000), 24u);
   sequence->layers[1].queries.Truncate(19);
   EXPECT_EQ(sequence->RestartPosition(1000), 0u);
+}
+
+TEST_F(SequenceStoreTest, AnUnfinishedPromptIsComputedAgain) {
+  CachedSequence* sequence = Open(1, 100, Predictor::kDepth, /*prompt=*/20).value();
+  Append(sequence->kv, 7, 0, 19);
+  for (const uint32_t max_restart : {1000u, 20u, 19u, 10u}) EXPECT_EQ(sequence->RestartPosition(max_restart), 0u);
+  Append(sequence->kv, 7, 19, 1);
+  EXPECT_EQ(sequence->RestartPosition(1000), 20u);
+  EXPECT_EQ(sequence->RestartPosition(19), 0u);
+}
+
+// Further back than the ring reaches, a prediction would blend fewer queries than it did the first time.
+TEST_F(SequenceStoreTest, RestartsOnlyWhereThePredictorHasAllPastQueries) {
+  for (const Predictor predictor : {Predictor::kLast, Predictor::kTemporal}) {
+    Restart(400);
+    CachedSequence* sequence = Open(1, 400, predictor, /*prompt=*/100).value();
+    Append(sequence->kv, 7, 0, 200);
+    const uint32_t needed = PastQueries(sequence->spec);
+    for (LayerSelection& layer : sequence->layers) {
+      for (uint32_t p = 100 - needed; p < 200; ++p) layer.queries.Push(p);
+    }
+    const uint32_t earliest = sequence->layers[0].queries.first() + needed;
+    EXPECT_LT(earliest, 200u);
+    EXPECT_EQ(sequence->RestartPosition(earliest), earliest);
+    EXPECT_EQ(sequence->RestartPosition(earliest - 1), 0u);
+    EXPECT_EQ(sequence->RestartPosition(100), 0u);
+  }
 }
 
 TEST_F(SequenceStoreTest, FreesDetachedSequencesAfterTheirTimeOnly) {
@@ -374,7 +401,7 @@ TEST_F(SequenceStoreTest, StreamingHeadsKeepSinksAndNewestRowsOnly) {
   std::vector<float> row(2 * shape_.layout.head_dim, -9);
   sequence.kv.CopyRows(0, 1, 100, 1, reinterpret_cast<std::byte*>(row.data()));
   EXPECT_EQ(row, std::vector<float>(row.size(), 0.0f));
-  EXPECT_EQ(sequence.RestartPosition(599), 599u);
+  EXPECT_EQ(sequence.RestartPosition(600), 600u);
 
   // A fork copies them, so that neither keeps the other's blocks from going back.
   CachedSequence& fork = **store_->Fork(2, 1, 2, 900);

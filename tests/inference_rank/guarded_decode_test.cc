@@ -287,6 +287,9 @@ TEST(GuardedDecode, AVerdictThatDoesNotComePoisonsItsRowAlone) {
   EXPECT_EQ(guarded->failure.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(guarded->retryable);
   EXPECT_EQ(guarded->next_position, kPrompt) << "its token is discarded";
+  const auto stored = [&](uint64_t id) { return ranks.data_plane(0).store().Find(id)->kv.watermark(); };
+  EXPECT_EQ(stored(1), kPrompt + 1);
+  EXPECT_EQ(stored(2), kPrompt) << "another rank would go on behind rows that are not those of its tokens";
 }
 
 // Frames that no correct cache rank sends, each of which costs it the link.

@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "cache_rank/cache_rank.h"
+#include "tests/inference_rank/served_cache_rank.h"
 
 namespace winnow {
 namespace {
@@ -29,36 +29,6 @@ v1::KvShape Shape() {
   shape.set_attention_scale(0.3f);
   return shape;
 }
-
-// A cache rank behind a gRPC server.
-struct Served {
-  Served(const std::string& name, uint64_t incarnation, size_t memory_bytes) {
-    CacheRank::Options options;
-    options.identity.set_rank(name);
-    options.identity.set_incarnation(incarnation);
-    options.data_plane.memory_bytes = memory_bytes;
-    options.tick = milliseconds(5);
-    rank = std::make_unique<CacheRank>(options, CpuKernels("portable").value(),
-                                       NewInprocTransport({.incarnation = incarnation}));
-    rank->Start();
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    for (grpc::Service* service : rank->services()) builder.RegisterService(service);
-    server = builder.BuildAndStart();
-    identity = options.identity;
-    identity.set_address(absl::StrCat("127.0.0.1:", port));
-  }
-  ~Served() {
-    rank->Stop();
-    server->Shutdown();
-  }
-  CacheRankSnapshot Snapshot() const { return rank->metrics().Snapshot(); }
-
-  std::unique_ptr<CacheRank> rank;
-  std::unique_ptr<grpc::Server> server;
-  v1::Identity identity;
-};
 
 class ShardCallsTest : public testing::Test {
  protected:
@@ -115,21 +85,21 @@ class ShardCallsTest : public testing::Test {
     }
   }
   // Frames and calls come on two ways: waits until so many rows have come.
-  static void AwaitRows(const Served& served, uint64_t rows) {
+  static void AwaitRows(const test::ServedCacheRank& served, uint64_t rows) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (served.Snapshot().appended_rows < rows && std::chrono::steady_clock::now() < give_up) {
       std::this_thread::yield();
     }
     EXPECT_EQ(served.Snapshot().appended_rows, rows);
   }
-  static uint64_t SequencesOn(const Served& served) {
+  static uint64_t SequencesOn(const test::ServedCacheRank& served) {
     const CacheRankSnapshot snapshot = served.Snapshot();
     return snapshot.active_sequences + snapshot.detached_sequences;
   }
 
   static inline const KvLayout kLayout{2, 4, 2, 8, Dtype::kF32};
   static inline const SelectionSpec kDense{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
-  Served first_, second_;
+  test::ServedCacheRank first_, second_;
   std::unique_ptr<Transport> transport_;
   LinkTable links_;
   const ShardCalls calls_;

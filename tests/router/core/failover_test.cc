@@ -76,6 +76,50 @@ TEST_F(FailoverTest, GoingOnUnderOtherNumericsIsMarked) {
   }
 }
 
+TEST_F(FailoverTest, AnotherTokenDrawnAgainIsMarked) {
+  ScriptedRank first("inference-0");
+  StartDispatcher({first.identity(), CacheRank("cache-0")});
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  first.SendTokens(first.AwaitSubmit(1).request_id(), 0, {10, 11});
+  recorder.AwaitTokens(2);
+  ScriptedRank second("inference-1");
+  Join(second.identity());
+  first.Kill();
+  const ScriptedRank::Submit again = second.AwaitSubmit(1);
+  second.SendTokens(again.request_id(), 1, {99, 12});
+  second.SendFinished(again.request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  EXPECT_THAT(recorder.ids(), ElementsAre(10, 11, 12));
+  EXPECT_EQ(dispatcher_->counters().mismatched_tokens, 1u);
+  EXPECT_EQ(dispatcher_->counters().not_identical, 1u);
+}
+
+TEST_F(FailoverTest, AForkThatGoesOnUnderOtherNumericsThanItsSourceIsMarked) {
+  StartDispatcher({CacheRank("cache-0")});
+  ScriptedRank rank("inference-0");
+  v1::RegisterRequest request = Registration(rank.identity());
+  request.mutable_fingerprint()->set_numerics("b");
+  ASSERT_TRUE(registry_.Register(request).ok());
+  uint32_t submits = 0;
+  uint64_t marked = 0;
+  for (const auto& [numerics, not_identical] : {std::pair{"b", false}, {"a", false}, {"b", true}}) {
+    ForkSource source;
+    source.numerics = numerics;
+    source.not_identical = not_identical;
+    TokenRequest fork = Request();
+    fork.fork = TokenFork{.source = source, .token_ids = {7, 8}};
+    Recorder recorder;
+    auto stream = Start(fork, &recorder);
+    const ScriptedRank::Submit submit = rank.AwaitSubmit(++submits);
+    rank.SendTokens(submit.request_id(), 2, {9});
+    rank.SendFinished(submit.request_id());
+    EXPECT_TRUE(recorder.AwaitEnd().ok());
+    marked += *numerics != 'b' || not_identical;
+    EXPECT_EQ(dispatcher_->counters().not_identical, marked) << numerics;
+  }
+}
+
 TEST_F(FailoverTest, WaitsForARestartOfTheOnlyRank) {
   auto first = std::make_unique<ScriptedRank>("inference-0");
   StartDispatcher({first->identity(), CacheRank("cache-0")});
