@@ -51,7 +51,7 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
                                const ModelConfig& shard) {
   std::vector<TableLine> cases;
   std::set<std::string> seen;  // dense stands in several lists
-  const auto add = [&](const std::string& selection, Placement placement, Dtype kv, int batch) {
+  const auto add = [&](const std::string& selection, KvPlacement placement, Dtype kv, int batch) {
     TableLine line{.of = {.preset = selection, .placement = placement, .spec = plan.spec}};
     if (!selection.empty()) {
       absl::StatusOr<DecodeCase> made = CaseOf(selection, placement, options.budget, shard, kv);
@@ -60,7 +60,7 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
       } else {
         line.why_not = std::string(made.status().message());
       }
-    } else if (placement == Placement::kColocatedDram) {
+    } else if (placement == KvPlacement::kColocatedDram) {
       line.of.spec.key_copy = KeyCopy::kInt8;
     }
     if (kv != Dtype::kBf16 && selection.empty() && Selects(placement)) {
@@ -72,7 +72,7 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
     const std::string key = absl::StrCat(name, PlacementName(line.of.placement), DtypeName(kv), batch);
     if (seen.insert(key).second) cases.push_back(std::move(line));
   };
-  for (const Placement placement : plan.placements) {
+  for (const KvPlacement placement : plan.placements) {
     const bool by_options = plan.selections.empty() || !Selects(placement);
     const std::vector<std::string> selections = by_options ? std::vector<std::string>{""} : plan.selections;
     for (const Dtype kv : plan.kv) {

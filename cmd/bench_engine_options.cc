@@ -132,9 +132,9 @@ absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions&
   }
   if (plan.kv.empty()) return Wrong("kv", options.kv, "is empty");
   for (const std::string& name : Split(options.mode)) {
-    const absl::StatusOr<Placement> placement = ParsePlacement(name);
+    const absl::StatusOr<KvPlacement> placement = ParsePlacement(name);
     if (!placement.ok()) return Wrong("mode", options.mode, StdSv(placement.status().message()));
-    const size_t needed = most_ranks * (*placement == Placement::kDisaggregated ? size_t{2} : size_t{1});
+    const size_t needed = most_ranks * (*placement == KvPlacement::kDisaggregated ? size_t{2} : size_t{1});
     if (plan.devices.size() < needed) {
       return Wrong("devices", options.devices,
                    absl::StrCat(PlacementName(*placement), " with --tp=", most_ranks, " takes ", needed,

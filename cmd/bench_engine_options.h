@@ -40,7 +40,7 @@ struct BenchEngineOptions {
 struct BenchEnginePlan {
   uint32_t context_tokens = 0;
   std::vector<int> batches;  // kGreatestBatch: as many as fit
-  std::vector<Placement> placements;
+  std::vector<KvPlacement> placements;
   std::vector<std::string> selections;  // specifications by text; empty: `spec` alone
   std::vector<Dtype> kv;
   std::vector<int> devices;    // of the inference ranks, then of the cache ranks beside them

@@ -58,14 +58,14 @@ struct PlanOptions {
   }
 };
 
-std::vector<Placement> Placements(const PlanOptions& options) {
+std::vector<PlannedPlacement> Placements(const PlanOptions& options) {
   const PlanScorer all_keys{.kind = PlanScorer::Kind::kAllKeys, .key_element_bytes = options.kv_bytes};
   const PlanScorer pages{.kind = PlanScorer::Kind::kPages,
                          .key_element_bytes = options.kv_bytes,
                          .page_tokens = options.scorer.page_tokens};
-  std::vector<Placement> placements = {{.name = "dense", .dense = true, .scorer = all_keys},
-                                       {.name = "colocated, every key", .scorer = all_keys},
-                                       {.name = "colocated, pages", .scorer = pages}};
+  std::vector<PlannedPlacement> placements = {{.name = "dense", .dense = true, .scorer = all_keys},
+                                              {.name = "colocated, every key", .scorer = all_keys},
+                                              {.name = "colocated, pages", .scorer = pages}};
   for (int gpus = 1; gpus <= options.cache_gpus; ++gpus) {
     placements.push_back(
         {.name = absl::StrCat("1 inference + ", gpus, " cache"), .cache_gpus = gpus, .scorer = options.scorer});
@@ -85,7 +85,7 @@ absl::Status Run(const PlanOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(options.model));
   const PlanModel model = PlanModelOf(config, options.weight_bytes, options.kv_bytes);
   std::vector<PlacementPlan> plans;
-  for (const Placement& placement : Placements(options)) {
+  for (const PlannedPlacement& placement : Placements(options)) {
     plans.push_back(Plan(model, options.rates, options.load, placement, options.batch));
   }
   if (options.json) {

@@ -50,7 +50,7 @@ DecodeBatch::Bytes DecodeBatch::BytesOf(const cuda::CudaTable& table, const Engi
   const size_t queries = GpuCacheSide::WeightBytes(table, options);
   absl::StrAppend(&bytes.parts, ", rows ", Gb(store.rows), ", their index ", Gb(store.index()), ", query projections ",
                   Gb(queries));
-  size_t& index_is_at = of.placement == Placement::kDisaggregated ? bytes.beside : bytes.here;
+  size_t& index_is_at = of.placement == KvPlacement::kDisaggregated ? bytes.beside : bytes.here;
   index_is_at += store.index() + queries;
   (shape.rows == RowTier::kPinnedHost ? bytes.host : index_is_at) += store.rows;
   bytes.host += store.dram_rows;
@@ -88,7 +88,7 @@ absl::Status DecodeBatch::CreateSide(size_t r, TensorParallelGroup& group) {
   group.rank = static_cast<int>(r);
   DecodeGraphOptions options{.mode = ModeOf(of_.placement), .group = group};
   if (Selects(of_.placement)) {
-    cuda::Device& beside = of_.placement == Placement::kDisaggregated ? *rank.cache_device : *rank.device;
+    cuda::Device& beside = of_.placement == KvPlacement::kDisaggregated ? *rank.cache_device : *rank.device;
     WINNOW_ASSIGN_OR_RETURN(side.cache, GpuCacheSide::Create(table_, beside, *side.slots,
                                                              CacheOptions(setting_, of_, static_cast<int>(r))));
     options.inbox = side.cache->inbox();
@@ -106,7 +106,7 @@ absl::Status DecodeBatch::CreateSide(size_t r, TensorParallelGroup& group) {
 // Random rows in all slots, but where those of the cache's sequences follow.
 absl::Status DecodeBatch::FillSlots(cuda::Device& device, DecodeSlots& slots) {
   const DecodeSlotShape& shape = slots.shape();
-  if (of_.placement == Placement::kColocated) return absl::OkStatus();
+  if (of_.placement == KvPlacement::kColocated) return absl::OkStatus();
   const cuda::Stream stream = device.NewStream();
   const size_t row_elements = 2 * static_cast<size_t>(shape.layout.head_dim);
   std::unique_ptr<cuda::DeviceMemory> staging;
@@ -123,7 +123,7 @@ absl::Status DecodeBatch::FillSlots(cuda::Device& device, DecodeSlots& slots) {
                                     slots.scales() + 2 * first);
   }
   WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
-  if (of_.placement != Placement::kFixed) return absl::OkStatus();
+  if (of_.placement != KvPlacement::kFixed) return absl::OkStatus();
   return slots.SelectRange(shape.sinks, shape.max_budget, setting_.seed);
 }
 

@@ -10,24 +10,24 @@
 namespace winnow {
 namespace {
 
-constexpr std::array<std::pair<const char*, Placement>, 5> kPlacements = {{
-    {"dense", Placement::kDense},
-    {"fixed", Placement::kFixed},
-    {"colocated", Placement::kColocated},
-    {"colocated-dram", Placement::kColocatedDram},
-    {"disaggregated", Placement::kDisaggregated},
+constexpr std::array<std::pair<const char*, KvPlacement>, 5> kPlacements = {{
+    {"dense", KvPlacement::kDense},
+    {"fixed", KvPlacement::kFixed},
+    {"colocated", KvPlacement::kColocated},
+    {"colocated-dram", KvPlacement::kColocatedDram},
+    {"disaggregated", KvPlacement::kDisaggregated},
 }};
 
 }  // namespace
 
-const char* PlacementName(Placement placement) {
+const char* PlacementName(KvPlacement placement) {
   for (const auto& [name, value] : kPlacements) {
     if (value == placement) return name;
   }
   return "?";
 }
 
-absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
+absl::StatusOr<KvPlacement> ParsePlacement(std::string_view name) {
   std::string names;
   for (const auto& [known, value] : kPlacements) {
     if (name == known) return value;
@@ -36,30 +36,30 @@ absl::StatusOr<Placement> ParsePlacement(std::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("\"", AbslSv(name), "\" is none of ", names));
 }
 
-DecodeMode ModeOf(Placement placement) {
+DecodeMode ModeOf(KvPlacement placement) {
   switch (placement) {
-    case Placement::kDense:
+    case KvPlacement::kDense:
       return DecodeMode::kDense;
-    case Placement::kFixed:
+    case KvPlacement::kFixed:
       return DecodeMode::kFixed;
-    case Placement::kColocated:
-    case Placement::kColocatedDram:
+    case KvPlacement::kColocated:
+    case KvPlacement::kColocatedDram:
       return DecodeMode::kColocated;
-    case Placement::kDisaggregated:
+    case KvPlacement::kDisaggregated:
       return DecodeMode::kDisaggregated;
   }
   return DecodeMode::kDense;
 }
 
 RowTier DecodeCase::rows() const {
-  if (placement == Placement::kColocated) return RowTier::kInPlace;
-  return placement == Placement::kColocatedDram ? RowTier::kPinnedHost : RowTier::kDevice;
+  if (placement == KvPlacement::kColocated) return RowTier::kInPlace;
+  return placement == KvPlacement::kColocatedDram ? RowTier::kPinnedHost : RowTier::kDevice;
 }
 
 DecodeSlotShape DecodeCase::SlotShape(const ModelConfig& shard, uint32_t max_tokens) const {
   DecodeSlotShape shape{.layout = shard.kv_layout(kv), .max_rows = batch, .hidden_size = shard.hidden_size};
-  if (placement == Placement::kDense || placement == Placement::kColocated) shape.dense_tokens = max_tokens;
-  if (placement == Placement::kDense) return shape;
+  if (placement == KvPlacement::kDense || placement == KvPlacement::kColocated) shape.dense_tokens = max_tokens;
+  if (placement == KvPlacement::kDense) return shape;
   shape.sinks = spec.sink_tokens;
   shape.max_budget = spec.budget_tokens;
   shape.recent_tokens = spec.recent_tokens;
@@ -71,10 +71,10 @@ DecodeSlotShape DecodeCase::SlotShape(const ModelConfig& shard, uint32_t max_tok
   return shape;
 }
 
-absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement, uint32_t budget,
+absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, KvPlacement placement, uint32_t budget,
                                   const ModelConfig& shard, Dtype kv) {
   WINNOW_ASSIGN_OR_RETURN(const SelectionSpec spec, ParseSpec(preset));
-  if (IsDense(spec)) return DecodeCase{.preset = preset, .placement = Placement::kDense, .spec = spec, .kv = kv};
+  if (IsDense(spec)) return DecodeCase{.preset = preset, .placement = KvPlacement::kDense, .spec = spec, .kv = kv};
   DecodeCase made{.preset = preset, .placement = placement, .spec = spec, .kv = kv};
   made.spec.budget_tokens = budget;
   made.spec.projection = Projection::kCacheRank;
@@ -86,14 +86,14 @@ absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement
     }
   }
   if (kv != Dtype::kBf16) {
-    if (placement != Placement::kColocated) {
+    if (placement != KvPlacement::kColocated) {
       return absl::FailedPreconditionError("rows that are sent, or lie in DRAM, are bf16");
     }
     if (spec.scorer == Scorer::kPageCuboid) {
       return absl::FailedPreconditionError("cuboid-means and masses of pages are taken from rows of bf16");
     }
   }
-  const bool far = placement == Placement::kColocatedDram || kv != Dtype::kBf16;
+  const bool far = placement == KvPlacement::kColocatedDram || kv != Dtype::kBf16;
   if (far && ScoresKeys(spec)) made.spec.key_copy = KeyCopy::kInt8;
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(made.spec, made.rows()));
   return made;

@@ -11,25 +11,25 @@
 namespace winnow {
 
 // What a step attends to, and where that lies.
-enum class Placement : uint8_t {
+enum class KvPlacement : uint8_t {
   kDense,          // everything
   kFixed,          // a selection that never changes and costs nothing
   kColocated,      // everything lies in the GPU's HBM, and attention reads there what the same GPU selects
   kColocatedDram,  // rows lie in the host's DRAM; the GPU selects, and keeps a buffer of what it selected lately
   kDisaggregated,  // another GPU stores and selects, and sends rows
 };
-const char* PlacementName(Placement placement);
-absl::StatusOr<Placement> ParsePlacement(std::string_view name);
-DecodeMode ModeOf(Placement placement);
+const char* PlacementName(KvPlacement placement);
+absl::StatusOr<KvPlacement> ParsePlacement(std::string_view name);
+DecodeMode ModeOf(KvPlacement placement);
 
-constexpr bool Selects(Placement placement) {
-  return placement != Placement::kDense && placement != Placement::kFixed;
+constexpr bool Selects(KvPlacement placement) {
+  return placement != KvPlacement::kDense && placement != KvPlacement::kFixed;
 }
 
 // One measurement of decode steps.
 struct DecodeCase {
   std::string preset;  // empty: the command line's own specification
-  Placement placement = Placement::kFixed;
+  KvPlacement placement = KvPlacement::kFixed;
   SelectionSpec spec;
   int batch = 0;
   Dtype kv = Dtype::kBf16;  // of the rows that attention reads
@@ -43,7 +43,7 @@ struct DecodeCase {
 // A preset as a GPU is to run it with that placement: `budget` rows, scores from 8-bit keys where rows are out of
 // reach. Half of the heads of lserve stream, those with an odd number, as no head profile of random weights would say
 // which. FAILED_PRECONDITION for what is not built.
-absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, Placement placement, uint32_t budget,
+absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, KvPlacement placement, uint32_t budget,
                                   const ModelConfig& shard, Dtype kv = Dtype::kBf16);
 
 }  // namespace winnow

@@ -12,14 +12,14 @@ size_t RowBytes(const KvLayout& layout) {
 
 }  // namespace
 
-double StepBytes::FloorUs(Placement placement, const EngineRates& rates, std::string* floor_of) const {
-  const bool beside = placement == Placement::kDisaggregated;
+double StepBytes::FloorUs(KvPlacement placement, const EngineRates& rates, std::string* floor_of) const {
+  const bool beside = placement == KvPlacement::kDisaggregated;
   const double pushed_bytes = static_cast<double>(pushed), scored_bytes = static_cast<double>(scored);
   const double here = static_cast<double>(weights + attended) + (beside ? 0 : scored_bytes);
   std::vector<std::pair<double, const char*>> floors = {{here / rates.read, "HBM"}};
   if (beside) floors.emplace_back(pushed_bytes / rates.nvlink, "NVLink");
   if (beside) floors.emplace_back((scored_bytes + pushed_bytes) / rates.read, "the cache rank's HBM");
-  if (placement == Placement::kColocatedDram) floors.emplace_back(pushed_bytes / rates.pcie, "PCIe");
+  if (placement == KvPlacement::kColocatedDram) floors.emplace_back(pushed_bytes / rates.pcie, "PCIe");
   const auto greatest = std::max_element(floors.begin(), floors.end());
   *floor_of = greatest->second;
   return greatest->first;
@@ -29,7 +29,7 @@ size_t AttendedBytes(const EngineSetting& setting, const DecodeCase& of, const S
   const SelectionSpec& spec = of.spec;
   const KvLayout layout = setting.shard().kv_layout(of.kv);
   const size_t lists = static_cast<size_t>(of.batch) * layout.num_lists();
-  if (of.placement == Placement::kDense) return lists * setting.context_tokens * RowBytes(layout);
+  if (of.placement == KvPlacement::kDense) return lists * setting.context_tokens * RowBytes(layout);
   size_t rows = lists * (spec.sink_tokens + spec.recent_tokens);
   if (selected == nullptr) return (rows + lists * spec.budget_tokens) * RowBytes(layout);
   const size_t per_list = selected->counts.size() / lists;

@@ -18,7 +18,7 @@ struct StepBytes {
   size_t weights = 0, attended = 0, scored = 0;  // read from HBM
   size_t pushed = 0;                             // over a link
   // The longest of what a step cannot avoid: `floor_of` says which.
-  double FloorUs(Placement placement, const EngineRates& rates, std::string* floor_of) const;
+  double FloorUs(KvPlacement placement, const EngineRates& rates, std::string* floor_of) const;
 };
 
 // Of the rows that attention reads of selections like these, of all layers: what several query heads of a kv head

@@ -44,7 +44,7 @@ absl::Status EngineBench::OpenDevices() {
     }
   }
   const size_t num_ranks = setting_.num_ranks;
-  const bool beside = std::count(plan_.placements.begin(), plan_.placements.end(), Placement::kDisaggregated) > 0 &&
+  const bool beside = std::count(plan_.placements.begin(), plan_.placements.end(), KvPlacement::kDisaggregated) > 0 &&
                       plan_.devices.size() >= 2 * num_ranks;
   std::vector<cuda::Device*> opened;
   for (size_t r = 0; r < num_ranks; ++r) {
@@ -124,7 +124,7 @@ absl::Status EngineBench::CheckFits(const DecodeCase& of) const {
                                                      Gb(free_bytes), " beside ", Gb(taken), " of weights and others"));
   };
   const cuda::Device* beside = ranks_[0].cache_device.get();
-  if (of.placement != Placement::kDisaggregated) return check(device(), weights().bytes() + kSlackBytes, bytes.here);
+  if (of.placement != KvPlacement::kDisaggregated) return check(device(), weights().bytes() + kSlackBytes, bytes.here);
   // A cache rank's GPU may be another inference rank's as well.
   const bool shared = std::any_of(ranks_.begin(), ranks_.end(),
                                   [&](const EngineRank& rank) { return rank.device->ordinal() == beside->ordinal(); });
@@ -135,7 +135,7 @@ absl::Status EngineBench::CheckFits(const DecodeCase& of) const {
 
 DecodeCase EngineBench::Fitted(DecodeCase of) const {
   const bool may_move =
-      of.placement == Placement::kDisaggregated && (of.spec.key_copy != KeyCopy::kNone || !ScoresKeys(of.spec));
+      of.placement == KvPlacement::kDisaggregated && (of.spec.key_copy != KeyCopy::kNone || !ScoresKeys(of.spec));
   DecodeCase in_hbm = of;
   const int most = may_move ? static_cast<int>(kMostDramBytes / (setting_.shard().kv_layout(of.kv).token_bytes() *
                                                                  setting_.context_tokens))
@@ -189,7 +189,7 @@ absl::Status EngineBench::Tune(DecodeBatch& batch, DecodeMeasurement& result) {
 }
 
 absl::Status EngineBench::MeasureExchange(DecodeBatch& batch, uint64_t pushed_before, DecodeMeasurement& result) {
-  if (result.of.placement == Placement::kColocated) return absl::OkStatus();
+  if (result.of.placement == KvPlacement::kColocated) return absl::OkStatus();
   WINNOW_ASSIGN_OR_RETURN(const uint64_t pushed, batch.PushedRows());
   const KvLayout layout = setting_.config.kv_layout(Dtype::kBf16);
   const uint64_t rows = (pushed - pushed_before) / DecodeBatch::kTimedSteps;
@@ -201,14 +201,14 @@ absl::Status EngineBench::MeasureExchange(DecodeBatch& batch, uint64_t pushed_be
 
 absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& wanted) {
   const DecodeCase of = Fitted(wanted);
-  if (of.placement == Placement::kDisaggregated && ranks_[0].cache_device == nullptr) {
+  if (of.placement == KvPlacement::kDisaggregated && ranks_[0].cache_device == nullptr) {
     return absl::FailedPreconditionError("no GPUs for cache ranks beside those of the inference ranks");
   }
   if (Selects(of.placement)) WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(of.spec, of.rows()));
   WINNOW_RETURN_IF_ERROR(CheckFits(of));
-  const int gpus = setting_.num_ranks * (of.placement == Placement::kDisaggregated ? 2 : 1);
+  const int gpus = setting_.num_ranks * (of.placement == KvPlacement::kDisaggregated ? 2 : 1);
   DecodeMeasurement result{.of = of, .num_ranks = setting_.num_ranks, .num_gpus = gpus};
-  if (of.placement == Placement::kDisaggregated) {
+  if (of.placement == KvPlacement::kDisaggregated) {
     result.num_gpus = std::min(gpus, static_cast<int>(plan_.num_gpus()));
   }
   WINNOW_ASSIGN_OR_RETURN(const auto batch, DecodeBatch::Create(*table_, ranks_, setting_, of));

@@ -78,8 +78,8 @@ double TransferBytes(const PlanModel& model, const PlanWorkload& load) {
   return std::min(load.budget_tokens, load.context_tokens) * model.kv_token_bytes * (1 - load.overlap);
 }
 
-PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWorkload& load, const Placement& placement,
-                   double batch) {
+PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWorkload& load,
+                   const PlannedPlacement& placement, double batch) {
   PlacementPlan plan;
   plan.placement = placement;
   const bool colocated = placement.cache_gpus == 0;

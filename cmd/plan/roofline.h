@@ -58,7 +58,7 @@ double ScoringSeconds(const PlanModel& model, const GpuRates& rates, const PlanS
 double TransferBytes(const PlanModel& model, const PlanWorkload& load);
 
 // One way to place the system, on inference_gpus + cache_gpus (0: colocated).
-struct Placement {
+struct PlannedPlacement {
   std::string name = {};
   int inference_gpus = 1;
   int cache_gpus = 0;
@@ -67,7 +67,7 @@ struct Placement {
 };
 
 struct PlacementPlan {
-  Placement placement;
+  PlannedPlacement placement;
   int64_t fits = 0;   // sequences whose KV fits
   double batch = 0;   // that is planned with: what was asked for, or what fits
   double step_s = 0;  // the decode step's floor
@@ -78,7 +78,7 @@ struct PlacementPlan {
 };
 
 // `batch` 0: as many sequences as fit. A model that does not fit gives fits 0 and says why in `arithmetic`.
-PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWorkload& load, const Placement& placement,
-                   double batch);
+PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWorkload& load,
+                   const PlannedPlacement& placement, double batch);
 
 }  // namespace winnow

@@ -10,6 +10,12 @@
 
 namespace winnow::cuda {
 
+// As CUDA numbers them: 13020 is 13.2. 0: none.
+struct CudaVersions {
+  int runtime = 0;
+  int driver = 0;
+};
+
 // Device memory, freed when the handle dies. Taken at start and handed out by arenas: nothing allocates in a step.
 class DeviceMemory {
  public:

@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kMassWarps * 32)
   GranuleScorer<kHeadDim>::LoadQueries(p.list.queries + static_cast<size_t>(list.query) * p.list.group * kHeadDim,
                                        p.list.group, operand);
   const uint32_t lane = threadIdx.x % 32, i = begin + blockIdx.x * kMassWarps + threadIdx.x / 32;
-  const UnitRange range{p.unit_tokens, list.first, list.last};
+  const UnitRows range{p.unit_tokens, list.first, list.last};
   const uint32_t reading = (end - begin + kMassWarps - 1) / kMassWarps;
   if (blockIdx.x == reading) {
     ReadFixedRows<kHeadDim>(p, list, index, operand, scratch, fixed);
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kRankThreads)
   if (KeepsSelection(p, index)) return;
   const SelectionList list = p.list.lists[index];
   if (list.last <= list.first || list.budget == 0) return;
-  const UnitRange range{p.unit_tokens, list.first, list.last};
+  const UnitRows range{p.unit_tokens, list.first, list.last};
   const uint32_t* order = scratch.order + static_cast<size_t>(index) * scratch.max_units;
   const uint32_t count = min(scratch.stop[index], scratch.in_budget[index]);
   uint32_t rows = 0;

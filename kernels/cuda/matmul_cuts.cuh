@@ -18,7 +18,7 @@ struct MatmulCuts {
   int num_blocks;
 };
 
-struct UnitRange {
+struct WorkRange {
   int begin, end;
 };
 
@@ -27,7 +27,7 @@ inline MatmulCuts CutsOf(int num_tiles, int num_chunks) {
   return {num_chunks, num_units, std::min(kMatmulBlocks, num_units)};
 }
 
-__device__ inline UnitRange UnitsOf(const MatmulCuts& cuts, int block) {
+__device__ inline WorkRange UnitsOf(const MatmulCuts& cuts, int block) {
   const uint32_t at = block, units = cuts.num_units, blocks = cuts.num_blocks;
   return {static_cast<int>(at * units / blocks), static_cast<int>((at + 1) * units / blocks)};
 }

@@ -93,7 +93,7 @@ struct RingPlace {
 class UnitCursor {
  public:
   __device__ UnitCursor(const MatmulCuts& cuts, int block) : num_chunks_(cuts.num_chunks) {
-    const UnitRange units = UnitsOf(cuts, block);
+    const WorkRange units = UnitsOf(cuts, block);
     left_ = units.end - units.begin;
     tile_ = units.begin / num_chunks_;
     chunk_ = units.begin - tile_ * num_chunks_;

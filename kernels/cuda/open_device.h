@@ -3,7 +3,6 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/table.h"
 
 // Inside the plugin; CudaTable says what these do.
 namespace winnow::cuda {

@@ -27,7 +27,7 @@ struct UnitScratch {
 };
 
 // Rows of a unit that may be selected.
-struct UnitRange {
+struct UnitRows {
   uint32_t unit_rows, first, last;
   __device__ __forceinline__ uint32_t Begin(uint32_t unit) const { return max(unit * unit_rows, first); }
   __device__ __forceinline__ uint32_t End(uint32_t unit) const { return min((unit + 1) * unit_rows, last); }
@@ -71,7 +71,7 @@ __device__ __forceinline__ BlockSums SumOverBlock(uint32_t value, uint32_t* warp
 
 // Writes the rows of the units [order, order + count), ascending, the last of them without its last `excess` rows.
 // `bitmap` has a bit for each unit.
-__device__ __forceinline__ void EmitUnits(const UnitSelectParams& p, const UnitRange& range, const uint64_t* ranks,
+__device__ __forceinline__ void EmitUnits(const UnitSelectParams& p, const UnitRows& range, const uint64_t* ranks,
                                           const uint32_t* order, uint32_t count, uint32_t excess, uint32_t out,
                                           uint32_t* bitmap, uint32_t* warp_sums) {
   const uint32_t end = (range.last + range.unit_rows - 1) / range.unit_rows, words = (end + 31) / 32;
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kRankThreads)
   if (p.list.aggregation == Aggregation::kSoftmaxSum) {
     SumPageSoftmaxes(importance.scores, stride, importance.heads, pages, parts, lse);
   }
-  const UnitRange range{p.unit_tokens, list.first, list.last};
+  const UnitRows range{p.unit_tokens, list.first, list.last};
   const uint32_t begin = list.first / p.unit_tokens, end = (list.last + p.unit_tokens - 1) / p.unit_tokens;
   const uint32_t units = end - begin;
   uint32_t size = 2;

@@ -25,12 +25,6 @@
 
 namespace winnow::cuda {
 
-// As CUDA numbers them: 13020 is 13.2. 0: none.
-struct CudaVersions {
-  int runtime = 0;
-  int driver = 0;
-};
-
 // All that the CUDA backend gives: one table of launchers per family, and devices. Lives in the plugin, for ever.
 struct CudaTable {
   uint32_t abi = 0;  // kCudaAbi of the plugin

@@ -20,7 +20,7 @@ TEST(BenchEngineOptions, ListsAreReadInOrder) {
   const absl::StatusOr<BenchEnginePlan> plan = ReadBenchEngineOptions(options);
   ASSERT_THAT(plan, IsOkStatus());
   EXPECT_THAT(plan->batches, ElementsAre(1, 8, 24));
-  EXPECT_THAT(plan->placements, ElementsAre(Placement::kDense, Placement::kDisaggregated));
+  EXPECT_THAT(plan->placements, ElementsAre(KvPlacement::kDense, KvPlacement::kDisaggregated));
   EXPECT_THAT(plan->devices, ElementsAre(2, 0));
   EXPECT_THAT(plan->prefill_tokens, ElementsAre(8192u, 32768u));
   EXPECT_EQ(plan->spec.budget_tokens, 2048u);

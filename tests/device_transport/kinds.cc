@@ -29,14 +29,14 @@ cuda::Device* DeviceOf(uint64_t incarnation) {
 
 }  // namespace
 
-const std::vector<TransportKind>& KindsUnderTest() {
-  static const std::vector<TransportKind> kinds = [] {
+const std::vector<TransportUnderTest>& KindsUnderTest() {
+  static const std::vector<TransportUnderTest> kinds = [] {
     // Its thread looks for a dead process for a minute, with a new socket every second (NCCL 2.28.9,
     // src/ras/rasnet.cc): descriptors that the suites would take for ours. Before there are threads; peers inherit it.
     setenv("NCCL_RAS_ENABLE", "0", /*replace=*/0);
     // Read by the section transport of winnow-gpu-check.
     if (cuda::LoadPlugin().ok()) std::printf("[ GPUs     ] %d\n", Table().device_count());
-    std::vector<TransportKind> kinds = {
+    std::vector<TransportUnderTest> kinds = {
         {"P2p", "posix,self", "p2p", [](uint64_t incarnation) { return P2pPaths(DeviceOf(incarnation)); }, true}};
     // NCCL gives a GPU to one side alone.
     if (Table().device_count() > 1) {

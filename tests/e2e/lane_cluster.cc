@@ -24,7 +24,7 @@ std::string Flag(const char* name, int value) {
   return std::string(name) + "=" + std::to_string(value);
 }
 
-std::vector<std::string> LaneFlags(const std::string& selection, Placement placement, int ranks,
+std::vector<std::string> LaneFlags(const std::string& selection, LanePlacement placement, int ranks,
                                    int spare_cache_ranks) {
   std::vector<std::string> flags = {"--cache-device=cuda:" + std::to_string(placement.gpus * ranks), "--transport=p2p",
                                     "--selection=" + selection,

@@ -19,15 +19,15 @@ std::unique_ptr<Cluster> StartOnHostGpus(std::vector<std::string> flags, Process
 std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags, Process::Environment environment = {});
 
 // One GPU for the model and one cache rank, or two GPUs that share its heads and a cache rank for the heads of each.
-struct Placement {
+struct LanePlacement {
   const char* name;
   int gpus = 1;
 };
-inline constexpr Placement kPlacements[] = {{"OneGpu", 1}, {"TwoGpus", 2}};
+inline constexpr LanePlacement kPlacements[] = {{"OneGpu", 1}, {"TwoGpus", 2}};
 std::string Flag(const char* name, int value);
 // Each inference rank and each cache rank has GPUs of its own.
-std::vector<std::string> LaneFlags(const std::string& selection, Placement placement = kPlacements[0], int ranks = 1,
-                                   int spare_cache_ranks = 0);
+std::vector<std::string> LaneFlags(const std::string& selection, LanePlacement placement = kPlacements[0],
+                                   int ranks = 1, int spare_cache_ranks = 0);
 
 // Of different lengths and texts.
 std::vector<TokenIds> Prompts(size_t count, size_t first_tokens, size_t step);

@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class LaneFailures : public testing::TestWithParam<Placement> {};
+class LaneFailures : public testing::TestWithParam<LanePlacement> {};
 INSTANTIATE_TEST_SUITE_P(Placements, LaneFailures, testing::ValuesIn(kPlacements),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class Lanes : public testing::TestWithParam<Placement> {};
+class Lanes : public testing::TestWithParam<LanePlacement> {};
 INSTANTIATE_TEST_SUITE_P(Placements, Lanes, testing::ValuesIn(kPlacements),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -48,12 +48,12 @@ TEST_F(TableTest, AFileThatIsNoSummaryIsRefused) {
 }
 
 TEST_F(TableTest, SaysWhatWasMeasuredAndWhyTheRestWasNot) {
-  TableLine quest{.of = {.preset = "quest", .placement = Placement::kColocated, .spec = {}, .batch = 8}};
+  TableLine quest{.of = {.preset = "quest", .placement = KvPlacement::kColocated, .spec = {}, .batch = 8}};
   DecodeMeasurement measured{.of = quest.of, .num_ranks = 2, .num_gpus = 4, .step_us = 10000, .floor_us = 6600};
   measured.overlap = 0.75;
   measured.is_tuned = true;
   quest.measured = measured;
-  const TableLine lserve{.of = {.preset = "lserve", .placement = Placement::kDisaggregated, .spec = {}, .batch = 8},
+  const TableLine lserve{.of = {.preset = "lserve", .placement = KvPlacement::kDisaggregated, .spec = {}, .batch = 8},
                          .why_not = "is not built"};
   const QualityFile quality = Quality(kSummary);
   const std::string table = DecodeTable({quest, lserve}, &quality, 2048);

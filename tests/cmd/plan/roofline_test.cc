@@ -89,7 +89,7 @@ TEST(Roofline, CacheGpusThatHideSelection) {
 
 TEST(Roofline, TokensPerGpuOnEqualHardware) {
   const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
-  const auto plan = [&](Placement placement, double context) {
+  const auto plan = [&](PlannedPlacement placement, double context) {
     return Plan(model, kH200, Load(context, 0.9), placement, 0);
   };
   const PlacementPlan dense = plan({.dense = true, .scorer = kAllKeysBf16}, 32768);
@@ -136,7 +136,7 @@ TEST(Roofline, AModelThatDoesNotFitIsSaidWithTheArithmetic) {
 // 164 GB of KV, of which one GPU holds 142.
 TEST(Roofline, ASequenceThatOneCacheGpuDoesNotHoldIsSpreadOverSeveral) {
   const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
-  const Placement placement{.name = "", .cache_gpus = 4, .scorer = kTwoStageFp8};
+  const PlannedPlacement placement{.name = "", .cache_gpus = 4, .scorer = kTwoStageFp8};
   const std::string of_one = Plan(model, kH200, Load(128 * 1024), placement, 0).arithmetic;
   EXPECT_EQ(of_one.find("--cache-shards"), std::string::npos) << of_one;
   const std::string of_several = Plan(model, kH200, Load(1e6), placement, 0).arithmetic;

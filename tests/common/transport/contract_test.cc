@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-class ContractTest : public ::testing::TestWithParam<TransportKind> {};
+class ContractTest : public ::testing::TestWithParam<TransportUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(All, ContractTest, ::testing::ValuesIn(KindsUnderTest()), KindName);
 
 TEST_P(ContractTest, FrameArrivesWithItsHeaderAndTheFieldsOfTheTransport) {
@@ -119,7 +119,7 @@ TEST_P(ContractTest, ConnectRefusesWhatNoSuchTransportMade) {
   std::string bent = b.channel->LocalAddress();
   bent.back() = static_cast<char>(bent.back() ^ 1);
   EXPECT_TRUE(absl::IsInvalidArgument(a.channel->Connect(bent)));
-  const TransportKind& other = GetParam().ucx_tls.empty() ? kUcxTcp : kInproc;
+  const TransportUnderTest& other = GetParam().ucx_tls.empty() ? kUcxTcp : kInproc;
   EXPECT_TRUE(absl::IsInvalidArgument(a.channel->Connect(End(other, {}).channel->LocalAddress())));
   // None of this has spoilt the channel.
   EXPECT_EQ(a.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());

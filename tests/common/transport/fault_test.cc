@@ -4,12 +4,12 @@
 namespace winnow {
 namespace {
 
-class FaultTest : public ::testing::TestWithParam<TransportKind> {};
+class FaultTest : public ::testing::TestWithParam<TransportUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(All, FaultTest, ::testing::ValuesIn(KindsUnderTest()), KindName);
 
 // Sends five frames of which the third is bent by `fault`: the two before it arrive, nothing after it does, and the
 // channel says why.
-void ExpectDataLoss(const TransportKind& kind, size_t size, const LinkFaults& fault) {
+void ExpectDataLoss(const TransportUnderTest& kind, size_t size, const LinkFaults& fault) {
   int posted = 0;
   Link link(kind, size_t{16} << 20, [&](wire::FrameHeader& header, std::span<std::byte> payload) {
     return ++posted == 3 ? fault(header, payload) : PostFault::kNone;

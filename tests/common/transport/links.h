@@ -21,7 +21,7 @@
 
 namespace winnow {
 
-struct TransportKind {
+struct TransportUnderTest {
   std::string name;
   std::string ucx_tls;  // "" for inproc
   // The payload path that channels take, once it is up; "" for none. Two transports whose incarnations differ in their
@@ -39,30 +39,30 @@ struct TransportKind {
     return *std::move(transport);
   }
 };
-inline void PrintTo(const TransportKind& kind, std::ostream* out) {
+inline void PrintTo(const TransportUnderTest& kind, std::ostream* out) {
   *out << kind.name;
 }
 
-inline const TransportKind kInproc{"Inproc", ""};
-inline const TransportKind kUcxTcp{.name = "UcxTcp", .ucx_tls = "tcp,self", .notices_death = true};
+inline const TransportUnderTest kInproc{"Inproc", ""};
+inline const TransportUnderTest kUcxTcp{.name = "UcxTcp", .ucx_tls = "tcp,self", .notices_death = true};
 
 // Of the program: every suite runs on each.
-const std::vector<TransportKind>& KindsUnderTest();
-inline std::vector<TransportKind> KindsBetweenProcesses() {
-  std::vector<TransportKind> kinds;
-  for (const TransportKind& kind : KindsUnderTest()) {
+const std::vector<TransportUnderTest>& KindsUnderTest();
+inline std::vector<TransportUnderTest> KindsBetweenProcesses() {
+  std::vector<TransportUnderTest> kinds;
+  for (const TransportUnderTest& kind : KindsUnderTest()) {
     if (!kind.ucx_tls.empty()) kinds.push_back(kind);
   }
   return kinds;
 }
 
-inline std::string KindName(const ::testing::TestParamInfo<TransportKind>& info) {
+inline std::string KindName(const ::testing::TestParamInfo<TransportUnderTest>& info) {
   return info.param.name;
 }
 
 // One end: a transport with one channel, which keeps what it receives until told otherwise.
 struct End {
-  End(const TransportKind& kind, TransportOptions options, LinkFaults faults = {})
+  End(const TransportUnderTest& kind, TransportOptions options, LinkFaults faults = {})
       : transport(kind.Make(options, std::move(faults))), channel(transport->NewChannel().value()) {
     transport->SetHandler([this](Channel& from, ReceivedFrame frame) {
       last_from = &from;
@@ -88,7 +88,7 @@ inline bool PumpUntil(const std::vector<Transport*>& transports, const std::func
 }
 
 // Paths may take a while to come up; what is tested is what happens from then on.
-inline void AwaitPath(const TransportKind& kind, const std::vector<Transport*>& transports,
+inline void AwaitPath(const TransportUnderTest& kind, const std::vector<Transport*>& transports,
                       const std::vector<Channel*>& channels) {
   EXPECT_TRUE(PumpUntil(transports,
                         [&] {
@@ -100,7 +100,7 @@ inline void AwaitPath(const TransportKind& kind, const std::vector<Transport*>& 
 }
 
 struct Link {
-  explicit Link(const TransportKind& kind, size_t window_bytes = size_t{16} << 20, LinkFaults faults_of_a = {})
+  explicit Link(const TransportUnderTest& kind, size_t window_bytes = size_t{16} << 20, LinkFaults faults_of_a = {})
       : a(kind, {.incarnation = 0xa, .window_bytes = window_bytes}, std::move(faults_of_a)),
         b(kind, {.incarnation = 0xb, .window_bytes = window_bytes}) {
     EXPECT_EQ(a.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());

@@ -27,8 +27,9 @@ int main(int argc, char** argv) {
   WINNOW_CHECK(argc == 4);
   const std::string mode = argv[2];
   const int fd = std::stoi(argv[3]);
-  const std::vector<TransportKind>& kinds = KindsUnderTest();
-  const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const TransportKind& k) { return k.name == argv[1]; });
+  const std::vector<TransportUnderTest>& kinds = KindsUnderTest();
+  const auto kind =
+      std::find_if(kinds.begin(), kinds.end(), [&](const TransportUnderTest& k) { return k.name == argv[1]; });
   WINNOW_CHECK(kind != kinds.end());
   auto transport = kind->Make({.incarnation = 2, .window_bytes = size_t{16} << 20});
   auto channel = transport->NewChannel().value();

@@ -28,7 +28,7 @@ using std::chrono::steady_clock;
 
 class PeerProcess {
  public:
-  PeerProcess(const TransportKind& kind, const std::string& mode) {
+  PeerProcess(const TransportUnderTest& kind, const std::string& mode) {
     int ends[2];
     WINNOW_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     fcntl(ends[0], F_SETFD, FD_CLOEXEC);
@@ -135,7 +135,7 @@ std::string NewFds(const std::map<int, std::string>& before, const std::map<int,
   return text;
 }
 
-class ProcessTest : public ::testing::TestWithParam<TransportKind> {};
+class ProcessTest : public ::testing::TestWithParam<TransportUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(All, ProcessTest, ::testing::ValuesIn(KindsBetweenProcesses()), KindName);
 
 TEST_P(ProcessTest, FramesCrossProcesses) {
@@ -149,7 +149,7 @@ TEST_P(ProcessTest, FramesCrossProcesses) {
 }
 
 // What a death costs: nothing but its own channel, however often it happens.
-void KillWhile(const TransportKind& kind, const std::string& mode) {
+void KillWhile(const TransportUnderTest& kind, const std::string& mode) {
   End end(kind, {.incarnation = 1});
   PeerProcess survivor(kind, "echo");
   survivor.Connect(*end.channel);
@@ -225,16 +225,16 @@ TEST_P(ProcessTest, TransportDiesWithADeadPeerStillConnected) {
 }
 
 // Kinds that report a dead peer themselves; UCX over shared memory does not.
-class DeathTest : public ::testing::TestWithParam<TransportKind> {};
+class DeathTest : public ::testing::TestWithParam<TransportUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(All, DeathTest, ::testing::ValuesIn([] {
-                           std::vector<TransportKind> kinds = KindsBetweenProcesses();
-                           std::erase_if(kinds, [](const TransportKind& kind) { return !kind.notices_death; });
+                           std::vector<TransportUnderTest> kinds = KindsBetweenProcesses();
+                           std::erase_if(kinds, [](const TransportUnderTest& kind) { return !kind.notices_death; });
                            return kinds;
                          }()),
                          KindName);
 
 TEST_P(DeathTest, IsReportedWithFramesUnderWay) {
-  const TransportKind& kind = GetParam();
+  const TransportUnderTest& kind = GetParam();
   auto end = std::make_unique<End>(kind, TransportOptions{.incarnation = 1});
   PeerProcess peer(kind, "echo");
   peer.Connect(*end->channel);

@@ -11,7 +11,7 @@ using std::chrono::microseconds;
 using std::chrono::seconds;
 constexpr microseconds kLong = seconds(60);  // a Wait that lasts this long has missed its event
 
-class WaitTest : public ::testing::TestWithParam<TransportKind> {};
+class WaitTest : public ::testing::TestWithParam<TransportUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(All, WaitTest, ::testing::ValuesIn(KindsUnderTest()), KindName);
 
 double ThreadCpuSeconds() {
