@@ -208,14 +208,17 @@ void Registry::ExpireLeases() {
   {
     std::lock_guard lock(mutex_);
     const auto now = running_.Advance(clock_());
-    std::erase_if(entries_, [&](auto& e) {
-      auto& [name, entry] = e;
-      if (now < entry.lease_end || !std::exchange(entry.overdue, true)) return false;
+    for (auto next = entries_.begin(); next != entries_.end();) {
+      auto& [name, entry] = *next;
+      if (now < entry.lease_end || !std::exchange(entry.overdue, true)) {
+        ++next;
+        continue;
+      }
       const v1::Identity& identity = entry.record.identity;
       expired_[name] = {identity.incarnation(), std::min(2 * entry.lease, options_.max_lease)};
       gone.push_back(identity);
-      return true;
-    });
+      next = entries_.erase(next);
+    }
     if (gone.empty()) return;
     RecomputeLimits();
     Changed();
