@@ -32,6 +32,7 @@ class DeviceLane {
  public:
   struct Row {
     uint64_t sequence_id = 0;
+    uint32_t attach_epoch = 0;
     uint32_t position = 0;
     int seat = 0;
   };
@@ -47,18 +48,27 @@ class DeviceLane {
   using TakeRow =
       std::function<void(const Row& row, const std::byte* kv, std::span<const float> masses, const RowCounts& counts)>;
 
+  // Plans that may be under way at once. A peer begins a step once the one before has given it all of its rows, so that
+  // the end of no other than that one can be unseen here.
+  static constexpr uint32_t kMostPlans = 2;
+
   virtual ~DeviceLane() = default;  // aborts what is under way and waits for its end
   virtual const std::string& address() const = 0;
   // The part of sequences that it serves: it seats those of which this cache rank has just that.
   virtual const KvShard& shard() const = 0;
+  virtual int num_seats() const = 0;
 
-  // Seats a sequence, once DeviceLanes::Advance has nothing left to do, whose watermark is decoded next and whose pools
-  // are empty: `pages` [num_lists][pages_per_list] are its slot pages there. An error refuses the seat and changes
-  // nothing else.
+  // Seats a sequence, which gives up the seat that it had, once DeviceLanes::Advance has nothing left to do, whose
+  // watermark is decoded next and whose pools are empty: `pages` [num_lists][pages_per_list] are its slot pages there.
+  // An error refuses the seat and changes nothing else.
   virtual absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) = 0;
-  // True when the sequence has this seat and decodes `position` next.
+  // True when the sequence has this seat in this attachment and decodes `position` next.
   virtual bool Sits(const Row& row) const = 0;
-  // Enqueues the plan of that step, behind those before, for rows that sit. Fewer than two plans may wait for TakeRows.
+  // Takes the seat of a sequence away, if it has one, from the next plan on.
+  virtual void Unseat(uint64_t sequence_id) = 0;
+  // Enqueues the plan of that step, behind those before, for rows that sit, each in a seat of its own.
+  // INVALID_ARGUMENT while kMostPlans wait for TakeRows and for a step behind the last: no correct peer asks for
+  // either.
   virtual absl::Status Launch(uint32_t step, std::span<const Row> rows) = 0;
   // Hands over the rows of plans that have ended well, oldest first. `wait`: until all have ended, which is bounded.
   virtual void TakeRows(bool wait, const TakeRow& take) = 0;

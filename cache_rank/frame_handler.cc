@@ -1,8 +1,7 @@
 #include "cache_rank/frame_handler.h"
 
-#include <cstring>
-
 #include "cache_rank/frame_checks.h"
+#include "cache_rank/plan_rows.h"
 #include "common/base/kv_layout.h"
 
 namespace winnow {
@@ -68,29 +67,24 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
 
 absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  WINNOW_RETURN_IF_ERROR(CheckPayload(frame, header.row_count * sizeof(wire::PlanRow)));
   if ((header.flags & wire::kPlanOnLane) != 0) return lanes_.HandlePlan(link, frame);
   if (header.plan == 0 || link.FindPlan(header.plan) != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("plan ", header.plan, " was opened before"));
   }
+  WINNOW_RETURN_IF_ERROR(ReadPlanRows(frame, &plan_rows_));
   metrics_->plans.Add(1);
   OpenPlan& plan = link.plans[link.next_plan];
   link.next_plan = (link.next_plan + 1) % PeerLink::kOpenPlans;
   plan.plan = header.plan;
   plan.rows.clear();
-  for (uint32_t i = 0; i < header.row_count; ++i) {
-    wire::PlanRow row;
-    std::memcpy(&row, frame.payload().data() + i * sizeof row, sizeof row);
+  for (uint32_t i = 0; i < plan_rows_.size(); ++i) {
+    const wire::PlanRow& row = plan_rows_[i];
     const KvShard shard = ShardOf(row);
     WINNOW_RETURN_IF_ERROR(CheckShard(layout_, shard));
     plan.rows.push_back({row.sequence_id, row.attach_epoch, row.position, shard});
     CachedSequence* sequence = fence_.Holder(link, row.sequence_id, row.attach_epoch);
     if (sequence == nullptr) continue;
     lanes_.TakeLandedOf(link, sequence->id);  // a step reads rows
-    if (sequence->seat.plan == header.plan) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", row.sequence_id, " is in plan ", header.plan, " twice"));
-    }
     if (!Seat(*sequence, header.plan, i, row)) selector_->Refuse(link, header.plan, *sequence, 0);
   }
   selector_->OnPlan(link, plan);
@@ -187,6 +181,10 @@ absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFra
   const KvLayout& layout = sequence->layout;
   const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   WINNOW_RETURN_IF_ERROR(CheckPayload(frame, header.row_count * query_floats * sizeof(float)));
+  if (const uint64_t end = uint64_t{header.apply_position} + header.row_count; end > sequence->kv.max_positions()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queries of positions up to ", end, " of a sequence of ", sequence->kv.max_positions()));
+  }
   queries_.TakePromptQueries(link, *sequence, layer, header.apply_position, header.row_count,
                              reinterpret_cast<const float*>(frame.payload().data()));
   return absl::OkStatus();

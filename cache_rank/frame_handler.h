@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "cache_rank/epoch_fence.h"
 #include "cache_rank/lane_intake.h"
@@ -68,7 +69,8 @@ class FrameHandler {
   QueryIntake queries_;
   PromptIntake prompts_;
   LaneIntake lanes_;
-  LayerSections sections_;  // of the Layer frame at hand
+  LayerSections sections_;                // of the Layer frame at hand
+  std::vector<wire::PlanRow> plan_rows_;  // of the StepPlan frame at hand
 };
 
 }  // namespace winnow

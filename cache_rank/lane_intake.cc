@@ -1,9 +1,9 @@
 #include "cache_rank/lane_intake.h"
 
 #include <cmath>
-#include <cstring>
 #include <span>
 
+#include "cache_rank/plan_rows.h"
 #include "common/base/kv_layout.h"
 #include "common/transport/wire.h"
 
@@ -12,22 +12,40 @@ namespace {
 
 constexpr size_t kMaxSeatRequests = 256;  // a lane has 64 seats, and each is asked for by one sequence at a time
 
+// Rows of a plan fill arrays by seat: each has one of its own, of those that there are.
+absl::Status CheckSeats(std::span<const wire::PlanRow> rows, int num_seats) {
+  std::vector<bool> taken(num_seats);
+  for (const wire::PlanRow& row : rows) {
+    const uint32_t seat = row.flags;
+    if (seat >= taken.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("a row in seat ", seat, " of a lane with ", num_seats, " seats"));
+    }
+    if (taken[seat]) return absl::InvalidArgumentError(absl::StrCat("two rows of a plan in seat ", seat));
+    taken[seat] = true;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-// Whatever is wrong with a row concerns its sequence alone: the plan runs without it, as the peer has begun it.
+// A row that cannot be served concerns its sequence alone: the plan runs without it, as the peer has begun it.
 absl::Status LaneIntake::HandlePlan(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   if (link.lane == nullptr) return absl::InvalidArgumentError("a plan on a lane that there is not");
+  WINNOW_RETURN_IF_ERROR(ReadPlanRows(frame, &plan_rows_));
+  WINNOW_RETURN_IF_ERROR(CheckSeats(plan_rows_, link.lane->num_seats()));
+  // Before it is asked who sits: plans that have ended may be the last to hold what a seat refers to.
+  TakeRows(link, /*wait=*/false);
   metrics_->plans.Add(1);
   metrics_->lane_plans.Add(1);
   rows_.clear();
-  for (uint32_t i = 0; i < header.row_count; ++i) {
-    wire::PlanRow row;
-    std::memcpy(&row, frame.payload().data() + i * sizeof row, sizeof row);
+  for (const wire::PlanRow& row : plan_rows_) {
     CachedSequence* sequence = fence_->Holder(link, row.sequence_id, row.attach_epoch);
     if (sequence == nullptr) continue;
-    const DeviceLane::Row on_lane{
-        .sequence_id = row.sequence_id, .position = row.position, .seat = static_cast<int>(row.flags)};
+    const DeviceLane::Row on_lane{.sequence_id = row.sequence_id,
+                                  .attach_epoch = row.attach_epoch,
+                                  .position = row.position,
+                                  .seat = static_cast<int>(row.flags)};
     if (!link.lane->Sits(on_lane) || row.position >= sequence->kv.max_positions()) {
       selector_->Refuse(link, header.plan, *sequence, 0);
       continue;
@@ -35,14 +53,18 @@ absl::Status LaneIntake::HandlePlan(PeerLink& link, const ReceivedFrame& frame) 
     sequence->journal.Record(row.position, row.token_id);
     rows_.push_back(on_lane);
   }
-  TakeRows(link, /*wait=*/false);
   const absl::Status launched = link.lane->Launch(header.apply_position, rows_);
-  if (!launched.ok()) link.Fail(launched);
+  if (absl::IsInvalidArgument(launched)) return launched;
+  link.Fail(launched);
   return absl::OkStatus();
 }
 
 absl::Status LaneIntake::HandleSeat(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
+  if (link.lane != nullptr && header.row_count >= static_cast<uint32_t>(link.lane->num_seats())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("seat ", header.row_count, " of a lane with ", link.lane->num_seats(), " seats is asked for"));
+  }
   if (fence_->Holder(link, header.sequence_id, header.attach_epoch) == nullptr) return absl::OkStatus();
   if (link.seat_requests.size() >= kMaxSeatRequests) return absl::ResourceExhaustedError("too many wait for seats");
   const auto* pages = reinterpret_cast<const uint32_t*>(frame.payload().data());
@@ -83,10 +105,14 @@ void LaneIntake::TakeRows(PeerLink& link, bool wait) {
     metrics_->selection_hits.Add(counts.lookups - counts.misses);
     metrics_->streamed_rows.Add(counts.sent);
     metrics_->streamed_bytes.Add(counts.sent * layout_.row_bytes());
-    CachedSequence* sequence = store_->Find(row.sequence_id);
-    if (sequence == nullptr || sequence->channel != link.id || sequence->shard != link.lane->shard()) return;
-    // Of an earlier attachment through this link.
-    if (!sequence->kv.AppendOfLayers(row.position, kv, *executor_).ok()) return;
+    // One that was attached anew or released since goes on from the rows that were there then.
+    CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
+    if (sequence == nullptr || sequence->shard != link.lane->shard()) return;
+    // Nothing may be decoded behind a row that is missing.
+    if (!sequence->kv.AppendOfLayers(row.position, kv, *executor_).ok()) {
+      link.lane->Unseat(sequence->id);
+      return selector_->Refuse(link, 0, *sequence, 0);
+    }
     metrics_->appended_rows.Add(layout.num_lists());
     for (size_t list = 0; list < masses.size(); ++list) {
       if (std::isnan(masses[list])) continue;

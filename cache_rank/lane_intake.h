@@ -62,7 +62,9 @@ class LaneIntake {
   Selector* const selector_;
   Executor* const executor_;
   CacheRankMetrics* const metrics_;
-  std::vector<DeviceLane::Row> rows_;  // of the plan at hand
+  // Of the plan at hand: its rows, and those of them that sit.
+  std::vector<wire::PlanRow> plan_rows_;
+  std::vector<DeviceLane::Row> rows_;
 };
 
 }  // namespace winnow

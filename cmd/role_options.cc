@@ -80,7 +80,7 @@ void SelectionOptions::Declare(Fields& fields) {
       "head-profile", &head_profile,
       "File of `winnow profile-heads` for this model. Selections with profile_use=budgets share out their budget "
       "among the heads by it; with profile_use=streaming its streaming heads keep sinks and recent rows only. "
-      "Empty = all heads alike.");
+      "A selection that uses one, such as lserve, is refused without it.");
 }
 
 absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
@@ -89,9 +89,7 @@ absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
   if (pool_factor > 0) spec.pool_factor = pool_factor;
-  if (head_profile.empty()) {
-    WINNOW_ASSIGN_OR_RETURN(spec, WithoutHeadProfile(std::move(spec)));
-  }
+  if (head_profile.empty()) WINNOW_RETURN_IF_ERROR(CheckNeedsNoHeadProfile(spec));
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"
 #include "common/selection/validate.h"
@@ -45,6 +46,11 @@ std::string Refusal(const SelectionSpec& spec) {
   return status.ok() ? "" : std::string(status.message());
 }
 
+// What its server has to have; empty when nothing.
+std::string Need(const SelectionSpec& spec) {
+  return std::string(CheckNeedsNoHeadProfile(spec).message());
+}
+
 void PrintPresets() {
   for (const SelectionPreset& preset : SelectionPresets()) {
     std::printf("%s\n%s", preset.spec.preset.c_str(), Wrap(preset.description, "    ").c_str());
@@ -53,6 +59,7 @@ void PrintPresets() {
     if (!preset.not_built.empty()) {
       std::printf("%s", Wrap(absl::StrCat("of that system not built: ", AbslSv(preset.not_built)), "    ").c_str());
     }
+    if (const std::string need = Need(preset.spec); !need.empty()) std::printf("%s", Wrap(need, "    ").c_str());
     if (const std::string refusal = Refusal(preset.spec); !refusal.empty()) {
       std::printf("%s", Wrap("refused by this version: " + refusal, "    ").c_str());
     }
@@ -71,6 +78,7 @@ void PrintPresetsAsJson() {
                     {"description", TextOrNull(preset.description)},
                     {"source", TextOrNull(preset.source)},
                     {"not_built", TextOrNull(preset.not_built)},
+                    {"needs", TextOrNull(Need(preset.spec))},
                     {"refused", TextOrNull(Refusal(preset.spec))},
                     {"text", FullSpecText(preset.spec)},
                     {"specification", FullSpecJson(preset.spec)}});
@@ -127,6 +135,7 @@ int Explain(const Arguments& arguments) {
   if (absl::IsInvalidArgument(valid)) return Fail("selection explain", valid, 2);
   std::printf("%s\n\n", SpecText(*spec).c_str());
   for (const SelectionField& field : SelectionFields()) ExplainField(field, *spec);
+  if (const std::string need = Need(*spec); !need.empty()) std::printf("\n%s", Wrap(need, "").c_str());
   if (!valid.ok()) std::printf("\nrefused by this version: %s\n", std::string(valid.message()).c_str());
   return 0;
 }

@@ -367,8 +367,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   // being taken over, whose other shards have not been attached there yet.
   const bool detach = sequence->taken_over || (!sequence->cancelled && sequence->retryable && !sequence->sequence_lost);
   if (detach && stopping_) return;  // the end of the links does it
-  releasers_->Add(
-      [this, shards = sequence->shards, id = sequence->sequence_id, detach] { calls_.Release(shards, id, detach); });
+  ReleaseShards(*releasers_, sequence->shards, sequence->sequence_id, detach);
+}
+
+// Until each cache rank has answered, or its link has ended.
+void Engine::ReleaseShards(TaskPool& pool, std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
+  pool.Add([this, &pool, shards = std::move(shards), sequence_id, detach] {
+    std::vector<ShardLink> unanswered = calls_.Release(shards, sequence_id, detach);
+    if (!unanswered.empty() && !stopping_) ReleaseShards(pool, std::move(unanswered), sequence_id, detach);
+  });
 }
 
 void Engine::UpdateGauges() {

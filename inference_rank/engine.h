@@ -194,6 +194,7 @@ class Engine {
   bool DeviceFailed();
   void ReapSequences();
   void Retire(std::unique_ptr<Sequence> sequence);
+  void ReleaseShards(TaskPool& pool, std::vector<ShardLink> shards, uint64_t sequence_id, bool detach);
   void UpdateGauges();
   v1::SelectionStats Stats(const Sequence& sequence) const;
 

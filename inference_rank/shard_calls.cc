@@ -148,15 +148,18 @@ absl::Status ShardCalls::PushPrefix(std::span<const ShardLink> shards, uint64_t 
   return absl::OkStatus();
 }
 
-void ShardCalls::Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const {
+std::vector<ShardLink> ShardCalls::Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const {
+  std::vector<ShardLink> unanswered;
   v1::ReleaseSequenceRequest request;
   request.set_sequence_id(sequence_id);
   request.set_detach(detach);
   for (const ShardLink& shard : shards) {
     if (shard.attach_epoch == 0 || !shard.link->alive()) continue;
     request.set_attach_epoch(shard.attach_epoch);
-    (void)shard.link->Release(request, timeout);
+    const absl::Status released = shard.link->Release(request, timeout);
+    if (absl::IsDeadlineExceeded(released) && shard.link->alive()) unanswered.push_back(shard);
   }
+  return unanswered;
 }
 
 }  // namespace winnow

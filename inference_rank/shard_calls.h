@@ -48,9 +48,10 @@ struct ShardCalls {
   };
   absl::Status PushPrefix(std::span<const ShardLink> shards, uint64_t sequence_id, int first_layer, int num_layers,
                           const PrefixRows& rows) const;
-  // Frees, or detaches, what is attached. A cache rank that cannot be reached detaches the sequence itself, when its
-  // link ends, and frees it in time.
-  void Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const;
+  // Frees, or detaches, what is attached. A cache rank whose link has ended detaches the sequence itself, and frees it
+  // in time. Returns the shards whose cache rank has not answered although its link is up: it may have stopped for a
+  // while, and would keep them attached for as long as the link lasts.
+  std::vector<ShardLink> Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const;
 };
 
 }  // namespace winnow

@@ -29,7 +29,7 @@ DispatchContext::DispatchContext(DispatcherOptions o, Registry* r, TimerQueue* t
                                             [reports = reports_, r](const v1::Identity& rank) {
                                               reports->Post([r, rank] { r->ReportUnreachable(rank); });
                                             })),
-      sequence_releaser(options.channels, options.release_timeout),
+      sequence_releaser(options.channels, {.call_timeout = options.release_timeout}),
       random_(SeededGenerator()) {}
 
 absl::Status DispatchContext::Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group) {
@@ -80,10 +80,8 @@ void DispatchContext::AwaitEmpty() {
 
 void DispatchContext::GiveUp(uint64_t sequence_id, const Route& route) {
   counters.sequences_given_up.fetch_add(1);
-  const MembershipSnapshot snapshot = registry->Snapshot();
-  for (const v1::Identity& cache : route.caches) {
-    if (snapshot.Find(v1::ROLE_CACHE_RANK, KeyOf(cache)) != nullptr) sequence_releaser.Release(sequence_id, cache);
-  }
+  // One that has lost its membership may only have stopped for a while.
+  for (const v1::Identity& cache : route.caches) sequence_releaser.Release(sequence_id, cache);
 }
 
 RouteNeed DispatchContext::NeedOf(const TokenRequest& request) const {

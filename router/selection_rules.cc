@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/validate.h"
 
@@ -54,14 +55,6 @@ absl::Status LimitGrowth(bool asked, const SelectionSpec& server, SelectionSpec&
   return absl::OkStatus();
 }
 
-absl::Status LimitProfileUse(bool asked, const ServedModel& model, SelectionSpec& spec) {
-  if (model.has_head_profile || spec.profile_use == ProfileUse::kNone) return absl::OkStatus();
-  if (asked) return SpecError("profile_use", "needs a head profile, and this server was started without one");
-  // A preset that would use one does without.
-  spec.profile_use = ProfileUse::kNone;
-  return absl::OkStatus();
-}
-
 // Budgets by head keep their proportions when the budget changes; streaming heads stay streaming.
 void ScaleHeadBudgets(const SelectionSpec& server, SelectionSpec& spec) {
   if (IsDense(server) || IsDense(spec) || spec.budget_tokens == server.budget_tokens) return;
@@ -84,7 +77,7 @@ absl::StatusOr<SelectionSpec> ResolveSelection(const SpecChanges& asked, const S
   }
   WINNOW_RETURN_IF_ERROR(LimitBudget(Names(asked, "budget"), model.max_budget_tokens, spec));
   WINNOW_RETURN_IF_ERROR(LimitGrowth(Names(asked, "budget_growth"), server, spec));
-  WINNOW_RETURN_IF_ERROR(LimitProfileUse(Names(asked, "profile_use"), model, spec));
+  if (!model.has_head_profile) WINNOW_RETURN_IF_ERROR(CheckNeedsNoHeadProfile(spec));
   ScaleHeadBudgets(server, spec);
   WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
   return spec;

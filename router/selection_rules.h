@@ -10,8 +10,8 @@ namespace winnow {
 // Fields marked per_request (spec_fields.cc) may change: the budget up to the server's largest, its growth up to the
 // server's. All others are fixed when the server starts, and naming one is an error unless its value is the server's.
 // Of a preset that the request names, the fields that may change are taken, the budget cut to what is allowed; the
-// others stay the server's. Without a head profile on the server nothing is taken from one: profile_use becomes none,
-// and a request that names another value is refused.
+// others stay the server's. Without a head profile on the server nothing can be taken from one: where profile_use is
+// not none, by the request's field or its preset, it is refused.
 //
 // INVALID_ARGUMENT names the field (SpecErrorField); UNIMPLEMENTED says what this version does not do yet.
 absl::StatusOr<SelectionSpec> ResolveSelection(const SpecChanges& asked, const ServedModel& model);

@@ -37,7 +37,8 @@ using e2e::Json;
 using e2e::TokenIds;
 
 constexpr int kTokens = 32;
-constexpr const char* kSelections[] = {"winnow", "async-token", "exact-token", "lserve", "psa", "quest"};
+constexpr const char* kSelections[] = {"winnow", "async-token", "exact-token", "lserve,profile_use=none",
+                                       "psa",    "quest"};
 // Of the first so many, answers are compared up to rounding. The others select whole pages, or as many as a mass asks
 // for: one more or less, which rounding may decide, moves logits by more than rounding does.
 constexpr size_t kTokenSelections = 3;

@@ -77,9 +77,8 @@ absl::Status UseHeadProfile(const std::string& file, const KvLayout& layout, std
       choice.spec = WithHeadProfile(std::move(choice.spec), *profile);
       continue;
     }
-    absl::StatusOr<SelectionSpec> without = WithoutHeadProfile(choice.spec);
-    if (!without.ok()) return Annotate(without.status(), absl::StrCat("specification \"", choice.name, "\""));
-    choice.spec = *std::move(without);
+    WINNOW_RETURN_IF_ERROR(
+        Annotate(CheckNeedsNoHeadProfile(choice.spec), absl::StrCat("specification \"", choice.name, "\"")));
   }
   return absl::OkStatus();
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
-#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
 #include "common/selection/mass_positions.h"
@@ -87,7 +87,7 @@ absl::Status GpuLane::Allocate() {
   if (const size_t bytes = PastQueryBytes(store_->kv().shape()); bytes > 0) {
     WINNOW_ASSIGN_OR_RETURN(host_queries_, device_->AllocatePinned(bytes));
     WINNOW_ASSIGN_OR_RETURN(device_queries_, device_->Allocate(bytes));
-    queries_loaded_ = device_->NewEvent();
+    queries_copied_ = device_->NewEvent();
   }
   for (Harvest& harvest : harvests_) {
     *harvest.ended = 0;
@@ -130,8 +130,9 @@ GpuLane::~GpuLane() {
 
 absl::Status GpuLane::Land(uint64_t push, const CachedSequence* sequence, int layer, uint32_t first, uint32_t count) {
   if (count > cuda::kLandingTokens) return absl::InvalidArgumentError(absl::StrCat("a push of ", count, " rows"));
-  if (sequence != nullptr) store_->OnDeviceRows(*sequence, layer, first, count, landing_->rows(push));
   const size_t bytes = sequence == nullptr ? 0 : layout().num_kv_heads * count * layout().row_bytes();
+  WINNOW_RETURN_IF_ERROR(landing_->CheckNext(push, bytes));  // before the mirror has rows of another push
+  if (sequence != nullptr) store_->OnDeviceRows(*sequence, layer, first, count, landing_->rows(push));
   return landing_->Begin(push, bytes, store_->stream());
 }
 
@@ -157,15 +158,31 @@ absl::Status GpuLane::Seat(int seat, const CachedSequence& sequence, std::span<c
   WINNOW_RETURN_IF_ERROR(LoadPastQueries(sequence, mirror->place()));
   WINNOW_RETURN_IF_ERROR(store_->kv().SetPeerPages(mirror->place(), pages, stream_));
   store_->kv().ForgetResidency(mirror->place(), stream_);
-  SeatEntry& entry = seats_[seat];
-  if (entry.is_planned) plan_->Leave(seat);
-  entry = {.sequence_id = sequence.id,
-           .mirror = mirror,
-           .pool_slots = sequence.pool_slots,
-           .next_position = position,
-           .prompt_tokens = sequence.prompt_tokens,
-           .is_planned = false};
+  Unseat(sequence.id);
+  Vacate(seat);
+  seats_[seat] = {.sequence_id = sequence.id,
+                  .attach_epoch = sequence.attach_epoch,
+                  .mirror = mirror,
+                  .pool_slots = sequence.pool_slots,
+                  .next_position = position,
+                  .prompt_tokens = sequence.prompt_tokens,
+                  .is_planned = false};
   return absl::OkStatus();
+}
+
+// The device goes on with the row until the next plan says otherwise, whoever that plan is for.
+void GpuLane::Vacate(int seat) {
+  if (seats_[seat].is_planned) {
+    plan_->Leave(seat);
+    plan_changed_ = true;
+  }
+  seats_[seat] = {};
+}
+
+void GpuLane::Unseat(uint64_t sequence_id) {
+  for (size_t seat = 0; seat < seats_.size(); ++seat) {
+    if (seats_[seat].sequence_id == sequence_id) Vacate(static_cast<int>(seat));
+  }
 }
 
 // Those of host memory end where the sequence last decoded by frames: then it has to be attached again, which goes back
@@ -177,7 +194,7 @@ absl::Status GpuLane::LoadPastQueries(const CachedSequence& sequence, uint32_t p
   for (const LayerSelection& layer : sequence.layers) {
     if (layer.queries.end() != end) return absl::FailedPreconditionError("the newest queries are not here");
   }
-  WINNOW_RETURN_IF_ERROR(queries_loaded_->Wait());
+  WINNOW_RETURN_IF_ERROR(queries_copied_->Wait());
   auto* const host = static_cast<float*>(host_queries_->data());
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     const QueryRing& queries = sequence.layers[layer].queries;
@@ -187,6 +204,7 @@ absl::Status GpuLane::LoadPastQueries(const CachedSequence& sequence, uint32_t p
     }
   }
   device_->CopyAsync(device_queries_->data(), host, host_queries_->bytes(), stream_);
+  queries_copied_->Record(stream_);  // at once: the next sequence waits for it, whatever becomes of this one
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     const uint32_t count = std::min(ring, end - sequence.layers[layer].queries.first());
     WINNOW_RETURN_IF_ERROR(store_->kv().LoadPastQueries(
@@ -194,20 +212,20 @@ absl::Status GpuLane::LoadPastQueries(const CachedSequence& sequence, uint32_t p
         static_cast<const float*>(device_queries_->data()) + static_cast<size_t>(layer) * ring * floats,
         selection_->rope(), stream_));
   }
-  queries_loaded_->Record(stream_);
   return absl::OkStatus();
 }
 
 bool GpuLane::Sits(const Row& row) const {
   if (row.seat < 0 || row.seat >= exchange_.max_rows) return false;
   const SeatEntry& entry = seats_[row.seat];
-  return entry.sequence_id == row.sequence_id && entry.next_position == row.position && !entry.mirror.expired();
+  return entry.sequence_id == row.sequence_id && entry.attach_epoch == row.attach_epoch &&
+         entry.next_position == row.position && !entry.mirror.expired();
 }
 
 void GpuLane::PlanSeats(uint32_t step, std::span<const Row> rows) {
   std::vector<bool> decodes(seats_.size());
   for (const Row& row : rows) decodes[row.seat] = true;
-  bool changed = step != plan_->next_plan();
+  bool changed = std::exchange(plan_changed_, false) || step != plan_->next_plan();
   plan_->SetNextPlan(step);
   const std::vector<uint32_t> pool_bases(layout().num_lists(), pool_base_);
   for (size_t seat = 0; seat < seats_.size(); ++seat) {
@@ -235,8 +253,11 @@ bool GpuLane::Measures(const Row& row) const {
 }
 
 absl::Status GpuLane::Launch(uint32_t step, std::span<const Row> rows) {
-  WINNOW_CHECK(launched_ - taken_ < harvests_.size());
   WINNOW_RETURN_IF_ERROR(status());
+  if (launched_ - taken_ == harvests_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", step, " came while ", harvests_.size(), " before it are under way"));
+  }
   // Numbers wrap around.
   if (static_cast<int32_t>(step - plan_->next_plan()) < 0) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " behind step ", plan_->next_plan() - 1));

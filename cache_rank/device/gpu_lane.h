@@ -35,8 +35,10 @@ class GpuLane final : public DeviceLane {
 
   const std::string& address() const override { return link_->LocalAddress(); }
   const KvShard& shard() const override { return shard_; }
+  int num_seats() const override { return exchange_.max_rows; }
   absl::Status Seat(int seat, const CachedSequence& sequence, std::span<const uint32_t> pages) override;
   bool Sits(const Row& row) const override;
+  void Unseat(uint64_t sequence_id) override;
   absl::Status Launch(uint32_t step, std::span<const Row> rows) override;
   void TakeRows(bool wait, const TakeRow& take) override;
   bool has_plans() const override { return taken_ != launched_; }
@@ -49,6 +51,7 @@ class GpuLane final : public DeviceLane {
  private:
   struct SeatEntry {
     uint64_t sequence_id = 0;  // 0: nobody's
+    uint32_t attach_epoch = 0;
     // The seat may be another lane's by now, and none of those that are told of it need come here.
     std::weak_ptr<LaneMirror> mirror;
     std::vector<uint32_t> pool_slots;  // [num_lists]
@@ -85,6 +88,7 @@ class GpuLane final : public DeviceLane {
   absl::Status Allocate();
   absl::Status Connect(const DeviceSelection::Model& model, const LaneOffer& offer);
   absl::Status LoadPastQueries(const CachedSequence& sequence, uint32_t place);
+  void Vacate(int seat);
   void PlanSeats(uint32_t step, std::span<const Row> rows);
   bool Measures(const Row& row) const;
   void EnqueueHarvest(uint32_t plan, std::span<const Row> rows, bool measures);
@@ -105,7 +109,7 @@ class GpuLane final : public DeviceLane {
   // Past queries of a sequence that gets a seat, [num_layers][ring_queries][num_query_heads][head_dim]; null where none
   // are looked back on.
   std::unique_ptr<cuda::DeviceMemory> host_queries_, device_queries_;
-  std::unique_ptr<cuda::Event> queries_loaded_;
+  std::unique_ptr<cuda::Event> queries_copied_;  // host_queries_ may be written again
   cuda::CacheInbox inbox_;
   GatherArrays gather_;
   std::unique_ptr<cuda::PeerLink> link_;
@@ -113,8 +117,9 @@ class GpuLane final : public DeviceLane {
   std::unique_ptr<DeviceSelection> selection_;
   std::unique_ptr<SelectGraph> graph_;
   std::vector<SeatEntry> seats_;
-  std::array<Harvest, 2> harvests_;    // of the n-th plan in n % 2
-  uint32_t launched_ = 0, taken_ = 0;  // plans
+  bool plan_changed_ = false;                 // by a seat that was vacated, since the device was told
+  std::array<Harvest, kMostPlans> harvests_;  // of the n-th plan in n % kMostPlans
+  uint32_t launched_ = 0, taken_ = 0;         // plans
   std::vector<float> masses_of_row_;
 };
 

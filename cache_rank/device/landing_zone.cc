@@ -12,11 +12,16 @@ absl::StatusOr<std::unique_ptr<LandingZone>> LandingZone::Create(cuda::Device* d
   return zone;
 }
 
-absl::Status LandingZone::Begin(uint64_t push, size_t bytes, cuda::Stream stream) {
+absl::Status LandingZone::CheckNext(uint64_t push, size_t bytes) const {
   if (push != begun_ + 1 || begun_ - taken_ >= cuda::kLandingPlaces || bytes > cuda::LandingPlaceBytes(layout_)) {
     return absl::InvalidArgumentError(absl::StrCat("push ", push, " of ", bytes, " bytes after push ", begun_, ", ",
                                                    begun_ - taken_, " of which are under way"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status LandingZone::Begin(uint64_t push, size_t bytes, cuda::Stream stream) {
+  WINNOW_RETURN_IF_ERROR(CheckNext(push, bytes));
   begun_ = push;
   device_->CopyAsync(cuda::LandingPlace(layout_, host_memory_->data(), push), rows(push), bytes, stream);
   copied_[(push - 1) % cuda::kLandingPlaces]->Record(stream);

@@ -19,8 +19,10 @@ class LandingZone {
   const cuda::DeviceMemory& memory() const { return *device_memory_; }  // which the peer writes to
   const void* rows(uint64_t push) const { return cuda::LandingPlace(layout_, device_memory_->data(), push); }
 
+  // INVALID_ARGUMENT when `push` is not the next, all places are under way, or its bytes do not fit one.
+  absl::Status CheckNext(uint64_t push, size_t bytes) const;
   // The next push has arrived: enqueues the copy of its first `bytes`, behind what `stream` does with the place before.
-  // INVALID_ARGUMENT for another push, or while all places are under way.
+  // As CheckNext says where it cannot be the next.
   absl::Status Begin(uint64_t push, size_t bytes, cuda::Stream stream);
   // The rows of the oldest push that was begun, once they are in host memory and `stream` is done with the place; null
   // before, unless it is to `wait`.

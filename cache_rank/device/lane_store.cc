@@ -63,8 +63,8 @@ absl::StatusOr<LaneStore::Staging*> LaneStore::NextStaging() {
 absl::Status LaneStore::Append(LaneMirror& mirror, int layer, uint32_t first, uint32_t count, Staging& staging) {
   const KvLayout& layout = kv_->shape().layout;
   device_->CopyAsync(staging.device, staging.host, layout.num_kv_heads * count * layout.row_bytes(), stream_);
+  staging.copied->Record(stream_);  // whether the rows are taken or not
   WINNOW_RETURN_IF_ERROR(kv_->AppendRange(mirror.place(), layer, first, count, staging.device, stream_));
-  staging.copied->Record(stream_);
   mirror.SetRows(layer, first + count);
   return absl::OkStatus();
 }

@@ -80,7 +80,7 @@ class LaneStore {
   struct Staging {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
-    std::unique_ptr<cuda::Event> copied;  // and appended
+    std::unique_ptr<cuda::Event> copied;  // to the device: `host` may be written again
   };
   static constexpr uint32_t kChunkTokens = 512;
   static constexpr int kChunksPerTurn = 4;

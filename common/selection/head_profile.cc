@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_field.h"
+#include "common/selection/spec_fields.h"
 
 namespace winnow {
 namespace {
@@ -285,14 +286,13 @@ SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile) {
   return spec;
 }
 
-absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec) {
-  if (spec.profile_use == ProfileUse::kNone) return spec;
-  WINNOW_ASSIGN_OR_RETURN(const SelectionSpec preset, FindPreset(spec.preset));
-  if (spec.profile_use != preset.profile_use) {
-    return SpecError("profile_use", "needs the file of a head profile: --head-profile FILE");
-  }
-  spec.profile_use = ProfileUse::kNone;
-  return spec;
+absl::Status CheckNeedsNoHeadProfile(const SelectionSpec& spec) {
+  if (spec.profile_use == ProfileUse::kNone) return absl::OkStatus();
+  const std::string use = (*FindField("profile_use"))->Print(spec);
+  return SpecError("profile_use",
+                   absl::StrCat("is ", use,
+                                ", which needs a head profile: a server is started with --head-profile FILE (`winnow "
+                                "profile-heads` measures one); profile_use=none does without, all heads alike"));
 }
 
 }  // namespace winnow

@@ -71,8 +71,8 @@ struct HeadProfile {
 // other text may ask for more; rows that raise no mass are shared evenly.
 SelectionSpec WithHeadProfile(SelectionSpec spec, const HeadProfile& profile);
 
-// The specification where there is no profile to use: without profile_use where that is its preset's. INVALID_ARGUMENT
-// (SpecErrorField "profile_use") where it was asked for.
-absl::StatusOr<SelectionSpec> WithoutHeadProfile(SelectionSpec spec);
+// INVALID_ARGUMENT (SpecErrorField "profile_use") where the specification takes something from a head profile, be it by
+// its preset, and there is none: what it names would not be what is served. Says what to give instead.
+absl::Status CheckNeedsNoHeadProfile(const SelectionSpec& spec);
 
 }  // namespace winnow

@@ -196,7 +196,7 @@ std::vector<SelectionField> PolicyFields() {
             "LServe, DuoAttention"},
            {"budgets-and-streaming", "both", ""},
        }),
-       .meaning = "what the server's head profile decides, where it has one",
+       .meaning = "what the server's head profile decides; all but none need one (--head-profile)",
        .per_request = true},
       {.name = "sinks",
        .value = Integer(&SelectionSpec::sink_tokens, 0, 4096),

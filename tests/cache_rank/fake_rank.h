@@ -49,6 +49,7 @@ class FakeRank {
 
   std::vector<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, current epoch)
   std::vector<std::pair<uint64_t, uint32_t>> failed;  // (sequence, layer) of kTransferFailed
+  std::vector<std::pair<uint64_t, bool>> seated;      // (sequence, granted)
   std::map<uint64_t, uint32_t> watermarks;
   std::map<uint64_t, uint64_t> working_set_rows;  // as reported last
   uint64_t fast_rows_bytes = 0;                   // likewise

@@ -35,6 +35,9 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
     case wire::FrameType::kFenced:
       fenced.emplace_back(header.sequence_id, header.attach_epoch);
       return;
+    case wire::FrameType::kSeated:
+      seated.emplace_back(header.sequence_id, (header.flags & wire::kSeatGranted) != 0);
+      return;
     case wire::FrameType::kTransferFailed:
       failed.emplace_back(header.sequence_id, header.layer_first);
       return;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,60 @@ TEST(FrameHandler, ClosesTheLinkOfAPeerThatSendsWhatNoCorrectPeerSends) {
     cluster.data_plane->Tick(std::chrono::steady_clock::now() + std::chrono::hours(1));
     EXPECT_EQ(cluster.data_plane->blocks().free(), cluster.data_plane->blocks().total()) << kind;
   }
+}
+
+TEST(FrameHandler, ClosesTheLinkOfAPeerThatSendsQueriesBeyondTheSequence) {
+  for (const uint32_t position : {400u, UINT32_MAX}) {
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    rank->Prefill(1, 22, SmallSpec(Predictor::kTemporal), 150, /*max_positions=*/400);
+    cluster.PumpCacheRank();
+    wire::FrameHeader header{};
+    header.type = wire::FrameType::kPromptQueries;
+    header.sequence_id = 1;
+    header.attach_epoch = 1;
+    header.apply_position = position;
+    header.row_count = 1;
+    const KvLayout& layout = cluster.shape.layout;
+    rank->Send(header, std::vector<std::byte>(layout.num_query_heads * layout.head_dim * sizeof(float)));
+    cluster.PumpCacheRank();
+    cluster.data_plane->Tick(std::chrono::steady_clock::now());
+    EXPECT_EQ(cluster.metrics.Snapshot().frames_malformed, 1u) << position;
+    EXPECT_EQ(cluster.metrics.Snapshot().channels, 0u) << position;
+  }
+}
+
+// Its first row is of another shard than what is here: were it served for the second row's sake, the parts of a Layer
+// frame would be read past their ends.
+TEST(FrameHandler, ClosesTheLinkOfAPeerThatPlansASequenceTwiceAlsoWhereOneRowIsRefused) {
+  TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+  auto rank = cluster.NewRank();
+  const FakeSequence* sequence = rank->Prefill(1, 22, SmallSpec(Predictor::kDepth), 150);
+  cluster.PumpCacheRank();
+  const KvLayout& layout = cluster.shape.layout;
+  uint32_t pool_slots = 0;
+  for (size_t list = 0; list < sequence->lists.size(); ++list) pool_slots += sequence->Pool(list);
+  wire::PlanRow rows[2] = {};
+  for (wire::PlanRow& row : rows) {
+    row.sequence_id = 1;
+    row.attach_epoch = 1;
+    row.position = 150;
+    row.pool_slots = pool_slots;
+    row.num_kv_heads = static_cast<uint16_t>(layout.num_kv_heads);
+    row.num_layers = static_cast<uint16_t>(layout.num_layers);
+  }
+  rows[0].num_kv_heads = 1;
+  std::vector<std::byte> payload(sizeof rows);
+  std::memcpy(payload.data(), rows, sizeof rows);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kStepPlan;
+  header.plan = 77;
+  header.row_count = 2;
+  rank->Send(header, payload);
+  cluster.PumpCacheRank();
+  cluster.data_plane->Tick(std::chrono::steady_clock::now());
+  EXPECT_EQ(cluster.metrics.Snapshot().frames_malformed, 1u);
+  EXPECT_EQ(cluster.metrics.Snapshot().channels, 0u);
 }
 
 }  // namespace

@@ -199,14 +199,16 @@ TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
 
 TEST_F(UpOptionsTest, ASelectionThatUsesAHeadProfileNeedsOne) {
   options_.selection.specification = "winnow,profile_use=budgets";
-  EXPECT_EQ(std::string(options_.selection.Resolve().status().message()),
-            "selection.profile_use needs the file of a head profile: --head-profile FILE");
+  EXPECT_THAT(std::string(options_.selection.Resolve().status().message()),
+              HasSubstr("selection.profile_use is budgets, which needs a head profile"));
   options_.selection.head_profile = "profile.json";
   EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kBudgets);
-  // A preset that uses one where there is one does without.
   options_.selection.specification = "lserve,list_per=kv-head";
   EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kStreaming);
   options_.selection.head_profile = "";
+  EXPECT_THAT(std::string(options_.selection.Resolve().status().message()),
+              HasSubstr("selection.profile_use is streaming, which needs a head profile"));
+  options_.selection.specification = "lserve,list_per=kv-head,profile_use=none";
   EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kNone);
 }
 

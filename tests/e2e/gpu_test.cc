@@ -67,7 +67,8 @@ TEST_P(Gpu, AnswersAreTheSameAloneOrInABatch) {
     request["winnow"] = {{"selection", selection}};
     return request;
   };
-  const char* const kSelections[] = {"winnow", "async-token", "lserve,budget=256", "winnow,min_captured_mass=0.95"};
+  const char* const kSelections[] = {"winnow", "async-token", "lserve,profile_use=none,budget=256",
+                                     "winnow,min_captured_mass=0.95"};
   std::vector<std::future<Completion>> together;
   std::map<std::string, TokenIds> alone;
   for (const char* selection : kSelections) {

@@ -1,4 +1,5 @@
-// A server whose query heads have lists of their own (the preset lserve) answers the same however it is run.
+// A server whose query heads have lists of their own (the preset lserve, without streaming heads) answers the same
+// however it is run.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -25,7 +26,7 @@ std::unique_ptr<Cluster> StartCluster(std::vector<std::string> flags) {
 class LServe : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    cluster_ = StartCluster({"--selection=lserve", "--inference-ranks=2"});
+    cluster_ = StartCluster({"--selection=lserve,profile_use=none", "--inference-ranks=2"});
     if (cluster_ != nullptr) reference_ = Complete(cluster_->http(), Request());
   }
   static void TearDownTestSuite() { cluster_ = nullptr; }
@@ -66,13 +67,13 @@ TEST_F(LServe, AnswersTheSameAloneOrInABatch) {
 }
 
 TEST_F(LServe, AnswersTheSameInOneProcessWithAnotherPool) {
-  const auto cluster = StartCluster({"--selection=lserve", "--transport=inproc", "--pool-factor=7"});
+  const auto cluster = StartCluster({"--selection=lserve,profile_use=none", "--transport=inproc", "--pool-factor=7"});
   ASSERT_NE(cluster, nullptr);
   ExpectReference(Complete(cluster->http(), Request()));
 }
 
 TEST_F(LServe, MovesMoreRowsThanListsPerKvHead) {
-  const auto cluster = StartCluster({"--selection=lserve,list_per=kv-head"});
+  const auto cluster = StartCluster({"--selection=lserve,profile_use=none,list_per=kv-head"});
   ASSERT_NE(cluster, nullptr);
   const Completion shared = Complete(cluster->http(), Request());
   ASSERT_TRUE(shared.ok()) << shared.error;

@@ -29,7 +29,7 @@ const std::map<std::string, Json>& Selections() {
       {"hisparse", {{"selection", "hisparse"}}},
       {"quest", {{"selection", "quest"}}},
       {"psa", {{"selection", "psa"}}},
-      {"lserve", {{"selection", "lserve"}}},
+      {"lserve", {{"selection", "lserve,profile_use=none"}}},
       {"guarded", {{"selection", "winnow"}, {"min_captured_mass", 0.9}}},
       {"dense", {{"selection", "dense"}}},
   };
@@ -202,7 +202,7 @@ TEST_P(Sharded, RunningRequestsAreForked) {
   ASSERT_NE(cluster, nullptr);
   GenerationClient client(*cluster);
   double forks = 0;
-  for (const char* selection : {"winnow", "async-token", "sparseserve", "lserve", "dense"}) {
+  for (const char* selection : {"winnow", "async-token", "sparseserve", "lserve,profile_use=none", "dense"}) {
     v1::GenerateRequest request = SamplesOf(selection, DemoText(1500, 900), 1, kLong);
     const Answer undisturbed = client.Generate(request)->Finish();
     ASSERT_TRUE(undisturbed.status.ok()) << selection << ": " << undisturbed.status.error_message();

@@ -48,20 +48,20 @@ void ExpectUse(const Cluster& cluster) {
 // Placement and preset of the published systems that keep KV in their own process, with fast memory for the index and
 // little else: keys that are scored take half of the rows' bytes, page bounds a sixteenth or less.
 struct Colocated {
-  const char* preset;
+  std::string selection;
   double fast_share;
 };
 
 class ColocatedPreset : public testing::TestWithParam<Colocated> {};
 
 TEST_P(ColocatedPreset, AnswersAsWithCacheRanksApart) {
-  const auto apart = StartCluster(GetParam().preset, {});
+  const auto apart = StartCluster(GetParam().selection, {});
   ASSERT_NE(apart, nullptr);
   const Completion reference = Complete(apart->http(), Request());
   ASSERT_TRUE(reference.ok()) << reference.error;
   ASSERT_EQ(reference.ids.size(), static_cast<size_t>(kTokens));
   ASSERT_GT(reference.Stat("streamed_rows"), 0);
-  const auto colocated = StartCluster(GetParam().preset, {"--transport=inproc", FastMemory(GetParam().fast_share)});
+  const auto colocated = StartCluster(GetParam().selection, {"--transport=inproc", FastMemory(GetParam().fast_share)});
   ASSERT_NE(colocated, nullptr);
   const Completion completion = Complete(colocated->http(), Request());
   ASSERT_TRUE(completion.ok()) << completion.error;
@@ -72,9 +72,11 @@ TEST_P(ColocatedPreset, AnswersAsWithCacheRanksApart) {
 
 INSTANTIATE_TEST_SUITE_P(Systems, ColocatedPreset,
                          testing::Values(Colocated{"sparseserve", 0.125}, Colocated{"quest", 0.125},
-                                         Colocated{"psa", 0.125}, Colocated{"lserve", 0.125},
+                                         Colocated{"psa", 0.125}, Colocated{"lserve,profile_use=none", 0.125},
                                          Colocated{"hisparse", 0.65}),
-                         [](const auto& info) { return std::string(info.param.preset); });
+                         [](const auto& info) {
+                           return info.param.selection.substr(0, info.param.selection.find(','));
+                         });
 
 TEST(Tiers, AnAnswerIsTheSameWithFastMemoryForAnEighthOfTheKv) {
   const auto one_tier = StartCluster("quest", {"--inference-ranks=2"});

@@ -215,6 +215,16 @@ TEST_F(ShardCallsTest, ADetachedSequenceIsThereToBeAttached) {
   EXPECT_EQ(first_.Snapshot().active_sequences, 1u);
 }
 
+TEST_F(ShardCallsTest, SaysWhichCacheRanksWereNotReachedSoThatTheyCanBeToldLater) {
+  const auto opened = Open(7);
+  const ShardCalls impatient{links_, kLayout, milliseconds(0)};
+  const std::vector<ShardLink> unanswered = impatient.Release(opened->shards, 7, /*detach=*/false);
+  ASSERT_EQ(unanswered.size(), 2u);
+  EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty());
+  EXPECT_EQ(SequencesOn(first_) + SequencesOn(second_), 0u);
+  EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty()) << "what is not there was freed";
+}
+
 class OneCacheRankIsSmall : public ShardCallsTest {
  protected:
   OneCacheRankIsSmall() : ShardCallsTest(/*second_memory_bytes=*/size_t{64} << 10) {}

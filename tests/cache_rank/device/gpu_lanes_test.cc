@@ -2,14 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
 
 #include "cache_rank/device/gpu_lane.h"
 #include "common/selection/attended_set.h"
 #include "common/selection/presets.h"
+#include "tests/cache_rank/device/inference_gpu.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_table.h"
 #include "tests/support/status_matchers.h"
@@ -43,41 +40,6 @@ ServedShape Shape() {
   return shape;
 }
 
-// The process of an inference rank whose GPU exposes slots, inbox and flags, until it is killed.
-class InferenceGpu {
- public:
-  explicit InferenceGpu(const cuda::ExchangeShape& exchange) {
-    int ends[2];
-    EXPECT_EQ(pipe(ends), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      const auto device = test::OpenHostDevice(1).value();
-      const auto slots = device->Allocate(1 << 20).value();
-      const auto inbox = device->Allocate(InferenceInboxBytes(exchange)).value();
-      const auto flags = device->Allocate(InferenceFlagsBytes(exchange)).value();
-      const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get(), flags.get()};
-      const auto link = cuda::PeerLink::Create(*device, exposed).value();
-      const std::string& address = link->LocalAddress();
-      if (write(ends[1], address.data(), address.size()) < 0) _exit(1);
-      close(ends[1]);
-      while (true) pause();
-    }
-    close(ends[1]);
-    char part[4096];
-    for (ssize_t got = 0; (got = read(ends[0], part, sizeof part)) > 0;) address_.append(part, got);
-    close(ends[0]);
-  }
-  ~InferenceGpu() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  const std::string& address() const { return address_; }
-
- private:
-  pid_t pid_ = 0;
-  std::string address_;
-};
-
 class GpuLanesTest : public testing::TestWithParam<const char*> {
  protected:
   GpuLanesTest() { offer_.address = peer_.address(); }
@@ -87,7 +49,7 @@ class GpuLanesTest : public testing::TestWithParam<const char*> {
 
   LaneOffer offer_ = OfferFor(GetParam());
   const cuda::ExchangeShape exchange_ = GpuLane::ExchangeOf(offer_, kLayout);
-  const InferenceGpu peer_{exchange_};
+  const test::InferenceGpu peer_{exchange_};
 };
 
 // With past queries and without.

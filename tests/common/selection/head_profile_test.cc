@@ -199,14 +199,18 @@ TEST(HeadProfile, SaysWhatSpeaksAgainstItsUse) {
   EXPECT_TRUE(profile.DoubtsAbout("measured", spec).empty()) << "budgets are only shares";
 }
 
-TEST(WithoutHeadProfile, TakesFromPresetsWhatOnlyAProfileCouldGive) {
-  EXPECT_EQ(*WithoutHeadProfile(*FindPreset("winnow")), *FindPreset("winnow"));
-  SelectionSpec want = *FindPreset("lserve");
-  want.profile_use = ProfileUse::kNone;
-  EXPECT_EQ(*WithoutHeadProfile(*FindPreset("lserve")), want);
-  SelectionSpec asked = *FindPreset("winnow");
-  asked.profile_use = ProfileUse::kBudgets;
-  EXPECT_EQ(SpecErrorField(WithoutHeadProfile(asked).status()), "profile_use");
+TEST(CheckNeedsNoHeadProfile, RefusesWhatOnlyAProfileCouldGiveAlsoInPresets) {
+  EXPECT_TRUE(CheckNeedsNoHeadProfile(*FindPreset("winnow")).ok());
+  SelectionSpec spec = *FindPreset("lserve");
+  EXPECT_EQ(SpecErrorField(CheckNeedsNoHeadProfile(spec)), "profile_use");
+  EXPECT_EQ(CheckNeedsNoHeadProfile(spec).message(),
+            "selection.profile_use is streaming, which needs a head profile: a server is started with --head-profile "
+            "FILE (`winnow profile-heads` measures one); profile_use=none does without, all heads alike");
+  spec.profile_use = ProfileUse::kNone;
+  EXPECT_TRUE(CheckNeedsNoHeadProfile(spec).ok());
+  spec = *FindPreset("winnow");
+  spec.profile_use = ProfileUse::kBudgets;
+  EXPECT_EQ(SpecErrorField(CheckNeedsNoHeadProfile(spec)), "profile_use");
 }
 
 TEST(WithHeadProfile, DoesWhatTheSpecificationAsks) {

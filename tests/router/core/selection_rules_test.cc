@@ -104,10 +104,13 @@ TEST(SelectionRules, TheGuardIsCheckedForItsRange) {
 
 TEST(SelectionRules, WithoutAHeadProfileNobodyUsesOne) {
   ServedModel model = Server("winnow");
-  EXPECT_EQ(TextOf("profile_use=budgets", model),
-            "selection.profile_use needs a head profile, and this server was started without one");
+  EXPECT_THAT(TextOf("profile_use=budgets", model),
+              HasSubstr("selection.profile_use is budgets, which needs a head profile"));
   EXPECT_TRUE(Ask("profile_use=none", model).ok());
-  EXPECT_EQ(Ask("lserve,list_per=kv-head", model)->profile_use, ProfileUse::kNone) << "the preset's, not the request's";
+  EXPECT_THAT(TextOf("lserve,list_per=kv-head", model),
+              HasSubstr("selection.profile_use is streaming, which needs a head profile"))
+      << "heads that the preset streams would be served otherwise, and nobody told";
+  EXPECT_EQ(Ask("lserve,list_per=kv-head,profile_use=none", model)->profile_use, ProfileUse::kNone);
   model.has_head_profile = true;
   EXPECT_EQ(TextOf("profile_use=budgets", model), "winnow,profile_use=budgets");
   EXPECT_EQ(Ask("lserve,list_per=kv-head", model)->profile_use, ProfileUse::kStreaming);

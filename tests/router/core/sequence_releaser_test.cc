@@ -39,6 +39,7 @@ class RecordingCacheRank : public v1::CacheService::Service {
     EXPECT_EQ(request->attach_epoch(), 0u);
     EXPECT_FALSE(request->detach());
     std::lock_guard lock(mutex_);
+    if (++calls_ <= unanswered_) return {grpc::StatusCode::UNAVAILABLE, "later"};
     freed_.push_back(request->sequence_id());
     changed_.notify_all();
     return grpc::Status::OK;
@@ -49,6 +50,11 @@ class RecordingCacheRank : public v1::CacheService::Service {
     return freed_;
   }
   std::vector<uint64_t> freed() { return AwaitFreed(0); }
+  // The first so many calls are in vain.
+  void LeaveUnanswered(int calls) {
+    std::lock_guard lock(mutex_);
+    unanswered_ = calls;
+  }
   const v1::Identity& identity() const { return identity_; }
 
  private:
@@ -57,6 +63,7 @@ class RecordingCacheRank : public v1::CacheService::Service {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<uint64_t> freed_;
+  int calls_ = 0, unanswered_ = 0;
 };
 
 class EndObserver : public TokenObserver {
@@ -143,7 +150,7 @@ TEST_F(GivenUpSequences, ShardsWhoseSiblingIsLostAreFreedWhenTheRequestBeginsAne
   rank_.SendFinished(again.request_id());
   observer_.AwaitEnd();
   EXPECT_EQ(given_up(), 1u);
-  EXPECT_THAT(first_.freed(), IsEmpty()) << "it has left";
+  EXPECT_THAT(first_.AwaitFreed(1), ElementsAre(lost.sequence_id())) << "cut off, it has its shard still";
   EXPECT_THAT(third.freed(), IsEmpty());
 }
 
@@ -166,8 +173,29 @@ TEST_F(GivenUpSequences, WhatEndsOnItsRankIsFreedByThatRank) {
   EXPECT_EQ(given_up(), 0u);
 }
 
+TEST(SequenceReleaser, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
+  RecordingCacheRank stopped("cache-0"), other("cache-1");
+  stopped.LeaveUnanswered(5);
+  SequenceReleaser releaser(NewChannel, {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)});
+  for (uint64_t id = 1; id <= 3; ++id) releaser.Release(id, stopped.identity());
+  for (uint64_t id = 4; id <= 6; ++id) releaser.Release(id, other.identity());
+  EXPECT_THAT(other.AwaitFreed(3), ElementsAre(4, 5, 6));
+  EXPECT_THAT(stopped.AwaitFreed(3), ElementsAre(1, 2, 3));
+}
+
+TEST(SequenceReleaser, GivesACacheRankUpThatNeverAnswers) {
+  RecordingCacheRank lost("cache-0"), other("cache-1");
+  lost.LeaveUnanswered(1);
+  SequenceReleaser releaser(NewChannel, {.first_pause = milliseconds(1), .patience = milliseconds(0)});
+  releaser.Release(1, lost.identity());
+  releaser.Release(2, other.identity());
+  EXPECT_THAT(other.AwaitFreed(1), ElementsAre(2));
+  releaser.Stop();
+  EXPECT_THAT(lost.freed(), IsEmpty());
+}
+
 TEST(SequenceReleaser, EndsWhileACacheRankDoesNotAnswer) {
-  SequenceReleaser releaser(NewChannel, milliseconds(50));
+  SequenceReleaser releaser(NewChannel, {.call_timeout = milliseconds(50)});
   v1::Identity nobody;
   nobody.set_address("192.0.2.1:9");  // TEST-NET-1: packets go nowhere
   for (uint64_t id = 1; id <= 100; ++id) releaser.Release(id, nobody);
