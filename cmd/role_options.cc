@@ -360,7 +360,8 @@ void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {
   fields.Duration("stop-grace", stop_grace,
                   "How long answers under way may go on after SIGTERM, while new requests are refused; those that are "
-                  "not done then are cut off. Without any the router stops at once.");
+                  "not done then, or when a second signal comes, end with an error. Without any the router stops at "
+                  "once.");
 }
 
 void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help) {

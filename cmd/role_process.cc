@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "cmd/interruptible_start.h"
 #include "common/base/descriptor_limit.h"
 #include "common/config/listen_address.h"
 #include "common/log/log.h"
@@ -22,14 +23,6 @@ constexpr std::chrono::milliseconds kShutdownGrace{500};
 
 // Listeners, logs, event loops, the model's files, and the connections of some dozens of ranks.
 constexpr uint64_t kLeastDescriptors = 256;
-
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
 
 }  // namespace
 
@@ -46,12 +39,14 @@ RoleProcess::~RoleProcess() {
 absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role_name, v1::Role role,
                                                                 const ProcessOptions& options,
                                                                 std::string options_yaml) {
-  const sigset_t set = StopSignals();
+  sigset_t set = StopSignals();
+  sigaddset(&set, SIGUSR1);  // of InterruptibleStart
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   WINNOW_RETURN_IF_ERROR(StartLog({.role = role_name, .rank = options.rank, .level = options.log_level}));
   auto process = std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml)));
   WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
+  process->start_ = std::make_unique<InterruptibleStart>();
   WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(options.grpc.ToString()));
   process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
@@ -64,6 +59,7 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
 
 absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
                                 std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines) {
+  start_ = nullptr;
   v1::GetServerInfoResponse info;
   *info.mutable_identity() = identity_;
   *info.mutable_fingerprint() = fingerprint;
@@ -125,12 +121,18 @@ absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
   return failure_;
 }
 
+bool RoleProcess::ToldAgainToStop() {
+  const sigset_t set = StopSignals();
+  const timespec now{0, 0};
+  return sigtimedwait(&set, nullptr, &now) > 0;
+}
+
 void RoleProcess::Fail(const absl::Status& status) {
   {
     const std::lock_guard lock(mutex_);
     failure_.Update(status);
   }
-  kill(getpid(), SIGTERM);  // what WaitForStop waits for
+  pthread_kill(main_thread_, SIGTERM);  // what WaitForStop waits for
 }
 
 void RoleProcess::Shutdown() {

@@ -1,4 +1,6 @@
 #pragma once
+#include <pthread.h>
+
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,7 +23,8 @@ namespace winnow {
 class RoleProcess {
  public:
   // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
-  // come. FAILED_PRECONDITION where the process may open fewer files than a role needs.
+  // come. Until Serve they end the process at once. FAILED_PRECONDITION where the process may open fewer files than a
+  // role needs.
   static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
                                                             const ProcessOptions& options, std::string options_yaml);
   ~RoleProcess();
@@ -52,8 +55,11 @@ class RoleProcess {
   // Tells the router goodbye, so that no new work comes.
   void Leave();
 
-  // Until SIGINT or SIGTERM (OK) or Fail (its status). `tick`, if there is one, is called every 100 ms.
+  // Until SIGINT or SIGTERM (OK) or Fail (its status). `tick`, if there is one, is called every 100 ms. On the thread
+  // that called Begin.
   absl::Status WaitForStop(const std::function<void()>& tick = nullptr);
+  // Whether another such signal has come since WaitForStop or the last such question: there is a hurry.
+  bool ToldAgainToStop();
   // Ends WaitForStop. Any thread.
   void Fail(const absl::Status& status);
 
@@ -70,6 +76,8 @@ class RoleProcess {
   ParentReport report_;
   const std::shared_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<class ReservedAddress> reserved_;
+  const pthread_t main_thread_ = pthread_self();
+  std::unique_ptr<class InterruptibleStart> start_;  // until Serve
   std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<MetricsServer> metrics_server_;

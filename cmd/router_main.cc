@@ -52,7 +52,8 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
 
   const absl::Cleanup stop = [&] {
     process->StopServing();
-    router->Drain(std::chrono::duration_cast<std::chrono::milliseconds>(options.stop_grace));
+    router->Drain(std::chrono::duration_cast<std::chrono::milliseconds>(options.stop_grace),
+                  [&process] { return process->ToldAgainToStop(); });
     process->report().Drained();
     process->Shutdown();
   };

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <random>
 
 #include "common/base/check.h"
 
@@ -49,6 +51,11 @@ void SplitLines(std::string& rest, const std::string& bytes, F line) {
   }
 }
 
+// That the program itself said that it cannot run as it was started: another run would say the same.
+bool NoRestartMends(int wait_status) {
+  return WIFEXITED(wait_status) && (WEXITSTATUS(wait_status) == 2 || WEXITSTATUS(wait_status) == 127);
+}
+
 std::string HowItEnded(int wait_status) {
   if (WIFEXITED(wait_status)) return absl::StrCat("ended with exit code ", WEXITSTATUS(wait_status));
   return absl::StrCat("was killed by signal ", WTERMSIG(wait_status), " (", strsignal(WTERMSIG(wait_status)), ")");
@@ -71,9 +78,9 @@ Supervisor::~Supervisor() {
 }
 
 absl::Status Supervisor::Start(Child child) {
-  auto supervised = std::make_unique<Supervised>();
-  supervised->child = std::move(child);
-  supervised->backoff = options_.first_backoff;
+  auto supervised = std::make_unique<Supervised>(
+      Supervised{.child = std::move(child),
+                 .delays = RestartDelays(options_.first_backoff, options_.last_backoff, std::random_device()())});
   WINNOW_RETURN_IF_ERROR(Spawn(*supervised));
   children_.push_back(std::move(supervised));
   return absl::OkStatus();
@@ -81,11 +88,15 @@ absl::Status Supervisor::Start(Child child) {
 
 absl::Status Supervisor::Spawn(Supervised& child) {
   WINNOW_ASSIGN_OR_RETURN(child.process, SpawnChild(child.child.arguments, child.child.config(child.addresses)));
-  child.started = Clock::now();
   child.ready = child.drained = false;
   child.log_rest.clear();
   child.report_rest.clear();
+  child.last_words.clear();
   return absl::OkStatus();
+}
+
+void Supervisor::Say(std::string_view text) {
+  WriteAll(options_.log_fd, absl::StrCat("winnow up: ", AbslSv(text), "\n"));
 }
 
 void Supervisor::DrainLog(Supervised& child) {
@@ -100,6 +111,10 @@ void Supervisor::DrainLog(Supervised& child) {
 void Supervisor::DrainReport(Supervised& child) {
   SplitLines(child.report_rest, ReadAll(child.process.report.get()), [&](std::string_view line) {
     if (line == "ready") {
+      if (!child.ready) child.ready_since = Clock::now();
+      if (!child.ready && child.restarts > 0) {
+        Say(absl::StrCat(child.child.name, " is ready again after restart ", child.restarts));
+      }
       child.ready = child.ever_ready = true;
     } else if (line == "drained") {
       child.drained = true;
@@ -109,7 +124,7 @@ void Supervisor::DrainReport(Supervised& child) {
   });
 }
 
-bool Supervisor::Turn(Clock::time_point until) {
+int Supervisor::Turn(Clock::time_point until) {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
   for (const auto& child : children_) {
     // A pipe that has ended would be readable for ever: SIGCHLD tells of the end.
@@ -129,15 +144,15 @@ bool Supervisor::Turn(Clock::time_point until) {
       if ((fds[2 + 2 * i].revents & POLLIN) == 0) child.process.report.Reset();
     }
   }
-  bool stop = false;
+  int stops = 0;
   for (signalfd_siginfo info; read(signals_.get(), &info, sizeof info) == sizeof info;) {
-    if (info.ssi_signo != SIGCHLD) stop = true;
+    if (info.ssi_signo != SIGCHLD) ++stops;
   }
-  return stop;
+  return stops;
 }
 
-absl::Status Supervisor::HandleDeaths() {
-  absl::Status result;
+std::vector<Supervisor::Death> Supervisor::Reap() {
+  std::vector<Death> deaths;
   for (const auto& child : children_) {
     int wait_status = 0;
     if (child->process.pid < 0 || waitpid(child->process.pid, &wait_status, WNOHANG) != child->process.pid) continue;
@@ -148,44 +163,64 @@ absl::Status Supervisor::HandleDeaths() {
     }
     DrainReport(*child);
     child->process = ChildProcess();
-    result.Update(OnDeath(*child, wait_status));
+    const std::string words = child->last_words.empty() ? "" : absl::StrCat(": ", child->last_words);
+    deaths.push_back({child.get(), wait_status, absl::StrCat(child->child.name, " ", HowItEnded(wait_status), words)});
+    if (child->ready && Clock::now() - child->ready_since >= options_.long_life) {
+      child->short_lives = child->restarts = 0;
+      child->delays.Reset();
+    }
+    child->ready = false;
   }
-  return result;
+  return deaths;
 }
 
-absl::Status Supervisor::OnDeath(Supervised& child, int wait_status) {
-  const std::string what = absl::StrCat(child.child.name, " ", HowItEnded(wait_status));
-  const std::string words = child.last_words.empty() ? "" : absl::StrCat(": ", child.last_words);
-  child.ready = false;
-  if (!child.ever_ready) return absl::AbortedError(absl::StrCat(what, words));
-  if (Clock::now() - child.started >= options_.long_life) {
-    child.short_lives = 0;
-    child.backoff = options_.first_backoff;
-  }
-  if (++child.short_lives > options_.max_short_lives) {
-    return absl::AbortedError(
-        absl::StrCat(what, " for the ", child.short_lives, "th time shortly after its start, giving up", words));
-  }
-  WriteAll(options_.log_fd, absl::StrCat("winnow up: ", what, "; restarting it in ", child.backoff.count(), " ms\n"));
-  child.restart_at = Clock::now() + child.backoff;
-  child.backoff = std::min(child.backoff * 2, options_.last_backoff);
-  return absl::OkStatus();
+absl::Status Supervisor::CheckDeathWhileComingUp(const Death& death) {
+  Supervised& child = *death.child;
+  if (!child.ever_ready) return absl::AbortedError(death.text);
+  if (++child.short_lives <= options_.max_short_lives) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("giving up on ", child.child.name, ", which has died ", child.short_lives,
+                                         " times while the cluster came up; now ", death.text));
 }
 
-absl::Status Supervisor::RestartDue() {
+void Supervisor::ScheduleRestart(Supervised& child, std::string_view why) {
+  const std::chrono::milliseconds delay = child.delays.Next();
+  child.restart_at = Clock::now() + delay;
+  Say(absl::StrCat(AbslSv(why), "; restart ", ++child.restarts, " in ", delay.count(), " ms"));
+}
+
+void Supervisor::RestartDue() {
   for (const auto& child : children_) {
-    if (child->process.pid < 0 && Clock::now() >= child->restart_at) WINNOW_RETURN_IF_ERROR(Spawn(*child));
+    if (child->process.pid >= 0 || Clock::now() < child->restart_at) continue;
+    // The machine may have processes or descriptors again later.
+    if (const absl::Status status = Spawn(*child); !status.ok()) {
+      ScheduleRestart(*child, absl::StrCat(child->child.name, ": ", std::string(status.message())));
+    }
   }
-  return absl::OkStatus();
 }
 
 absl::Status Supervisor::RunUntil(const std::function<bool()>& done) {
   while (!done()) {
-    if (Turn(Clock::now() + kTick)) return absl::CancelledError("stopped by a signal");
-    WINNOW_RETURN_IF_ERROR(HandleDeaths());
-    WINNOW_RETURN_IF_ERROR(RestartDue());
+    if (Turn(Clock::now() + kTick) > 0) return absl::CancelledError("stopped by a signal");
+    for (const Death& death : Reap()) {
+      WINNOW_RETURN_IF_ERROR(CheckDeathWhileComingUp(death));
+      ScheduleRestart(*death.child, death.text);
+    }
+    RestartDue();
   }
   return absl::OkStatus();
+}
+
+absl::Status Supervisor::KeepUp(const std::function<bool()>& serves) {
+  while (Turn(Clock::now() + kTick) == 0) {
+    for (const Death& death : Reap()) {
+      if (NoRestartMends(death.wait_status) && !serves()) {
+        return absl::AbortedError(absl::StrCat("nothing is served, and no restart mends this: ", death.text));
+      }
+      ScheduleRestart(*death.child, death.text);
+    }
+    RestartDue();
+  }
+  return absl::CancelledError("stopped by a signal");
 }
 
 bool Supervisor::Draining() const {
@@ -194,40 +229,41 @@ bool Supervisor::Draining() const {
   });
 }
 
+void Supervisor::TellToEnd(const std::function<bool(const Supervised&)>& which, int signal) {
+  for (const auto& child : children_) {
+    if (child->process.pid >= 0 && which(*child)) kill(child->process.pid, signal);
+  }
+}
+
 void Supervisor::StopAll() {
-  const auto tell = [this](bool those_that_drain_first) {
-    for (const auto& child : children_) {
-      const bool wanted = child->child.drains_first == those_that_drain_first;
-      if (wanted && child->process.pid >= 0) kill(child->process.pid, SIGTERM);
-    }
-  };
-  tell(true);
+  const auto everyone = [](const Supervised&) { return true; };
+  const auto drains_first = [](const Supervised& child) { return child.child.drains_first; };
+  TellToEnd(drains_first, SIGTERM);
   bool told_all = false;
-  const Clock::time_point limit = Clock::now() + options_.grace;
+  Clock::time_point limit = Clock::now() + options_.grace;
   bool killed = false;
-  while (true) {
-    bool any = false;
-    for (const auto& child : children_) {
-      if (child->process.pid >= 0 && waitpid(child->process.pid, nullptr, WNOHANG) == child->process.pid) {
-        DrainLog(*child);
-        child->process = ChildProcess();
-      }
-      any |= child->process.pid >= 0;
-    }
+  for (int signals = 0;;) {
+    Reap();
+    const bool any =
+        std::any_of(children_.begin(), children_.end(), [](const auto& child) { return child->process.pid >= 0; });
     if (!any) break;
     if (!told_all && !Draining()) {
       told_all = true;
-      tell(false);
+      TellToEnd(std::not_fn(drains_first), SIGTERM);
     }
-    const bool again = Turn(Clock::now() + kTick);
-    if (!killed && (again || Clock::now() >= limit)) {
-      killed = true;
-      for (const auto& child : children_) {
-        if (child->process.pid < 0) continue;
-        WriteAll(options_.log_fd, absl::StrCat("winnow up: killing ", child->child.name, ", which does not end\n"));
-        kill(child->process.pid, SIGKILL);
-      }
+    const int more = Turn(Clock::now() + kTick);
+    if (more > 0 && signals == 0) {
+      Say("a second signal: what is under way is cut short");
+      TellToEnd([&](const Supervised& child) { return told_all || drains_first(child); }, SIGTERM);
+      limit = std::min(limit, Clock::now() + options_.hurried_grace);
     }
+    signals += more;
+    if (killed || (Clock::now() < limit && signals < 2)) continue;
+    killed = true;
+    for (const auto& child : children_) {
+      if (child->process.pid >= 0) Say(absl::StrCat("killing ", child->child.name, ", which does not end"));
+    }
+    TellToEnd(everyone, SIGKILL);
   }
   children_.clear();
 }

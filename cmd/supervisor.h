@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cmd/child_process.h"
+#include "cmd/restart_delays.h"
 #include "common/base/status.h"
 
 namespace winnow {
@@ -18,19 +19,22 @@ namespace winnow {
 // Starts processes, passes their logs on, restarts those that die and stops them all. It is meant for one machine and a
 // handful of children; a cluster has Kubernetes or Slurm for this. One thread, no other threads in the process.
 //
-// A child has reported: nothing -> addresses -> ready (ParentReport). One that dies before it was ever ready will not
-// do better the next time: that is an error at once. One that dies later is restarted after a growing delay; too many
-// deaths shortly after their start are an error.
+// A child has reported: nothing -> addresses -> ready (ParentReport). While the children come up (RunUntil), one that
+// dies before it was ever ready will not do better the next time: that is an error at once, and so are too many deaths
+// shortly after readiness. Once they serve (KeepUp), whoever dies is restarted after a growing delay, for as long as it
+// takes: the others go on meanwhile.
 class Supervisor {
  public:
   struct Options {
     std::chrono::milliseconds first_backoff{100};
-    std::chrono::milliseconds last_backoff{5'000};
-    // A child that lived at least this long is not suspected of dying at each start.
+    std::chrono::milliseconds last_backoff{30'000};
+    // A child that was ready for at least this long is not suspected of dying at each start.
     std::chrono::milliseconds long_life{10'000};
-    int max_short_lives = 5;
+    int max_short_lives = 5;  // of a child, while the children come up
     // From SIGTERM to SIGKILL.
     std::chrono::milliseconds grace{10'000};
+    // The same from the second signal on, which tells the children a second time to end.
+    std::chrono::milliseconds hurried_grace{2'000};
     int log_fd = 2;
   };
 
@@ -54,12 +58,16 @@ class Supervisor {
 
   absl::Status Start(Child child);
 
-  // Looks after the children until `done` (asked at least every 50 ms) is true. CANCELLED when a signal asks to stop;
-  // any other error is the end of a child that cannot be cured, with its last words.
+  // Looks after children that come up until `done` (asked at least every 50 ms) is true. CANCELLED when a signal asks
+  // to stop; any other error is the end of a child, with its last words.
   absl::Status RunUntil(const std::function<bool()>& done);
+  // Looks after children that have come up. CANCELLED when a signal asks to stop; any other error is the end of a child
+  // that no restart mends (exit code 2 or 127: its configuration or its program is wrong) while `serves`, asked then,
+  // is false.
+  absl::Status KeepUp(const std::function<bool()>& serves);
 
-  // SIGTERM to all, those that drain first before the others; SIGKILL after the grace period or at a second signal;
-  // returns when all are gone.
+  // SIGTERM to all, those that drain first before the others; SIGKILL after the grace period. A second signal is passed
+  // on to all and shortens the grace period, a third ends it. Returns when all are gone.
   void StopAll();
 
   bool AllReady() const;
@@ -76,8 +84,9 @@ class Supervisor {
     bool ever_ready = false;
     bool drained = false;
     int short_lives = 0;
-    std::chrono::milliseconds backoff{};
-    Clock::time_point started{};
+    RestartDelays delays;
+    int restarts = 0;  // since it was ready for long
+    Clock::time_point ready_since{};
     Clock::time_point restart_at{};  // while not running
     Addresses addresses;
     std::string log_rest;  // an unfinished line
@@ -86,15 +95,23 @@ class Supervisor {
   };
 
   absl::Status Spawn(Supervised& child);
-  // Waits for something to happen, at most until `until`, and passes logs and reports on. Returns true when a signal
-  // asks to stop.
-  bool Turn(Clock::time_point until);
+  // Waits for something to happen, at most until `until`, and passes logs and reports on. Returns how many signals ask
+  // to stop.
+  int Turn(Clock::time_point until);
+  void Say(std::string_view text);
   void DrainLog(Supervised& child);
   void DrainReport(Supervised& child);
-  // Reaps what has died and decides on it.
-  absl::Status HandleDeaths();
-  absl::Status OnDeath(Supervised& child, int wait_status);
-  absl::Status RestartDue();
+  // The end of a process that has been reaped.
+  struct Death {
+    Supervised* child;
+    int wait_status;
+    std::string text;  // who, how, and its last words
+  };
+  std::vector<Death> Reap();
+  absl::Status CheckDeathWhileComingUp(const Death& death);
+  void ScheduleRestart(Supervised& child, std::string_view why);
+  void RestartDue();
+  void TellToEnd(const std::function<bool(const Supervised&)>& which, int signal);
   // That there is a process which the others' end must wait for.
   bool Draining() const;
   Supervised* Find(std::string_view name) const;

@@ -88,7 +88,7 @@ class Cluster {
   }
 
   absl::Status Run() {
-    return supervisor_.RunUntil([] { return false; });
+    return supervisor_.KeepUp([this] { return AskWhetherReady().ok(); });
   }
 
   std::string ReadyLine() const {
@@ -111,12 +111,17 @@ class Cluster {
     return it == addresses.end() ? "?" : it->second;
   }
 
+  // The router's word on it; an error has its reason.
+  absl::Status AskWhetherReady() const {
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router_, "http"), "/ready", milliseconds(1000)));
+    return answer.status == 200 ? absl::OkStatus() : absl::UnavailableError(answer.body);
+  }
+
   bool RouterIsReady() {
-    const absl::StatusOr<HttpAnswer> answer = HttpGet(Address(router_, "http"), "/ready", milliseconds(1000));
-    if (answer.ok() && answer->status == 200) return true;
+    const absl::Status ready = AskWhetherReady();
+    if (ready.ok()) return true;
     if (const auto now = std::chrono::steady_clock::now(); now >= next_notice_) {
-      std::fprintf(stderr, "winnow up: waiting for the router to be ready: %s\n",
-                   answer.ok() ? answer->body.c_str() : std::string(answer.status().message()).c_str());
+      std::fprintf(stderr, "winnow up: waiting for the router to be ready: %s\n", std::string(ready.message()).c_str());
       next_notice_ = now + kNoticeInterval;
     }
     return false;

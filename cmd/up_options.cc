@@ -1,6 +1,7 @@
 #include "cmd/up_options.h"
 
 #include <algorithm>
+#include <map>
 
 #include "cache_rank/kv_block_pool.h"
 #include "cache_rank/row_tiers.h"
@@ -93,10 +94,28 @@ absl::Status UpOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
   }
+  WINNOW_RETURN_IF_ERROR(CheckPortsDiffer());
   WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
   if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
   WINNOW_RETURN_IF_ERROR(selection.Resolve().status());
   return CheckCacheMemory();
+}
+
+// Each would find its port free before the others listen.
+absl::Status UpOptions::CheckPortsDiffer() const {
+  std::map<uint16_t, std::string> users = {{http.port, "--http"}};
+  const auto use = [&users](const HostPort& address, const std::string& user) -> absl::Status {
+    const auto [other, is_first] = users.try_emplace(address.port, user);
+    if (is_first || address.port == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("port ", address.port, " is wanted twice: by ", other->second, " and by ", user));
+  };
+  WINNOW_RETURN_IF_ERROR(use(grpc, "--grpc"));
+  for (int process = 0; process < num_processes(); ++process) {
+    WINNOW_RETURN_IF_ERROR(use(MetricsAddress(process), absl::StrCat("--metrics=", metrics.ToString(), ", from which ",
+                                                                     num_processes(), " processes take one each")));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status UpOptions::CheckCacheMemory() const {

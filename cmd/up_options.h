@@ -66,6 +66,7 @@ struct UpOptions {
 
  private:
   absl::Status CheckCacheMemory() const;
+  absl::Status CheckPortsDiffer() const;
 };
 
 }  // namespace winnow

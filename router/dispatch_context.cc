@@ -35,7 +35,7 @@ DispatchContext::DispatchContext(DispatcherOptions o, Registry* r, TimerQueue* t
 absl::Status DispatchContext::Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group) {
   {
     std::lock_guard lock(mutex_);
-    if (stopped_) return absl::UnavailableError("the router is shutting down");
+    WINNOW_RETURN_IF_ERROR(admits_);
     if (requests_.size() < options.max_queue) {
       requests_.emplace(request.get(), request);
       if (group != 0) ++groups_[group].members;
@@ -65,11 +65,17 @@ std::vector<std::shared_ptr<DispatchedRequest>> DispatchContext::All() const {
   return all;
 }
 
-void DispatchContext::Stop() {
-  {
-    std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
+size_t DispatchContext::num_requests() const {
+  std::lock_guard lock(mutex_);
+  return requests_.size();
+}
+
+void DispatchContext::StopAdmitting(const absl::Status& status) {
+  std::lock_guard lock(mutex_);
+  admits_.Update(status);
+}
+
+void DispatchContext::StopReports() {
   reports_->Close();
 }
 

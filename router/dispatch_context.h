@@ -22,9 +22,12 @@ class DispatchContext {
   absl::Status Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group);
   void Remove(const DispatchedRequest* request, uint64_t group);
   std::vector<std::shared_ptr<DispatchedRequest>> All() const;
-  // No request is admitted any more. Then, once every request has been ended: nothing uses the registry and the timers
-  // after AwaitEmpty.
-  void Stop();
+  size_t num_requests() const;
+  // Requests that come from now on are refused with `status`. The first one holds.
+  void StopAdmitting(const absl::Status& status);
+  // The registry is told of no lost rank any more. Then, once no request is admitted and every one has been ended:
+  // nothing uses the registry and the timers after AwaitEmpty.
+  void StopReports();
   void AwaitEmpty();
   // A sequence of a request that does without it. Its cache ranks free it now rather than after a while.
   void GiveUp(uint64_t sequence_id, const Route& route);
@@ -75,7 +78,7 @@ class DispatchContext {
 
   mutable std::mutex mutex_;
   std::condition_variable emptied_;
-  bool stopped_ = false;
+  absl::Status admits_;  // an error: what new requests are refused with
   std::mt19937_64 random_;
   std::unordered_map<const DispatchedRequest*, std::weak_ptr<DispatchedRequest>> requests_;
   std::unordered_map<uint64_t, Group> groups_;

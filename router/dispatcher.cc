@@ -29,11 +29,11 @@ Dispatcher::Dispatcher(DispatcherOptions options, Registry* registry, TimerQueue
 }
 
 Dispatcher::~Dispatcher() {
-  context_->Stop();
+  const absl::Status stopped = absl::UnavailableError("the router is shutting down");
+  StopAdmitting(stopped);
+  context_->StopReports();
   subscription_.reset();
-  for (const auto& request : context_->All())
-    request->PostFailure(absl::UnavailableError("the router is shutting down"));
-  context_->AwaitEmpty();
+  FailAll(stopped);
   context_->sequence_releaser.Stop();
   context_->clients->CloseAll();
 }
@@ -52,6 +52,19 @@ absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest requ
   }
   dispatched->Begin();
   return std::make_unique<DispatchedStream>(std::move(dispatched));
+}
+
+void Dispatcher::StopAdmitting(const absl::Status& status) {
+  context_->StopAdmitting(status);
+}
+
+void Dispatcher::FailAll(const absl::Status& status) {
+  for (const auto& request : context_->All()) request->PostFailure(status);
+  context_->AwaitEmpty();
+}
+
+size_t Dispatcher::num_requests() const {
+  return context_->num_requests();
 }
 
 uint32_t Dispatcher::MostPositions() const {

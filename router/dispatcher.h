@@ -82,6 +82,12 @@ class Dispatcher final : public TokenGenerator {
 
   absl::StatusOr<std::unique_ptr<TokenStream>> Start(TokenRequest request, TokenObserver* observer) override;
 
+  // Requests that come from now on are refused with `status`; those under way go on.
+  void StopAdmitting(const absl::Status& status);
+  // Requests under way end with `status`; returns when they have, though their observers may be told later.
+  void FailAll(const absl::Status& status);
+  size_t num_requests() const;
+
   // Of the longest sequence for which there would be room on the cache ranks if nothing else were there; 0: not known.
   uint32_t MostPositions() const;
   const DispatcherCounters& counters() const;

@@ -30,6 +30,11 @@ constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
 
 constexpr std::chrono::milliseconds kDrainPoll{10};
 
+// For clients to take the last of their answers.
+constexpr std::chrono::milliseconds kLastWords{1000};
+
+constexpr std::string_view kStopping = "the router is stopping";
+
 // "model" of ".../model/" and ".../model".
 std::string DirectoryName(const std::string& directory) {
   const std::filesystem::path path = std::filesystem::absolute(directory).lexically_normal();
@@ -121,7 +126,7 @@ struct Router::Parts {
 
   // A request would be served as soon as there are ranks.
   absl::Status Accepts() const {
-    if (stopping) return absl::UnavailableError("the router is stopping");
+    if (stopping) return absl::UnavailableError(AbslSv(kStopping));
     const std::optional<v1::ModelLimits> limits = registry.Limits();
     if (limits && limits->vocab_size() != configured.vocab_size) {
       return absl::UnavailableError(absl::StrCat("the ranks' model has a vocabulary of ", limits->vocab_size(),
@@ -245,17 +250,22 @@ std::string Router::http_address() const {
   return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":", parts_->http->port());
 }
 
-void Router::Drain(std::chrono::milliseconds grace) {
+void Router::Drain(std::chrono::milliseconds grace, const std::function<bool()>& hurry) {
+  Parts& parts = *parts_;
   const auto limit = std::chrono::steady_clock::now() + grace;
-  const auto under_way = [this] {
-    return parts_->dispatcher.counters().running + parts_->dispatcher.counters().waiting;
-  };
-  parts_->stopping = true;
-  const int64_t requests = under_way();
+  parts.stopping = true;
+  const absl::Status stopping = parts.Ready();
+  parts.dispatcher.StopAdmitting(stopping);
+  const size_t requests = parts.dispatcher.num_requests();
   if (requests > 0) spdlog::info("{} requests are under way and may go on for {} ms", requests, grace.count());
-  if (parts_->http) parts_->http->Stop(grace);
-  while (under_way() > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(kDrainPoll);
-  if (requests > 0 && std::chrono::steady_clock::now() >= limit) spdlog::warn("what was still under way is cut off");
+  while (parts.dispatcher.num_requests() > 0 && std::chrono::steady_clock::now() < limit && !(hurry && hurry())) {
+    std::this_thread::sleep_for(kDrainPoll);
+  }
+  if (const size_t left = parts.dispatcher.num_requests(); left > 0) {
+    spdlog::warn("{} requests are still under way: they end with an error", left);
+    parts.dispatcher.FailAll(stopping);
+  }
+  if (parts.http) parts.http->Stop(kLastWords);
 }
 
 absl::Status Router::Ready() const {

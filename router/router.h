@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,9 +45,11 @@ class Router {
   absl::Status StartHttp();
   // "host:port" with the port that was chosen; empty before StartHttp.
   std::string http_address() const;
-  // From now on the router is not ready and HTTP closed; returns when no request is under way, or `grace` is over. HTTP
-  // answers that are not done then are cut off, gRPC ones by the server's shutting down.
-  void Drain(std::chrono::milliseconds grace);
+  // From now on the router is not ready and answers new requests with UNAVAILABLE. Those under way may go on for
+  // `grace`, or until `hurry`, asked every few milliseconds, says that there is no time; what is not done then ends
+  // with UNAVAILABLE. Returns when HTTP is closed and no request is under way; gRPC calls may still be telling their
+  // clients.
+  void Drain(std::chrono::milliseconds grace, const std::function<bool()>& hurry = nullptr);
 
   // UNAVAILABLE with the reason while no request could be served: no rank of a kind, or ranks of another vocabulary.
   absl::Status Ready() const;

@@ -3,10 +3,10 @@
 //   log TEXT                 a line on stderr
 //   report KEY ADDRESS       reports an address
 //   ready                    reports readiness
-//   drain FILE               reports that it is drained once it has had SIGTERM, and there is FILE; ends on SIGTERM
-//   again ignore-term              SIGTERM has no effect from here on count FILE               appends one byte to FILE
-//   (the number of starts) exit-unless FILE N CODE  exits with CODE unless FILE has at least N bytes exit CODE wait
-//   until a signal comes
+//   drain FILE               is ready; after SIGTERM it logs "draining" and ends once there is FILE, or a second
+//   SIGTERM ignore-term              SIGTERM has no effect from here on count FILE               appends one byte to
+//   FILE (the number of starts) exit-unless FILE N CODE  exits with CODE unless FILE has at least N bytes exit CODE
+//   wait                     until a signal comes
 #include <signal.h>
 #include <unistd.h>
 
@@ -44,7 +44,9 @@ int main() {
       report.Ready();
       int signal_number = 0;
       sigwait(&term, &signal_number);
-      while (!std::filesystem::exists(a)) usleep(1000);
+      std::cerr << "draining" << std::endl;
+      const timespec moment{0, 1'000'000};
+      while (!std::filesystem::exists(a) && sigtimedwait(&term, nullptr, &moment) != SIGTERM) continue;
       report.Drained();
       return 0;
     } else if (command == "ignore-term") {

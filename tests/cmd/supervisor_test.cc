@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
+using testing::Not;
 
 class SupervisorTest : public testing::Test {
  protected:
@@ -43,6 +45,16 @@ class SupervisorTest : public testing::Test {
     return {std::move(name), {SCRIPTED_CHILD}, [script](const Supervisor::Addresses&) { return script; }};
   }
 
+  // Ready at first; later runs count themselves in File("starts") and do what `script` says.
+  Supervisor::Child ReadyOnce(std::string name, const std::string& script) {
+    Supervisor::Child child = Script(std::move(name), "");
+    child.config = [text = "count " + File("starts") + "\n" + script,
+                    is_first = true](const Supervisor::Addresses&) mutable {
+      return std::exchange(is_first, false) ? std::string("ready\nwait") : text;
+    };
+    return child;
+  }
+
   std::string File(std::string_view name) { return folder_ / name; }
 
   std::string Log() {
@@ -50,6 +62,9 @@ class SupervisorTest : public testing::Test {
     EXPECT_EQ(pread(log_.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
     return text;
   }
+
+  // How often a child that counts in File("starts") has started.
+  size_t Starts() { return std::filesystem::file_size(File("starts")); }
 
   static bool Never() { return false; }
   static bool Exists(pid_t pid) { return kill(pid, 0) == 0; }
@@ -104,18 +119,46 @@ TEST_F(SupervisorTest, RestartsADeadChildWithTheAddressesThatItHad) {
   kill(first, SIGKILL);
   ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady() && supervisor.pid("a") != first; }).ok());
   EXPECT_EQ(known, (std::vector<Supervisor::Addresses>{{}, {{"grpc", "h:7"}}}));
-  EXPECT_THAT(Log(), HasSubstr("a was killed by signal 9 (Killed); restarting it"));
+  EXPECT_THAT(Log(), HasSubstr("winnow up: a was killed by signal 9 (Killed); restart 1 in "));
+  EXPECT_THAT(Log(), HasSubstr("winnow up: a is ready again after restart 1\n"));
 }
 
-TEST_F(SupervisorTest, GivesUpAfterTooManyShortLives) {
+TEST_F(SupervisorTest, TooManyDeathsWhileChildrenComeUpAreAnError) {
   Supervisor::Options options = Fast();
   options.max_short_lives = 3;
   Supervisor supervisor(options);
   ASSERT_TRUE(supervisor.Start(Script("a", "count " + File("starts") + "\nready\nlog out of memory\nexit 1")).ok());
   const absl::Status status = supervisor.RunUntil(Never);
   EXPECT_EQ(status.message(),
-            "a ended with exit code 1 for the 4th time shortly after its start, giving up: out of memory");
-  EXPECT_EQ(std::filesystem::file_size(File("starts")), 4u);
+            "giving up on a, which has died 4 times while the cluster came up; now a ended with exit code 1: out of "
+            "memory");
+  EXPECT_EQ(Starts(), 4u);
+}
+
+TEST_F(SupervisorTest, OneThatCannotRestartIsTriedAgainForAsLongAsTheOthersServe) {
+  Supervisor supervisor(Fast());
+  ASSERT_TRUE(supervisor.Start(Script("good", "ready\nwait")).ok());
+  ASSERT_TRUE(supervisor.Start(ReadyOnce("bad", "log no such model\nexit 2")).ok());
+  ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
+  kill(supervisor.pid("bad"), SIGKILL);
+  const absl::Status status = supervisor.KeepUp([&] { return Starts() < 10; });
+  EXPECT_EQ(status.message(),
+            "nothing is served, and no restart mends this: bad ended with exit code 2: no such model");
+  EXPECT_EQ(Starts(), 10u);
+  EXPECT_THAT(Log(), HasSubstr("winnow up: bad ended with exit code 2: no such model; restart 10 in "));
+}
+
+TEST_F(SupervisorTest, WhatARestartMayMendIsTriedAgainThoughNothingIsServed) {
+  for (const char* code : {"0", "1"}) {
+    SCOPED_TRACE(code);
+    std::filesystem::remove(File("starts"));
+    Supervisor supervisor(Fast());
+    ASSERT_TRUE(supervisor.Start(ReadyOnce("a", "exit-unless " + File("starts") + " 10 " + code + "\nexit 2")).ok());
+    ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
+    kill(supervisor.pid("a"), SIGKILL);
+    EXPECT_THAT(std::string(supervisor.KeepUp(Never).message()), HasSubstr("exit code 2"));
+    EXPECT_EQ(Starts(), 10u);
+  }
 }
 
 TEST_F(SupervisorTest, AFailureBeforeReadinessIsTriedAgainOnceTheChildHasBeenReady) {
@@ -137,6 +180,8 @@ TEST_F(SupervisorTest, ASignalEndsTheRun) {
   ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
   kill(getpid(), SIGTERM);
   EXPECT_EQ(supervisor.RunUntil(Never).code(), absl::StatusCode::kCancelled);
+  kill(getpid(), SIGINT);
+  EXPECT_EQ(supervisor.KeepUp(Never).code(), absl::StatusCode::kCancelled);
 }
 
 TEST_F(SupervisorTest, OthersAreToldToEndOnceWhatDrainsFirstIsDrained) {
@@ -160,6 +205,37 @@ TEST_F(SupervisorTest, OthersAreToldToEndOnceWhatDrainsFirstIsDrained) {
   request.join();
   EXPECT_TRUE(lived);
   EXPECT_FALSE(Exists(rank));
+}
+
+TEST_F(SupervisorTest, ASecondSignalIsPassedOnToWhatStillDrains) {
+  Supervisor::Options options = Fast();
+  options.grace = options.hurried_grace = std::chrono::hours(1);
+  Supervisor supervisor(options);
+  Supervisor::Child router = Script("router", "drain /no/such/file");
+  router.drains_first = true;
+  ASSERT_TRUE(supervisor.Start(Script("rank", "ready\nwait")).ok());
+  ASSERT_TRUE(supervisor.Start(std::move(router)).ok());
+  ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
+  std::thread hurry([&] {
+    while (Log().find("draining") == std::string::npos) std::this_thread::sleep_for(milliseconds(1));
+    kill(getpid(), SIGTERM);
+  });
+  supervisor.StopAll();
+  hurry.join();
+  EXPECT_THAT(Log(), HasSubstr("a second signal"));
+  EXPECT_THAT(Log(), Not(HasSubstr("killing")));
+}
+
+TEST_F(SupervisorTest, AThirdSignalKills) {
+  Supervisor::Options options = Fast();
+  options.grace = options.hurried_grace = std::chrono::hours(1);
+  Supervisor supervisor(options);
+  ASSERT_TRUE(supervisor.Start(Script("a", "ignore-term\nready\nwait")).ok());
+  ASSERT_TRUE(supervisor.RunUntil([&] { return supervisor.AllReady(); }).ok());
+  kill(getpid(), SIGTERM);
+  kill(getpid(), SIGINT);
+  supervisor.StopAll();
+  EXPECT_THAT(Log(), HasSubstr("killing a, which does not end"));
 }
 
 TEST_F(SupervisorTest, KillsAChildThatIgnoresTheRequestToEnd) {

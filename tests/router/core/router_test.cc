@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "common/rpc/channel.h"
@@ -150,32 +151,66 @@ TEST_F(RouterTest, IsNotReadyWithoutACacheRankAndLetsRequestsWaitForOne) {
   EXPECT_TRUE(reader->Finish().ok());
 }
 
-TEST_F(RouterTest, DrainsWhatIsUnderWayAndTakesNothingNew) {
-  ASSERT_TRUE(router_->StartHttp().ok());
-  ScriptedRank rank("inference-0");
-  ASSERT_TRUE(Register(rank.identity()).ok());
-  ASSERT_TRUE(Register(CacheRank()).ok());
-  const auto stub = v1::GenerationService::NewStub(channel_);
-  v1::GenerateRequest request;
-  request.set_text("Say hello.");
-  grpc::ClientContext context;
-  const auto reader = stub->Generate(&context, request);
-  const uint64_t id = rank.AwaitSubmit(1).request_id();
+// A request that a silent rank has, while the router drains on a thread of its own.
+class DrainTest : public RouterTest {
+ protected:
+  using Reader = std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>;
 
-  router_->Drain(std::chrono::milliseconds(20));  // in vain: the rank says nothing
-  EXPECT_THAT(std::string(router_->Ready().message()), HasSubstr("stopping"));
-  grpc::ClientContext late_context;
-  const auto late = stub->Generate(&late_context, request);
-  v1::GenerateResponse response;
-  while (late->Read(&response)) {
+  void SetUp() override {
+    RouterTest::SetUp();
+    ASSERT_TRUE(router_->StartHttp().ok());
+    ASSERT_TRUE(Register(rank_.identity()).ok());
+    ASSERT_TRUE(Register(CacheRank()).ok());
+    reader_ = Generate(&context_);
+    id_ = rank_.AwaitSubmit(1).request_id();
   }
-  EXPECT_EQ(late->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  Reader Generate(grpc::ClientContext* context) {
+    v1::GenerateRequest request;
+    request.set_text("Say hello.");
+    return v1::GenerationService::NewStub(channel_)->Generate(context, request);
+  }
+  static grpc::Status Finish(grpc::ClientReader<v1::GenerateResponse>& reader) {
+    v1::GenerateResponse response;
+    while (reader.Read(&response)) continue;
+    return reader.Finish();
+  }
+  std::thread Drain(std::chrono::milliseconds grace) {
+    std::thread drain([this, grace] { router_->Drain(grace, [this] { return hurry_.load(); }); });
+    while (router_->Ready().message() != kStopping) std::this_thread::yield();
+    return drain;
+  }
 
-  rank.SendFinished(id, v1::FINISH_REASON_STOP);
-  router_->Drain(std::chrono::hours(1));  // returns as soon as the request is done
-  while (reader->Read(&response)) {
-  }
-  EXPECT_TRUE(reader->Finish().ok());
+  static constexpr std::string_view kStopping = "the router is stopping";
+  ScriptedRank rank_{"inference-0"};
+  std::atomic<bool> hurry_{false};
+  grpc::ClientContext context_;
+  Reader reader_;
+  uint64_t id_ = 0;
+};
+
+TEST_F(DrainTest, WhatIsUnderWayGoesOnAndNothingNewIsTaken) {
+  std::thread drain = Drain(std::chrono::hours(1));
+  grpc::ClientContext late;
+  const grpc::Status refused = Finish(*Generate(&late));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(refused.error_message(), kStopping);
+  rank_.SendFinished(id_, v1::FINISH_REASON_STOP);
+  drain.join();
+  EXPECT_TRUE(Finish(*reader_).ok());
+}
+
+TEST_F(DrainTest, WhatIsNotDoneInTimeEndsWithUnavailable) {
+  Drain(std::chrono::milliseconds(20)).join();
+  const grpc::Status status = Finish(*reader_);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), kStopping);
+}
+
+TEST_F(DrainTest, AHurryEndsTheGracePeriod) {
+  std::thread drain = Drain(std::chrono::hours(1));
+  hurry_ = true;
+  drain.join();
+  EXPECT_EQ(Finish(*reader_).error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST(RouterCreateTest, SaysWhatIsWrongWithAModelDirectory) {
