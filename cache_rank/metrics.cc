@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cache_rank/judge_head.h"
+#include "cache_rank/select/verify/judge_head.h"
 
 namespace winnow {
 

@@ -3,12 +3,12 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "cmd/bench_engine_options.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/engine/engine_bench.h"
-#include "cmd/engine/table.h"
 #include "common/model/synthetic_models.h"
+#include "tools/engine/bench_engine_options.h"
+#include "tools/engine/engine_bench.h"
+#include "tools/engine/table.h"
 
 namespace winnow {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/load/load_run.h"
-#include "cmd/load/report.h"
-#include "cmd/load/trace_file.h"
+#include "tools/load/load_run.h"
+#include "tools/load/report.h"
+#include "tools/load/trace_file.h"
 
 namespace winnow {
 namespace {

@@ -1,11 +1,11 @@
 #include "absl/cleanup/cleanup.h"
-#include "cmd/cache_host.h"
-#include "cmd/cache_rank_metrics.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/payload_paths.h"
-#include "cmd/role_options.h"
-#include "cmd/role_process.h"
+#include "cmd/role/cache_host.h"
+#include "cmd/role/cache_rank_metrics.h"
+#include "cmd/role/payload_paths.h"
+#include "cmd/role/role_options.h"
+#include "cmd/role/role_process.h"
 
 namespace winnow {
 namespace {

@@ -1,9 +1,9 @@
 #include <cstdio>
 
+#include "cmd/client/demo_document.h"
+#include "cmd/client/generation_client.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/demo_document.h"
-#include "cmd/generation_client.h"
 
 namespace winnow {
 namespace {

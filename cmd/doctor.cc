@@ -9,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/gpu_findings.h"
-#include "cmd/machine.h"
-#include "cmd/ucx_transports.h"
+#include "cmd/doctor/gpu_findings.h"
+#include "cmd/doctor/ucx_transports.h"
+#include "cmd/role/machine.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {

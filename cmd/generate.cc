@@ -2,9 +2,9 @@
 #include <iostream>
 #include <iterator>
 
+#include "cmd/client/generation_client.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/generation_client.h"
 
 namespace winnow {
 namespace {

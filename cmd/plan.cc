@@ -4,8 +4,8 @@
 #include "absl/strings/str_format.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/plan/roofline.h"
 #include "common/model/synthetic_models.h"
+#include "tools/plan/roofline.h"
 
 namespace winnow {
 namespace {

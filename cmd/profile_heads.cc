@@ -9,13 +9,13 @@
 #include "absl/strings/str_split.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/machine.h"
-#include "cmd/profile_texts.h"
+#include "cmd/role/machine.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
-#include "inference_rank/head_probe.h"
-#include "inference_rank/model/transformer.h"
-#include "inference_rank/model/weights.h"
+#include "inference_rank/engine/head_probe.h"
+#include "model/transformer.h"
+#include "model/weights/weights.h"
+#include "tools/profile/profile_texts.h"
 
 namespace winnow {
 namespace {

@@ -3,11 +3,11 @@
 #include <fstream>
 #include <thread>
 
-#include "cmd/chrome_trace.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/timeline_client.h"
-#include "cmd/timeline_summary.h"
+#include "tools/timeline/chrome_trace.h"
+#include "tools/timeline/timeline_client.h"
+#include "tools/timeline/timeline_summary.h"
 
 namespace winnow {
 namespace {

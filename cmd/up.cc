@@ -6,9 +6,9 @@
 
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/http_probe.h"
-#include "cmd/supervisor.h"
-#include "cmd/up_options.h"
+#include "cmd/up/http_probe.h"
+#include "cmd/up/supervisor.h"
+#include "cmd/up/up_options.h"
 #include "common/config/listen_address.h"
 
 namespace winnow {

@@ -8,9 +8,9 @@
 #include "common/base/status.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/rpc_server.h"
+#include "router/dispatch/routing_policy.h"
+#include "router/generation/served_model.h"
 #include "router/http/http_options.h"
-#include "router/routing_policy.h"
-#include "router/served_model.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {

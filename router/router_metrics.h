@@ -1,7 +1,7 @@
 #pragma once
 #include "common/metrics/family_writer.h"
-#include "router/dispatcher.h"
-#include "router/registry.h"
+#include "router/dispatch/dispatcher.h"
+#include "router/membership/registry.h"
 
 namespace winnow {
 

@@ -27,13 +27,13 @@ std::vector<SourceFile> ReadSources(const std::filesystem::path& root);
 // Its #include "..." lines; those in angle brackets are not looked at.
 std::vector<Include> IncludesOf(const SourceFile& source);
 
-// "common/base" for a file below common/, else the first folder of the path; "" for a file at the root.
+// The folder that a rule is for: the file's own, or one above it. "" for a file at the root.
 std::string ModuleOf(std::string_view path);
 
 // Why `include` is not allowed; empty when it is.
 std::string BrokenRule(const Include& include);
 
-// A cycle between top-level folders as "a -> b -> a"; empty when there is none.
+// A cycle between modules as "a -> b -> a"; empty when there is none.
 std::string FindCycle(const std::map<std::string, std::set<std::string>>& folders);
 
 }  // namespace winnow

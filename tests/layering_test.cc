@@ -19,23 +19,31 @@ std::string BrokenRuleOf(const std::string& file, const std::string& target) {
 TEST(LayeringRules, LetIncludesPointDownwardsOnly) {
   EXPECT_EQ(BrokenRuleOf("cmd/up.cc", "router/router.h"), "");
   EXPECT_EQ(BrokenRuleOf("router/router.cc", "common/rpc/identity.h"), "");
-  EXPECT_EQ(BrokenRuleOf("cache_rank/selector.cc", "kernels/params.h"), "");
-  EXPECT_EQ(BrokenRuleOf("cache_rank/selector.cc", "cache_rank/policy/top_k.h"), "");
-  EXPECT_EQ(BrokenRuleOf("tests/e2e/api_test.cc", "cache_rank/selector.h"), "");
+  EXPECT_EQ(BrokenRuleOf("cache_rank/step/selector.cc", "kernels/params.h"), "");
+  EXPECT_EQ(BrokenRuleOf("cache_rank/step/selector.cc", "cache_rank/select/policy/top_k.h"), "");
+  EXPECT_EQ(BrokenRuleOf("router/text/chat_template/lexer.cc", "router/text/utf8.h"), "");
+  EXPECT_EQ(BrokenRuleOf("kernels/cpu/avx2/matmul.cc", "kernels/cpu/matmul.h"), "");
+  EXPECT_EQ(BrokenRuleOf("tests/e2e/api_test.cc", "cache_rank/step/selector.h"), "");
   EXPECT_EQ(BrokenRuleOf("common/rpc/identity.h", "winnow/v1/identity.pb.h"), "");
   EXPECT_EQ(BrokenRuleOf("router/router.cc", "absl/strings/str_cat.h"), "");
 
   EXPECT_NE(BrokenRuleOf("router/router.cc", "kernels/params.h"), "");
-  EXPECT_NE(BrokenRuleOf("router/router.cc", "cache_rank/selector.h"), "");
-  EXPECT_NE(BrokenRuleOf("cache_rank/selector.cc", "inference_rank/engine.h"), "");
-  EXPECT_NE(BrokenRuleOf("inference_rank/engine.cc", "cache_rank/selector.h"), "");
+  EXPECT_NE(BrokenRuleOf("router/router.cc", "cache_rank/step/selector.h"), "");
+  EXPECT_NE(BrokenRuleOf("router/membership/registry.cc", "router/dispatch/dispatcher.h"), "");
+  EXPECT_NE(BrokenRuleOf("cache_rank/step/selector.cc", "inference_rank/engine/engine.h"), "");
+  EXPECT_NE(BrokenRuleOf("cache_rank/store/sequence_kv.cc", "cache_rank/step/selector.h"), "");
+  EXPECT_NE(BrokenRuleOf("inference_rank/engine/engine.cc", "cache_rank/step/selector.h"), "");
+  EXPECT_NE(BrokenRuleOf("model/transformer.cc", "inference_rank/memory/working_set.h"), "");
   EXPECT_NE(BrokenRuleOf("kernels/cpu/rope.cc", "common/model/rope.h"), "");
   EXPECT_NE(BrokenRuleOf("kernels/cpu/rope.cc", "winnow/v1/identity.pb.h"), "");
-  EXPECT_NE(BrokenRuleOf("common/transport/wire.h", "common/rpc/identity.h"), "");
+  EXPECT_NE(BrokenRuleOf("kernels/cuda/device/device.cc", "kernels/cuda/table.h"), "");
+  EXPECT_NE(BrokenRuleOf("transport/wire/wire.h", "common/rpc/identity.h"), "");
+  EXPECT_NE(BrokenRuleOf("transport/ucx/ucx_transport.cc", "kernels/cuda/device/device.h"), "");
   EXPECT_NE(BrokenRuleOf("common/base/status.h", "common/log/log.h"), "");
-  EXPECT_NE(BrokenRuleOf("cmd/up.cc", "bench/load.h"), "");
+  EXPECT_NE(BrokenRuleOf("cmd/up.cc", "tools/bench/stream_load.h"), "");
   EXPECT_NE(BrokenRuleOf("cmd/up.cc", "up_options.h"), "");
   EXPECT_NE(BrokenRuleOf("common/new_folder/a.h", "common/base/status.h"), "");
+  EXPECT_NE(BrokenRuleOf("inference_rank/new_folder/a.h", "common/base/status.h"), "");
 }
 
 TEST(LayeringRules, FindCycles) {
@@ -71,22 +79,20 @@ TEST_F(Tree, IncludesFollowTheArchitecture) {
   }
 }
 
-// The folder of a path, as far as cycles go: bench starts clusters with tests/e2e, and tests/bench tests bench, which
-// makes no cycle.
-std::string FolderOf(const std::string& path) {
-  return path.starts_with("tests/bench/") ? "tests/bench" : path.substr(0, path.find('/'));
-}
-
-TEST_F(Tree, FoldersFormNoCycle) {
-  std::map<std::string, std::set<std::string>> folders;
+// Tests, and benchmarks that start clusters as the tests do, include what
+// they like, and nothing includes them.
+TEST_F(Tree, ModulesFormNoCycle) {
+  std::map<std::string, std::set<std::string>> modules;
   for (const SourceFile& source : *sources_) {
-    const std::string from = FolderOf(source.path);
+    if (source.path.starts_with("tests/") || source.path.starts_with("tools/bench/")) continue;
+    const std::string from = ModuleOf(source.path);
     for (const Include& include : IncludesOf(source)) {
-      const std::string to = FolderOf(include.target);
-      if (to != from && std::filesystem::is_directory(kRoot / to)) folders[from].insert(to);
+      const std::string to = ModuleOf(include.target);
+      if (to != from && std::filesystem::is_directory(kRoot / to)) modules[from].insert(to);
     }
   }
-  EXPECT_EQ(FindCycle(folders), "");
+  EXPECT_GT(modules.size(), 50u);
+  EXPECT_EQ(FindCycle(modules), "");
 }
 
 TEST_F(Tree, EveryHeaderIsIncludedOnce) {

@@ -1,6 +1,6 @@
 #include "cache_rank/service/cache_service.h"
 
-#include "cache_rank/cache_rank.h"
+#include "cache_rank/service/cache_rank.h"
 #include "cache_rank/service/call_deadline.h"
 #include "common/rpc/grpc_status.h"
 #include "common/selection/selection_proto.h"

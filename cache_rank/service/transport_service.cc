@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "cache_rank/cache_rank.h"
+#include "cache_rank/service/cache_rank.h"
 #include "common/rpc/grpc_status.h"
 #include "common/selection/selection_proto.h"
 #include "common/selection/shard_spec.h"

@@ -1,7 +1,7 @@
 #include "kernels/cuda/table.h"
 
-#include "kernels/cuda/open_device.h"
-#include "kernels/cuda/open_nccl_pair.h"
+#include "kernels/cuda/collective/open_nccl_pair.h"
+#include "kernels/cuda/device/open_device.h"
 
 namespace winnow::cuda {
 

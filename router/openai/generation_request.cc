@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "router/answer_length.h"
+#include "router/generation/answer_length.h"
 #include "router/openai/api_error.h"
 
 namespace winnow {

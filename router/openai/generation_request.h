@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "router/generation/text_codec.h"
 #include "router/openai/sampling_fields.h"
-#include "router/openai/text_codec.h"
 
 namespace winnow {
 

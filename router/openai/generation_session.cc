@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "common/selection/spec_text.h"
+#include "router/dispatch/tenant.h"
 #include "router/openai/api_error.h"
-#include "router/tenant.h"
 
 namespace winnow {
 namespace {

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "router/generation.h"
+#include "router/generation/generation.h"
 #include "router/http/http_exchange.h"
 #include "router/http/sse_writer.h"
 #include "router/openai/generation_request.h"

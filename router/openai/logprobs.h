@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "router/generation/text_codec.h"
 #include "router/openai/json_writer.h"
-#include "router/openai/text_codec.h"
 #include "winnow/v1/rank.pb.h"
 
 namespace winnow {

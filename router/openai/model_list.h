@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "router/served_model.h"
+#include "router/generation/served_model.h"
 
 namespace winnow {
 

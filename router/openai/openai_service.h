@@ -4,11 +4,11 @@
 #include <memory>
 #include <string>
 
-#include "router/generation.h"
+#include "router/generation/generation.h"
+#include "router/generation/served_model.h"
+#include "router/generation/text_codec.h"
 #include "router/http/route_table.h"
 #include "router/openai/openai_hooks.h"
-#include "router/openai/text_codec.h"
-#include "router/served_model.h"
 
 namespace winnow {
 

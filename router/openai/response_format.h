@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "router/generation.h"
+#include "router/generation/generation.h"
+#include "router/generation/text_codec.h"
 #include "router/openai/json_writer.h"
-#include "router/openai/text_codec.h"
 #include "router/openai/unsupported_fields.h"
 #include "router/openai/usage.h"
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "router/generation.h"
+#include "router/generation/generation.h"
+#include "router/generation/served_model.h"
 #include "router/openai/json_reader.h"
 #include "router/openai/unsupported_fields.h"
-#include "router/served_model.h"
 
 namespace winnow {
 

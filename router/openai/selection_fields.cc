@@ -1,9 +1,9 @@
 #include "router/openai/selection_fields.h"
 
 #include "common/selection/spec_json.h"
+#include "router/generation/request_checks.h"
+#include "router/generation/selection_rules.h"
 #include "router/openai/api_error.h"
-#include "router/request_checks.h"
-#include "router/selection_rules.h"
 
 namespace winnow {
 namespace {

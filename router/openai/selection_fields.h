@@ -1,7 +1,7 @@
 #pragma once
 #include "common/base/status.h"
+#include "router/generation/served_model.h"
 #include "router/openai/json_document.h"
-#include "router/served_model.h"
 
 namespace winnow {
 

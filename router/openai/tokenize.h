@@ -1,9 +1,9 @@
 #pragma once
 #include <string>
 
+#include "router/generation/served_model.h"
+#include "router/generation/text_codec.h"
 #include "router/openai/json_document.h"
-#include "router/openai/text_codec.h"
-#include "router/served_model.h"
 
 namespace winnow {
 

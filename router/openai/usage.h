@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "router/generation.h"
+#include "router/generation/generation.h"
 #include "router/openai/json_writer.h"
 
 namespace winnow {

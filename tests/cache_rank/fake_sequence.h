@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "cache_rank/layer_selection.h"
+#include "cache_rank/store/layer_selection.h"
 #include "common/selection/attended_set.h"
 #include "common/selection/selection_spec.h"
-#include "common/transport/wire.h"
+#include "transport/wire/wire.h"
 
 namespace winnow::test {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cache_rank/predictor/from_past.h"
-#include "cache_rank/served_shape.h"
+#include "cache_rank/select/host/served_shape.h"
+#include "cache_rank/select/predictor/from_past.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
 

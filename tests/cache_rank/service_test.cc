@@ -4,8 +4,8 @@
 #include <functional>
 #include <thread>
 
-#include "cache_rank/cache_rank.h"
-#include "cache_rank/kv_block_pool.h"
+#include "cache_rank/service/cache_rank.h"
+#include "cache_rank/store/kv_block_pool.h"
 #include "common/selection/selection_proto.h"
 #include "tests/cache_rank/reference.h"
 #include "tests/support/temp_dir.h"

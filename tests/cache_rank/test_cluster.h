@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cache_rank/data_plane.h"
+#include "cache_rank/step/data_plane.h"
 #include "tests/cache_rank/fake_sequence.h"
 #include "tests/cache_rank/reference.h"
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <sstream>
 
-#include "cmd/http_probe.h"
+#include "cmd/up/http_probe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cmd/winnow_process.h"

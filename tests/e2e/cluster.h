@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "cmd/http_client.h"
 #include "common/base/status.h"
 #include "tests/e2e/json.h"
 #include "tests/e2e/process.h"
+#include "tools/load/http_client.h"
 
 namespace winnow::e2e {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cmd/http_client.h"
 #include "tests/e2e/json.h"
+#include "tools/load/http_client.h"
 
 namespace winnow::e2e {
 

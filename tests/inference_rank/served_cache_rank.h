@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "cache_rank/cache_rank.h"
+#include "cache_rank/service/cache_rank.h"
 
 namespace winnow::test {
 

@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/selection/shard_spec.h"
-#include "inference_rank/prefetch_commit.h"
+#include "inference_rank/step/prefetch_commit.h"
 
 namespace winnow::test {
 namespace {

@@ -3,11 +3,11 @@
 #include <memory>
 #include <vector>
 
-#include "cache_rank/data_plane.h"
-#include "inference_rank/decode_step.h"
-#include "inference_rank/model/transformer.h"
-#include "inference_rank/prefill_step.h"
-#include "inference_rank/slot_pool.h"
+#include "cache_rank/step/data_plane.h"
+#include "inference_rank/memory/slot_pool.h"
+#include "inference_rank/step/decode_step.h"
+#include "inference_rank/step/prefill_step.h"
+#include "model/transformer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 

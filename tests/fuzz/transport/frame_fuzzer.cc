@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "common/base/check.h"
-#include "common/transport/channel_address.h"
-#include "common/transport/inproc_transport.h"
-#include "common/transport/wire_check.h"
+#include "transport/channel_address.h"
+#include "transport/inproc/inproc_transport.h"
+#include "transport/wire/wire_check.h"
 
 // Input: what arrives as one frame, header then payload. It goes through the parser as it is, through a real channel in
 // place of a good frame's bytes, and, sealed again so that the checks behind the checksums are reached, through the

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 
 namespace winnow::cuda {
 

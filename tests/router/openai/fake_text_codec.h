@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "router/openai/text_codec.h"
+#include "router/generation/text_codec.h"
 #include "router/openai/utf8_scan.h"
 
 namespace winnow {

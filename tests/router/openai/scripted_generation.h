@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "router/generation.h"
+#include "router/generation/generation.h"
 
 namespace winnow {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/cuda/chunk_sums.h"
+#include "kernels/cuda/collective/chunk_sums.h"
 
 namespace winnow::test {
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/device/device.h"
 
 namespace winnow::test {
 

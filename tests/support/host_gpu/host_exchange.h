@@ -1,12 +1,12 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/attended_mass.h"
-#include "kernels/cuda/cache.h"
-#include "kernels/cuda/predict.h"
-#include "kernels/cuda/row_digest.h"
-#include "kernels/cuda/selection.h"
-#include "kernels/cuda/step.h"
+#include "kernels/cuda/rows/cache.h"
+#include "kernels/cuda/select/predict.h"
+#include "kernels/cuda/select/selection.h"
+#include "kernels/cuda/step/attended_mass.h"
+#include "kernels/cuda/step/row_digest.h"
+#include "kernels/cuda/step/step.h"
 
 namespace winnow::test {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/cuda/nccl_pair.h"
+#include "kernels/cuda/collective/nccl_pair.h"
 
 namespace winnow::test {
 

@@ -6,7 +6,7 @@
 #include <bit>
 #include <chrono>
 
-#include "kernels/cuda/cache.h"
+#include "kernels/cuda/rows/cache.h"
 
 namespace winnow::test {
 namespace {

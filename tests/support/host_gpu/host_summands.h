@@ -1,7 +1,7 @@
 #pragma once
 #include <span>
 
-#include "kernels/cuda/summands.h"
+#include "kernels/cuda/collective/summands.h"
 
 namespace winnow::test {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "inference_rank/philox.h"
 #include "kernels/kernel_table.h"
+#include "model/philox.h"
 #include "tests/support/host_gpu/host_chunk_sums.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"

@@ -1,9 +1,0 @@
-#pragma once
-#include "bench/gpu/gpu_context.h"
-
-namespace winnow {
-
-// DeviceBatchSelector against the definition: sequences whose rows lie in host memory, over positions and attachments.
-void CheckBatchSelector(GpuContext& gpu);
-
-}  // namespace winnow

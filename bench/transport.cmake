@@ -1,2 +1,0 @@
-add_executable(transport_bench transport_bench.cc)
-target_link_libraries(transport_bench PRIVATE winnow_flags common_transport device_transport kernels_cuda)

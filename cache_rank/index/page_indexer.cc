@@ -1,0 +1,160 @@
+#include "cache_rank/index/page_indexer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr int kMaxHeadDim = kMaxScoredHeadDim / 2;
+
+uint16_t ToBf16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Where int8 tiles keep element d of key `row`, and its scale (IndexTileBytes).
+size_t Int8Offset(int d, int row) {
+  return (static_cast<size_t>(d / 4) * kBlockTokens + row) * 4 + d % 4;
+}
+size_t Int8ScaleOffset(int head_dim, int row) {
+  return static_cast<size_t>(head_dim + 3) / 4 * 4 * kBlockTokens + row * sizeof(float);
+}
+
+size_t Int4ScaleOffset(int head_dim, int row) {
+  return static_cast<size_t>(head_dim + 7) / 8 * 4 * kBlockTokens + row * sizeof(float);
+}
+
+}  // namespace
+
+struct PageIndexer::Box {
+  // Whole groups of elements, as tiles have them.
+  alignas(64) float hi[kMaxHeadDim + 8];
+  alignas(64) float lo[kMaxHeadDim + 8];
+
+  void Include(const float* key, int dim) {
+    for (int d = 0; d < dim; ++d) {
+      const float x = key[d];
+      hi[d] = x > hi[d] && x <= kLargest ? x : hi[d];
+      lo[d] = x < lo[d] && x >= -kLargest ? x : lo[d];
+    }
+  }
+  // `count` int8 elements of a group of four, of keys in a row: value * scale.
+  template <typename Value>
+  void IncludeGroup(int first_d, int count, const float* scales, Value value) {
+    for (int i = 0; i < count; ++i) {
+      for (int j = 0; j < 4; ++j) {
+        const float x = static_cast<float>(value(i, j)) * scales[i];
+        hi[first_d + j] = std::max(hi[first_d + j], x);
+        lo[first_d + j] = std::min(lo[first_d + j], x);
+      }
+    }
+  }
+};
+
+PageIndexer::PageIndexer(const KernelTable* kernels, const KvLayout& layout, const IndexLayout& index)
+    : kernels_(kernels), layout_(layout), index_(index) {
+  WINNOW_CHECK(layout.head_dim <= kMaxHeadDim);
+}
+
+const float* PageIndexer::LoadKey(const void* const* blocks, uint32_t row, float* key) const {
+  const std::byte* stored =
+      static_cast<const std::byte*>(blocks[row / kBlockTokens]) + row % kBlockTokens * layout_.row_bytes();
+  if (layout_.dtype == Dtype::kF32) return reinterpret_cast<const float*>(stored);
+  const auto* values = reinterpret_cast<const uint16_t*>(stored);
+  for (int d = 0; d < layout_.head_dim; ++d) key[d] = std::bit_cast<float>(uint32_t{values[d]} << 16);
+  return key;
+}
+
+void PageIndexer::IncludeAsScored(const void* tile, int row, int count, Box* box) const {
+  const bool int4 = index_.key_dtype == Dtype::kI4;
+  const auto* bytes = static_cast<const int8_t*>(tile);
+  float scales[kBlockTokens];
+  std::memcpy(scales, bytes + (int4 ? Int4ScaleOffset : Int8ScaleOffset)(layout_.head_dim, row), count * sizeof(float));
+  for (int d = 0; d < layout_.head_dim; d += int4 ? 8 : 4) {
+    const int8_t* const group = bytes + (static_cast<size_t>(int4 ? d / 8 : d / 4) * kBlockTokens + row) * 4;
+    if (!int4) {
+      box->IncludeGroup(d, count, scales, [&](int i, int j) { return int{group[i * 4 + j]}; });
+      continue;
+    }
+    box->IncludeGroup(d, count, scales, [&](int i, int j) { return (group[i * 4 + j] & 15) - 8; });
+    box->IncludeGroup(d + 4, count, scales, [&](int i, int j) { return (group[i * 4 + j] >> 4 & 15) - 8; });
+  }
+}
+
+void PageIndexer::Index(const void* const* blocks, const void* const* tiles, uint32_t first_row, int slot,
+                        void* bounds_tile, void* cuboid_tile) const {
+  const int dim = layout_.head_dim;
+  const uint32_t end = first_row + index_.page_tokens;
+  Box box;
+  std::fill(std::begin(box.hi), std::end(box.hi), -kLargest);
+  std::fill(std::begin(box.lo), std::end(box.lo), kLargest);
+  float key[kMaxHeadDim], pseudo[2 * kMaxHeadDim];
+  for (uint32_t row = first_row; row < end; ++row) box.Include(LoadKey(blocks, row, key), dim);
+  for (int d = 0; d < dim; ++d) {
+    if (box.hi[d] < box.lo[d]) box.hi[d] = box.lo[d] = 0;
+  }
+  if (cuboid_tile != nullptr) {
+    float sum[kMaxHeadDim] = {};
+    for (uint32_t row = first_row; row < end; ++row) {
+      const float* const of_row = LoadKey(blocks, row, key);
+      for (int d = 0; d < dim; ++d) {
+        const float distance = std::abs(of_row[d] - (box.hi[d] / 2 + box.lo[d] / 2));
+        sum[d] += distance <= kLargest ? distance : 0;
+      }
+    }
+    for (int d = 0; d < dim; ++d) {
+      const float centre = box.hi[d] / 2 + box.lo[d] / 2, radius = sum[d] / static_cast<float>(index_.page_tokens);
+      pseudo[d] = centre + radius;
+      pseudo[dim + d] = centre - radius;
+    }
+    Write(pseudo, slot, cuboid_tile);
+  }
+  if (bounds_tile == nullptr) return;
+  for (uint32_t row = first_row; index_.key_dtype.has_value() && row < end;) {
+    const uint32_t in_block = row % kBlockTokens, count = std::min<uint32_t>(end - row, kBlockTokens - in_block);
+    IncludeAsScored(tiles[row / kBlockTokens], static_cast<int>(in_block), static_cast<int>(count), &box);
+    row += count;
+  }
+  std::copy_n(box.hi, dim, pseudo);
+  std::copy_n(box.lo, dim, pseudo + dim);
+  index_.page_dtype() == Dtype::kI8 ? WriteInt8Outwards(pseudo, slot, bounds_tile) : Write(pseudo, slot, bounds_tile);
+}
+
+void PageIndexer::Write(const float* pseudo, int slot, void* tile) const {
+  const bool as_bf16 = !index_.page_dtype().has_value() && layout_.dtype == Dtype::kBf16;
+  uint16_t bf16[2 * kMaxHeadDim];
+  if (as_bf16) std::transform(pseudo, pseudo + 2 * layout_.head_dim, bf16, ToBf16);
+  kernels_->index_keys({.rows = as_bf16 ? static_cast<const void*>(bf16) : pseudo,
+                        .num_rows = 1,
+                        .first_row = slot,
+                        .head_dim = 2 * layout_.head_dim,
+                        .dtype = as_bf16 ? Dtype::kBf16 : Dtype::kF32,
+                        .tile = tile,
+                        .tile_dtype = index_.page_dtype()});
+}
+
+void PageIndexer::WriteInt8Outwards(const float* pseudo, int slot, void* tile) const {
+  const int dim = 2 * layout_.head_dim;
+  auto* bytes = static_cast<std::byte*>(tile);
+  float largest = 0;
+  for (int d = 0; d < dim; ++d) largest = std::max(largest, std::abs(pseudo[d]));
+  // A little more than the step of 127, so that rounding outwards never needs 128.
+  const float step = std::max(largest / 127 * (1 + 0x1p-20f), 0x1p-120f);
+  std::memcpy(bytes + Int8ScaleOffset(dim, slot), &step, sizeof step);
+  for (int d = 0; d < dim; ++d) {
+    const double steps = double{pseudo[d]} / step;
+    const int towards_zero = static_cast<int>(steps);
+    const int outwards = d < dim / 2 ? towards_zero + (steps > towards_zero) : towards_zero - (steps < towards_zero);
+    bytes[Int8Offset(d, slot)] = static_cast<std::byte>(outwards);
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,107 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/store/device/device_kv_store.h"
+#include "common/selection/selection_spec.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// Which sequences the rows of an attachment's plans are, in device memory: the lists of all layers as kernels take
+// them, the plan's number and the rows' positions. Rows keep their sequence from plan to plan, and EnqueueBegin moves
+// all of them one position on, so that consecutive plans need nothing of the host. Changes of rows take effect with
+// Upload. The host counts along. One thread; everything is enqueued on one stream.
+class DevicePlan {
+ public:
+  // Where the inference rank keeps the rows of a sequence.
+  struct PeerPools {
+    void* slot_pool = nullptr;             // mapped
+    std::span<const uint32_t> pool_bases;  // [num_lists] local index of pool index 0; empty: rows are read in place
+    std::span<const uint32_t> pool_slots = {};  // [num_lists] at most the store's; empty: as many as those
+  };
+
+  // `store` outlives the plan. max_rows <= 64.
+  static absl::StatusOr<std::unique_ptr<DevicePlan>> Create(const cuda::CudaTable* table, cuda::Device* device,
+                                                            const DeviceKvStore* store, const SelectionSpec& spec,
+                                                            int max_rows);
+  // One without memory, and the memory that Create takes.
+  static std::unique_ptr<DevicePlan> Unallocated(const DeviceKvStore* store, const SelectionSpec& spec, int max_rows);
+  size_t DeviceBytes();
+
+  // The next plan decodes `position` of the sequence in this row. Its rows below that are in the store, its slot pages
+  // are set.
+  // `prompt_tokens`: where the anchors of kept selections begin.
+  void Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens = 0);
+  void Leave(int row);
+  // The next plan's number is `plan` (both ranks begin an attachment with the same one).
+  void SetNextPlan(uint32_t plan);
+  void Upload(cuda::Stream stream);
+
+  // Opens the next plan on the device for rows [0, num_rows). For a captured graph: whoever launches it calls Advance.
+  void EnqueueBegin(cuda::Stream stream, int num_rows) const;
+  void Advance();
+  // OUT_OF_RANGE when the next plan would go beyond a sequence's end.
+  absl::Status CheckPositions() const;
+
+  int max_rows() const { return max_rows_; }
+  int num_rows() const;                // the last row that is taken, plus one
+  uint32_t least_position() const;     // that the next plan decodes; ~0 without rows
+  uint32_t greatest_position() const;  // 0 without rows
+  uint32_t next_plan() const { return next_plan_; }
+  uint32_t max_budget() const { return max_budget_; }
+  const SelectionSpec& spec() const { return spec_; }
+  // True where some lists select nothing at some plans: of streaming heads, and between anchors.
+  bool holds_lists() const;
+
+  // Device memory. Lists of a layer: [max_rows][num_kv_heads].
+  const uint32_t* plan() const { return arrays_.plan; }
+  const uint32_t* positions() const { return arrays_.positions; }            // [max_rows]
+  const uint32_t* list_positions() const { return arrays_.list_positions; }  // [max_rows][num_kv_heads]
+  const uint32_t* sequences() const { return arrays_.sequences; }            // [max_rows]
+  const uint32_t* prompt_tokens() const { return arrays_.prompt_tokens; }    // [max_rows]
+  const cuda::SelectionList* lists(int layer) const { return arrays_.lists + FirstList(layer); }
+  const cuda::ResidencyList* residency(int layer) const { return arrays_.residency + FirstList(layer); }
+  const cuda::PushTarget* targets(int layer) const { return arrays_.targets + FirstList(layer); }
+
+ private:
+  struct Arrays {
+    uint32_t* plan = nullptr;
+    uint32_t* next_positions = nullptr;
+    uint32_t* positions = nullptr;
+    uint32_t* list_positions = nullptr;
+    uint32_t* sequences = nullptr;
+    uint32_t* prompt_tokens = nullptr;
+    cuda::SelectionList* lists = nullptr;      // [num_layers][max_rows][num_kv_heads]
+    cuda::ResidencyList* residency = nullptr;  // the same
+    cuda::PushTarget* targets = nullptr;       // the same
+  };
+
+  DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store, const SelectionSpec& spec,
+             int max_rows);
+  void Carve(cuda::Arena& arena);
+  const KvLayout& layout() const { return store_->shape().layout; }
+  size_t FirstList(int layer) const { return static_cast<size_t>(layer) * max_rows_ * layout().num_kv_heads; }
+  size_t num_lists() const { return FirstList(layout().num_layers); }
+
+  const cuda::CudaTable* const table_;
+  cuda::Device* const device_;
+  const DeviceKvStore* const store_;
+  const SelectionSpec spec_;
+  const int max_rows_;
+  const uint32_t max_budget_;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  Arrays arrays_;
+
+  // What Upload copies.
+  uint32_t next_plan_ = 1;
+  std::vector<uint32_t> next_positions_, sequences_, prompt_tokens_;
+  std::vector<cuda::SelectionList> lists_;
+  std::vector<cuda::ResidencyList> residency_;
+  std::vector<cuda::PushTarget> targets_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,42 @@
+#include "cache_rank/select/device/select_params.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+namespace {
+
+cuda::Aggregation AggregationOf(GroupAggregation aggregation) {
+  switch (aggregation) {
+    case GroupAggregation::kSoftmaxSum:
+      return cuda::Aggregation::kSoftmaxSum;
+    case GroupAggregation::kMax:
+      return cuda::Aggregation::kMax;
+    case GroupAggregation::kMean:
+      return cuda::Aggregation::kMean;
+  }
+  return cuda::Aggregation::kSoftmaxSum;
+}
+
+}  // namespace
+
+void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
+  params.aggregation = AggregationOf(spec.group_aggregation);
+  params.max_kept = spec.sink_tokens + spec.recent_tokens + kBlockTokens;
+  params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
+  if (spec.scorer == Scorer::kTwoStage) {
+    params.candidate_factor = spec.candidate_factor;
+    params.min_candidates = spec.min_candidate_tokens;
+    params.score_all_below = spec.score_all_below_tokens;
+  }
+  if (spec.policy == Policy::kMass) params.min_mass = 1 - spec.epsilon;
+}
+
+bool NoneBelow(const SelectionSpec& spec, uint32_t position) {
+  const uint32_t last = RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+  return last - spec.sink_tokens >= spec.score_all_below_tokens;
+}
+
+}  // namespace winnow

@@ -1,0 +1,14 @@
+#pragma once
+#include "common/selection/selection_spec.h"
+#include "kernels/cuda/select/selection.h"
+
+namespace winnow {
+
+// Sets what a specification says of a launch: aggregation, stages and policy. max_keys and max_budget are set already.
+void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params);
+
+// True where rows of this position, and of later ones, are not so few that score_all_below_tokens has all of them
+// scored.
+bool NoneBelow(const SelectionSpec& spec, uint32_t position);
+
+}  // namespace winnow

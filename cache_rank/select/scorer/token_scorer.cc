@@ -1,0 +1,97 @@
+#include "cache_rank/select/scorer/token_scorer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/base/check.h"
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+namespace {
+
+KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_queries, float scale,
+                           ScratchBuffer<float>& buffer) {
+  const int64_t stride = ScoresStride(keys.num_keys);
+  return {.tiles = keys.tiles,
+          .num_keys = static_cast<int>(keys.num_keys),
+          .head_dim = keys.head_dim,
+          .dtype = keys.dtype,
+          .queries = queries,
+          .num_queries = num_queries,
+          .scale = scale,
+          .scores = buffer.Reserve(stride * num_queries),
+          .scores_stride = stride,
+          .groups = keys.groups};
+}
+
+}  // namespace
+
+// Scores of a query lie one cache line further into a page than the one before's, so that rows of a power of two do not
+// compete for the same lines of the first-level cache.
+int64_t ScoresStride(uint32_t num_keys) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  return (static_cast<int64_t>(num_keys) + kBlockTokens - 1) / kBlockTokens * kBlockTokens + kLine;
+}
+
+double Softmaxes::Share(int i, uint32_t first, uint32_t count) const {
+  const float* row = weights + i * stride;
+  double share = 0;
+  while (count > 0) {
+    const uint32_t run = first / kSoftmaxRun, n = std::min<uint32_t>(count, (run + 1) * kSoftmaxRun - first);
+    double sums[4] = {};  // of every fourth weight: additions that do not wait for one another
+    for (uint32_t j = 0; j < n; ++j) sums[j % 4] += row[first + j];
+    share += ((sums[0] + sums[1]) + (sums[2] + sums[3])) * run_scales[i * SoftmaxRuns(num_keys) + run];
+    first += n;
+    count -= n;
+  }
+  return share;
+}
+
+Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
+                 ScratchBuffer<float>& buffer) {
+  const KeyScoreParams params = ScoreParams(keys, queries, num_queries, scale, buffer);
+  kernels.key_score(params);
+  return {params.scores, params.scores_stride};
+}
+
+Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
+                      float scale, SoftmaxScratch& scratch) {
+  const size_t runs = num_queries * SoftmaxRuns(keys.num_keys);
+  const KeySoftmaxParams params{.score = ScoreParams(keys, queries, num_queries, scale, scratch.weights),
+                                .run_scales = scratch.run_scales.Reserve(runs),
+                                .lse = scratch.lse.Reserve(num_queries),
+                                .scratch = scratch.run_sums.Reserve(runs)};
+  kernels.key_softmax(params);
+  return {params.score.scores, params.score.scores_stride, params.run_scales, params.lse, num_queries, keys.num_keys};
+}
+
+void SumSoftmaxes(const KernelTable& kernels, const Softmaxes& softmaxes, uint32_t first, uint32_t last,
+                  float* importance) {
+  kernels.softmax_sum({.weights = softmaxes.weights,
+                       .weights_stride = softmaxes.stride,
+                       .run_scales = softmaxes.run_scales,
+                       .num_queries = softmaxes.num_queries,
+                       .num_keys = static_cast<int>(softmaxes.num_keys),
+                       .first = static_cast<int>(first),
+                       .last = static_cast<int>(last),
+                       .importance = importance});
+}
+
+void AggregateScores(GroupAggregation aggregation, Scores scores, int num_queries, uint32_t first, uint32_t last,
+                     float* importance) {
+  constexpr float kLeast = std::numeric_limits<float>::lowest();
+  for (uint32_t j = first; j < last; ++j) {
+    float value = scores.row(0)[j];
+    for (int q = 1; q < num_queries; ++q) {
+      const float score = scores.row(q)[j];
+      value = aggregation == GroupAggregation::kMax ? std::max(value, score) : value + score;
+    }
+    if (aggregation == GroupAggregation::kMean) value /= static_cast<float>(num_queries);
+    // Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's
+    // output is lost anyway.
+    importance[j] = std::isnan(value) ? kLeast : value;
+  }
+}
+
+}  // namespace winnow

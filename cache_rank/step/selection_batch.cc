@@ -1,0 +1,202 @@
+#include "cache_rank/step/selection_batch.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/kv_layout.h"
+
+namespace winnow {
+namespace {
+
+bool SharesBlocks(const CachedSequence& one, const CachedSequence& other, int layer) {
+  if (one.shard != other.shard || one.spec != other.spec) return false;
+  if (one.kv.rows(layer) < kBlockTokens || other.kv.rows(layer) < kBlockTokens) return false;
+  for (size_t head = 0; head < one.num_kv_heads(); ++head) {
+    const int h = static_cast<int>(head);
+    if (one.kv.tiles(layer, h)[0] == other.kv.tiles(layer, h)[0]) return true;  // streaming heads share none
+  }
+  return false;
+}
+
+Span SpanOf(SelectionWork work) {
+  switch (work) {
+    case SelectionWork::kSend:
+      return Span::kSend;
+    case SelectionWork::kSelect:
+      return Span::kSelect;
+    case SelectionWork::kJudge:
+      return Span::kVerdict;
+  }
+  return Span::kSelect;
+}
+
+}  // namespace
+
+SelectionBatch::SelectionBatch(size_t max_rows, const MassMeasuring& measuring, const SelectionModel& model,
+                               const KernelTable* kernels, Executor* executor, const SequenceStore* store,
+                               Streamer* streamer, CacheRankMetrics* metrics, BatchSelector* elsewhere)
+    : max_rows_(max_rows),
+      model_(model),
+      kernels_(kernels),
+      executor_(executor),
+      streamer_(streamer),
+      metrics_(metrics),
+      elsewhere_(elsewhere),
+      heads_(measuring, model, kernels, kernels->num_workers(*executor), store),
+      rows_(kMaxJointRows) {
+  WINNOW_CHECK(max_rows <= kMaxJointRows);
+}
+
+bool SelectionBatch::CanAdd(SelectionWork work, int layer, const CachedSequence* sequence) const {
+  if (num_rows_ == 0) return true;
+  if (num_rows_ == rows_.size() || layer != layer_ || work != work_) return false;
+  if (sequence == nullptr) return num_rows_ < max_rows_;
+  // Shards of other sequences may be of other sizes.
+  if (sequence->layout.num_kv_heads != num_kv_heads_) return false;
+  if (num_rows_ >= max_rows_ && !SharesBlocks(*rows_[0].sequence, *sequence, layer)) return false;
+  const auto in_batch = [&](const BatchRow& row) { return row.sequence == sequence; };
+  return std::none_of(rows_.begin(), rows_.begin() + num_rows_, in_batch);
+}
+
+void SelectionBatch::Add(SelectionWork work, CachedSequence& sequence, int layer_index, uint32_t position) {
+  LayerSelection& layer = sequence.layers[layer_index];
+  work_ = work;
+  layer_ = layer_index;
+  num_kv_heads_ = static_cast<int>(layer.heads.size());
+  BatchRow& row = rows_[num_rows_++];
+  row.sequence = &sequence;
+  row.layer = &layer;
+  row.layer_index = layer_index;
+  row.position = position;
+  row.work = work;
+  row.selected_elsewhere = false;
+  const bool has_seat = sequence.seat.sparse && sequence.seat.position == position;
+  row.sends = work != SelectionWork::kJudge && has_seat && layer.sent_position != position;
+  row.judges =
+      work == SelectionWork::kJudge || (work == SelectionWork::kSelect && has_seat && WaitsForVerdict(sequence.spec) &&
+                                        sequence.SelectsWithOwnQuery(layer_index));
+  row.deltas.resize(num_kv_heads_);
+  row.partials.resize(num_kv_heads_);
+  for (int head = 0; head < num_kv_heads_; ++head) {
+    const size_t list = sequence.list(layer_index, head);
+    const bool sends = row.sends && sequence.NeedsDelta(list, position);
+    const bool judges = row.judges && sequence.IsSparse(list, position);
+    row.deltas[head] = sends ? streamer_->NewDelta() : nullptr;
+    row.partials[head] = judges ? streamer_->NewPartial() : nullptr;
+  }
+  row.grew.assign(num_kv_heads_, 0);
+}
+
+void SelectionBatch::Run(PeerLink& link) {
+  if (num_rows_ == 0) return;
+  const PlanSeat& seat = rows_[0].sequence->seat;
+  const uint64_t plan = seat.position == rows_[0].position ? seat.plan : 0;
+  const TimelineSpan span(metrics_->timeline, SpanOf(work_), static_cast<uint16_t>(layer_), plan,
+                          static_cast<uint32_t>(num_rows_));
+  for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
+    if (rows_[i].judges) rows_[i].sequence->kv.SettleRows(layer_);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  if (work_ == SelectionWork::kSelect && elsewhere_ != nullptr) SelectElsewhere();
+  GroupRows();
+  kernels_->parallel_for(
+      *executor_, static_cast<int>(group_ends_.size()) * num_kv_heads_,
+      [](void* self, int item, int worker) { static_cast<SelectionBatch*>(self)->RunGroup(item, worker); }, this);
+  if (work_ != SelectionWork::kSend) {
+    if (work_ == SelectionWork::kSelect) metrics_->selections.Add(num_rows_);
+    metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    const HeadSelector::KeyBytes bytes = heads_.key_bytes();
+    metrics_->scored_key_bytes.Set(bytes.scored);
+    metrics_->scored_page_bytes.Set(bytes.of_pages);
+    metrics_->shared_key_bytes.Set(bytes.shared);
+  }
+  for (size_t i = 0; i < num_rows_; ++i) Send(link, rows_[i]);
+  streamer_->Pump(link);
+}
+
+void SelectionBatch::SelectElsewhere() {
+  const size_t floats = static_cast<size_t>(num_kv_heads_) * model_.group_size * model_.head_dim;
+  predicted_.resize(rows_.size() * floats);
+  items_.clear();
+  for (size_t i = 0; i < num_rows_; ++i) {
+    BatchRow& row = rows_[i];
+    bool measures = row.judges;
+    for (int head = 0; head < num_kv_heads_; ++head) measures |= heads_.MeasuresMass(row, head);
+    if (measures || !elsewhere_->Takes(*row.sequence)) continue;
+    const float* queries = row.layer->target.data();
+    if (PredictsFromPast(row.sequence->spec.predictor)) {
+      float* predicted = predicted_.data() + i * floats;
+      PredictFromPast(*kernels_, model_.rope, row.sequence->spec, row.layer->queries, row.position, 0,
+                      num_kv_heads_ * model_.group_size, model_.head_dim, predicted);
+      queries = predicted;
+    }
+    items_.push_back({row.sequence, row.layer, row.position, queries});
+    row.selected_elsewhere = true;
+  }
+  if (items_.empty()) return;
+  if (elsewhere_->Select(layer_, items_).ok()) return;
+  elsewhere_ = nullptr;
+  for (size_t i = 0; i < num_rows_; ++i) rows_[i].selected_elsewhere = false;
+}
+
+void SelectionBatch::GroupRows() {
+  grouped_rows_.clear();
+  group_ends_.clear();
+  std::array<bool, kMaxJointRows> taken{};
+  // Scores of a group lie in one buffer.
+  constexpr size_t kMaxGroupFloats = size_t{1} << 24;
+  for (size_t first = 0; first < num_rows_; ++first) {
+    if (taken[first]) continue;
+    grouped_rows_.push_back(&rows_[first]);
+    const auto floats = [&](size_t row) { return size_t{2} * model_.group_size * rows_[row].position; };
+    size_t group_floats = floats(first);
+    for (size_t i = first + 1; i < num_rows_ && rows_[first].selects(); ++i) {
+      if (taken[i] || !rows_[i].selects() || group_floats + floats(i) > kMaxGroupFloats) continue;
+      if (!SharesBlocks(*rows_[first].sequence, *rows_[i].sequence, layer_)) continue;
+      taken[i] = true;
+      group_floats += floats(i);
+      grouped_rows_.push_back(&rows_[i]);
+    }
+    group_ends_.push_back(static_cast<uint32_t>(grouped_rows_.size()));
+  }
+}
+
+void SelectionBatch::RunGroup(int item, int worker) {
+  const size_t group = item / num_kv_heads_;
+  const int head = item % num_kv_heads_;
+  const uint32_t begin = group == 0 ? 0 : group_ends_[group - 1];
+  const std::span<BatchRow* const> rows(grouped_rows_.data() + begin, group_ends_[group] - begin);
+  if (rows.size() > 1) return heads_.RunTogether(rows, head, worker);
+  heads_.Run(*rows[0], head, worker);
+}
+
+void SelectionBatch::Send(PeerLink& link, BatchRow& row) {
+  if (row.work == SelectionWork::kSelect) {
+    if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
+    row.layer->selected_position = row.position;
+  }
+  if (row.sends) row.layer->sent_position = row.position;
+  for (int head = 0; row.sends && head < num_kv_heads_; ++head) {
+    if (row.deltas[head] == nullptr) continue;
+    const HeadDelta& delta = *row.deltas[head];
+    if (!std::isnan(delta.captured_mass)) {
+      metrics_->ObserveCapturedMass(row.sequence->layer_of_model(layer_), delta.captured_mass,
+                                    delta.captured_mass_is_bound);
+    }
+    streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
+  }
+  if (!row.judges) return;
+  row.layer->judged_end = row.position + 1;
+  for (int head = 0; head < num_kv_heads_; ++head) {
+    if (row.partials[head] == nullptr) continue;
+    metrics_->ObserveVerdict(row.sequence->layer_of_model(layer_), *row.partials[head], row.grew[head] != 0);
+    streamer_->SendPartial(link, *row.sequence, layer_, head, std::move(row.partials[head]));
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,136 @@
+#include "cache_rank/store/device/device_kv_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "cache_rank/select/predictor/from_past.h"
+#include "common/base/status.h"
+#include "common/selection/attended_set.h"
+#include "kernels/cuda/select/selection.h"
+
+namespace winnow {
+namespace {
+
+size_t BlockRowBytes(const DeviceKvShape& shape) {
+  return shape.layout.block_bytes();
+}
+
+size_t BlockKeyCopyBytes(const DeviceKvShape& shape) {
+  return shape.key_copy ? kBlockTokens * (shape.layout.head_dim * DtypeBytes(Dtype::kF8) + sizeof(float)) : 0;
+}
+
+size_t BlockBoundBytes(const DeviceKvShape& shape) {
+  if (shape.page_tokens == 0) return 0;
+  return kBlockTokens / shape.page_tokens * 2 * shape.layout.head_dim * DtypeBytes(Dtype::kBf16);
+}
+
+std::string InGib(size_t bytes) {
+  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1u << 30));
+}
+
+}  // namespace
+
+bool ScoresKeys(const SelectionSpec& spec) {
+  return spec.scorer == Scorer::kToken || spec.scorer == Scorer::kTwoStage || spec.policy == Policy::kMass;
+}
+
+absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
+  const bool whole_pages = spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
+  const bool in_place = rows == RowTier::kInPlace;
+  const auto refuse = [](std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat("a cache rank on a GPU cannot serve ", AbslSv(what)));
+  };
+  if (IsDense(spec)) return refuse("predictor dense");
+  if (spec.predictor == Predictor::kFixed) return refuse("predictor fixed");
+  if (spec.prefetch != Prefetch::kNone) return refuse("prefetch");
+  if (spec.scorer == Scorer::kHierarchical && spec.physical_page_tokens > 64) return refuse("such physical pages");
+  if (spec.scorer != Scorer::kToken && spec.page_tokens > kBlockTokens) return refuse("pages of more than a block");
+  if (whole_pages && spec.policy == Policy::kMass) {
+    if (spec.key_copy != KeyCopy::kNone) return refuse("policy mass of whole pages by 8-bit keys");
+    if (rows == RowTier::kPinnedHost) return refuse("policy mass of whole pages with rows in DRAM");
+    if (spec.list_per == ListPer::kQueryHead) return refuse("policy mass of a list for each query head");
+  }
+  if (spec.stop_rule == StopRule::kBound) return refuse("stop_rule bound");
+  if (spec.key_copy == KeyCopy::kInt4) return refuse("key_copy int4");
+  const bool units_in_place = whole_pages && in_place;
+  if (spec.list_per == ListPer::kQueryHead && !units_in_place) return refuse("list_per query-head");
+  if (spec.reuse_interval != 1 && !units_in_place) return refuse("reuse_interval above 1");
+  if (spec.transfer == Transfer::kFull) return refuse("transfer full");
+  if (WaitsForVerdict(spec)) return refuse("min_captured_mass and correction");
+  const auto streams = [](uint32_t budget) { return budget == 0; };
+  if (!units_in_place && std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), streams)) {
+    return refuse("streaming heads");
+  }
+  return absl::OkStatus();
+}
+
+DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout, uint32_t max_sequences,
+                               uint32_t max_positions, uint64_t total_tokens, RowTier rows) {
+  DeviceKvShape shape{.layout = layout,
+                      .max_sequences = max_sequences,
+                      .max_positions = max_positions,
+                      // A sequence's last block may be begun only.
+                      .num_blocks = (total_tokens / kBlockTokens + max_sequences) * layout.num_lists(),
+                      // Sinks and a ring of the newest rows, of which up to some blocks are not on the cache rank yet.
+                      .slots_beside = spec.sink_tokens + spec.recent_tokens + 4 * kBlockTokens,
+                      .key_copy = spec.key_copy != KeyCopy::kNone,
+                      .page_tokens = spec.scorer == Scorer::kToken ? 0 : spec.page_tokens,
+                      .cuboids = spec.scorer == Scorer::kPageCuboid,
+                      .scores_keys = ScoresKeys(spec),
+                      .rows = rows};
+  if (rows == RowTier::kInPlace) shape.slots_beside = 0;
+  for (size_t list = 0; list < layout.num_lists() && rows != RowTier::kInPlace; ++list) {
+    shape.pool_slots = std::max(shape.pool_slots, PoolSlots(spec, list, max_positions, layout.group_size()));
+  }
+  if (PredictsFromPast(spec.predictor)) {
+    shape.ring_queries = RingQueries(spec);
+    shape.rotated_queries = spec.predictor == Predictor::kTemporal && spec.post_rope;
+  }
+  return shape;
+}
+
+DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
+  const size_t lists = shape.max_sequences * shape.layout.num_lists();
+  const size_t query_floats = static_cast<size_t>(shape.layout.num_query_heads) * shape.layout.head_dim;
+  const bool holds_rows = shape.rows == RowTier::kDevice || shape.rows == RowTier::kPinnedHost;
+  return {.rows = holds_rows ? (shape.num_blocks - shape.dram_blocks) * BlockRowBytes(shape) : 0,
+          .dram_rows = shape.dram_blocks * BlockRowBytes(shape),
+          .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
+          .bounds = shape.num_blocks * BlockBoundBytes(shape),
+          .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t) +
+                    lists * sizeof(cuda::SelectionList),
+          .residency = lists * 2 * shape.pool_slots * sizeof(uint32_t),
+          .past_queries = size_t{shape.max_sequences} * shape.layout.num_layers * shape.ring_queries * query_floats *
+                          sizeof(float)};
+}
+
+void FitBlocks(size_t device_bytes, size_t host_bytes, DeviceKvShape* shape) {
+  shape->num_blocks = shape->dram_blocks = 0;
+  const size_t fixed = BytesOf(*shape).index(), left = device_bytes - std::min(device_bytes, fixed);
+  const size_t rows = BlockRowBytes(*shape), index = BlockKeyCopyBytes(*shape) + BlockBoundBytes(*shape);
+  // Each has its index in the GPU's memory, and those in DRAM nothing else.
+  shape->dram_blocks = host_bytes / rows;
+  if (index > 0) shape->dram_blocks = std::min<uint64_t>(shape->dram_blocks, left / index);
+  shape->num_blocks = shape->dram_blocks + (left - shape->dram_blocks * index) / (rows + index);
+}
+
+absl::Status CheckDeviceMemory(const DeviceKvShape& shape, size_t free_device_bytes) {
+  const DeviceKvBytes bytes = BytesOf(shape);
+  const bool rows_on_device = shape.rows == RowTier::kDevice;
+  const size_t wanted = bytes.index() + (rows_on_device ? bytes.rows : 0);
+  if (wanted <= free_device_bytes) return absl::OkStatus();
+  const size_t fixed = bytes.tables + bytes.residency + bytes.past_queries;
+  const size_t per_block =
+      (rows_on_device ? BlockRowBytes(shape) : 0) + BlockKeyCopyBytes(shape) + BlockBoundBytes(shape);
+  const uint64_t blocks = free_device_bytes > fixed && per_block > 0 ? (free_device_bytes - fixed) / per_block : 0;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the KV of ", shape.num_blocks / shape.layout.num_lists() * kBlockTokens, " tokens of ", shape.max_sequences,
+      " sequences takes ", InGib(wanted), " of the GPU's memory and ", InGib(free_device_bytes), " are free: ",
+      rows_on_device ? "rows " + InGib(bytes.rows) + ", " : "", "8-bit keys ", InGib(bytes.key_copy), ", page bounds ",
+      InGib(bytes.bounds), ", tables ", InGib(bytes.tables), ", images of the pools ", InGib(bytes.residency),
+      ", past queries ", InGib(bytes.past_queries), "; ", blocks / shape.layout.num_lists() * kBlockTokens,
+      " tokens would fit", rows_on_device && shape.key_copy ? ", or more with rows in DRAM" : ""));
+}
+
+}  // namespace winnow

@@ -1,0 +1,127 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache_rank/index/index_layout.h"
+#include "cache_rank/index/page_indexer.h"
+#include "cache_rank/store/head_blocks.h"
+#include "cache_rank/store/kv_block_pool.h"
+#include "cache_rank/store/kv_retention.h"
+#include "cache_rank/store/prefix_cache.h"
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+
+// The rows of one sequence and the index of their keys: the blocks of each (layer, kv head) (HeadBlocks).
+//
+// Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in,
+// and only such blocks are shared between sequences; the tail that is not full is private. Blocks for max_positions are
+// reserved at creation, so an append within them never fails for want of memory. A streaming head keeps what
+// KvRetention says and no pages: its blocks in between go back as the sequence grows, its few blocks are never shared.
+// One thread writes; rows below rows(layer) that are kept may be read by any thread meanwhile.
+class SequenceKv {
+ public:
+  // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit, INVALID_ARGUMENT when the index cannot be kept
+  // of heads of this dimension. It begins with the positions of `prefix`, of sequences with the same index; where heads
+  // stream there is none.
+  static absl::StatusOr<SequenceKv> Create(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
+                                           uint32_t max_positions, const IndexLayout& index = {},
+                                           KvRetention retention = {}, std::span<const PrefixUnit* const> prefix = {});
+
+  // A new sequence that holds the rows below the watermark and their index: full blocks shared, the tails copied.
+  absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
+
+  // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when
+  // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions. Many rows are shared out over the
+  // threads of `team`, where one is given.
+  absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team = nullptr);
+  // One position of all layers, [num_layers][num_kv_heads] rows, or none of them; where they complete a page, the
+  // threads of `team` index it.
+  absl::Status AppendOfLayers(uint32_t position, const std::byte* rows, Executor& team);
+
+  // References to all blocks that positions [block * kBlockTokens, (block + 1) * kBlockTokens) fill; below the
+  // watermark, and no list streams.
+  PrefixUnit ShareUnit(size_t block) const;
+
+  // Drops the rows at and above `position` in every layer; a shared block that becomes the tail is copied.
+  // RESOURCE_EXHAUSTED, and nothing changes, when blocks that others keep alive cannot be replaced.
+  absl::Status Truncate(uint32_t position);
+
+  const KvLayout& layout() const { return layout_; }
+  uint32_t rows(int layer) const { return rows_[layer]; }
+  uint32_t watermark() const;  // positions below are there in every layer
+  uint32_t max_positions() const { return max_positions_; }
+
+  // Rows from here up to `position` are there in every list, beside the sinks.
+  uint32_t FirstKeptBelow(uint32_t position) const;
+
+  // [ceil(rows / kBlockTokens)] pointers to the index tiles, and to the rows, of one (layer, kv head); null for blocks
+  // that were given back.
+  const void* const* tiles(int layer, int head) const { return list(layer, head).rows.tiles(); }
+  const void* const* row_blocks(int layer, int head) const { return list(layer, head).rows.rows(); }
+  // Of the pool: which block holds rows [b * kBlockTokens, ...) of one (layer, kv head).
+  uint32_t block_number(int layer, int head, size_t b) const { return list(layer, head).rows[b].number(); }
+  // All that is kept of its keys; pages up to CompletePages(index_layout(), rows(layer)).
+  HeadIndex index(int layer, int head) const;
+  const IndexLayout& index_layout() const { return index_layout_; }
+  // Copies rows [first, first + count) of one (layer, kv head) to out; zeros for rows that were given back. Data-plane
+  // thread, as it may move rows between tiers.
+  void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
+  // Of all kv heads of a layer, [num_kv_heads][count] rows, by the threads of `team`, where there is one and one tier.
+  void CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const;
+  // The same for rows at these positions, ascending, which are there: those that selections want.
+  void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const;
+  // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
+  void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
+  // The same of its rows below `end`; false when some of them are not there, or were given back.
+  bool SettleRowsBelow(int layer, uint32_t end) const;
+
+  // Rows read from the large tier for this sequence, by CopyRows and GatherRows; 0 with one tier.
+  uint64_t loaded_rows() const { return loaded_rows_; }
+  size_t blocks() const;       // references held, shared ones included
+  size_t index_bytes() const;  // of them, in the fast tier
+
+ private:
+  SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
+             uint32_t max_positions, const IndexLayout& index, KvRetention retention);
+  absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;
+  absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows, bool indexes_pages);
+  void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
+  HeadBlocks& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
+  const HeadBlocks& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
+  void Adopt(std::span<const PrefixUnit* const> prefix);
+  // Rows of the layer below `end` are in their blocks.
+  void Settle(int layer, uint32_t end) const;
+  void GiveBack(BlockList& rows, uint32_t end);
+  // Pages [page, end) of lists that hold their rows.
+  void IndexPages(HeadBlocks& head, uint32_t page, uint32_t end);
+  // The same of all kv heads of layers [layer, end_layer), whose rows are all kept.
+  void IndexTogether(int layer, int end_layer, uint32_t page, uint32_t end, Executor& team);
+  void TakePageBlocks(HeadBlocks& head, uint32_t pages);
+  void IndexPage(const HeadBlocks& head, uint32_t page) const;
+
+  KvBlockPool* pool_;
+  const KernelTable* kernels_;
+  KvLayout layout_;
+  IndexLayout index_layout_;
+  uint32_t max_positions_;
+  KvRetention retention_;
+  KvBlockReservation reservation_;
+  std::unique_ptr<PageIndexer> indexer_;  // null without pages
+  std::vector<HeadBlocks> lists_;         // [num_layers][num_kv_heads]
+  std::vector<uint32_t> rows_;            // [num_layers]
+  IndexParts key_parts_, page_parts_;     // of blocks of rows that are scored by their keys, and of pages
+  struct Unsettled {
+    uint32_t first = 0;    // rows from here on were staged ...
+    uint64_t flushes = 0;  // ... when there had been so many flushes
+  };
+  std::vector<Unsettled> unsettled_;  // [num_layers]
+  mutable uint64_t loaded_rows_ = 0;  // a statistic of reading
+};
+
+}  // namespace winnow

@@ -1,0 +1,97 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cache_rank/store/cached_sequence.h"
+#include "cache_rank/store/kv_block_pool.h"
+#include "cache_rank/store/prefix_cache.h"
+#include "common/base/kv_layout.h"
+#include "common/base/kv_shard.h"
+#include "common/base/status.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow {
+
+// The sequences of a cache rank. A sequence is active (attached to a channel), detached (kept for the TTL, attachable)
+// or gone. Each attach raises attach_epoch, so that frames of earlier holders are recognised. One thread.
+class SequenceStore {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // What an inference rank asks for; sizes in positions.
+  struct OpenOptions {
+    uint64_t sequence_id = 0;
+    SelectionSpec spec = {};
+    uint32_t max_positions = 0;
+    uint32_t prompt_tokens = 0;
+    v1::SamplingParams sampling = {};
+    // All of the prompt, to share its blocks with prompts that begin alike; empty: nothing is shared.
+    std::vector<uint32_t> prompt_token_ids = {};
+    std::string prefix_salt = {};  // what its rows depend on beside the tokens, and who may share them
+    bool pulls_prefix = false;     // its cached rows are sent when they are asked for
+    KvShard shard = {};            // num_layers 0: all of it. `spec` is that of the shard
+    uint32_t max_cached_tokens = UINT32_MAX;
+  };
+
+  SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
+                std::chrono::milliseconds detach_ttl, size_t max_idle_prefix_blocks = 0);
+  ~SequenceStore();
+
+  // A sequence attached to `channel`, that begins with the cached part of its prompt: whole blocks below its watermark,
+  // and never what its first selections look back on (PrefixLimit). ALREADY_EXISTS; RESOURCE_EXHAUSTED when the blocks
+  // do not fit.
+  absl::StatusOr<CachedSequence*> Open(uint32_t channel, const OpenOptions& options);
+  // The whole blocks of the prompt, which is complete, stay for prompts that begin alike.
+  void KeepPrefix(CachedSequence& sequence);
+  // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). NOT_FOUND.
+  absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart);
+  // A new sequence that shares the full blocks of `source_id`, of any state, and continues at its watermark.
+  // FAILED_PRECONDITION while layers of the source differ in their rows.
+  absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
+                                       uint32_t max_positions);
+  // Idempotent. ABORTED when `attach_epoch` is neither the current one nor kAnyEpoch.
+  static constexpr uint32_t kAnyEpoch = 0;
+  absl::Status Release(uint64_t sequence_id, uint32_t attach_epoch);
+  // The same, and the sequence is kept for the TTL.
+  absl::Status Detach(uint64_t sequence_id, uint32_t attach_epoch, Time now);
+
+  // All sequences of the channel become detached; returns how many.
+  size_t DetachChannel(uint32_t channel, Time now);
+  void Detach(CachedSequence& sequence, Time now);
+  // Frees sequences that were detached for longer than the TTL; returns how many.
+  size_t Reclaim(Time now);
+
+  CachedSequence* Find(uint64_t sequence_id) const;
+  // The sequence if it is attached to `channel` with this epoch, else null.
+  CachedSequence* FindAttached(uint64_t sequence_id, uint32_t attach_epoch, uint32_t channel) const;
+
+  const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
+  const PrefixCache& prefixes() const { return prefixes_; }
+  size_t active() const { return active_; }
+  size_t CountAttached(uint32_t channel) const;
+  size_t detached() const { return sequences_.size() - active_; }
+  // Sequences of which others hold parts, too.
+  size_t CountSharded() const;
+
+ private:
+  KvBlockPool* const pool_;
+  const KernelTable* const kernels_;
+  const KvLayout layout_;  // of the model
+  const std::chrono::milliseconds detach_ttl_;
+  // The sequence at that epoch, or null where there is none. ABORTED.
+  absl::StatusOr<CachedSequence*> FindAtEpoch(uint64_t sequence_id, uint32_t attach_epoch) const;
+
+  PrefixCache prefixes_;
+  std::unordered_map<uint64_t, std::unique_ptr<CachedSequence>> sequences_;
+  size_t active_ = 0;
+};
+
+// Most positions of a prompt that may come from the cache: its last max(window + 1, recent_tokens) are always computed,
+// for the queries of the first selections, and so that something is left to compute.
+uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens);
+
+}  // namespace winnow

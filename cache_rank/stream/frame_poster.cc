@@ -1,0 +1,313 @@
+#include "cache_rank/stream/frame_poster.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+constexpr int kBulkFrames = 2;  // posted between two polls
+
+}  // namespace
+
+void FramePoster::Pump(PeerLink& link) {
+  Outcome outcome = Outcome::kPosted;
+  while (!link.outgoing.empty() && link.failure.ok() && outcome == Outcome::kPosted) {
+    switch (link.outgoing.front().type) {
+      case wire::FrameType::kDelta:
+        outcome = PostDeltas(link);
+        break;
+      case wire::FrameType::kPartial:
+        outcome = PostPartials(link);
+        break;
+      case wire::FrameType::kWatermark:
+        outcome = PostWatermarks(link);
+        break;
+      default:
+        outcome = PostBare(link, link.outgoing);
+        break;
+    }
+  }
+  // A few at a time: frames of a step may have come meanwhile.
+  for (int i = 0; i < kBulkFrames && !link.bulk.empty() && link.failure.ok() && outcome == Outcome::kPosted; ++i) {
+    switch (link.bulk.front().type) {
+      case wire::FrameType::kRefill:
+        outcome = PostRefill(link);
+        break;
+      case wire::FrameType::kPrefixStates:
+        outcome = PostPrefixStates(link);
+        break;
+      default:
+        outcome = PostBare(link, link.bulk);
+        break;
+    }
+  }
+  link.bulk_waits = outcome == Outcome::kBlocked;
+}
+
+const CachedSequence* FramePoster::Owner(const PeerLink& link, const OutgoingItem& item) const {
+  return store_->FindAttached(item.sequence_id, item.attach_epoch, link.id);
+}
+
+void FramePoster::FillDeltaFrame(PeerLink& link) {
+  delta_frame_.Clear();
+  for (size_t i = 0; i < link.outgoing.size(); ++i) {
+    const OutgoingItem& item = link.outgoing.at(i);
+    const OutgoingItem& front = link.outgoing.front();
+    if (item.type != wire::FrameType::kDelta || item.plan != front.plan || item.layer != front.layer) return;
+    const CachedSequence* sequence = Owner(link, item);
+    if (sequence == nullptr) return;  // dropped when it is at the front
+    const bool added = delta_frame_.Add({.delta = item.delta.get(),
+                                         .kv = &sequence->kv,
+                                         .layer = item.layer - sequence->shard.first_layer,
+                                         .kv_head = item.kv_head - sequence->shard.first_kv_head,
+                                         .kv_head_of_model = item.kv_head,
+                                         .plan_row = item.plan_row,
+                                         .begins = !item.started,
+                                         .first = item.done});
+    if (!added) return;
+  }
+}
+
+FramePoster::Outcome FramePoster::PostDeltas(PeerLink& link) {
+  FillDeltaFrame(link);
+  const std::span<const DeltaPart> parts = delta_frame_.parts();
+  if (parts.empty()) {
+    outbox_->Pop(link.outgoing);
+    return Outcome::kPosted;
+  }
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(delta_frame_.bytes());
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  const OutgoingItem& front = link.outgoing.front();
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kDelta;
+  header.plan = front.plan;
+  header.layer_first = front.layer;
+  header.row_count = static_cast<uint32_t>(parts.size());
+  delta_frame_.Write(buffer->payload().data());
+  const absl::Status posted = link.channel->Post(header, *std::move(buffer));
+  if (!posted.ok()) {
+    if (absl::Status failed = link.channel->failed(); !failed.ok()) {
+      link.Fail(std::move(failed));
+      return Outcome::kBlocked;
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const OutgoingItem& item = link.outgoing.at(i);
+      metrics_->transfers_failed.Add(1);
+      outbox_->Push(link, {.type = wire::FrameType::kTransferFailed,
+                           .plan = item.plan,
+                           .sequence_id = item.sequence_id,
+                           .attach_epoch = item.attach_epoch,
+                           .layer = item.layer});
+    }
+    for (size_t i = 0; i < parts.size(); ++i) outbox_->Pop(link.outgoing);
+    return Outcome::kPosted;
+  }
+  metrics_->streamed_rows.Add(delta_frame_.rows());
+  metrics_->streamed_bytes.Add(delta_frame_.rows() * layout_.row_bytes());
+  for (const DeltaPart& part : parts) {
+    // Finished ones leave the queue one by one, so that the next is at the front.
+    OutgoingItem& item = link.outgoing.front();
+    item.started = true;
+    item.done += part.rows;
+    if (part.ends) outbox_->Pop(link.outgoing);
+  }
+  return Outcome::kPosted;
+}
+
+uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                                   const HeadDelta& delta, uint32_t first) {
+  if (link.queued() > 0 || !link.failure.ok()) return 0;
+  const size_t most = std::max<size_t>(1, frame_bytes_ / (layout_.row_bytes() + sizeof(uint32_t)));
+  const DeltaPart part{.delta = &delta,
+                       .kv = &sequence.kv,
+                       .layer = layer,
+                       .kv_head = kv_head,
+                       .kv_head_of_model = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
+                       .first = first,
+                       .rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first))};
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
+  if (!buffer.ok()) return 0;
+  size_t offset = 0;
+  WriteDeltaPart(part, buffer->payload().data(), &offset);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kDelta;
+  header.phase = wire::Phase::kPrefetch;
+  header.sequence_id = sequence.id;
+  header.attach_epoch = sequence.attach_epoch;
+  header.layer_first = static_cast<uint16_t>(sequence.layer_of_model(layer));
+  header.row_count = 1;
+  if (Post(link, header, *std::move(buffer)) != Outcome::kPosted) return 0;  // the link has failed
+  metrics_->prefetched_rows.Add(part.rows);
+  metrics_->prefetched_bytes.Add(part.RowBytes());
+  return part.rows;
+}
+
+// Verdicts of one (plan, layer) from the front of the queue, as many as fill a frame.
+FramePoster::Outcome FramePoster::PostPartials(PeerLink& link) {
+  const uint64_t plan = link.outgoing.front().plan;
+  const uint16_t layer = link.outgoing.front().layer;
+  size_t count = 0, bytes = 0;
+  while (count < link.outgoing.size()) {
+    const OutgoingItem& item = link.outgoing.at(count);
+    if (item.type != wire::FrameType::kPartial || item.plan != plan || item.layer != layer) break;
+    if (Owner(link, item) == nullptr) break;  // dropped when it is at the front
+    const size_t entry = PartialEntryBytes(*item.partial);
+    if (count > 0 && bytes + entry > frame_bytes_) break;
+    bytes += entry;
+    ++count;
+  }
+  if (count == 0) {
+    outbox_->Pop(link.outgoing);
+    return Outcome::kPosted;
+  }
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  std::byte* payload = buffer->payload().data();
+  size_t offset = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const OutgoingItem& item = link.outgoing.at(i);
+    WritePartialEntry(*item.partial, item.plan_row, item.kv_head, payload, &offset);
+  }
+  WINNOW_CHECK(offset == bytes);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kPartial;
+  header.plan = plan;
+  header.layer_first = layer;
+  header.row_count = static_cast<uint32_t>(count);
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) outbox_->Pop(link.outgoing);
+  return outcome;
+}
+
+// Inference ranks share fast memory by their numbers of sequences.
+uint64_t FramePoster::FastRowsBytes(const PeerLink& link) const {
+  if (store_->tiers() == nullptr) return wire::kOneTier;
+  const uint64_t of_all = store_->tiers()->fast().room_for_copies();
+  const size_t all = std::max<size_t>(1, store_->active());
+  const size_t theirs = std::clamp<size_t>(store_->CountAttached(link.id), 1, all);
+  return theirs == all ? of_all : of_all / all * theirs;
+}
+
+FramePoster::Outcome FramePoster::PostWatermarks(PeerLink& link) {
+  const uint64_t plan = link.outgoing.front().plan;
+  const uint64_t fast_rows_bytes = FastRowsBytes(link);
+  size_t count = 0;
+  while (count < link.outgoing.size() && count < frame_bytes_ / sizeof(wire::WatermarkEntry)) {
+    const OutgoingItem& item = link.outgoing.at(count);
+    if (item.type != wire::FrameType::kWatermark || item.plan != plan) break;
+    ++count;
+  }
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(count * sizeof(wire::WatermarkEntry));
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  for (size_t i = 0; i < count; ++i) {
+    const OutgoingItem& item = link.outgoing.at(i);
+    const wire::WatermarkEntry entry{.sequence_id = item.sequence_id,
+                                     .attach_epoch = item.attach_epoch,
+                                     .watermark = item.position,
+                                     .working_set_rows = item.working_set_rows,
+                                     .loaded_rows = item.loaded_rows,
+                                     .fast_rows_bytes = fast_rows_bytes};
+    std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
+  }
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kWatermark;
+  header.plan = plan;
+  header.row_count = static_cast<uint32_t>(count);
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  for (size_t i = 0; outcome == Outcome::kPosted && i < count; ++i) outbox_->Pop(link.outgoing);
+  return outcome;
+}
+
+FramePoster::Outcome FramePoster::PostRefill(PeerLink& link) {
+  OutgoingItem& item = link.bulk.front();
+  const CachedSequence* sequence = Owner(link, item);
+  if (sequence == nullptr) {
+    outbox_->Pop(link.bulk);
+    return Outcome::kPosted;
+  }
+  const size_t token_bytes = sequence->layout.num_kv_heads * layout_.row_bytes();
+  const size_t most_bytes = std::min(kBulkSize * frame_bytes_, wire::kMaxPayloadBytes);
+  const uint32_t most = std::max<uint32_t>(1, static_cast<uint32_t>(most_bytes / token_bytes));
+  const uint32_t rows = std::min(most, item.count - item.done);
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(rows * token_bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  const uint32_t first = item.position + item.done;
+  sequence->kv.CopyLayerRows(item.layer - sequence->shard.first_layer, first, rows, buffer->payload().data(), team_);
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kRefill;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = first;
+  header.layer_first = item.layer;
+  header.row_count = rows;
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) {
+    metrics_->refilled_bytes.Add(rows * token_bytes);
+    item.done += rows;
+    if (item.done == item.count) outbox_->Pop(link.bulk);
+  }
+  return outcome;
+}
+
+FramePoster::Outcome FramePoster::PostPrefixStates(PeerLink& link) {
+  const OutgoingItem& item = link.bulk.front();
+  if (Owner(link, item) == nullptr) {
+    outbox_->Pop(link.bulk);
+    return Outcome::kPosted;
+  }
+  const size_t bytes = item.states.size() * sizeof(float);
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  std::memcpy(buffer->payload().data(), item.states.data(), bytes);
+  wire::FrameHeader header{};
+  header.type = item.type;
+  header.flags = item.end_key;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = item.position;
+  header.layer_first = item.layer;
+  header.row_count = item.count;
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) outbox_->Pop(link.bulk);
+  return outcome;
+}
+
+FramePoster::Outcome FramePoster::PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue) {
+  const OutgoingItem& item = queue.front();
+  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(0);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  wire::FrameHeader header{};
+  header.type = item.type;
+  header.plan = item.plan;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = item.position;
+  header.layer_first = item.layer;
+  if (item.type == wire::FrameType::kSeated) {
+    header.row_count = item.count;
+    header.flags = item.granted ? wire::kSeatGranted : 0;
+  }
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) outbox_->Pop(queue);
+  return outcome;
+}
+
+FramePoster::Outcome FramePoster::Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer) {
+  absl::Status posted = link.channel->Post(header, std::move(buffer));
+  if (posted.ok()) return Outcome::kPosted;
+  link.Fail(std::move(posted));
+  return Outcome::kBlocked;
+}
+
+FramePoster::Outcome FramePoster::NoBuffer(PeerLink& link, const absl::Status& status) {
+  // RESOURCE_EXHAUSTED: the window is used up; the queue waits for the peer to consume.
+  if (status.code() != absl::StatusCode::kResourceExhausted) link.Fail(status);
+  return Outcome::kBlocked;
+}
+
+}  // namespace winnow

@@ -1,0 +1,66 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "cache_rank/metrics.h"
+#include "cache_rank/store/sequence_store.h"
+#include "cache_rank/stream/frame_entries.h"
+#include "cache_rank/stream/outbox.h"
+#include "cache_rank/stream/peer_link.h"
+
+namespace winnow {
+
+// Makes frames of what waits in a link's queues and posts as many as its send window admits. Entries of one plan and
+// layer share frames, rows are gathered only now, and what belongs to nobody any more is dropped. A channel that is
+// gone fails the link. Data-plane thread.
+class FramePoster {
+ public:
+  // Frames are filled to `frame_bytes`, those of prefixes and refills, for which nobody waits row by row, to kBulkSize
+  // times as much, by the threads of `team`, which may be null.
+  FramePoster(size_t frame_bytes, const KvLayout& layout, Executor* team, const SequenceStore* store, Outbox* outbox,
+              CacheRankMetrics* metrics)
+      : frame_bytes_(frame_bytes),
+        layout_(layout),
+        team_(team),
+        store_(store),
+        outbox_(outbox),
+        metrics_(metrics),
+        delta_frame_(frame_bytes) {}
+
+  // Posts what the window admits: of `bulk` a few frames, once nothing else waits.
+  void Pump(PeerLink& link);
+
+  // Posts rows of the delta, from `first` on, at most one frame, if there is window to spare. Returns how many.
+  uint32_t PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head, const HeadDelta& delta,
+                        uint32_t first);
+
+ private:
+  static constexpr size_t kBulkSize = 4;
+  enum class Outcome { kPosted, kBlocked };
+
+  Outcome PostDeltas(PeerLink& link);
+  // Fills delta_frame_ from the front of the queue; leaves it empty when the front belongs to nobody any more.
+  void FillDeltaFrame(PeerLink& link);
+  Outcome PostPartials(PeerLink& link);
+  Outcome PostWatermarks(PeerLink& link);
+  Outcome PostRefill(PeerLink& link);
+  Outcome PostPrefixStates(PeerLink& link);
+  // A frame without payload.
+  Outcome PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue);
+
+  Outcome Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer);
+  Outcome NoBuffer(PeerLink& link, const absl::Status& status);
+  const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;
+  // What the link's inference rank is told of the fast tier's room.
+  uint64_t FastRowsBytes(const PeerLink& link) const;
+
+  const size_t frame_bytes_;
+  const KvLayout layout_;
+  Executor* const team_;
+  const SequenceStore* const store_;
+  Outbox* const outbox_;
+  CacheRankMetrics* const metrics_;
+  DeltaFrame delta_frame_;  // under construction: its parts are those at the front of the queue, in order
+};
+
+}  // namespace winnow

@@ -1,0 +1,149 @@
+#include "cmd/role/cache_host.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "cache_rank/select/device/device_batch_selector.h"
+#include "cache_rank/select/predictor/query_projection.h"
+#include "cache_rank/step/device/gpu_lanes.h"
+#include "cmd/role/machine.h"
+#include "kernels/cuda/plugin.h"
+#include "kernels/kernel_table.h"
+#include "spdlog/spdlog.h"
+#include "winnow/v1/cache.grpc.pb.h"
+#include "winnow/v1/transport.grpc.pb.h"
+
+namespace winnow {
+namespace {
+
+// Of what is free, when nothing is said: an inference rank on the same machine takes up to 60 % for itself.
+constexpr double kAutomaticShare = 0.3;
+
+std::string Gib(int64_t bytes) {
+  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / 1073741824.0);
+}
+
+// Memory for KV blocks, beside a fast tier and the weights that queries are projected with.
+absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_bytes) {
+  const int64_t free_bytes = FreeMemoryBytes();
+  const int64_t left =
+      std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes - options.device_host_memory_bytes, 0);
+  const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
+                                                  : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
+  std::string others;
+  if (options.fast_memory_bytes > 0) absl::StrAppend(&others, " + ", Gib(options.fast_memory_bytes), " of fast tier");
+  if (options.device_host_memory_bytes > 0) {
+    absl::StrAppend(&others, " + ", Gib(options.device_host_memory_bytes), " for rows that the GPU pushes");
+  }
+  if (weight_bytes > 0) absl::StrAppend(&others, " + ", Gib(weight_bytes), " for query projections");
+  const std::string plan = absl::StrCat(Gib(wanted), " for KV blocks", others, " of ", Gib(free_bytes), " free");
+  if (wanted > left) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory does not fit: ", plan, "; lower --memory (or --cache-memory of `winnow up`)"));
+  }
+  if (wanted == 0) return absl::ResourceExhaustedError("no memory is left for KV blocks; lower --fast-memory");
+  spdlog::info("memory plan: {}", plan);
+  return wanted;
+}
+
+// Of the GPU's memory, what the index of sequences without a lane takes beside lanes.
+size_t IndexShare(const CacheOptions& options, size_t free_bytes) {
+  return (options.device_memory_bytes > 0 ? static_cast<size_t>(options.device_memory_bytes) : free_bytes) / 4;
+}
+
+// Where rows can go from GPU to GPU: none where there is one GPU alone. FAILED_PRECONDITION or UNAVAILABLE say why not.
+absl::StatusOr<std::shared_ptr<DeviceLanes>> NewLanes(const CacheOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
+  if (table->device_count() < 2) return absl::FailedPreconditionError("there is one GPU alone");
+  GpuLanes::Options lanes;
+  lanes.model = options.lane_model.empty() ? options.model : options.lane_model;
+  lanes.memory_bytes = static_cast<size_t>(options.device_memory_bytes) / 4 * 3;
+  lanes.host_bytes = static_cast<size_t>(options.device_host_memory_bytes);
+  WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<DeviceLanes> made, GpuLanes::Create(table, options.device.ordinal, lanes));
+  return made;
+}
+
+// What selects on the GPU, for the model of the first inference rank that comes.
+absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape,
+                                                              bool with_lanes) {
+  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, table->open_device(options.device.ordinal));
+  const std::string name = device->info().name;
+  DeviceBatchSelector::Options selector;
+  selector.memory_bytes = static_cast<size_t>(options.device_memory_bytes);
+  if (with_lanes) selector.memory_bytes = IndexShare(options, device->info().free_bytes);
+  selector.on_failure = [](const absl::Status& status) {
+    spdlog::error("rows are selected on the CPU from now on: {}", std::string(status.message()));
+  };
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<BatchSelector> made,
+                          DeviceBatchSelector::Create(table, std::move(device), shape.layout, shape.model, selector));
+  spdlog::info("rows are selected on GPU {}, {}", options.device.ordinal, name);
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
+                                                             std::unique_ptr<Transport> transport) {
+  int64_t weight_bytes = 0;
+  if (!options.model.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
+    weight_bytes = static_cast<int64_t>(QueryProjection::BytesNeeded(config, options.compute));
+  }
+  WINNOW_ASSIGN_OR_RETURN(const int64_t memory_bytes, PlanMemory(options, weight_bytes));
+  WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels());
+  CacheRank::Options rank;
+  if (!options.model.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(rank.projection, QueryProjection::Load(options.model, *kernels, options.compute,
+                                                                   ResolveThreads(options.threads)));
+  }
+  rank.identity = identity;
+  rank.num_threads = ResolveThreads(options.threads);
+  rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
+  rank.data_plane.tiers.fast.memory_bytes = static_cast<size_t>(options.fast_memory_bytes);
+  rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
+  const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory_bytes;
+  rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
+  const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
+  if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
+  if (options.device.kind != DeviceChoice::Kind::kCpu) {
+    absl::StatusOr<std::shared_ptr<DeviceLanes>> lanes = NewLanes(options);
+    if (lanes.ok()) {
+      rank.data_plane.lanes = *std::move(lanes);
+      rank.data_plane.on_lane_ended = [](const std::string& inference_rank, const absl::Status& why) {
+        spdlog::warn("the lane to {} has ended, its sequences go on by frames: {}", inference_rank,
+                     std::string(why.message()));
+      };
+    } else {
+      spdlog::info("rows pass through host memory: {}", std::string(lanes.status().message()));
+    }
+    const bool with_lanes = rank.data_plane.lanes != nullptr;
+    rank.data_plane.new_batch_selector =
+        [options, must_be_gpu, with_lanes](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
+      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape, with_lanes);
+      if (selector.ok() || must_be_gpu) return selector;
+      spdlog::info("rows are selected on the CPU: {}", std::string(selector.status().message()));
+      return nullptr;
+    };
+  }
+  auto host = std::unique_ptr<CacheHost>(new CacheHost);
+  host->rank_ = std::make_unique<CacheRank>(rank, kernels, std::move(transport));
+  return host;
+}
+
+std::vector<NamedService> CacheHost::services() const {
+  const std::vector<grpc::Service*> services = rank_->services();
+  return {{services.at(0), v1::CacheService::service_full_name()},
+          {services.at(1), v1::TransportService::service_full_name()}};
+}
+
+v1::RegisterRequest CacheHost::Registration(const std::string& metrics_address, const std::string& hosted_by) const {
+  v1::RegisterRequest request;
+  *request.mutable_identity() = rank_->options().identity;
+  *request.mutable_fingerprint() = rank_->Fingerprint();
+  request.set_metrics_address(metrics_address);
+  request.set_hosted_by_rank(hosted_by);
+  return request;
+}
+
+}  // namespace winnow

@@ -1,0 +1,105 @@
+#include "cmd/role/inference_rank_metrics.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace winnow {
+
+void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
+  auto with = [](const char* key, std::string value) { return MetricLabels{{key, std::move(value)}}; };
+  auto counter = [&](const char* name, const char* help, double value) { writer.Counter(name, help, value); };
+  auto gauge = [&](const char* name, const char* help, double value) { writer.Gauge(name, help, value); };
+
+  gauge("winnow_num_requests_running", "Sequences that are being prefilled or decoded.", metrics.running_sequences);
+  gauge("winnow_num_requests_waiting", "Sequences that wait for a place.", metrics.waiting_sequences);
+  gauge("winnow_queued_prompt_tokens", "Prompt tokens that are still to be computed, waiting sequences included.",
+        metrics.queued_prompt_tokens);
+  gauge("winnow_working_set_rows", "KV rows that running sequences may hold resident, over all layers and kv heads.",
+        metrics.working_set_rows);
+  gauge("winnow_parked_sequences", "Sequences that decode, but take no steps, because fast memory is full.",
+        metrics.parked_sequences);
+  gauge("winnow_fast_working_set_bytes",
+        "Rows that the last selections of the sequences that take steps read on their cache ranks.",
+        metrics.fast_working_set_bytes);
+  gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill; empty between prompts.", metrics.prefill_kv_bytes);
+  writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.", metrics.slot_pages_used, with("state", "used"));
+  writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.",
+               static_cast<double>(metrics.slot_pages_total) - static_cast<double>(metrics.slot_pages_used),
+               with("state", "free"));
+  counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
+  counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches instead.",
+          metrics.cached_prompt_tokens);
+  const auto of_prefixes = [&](const char* way, double prompts, double bytes) {
+    writer.Counter("winnow_prefix_attention_prompts_total",
+                   "Prompts with a cached prefix, by how they attend to it (--prefix-attention).", prompts,
+                   with("way", way));
+    writer.Counter("winnow_prefix_attention_bytes_total",
+                   "What travelled for it: rows, or queries, states and the rows that decoding keeps.", bytes,
+                   with("way", way));
+  };
+  of_prefixes("stream-back", metrics.stream_back_prompts, metrics.stream_back_bytes);
+  of_prefixes("remote", metrics.remote_prefix_prompts, metrics.remote_prefix_bytes);
+  counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
+  counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
+  counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
+  gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
+  counter("winnow_pushed_prompt_rows_total", "KV rows of prompts pushed from GPU to GPU, one per layer and kv head.",
+          metrics.pushed_prompt_rows);
+  counter("winnow_lanes_failed_total", "Lanes that have broken; their links go by frames since.", metrics.lanes_failed);
+  counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
+  counter("winnow_injected_tokens_total", "Prompt tokens computed in iterations that decoded, too.",
+          metrics.injected_tokens);
+  gauge("winnow_max_inject_tokens", "Prompt tokens that the next iteration may compute beside decode rows.",
+        metrics.max_inject_tokens);
+  counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
+          metrics.selection_lookups);
+  counter("winnow_selection_hits_total", "Selected rows that were resident already.", metrics.selection_hits);
+  counter("winnow_kv_stream_rows_total", "KV rows that came from cache ranks because a step waited for them.",
+          metrics.streamed_rows);
+  counter("winnow_prefetched_rows_total", "KV rows that came from cache ranks ahead of any selection.",
+          metrics.prefetched_rows);
+  writer.Counter("winnow_kv_stream_bytes_total", "Bytes on the data plane, as this process sees them.",
+                 metrics.kv_sent_bytes, with("direction", "sent"));
+  writer.Counter("winnow_kv_stream_bytes_total", "Bytes on the data plane, as this process sees them.",
+                 metrics.kv_received_bytes, with("direction", "received"));
+  counter("winnow_delta_wait_seconds_total", "Time that decode steps have waited for selected rows.",
+          1e-6 * static_cast<double>(metrics.delta_wait_us));
+  counter("winnow_verdict_wait_seconds_total", "Time that decode steps have waited for verdicts, after attention.",
+          1e-6 * static_cast<double>(metrics.partial_wait_us));
+  const auto sequences = [&](const char* outcome, double value) {
+    writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", value, with("outcome", outcome));
+  };
+  sequences("reattached", metrics.reattached_sequences);
+  sequences("preempted", metrics.preempted_sequences);
+  sequences("resumed", metrics.resumed_sequences);
+  sequences("forked", metrics.forked_sequences);
+  sequences("failed", metrics.failed_sequences);
+  sequences("fenced", metrics.fenced_sequences);
+  sequences("handed-over", metrics.handed_over_sequences);
+  counter("winnow_layered_prompts_total", "Prompts that were prefilled layer by layer.", metrics.layered_prompts);
+  gauge("winnow_layered_kv_peak_bytes", "One layer's KV of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_kv_peak_bytes);
+  gauge("winnow_layered_residual_peak_bytes", "Residuals of the longest prompt that was prefilled layer by layer.",
+        metrics.layered_residual_peak_bytes);
+  counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
+          metrics.forked_tokens);
+  counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
+  counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
+          metrics.malformed_frames);
+  counter("winnow_progress_total", "Grows while the rank does work.", metrics.progress);
+  gauge("winnow_last_progress_timestamp_seconds", "When the rank last did work, seconds since 1970.",
+        metrics.last_progress_unix_seconds);
+  counter("winnow_captured_mass_bounds_total",
+          "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
+          metrics.mass_bounds);
+  for (size_t layer = 0; layer < metrics.captured_mass.size(); ++layer) {
+    const InferenceRankMetrics::MassHistogram& mass = metrics.captured_mass[layer];
+    const std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
+    writer.Histogram("winnow_captured_attention_mass",
+                     "Share of the softmax that the attended rows hold, per position and head, before correction.",
+                     InferenceRankMetrics::kMassBounds, counts, mass.sum, with("layer", std::to_string(layer)));
+  }
+}
+
+}  // namespace winnow

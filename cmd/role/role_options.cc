@@ -1,0 +1,386 @@
+#include "cmd/role/role_options.h"
+
+#include <filesystem>
+
+#include "absl/strings/numbers.h"
+#include "cmd/role/machine.h"
+#include "common/log/log.h"
+#include "common/model/synthetic_models.h"
+#include "common/selection/head_profile.h"
+#include "common/selection/presets.h"
+#include "common/selection/spec_text.h"
+#include "common/selection/validate.h"
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kMaxCacheShards = 64;  // as `winnow up` starts no more cache ranks
+
+}  // namespace
+
+absl::Status CheckModelOption(const std::string& model) {
+  if (model.empty()) return absl::InvalidArgumentError("--model DIR is required");
+  std::error_code error;
+  if (IsSyntheticModel(model)) return Annotate(SyntheticModelConfig(model).status(), "--model");
+  if (!std::filesystem::is_directory(model, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model));
+  }
+  if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMaxContext(uint32_t max_context) {
+  if (max_context != 1) return absl::OkStatus();
+  return absl::InvalidArgumentError("--max-context=1 leaves no token for the answer: at least 2, or 0");
+}
+
+void ProcessOptions::Declare(Fields& fields) {
+  fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
+  fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
+  fields.Address("grpc", &grpc,
+                 "Where the gRPC server listens; other processes must reach it there. Port 0 takes a free one.");
+  fields.Address("metrics", &metrics, "Where /metrics is served. Port 0 takes a free one.");
+  DeclareLogLevel(fields, &log_level, "trace, debug, info, warning, error or off.");
+  fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
+                 -1, 1 << 20);
+}
+
+void SelectionOptions::Declare(Fields& fields) {
+  std::string names;
+  for (const SelectionPreset& preset : SelectionPresets()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", preset.spec.preset);
+  }
+  fields.Custom(
+      "selection", "PRESET[,FIELD=VALUE...]",
+      "Selection of requests that ask for none: a preset and what is changed of it, for example "
+      "winnow,lookahead=2,budget=512. `winnow selection list` describes the presets, `winnow selection explain` the "
+      "fields. Presets: " +
+          names + ".",
+      [this](std::string_view text) {
+        specification = std::string(text);
+        return ParseSpec(text).status();
+      },
+      [this] { return specification; });
+  fields.Integer(
+      "budget", &budget,
+      "Selected rows per head, sinks and recent rows not counted; also the most that a request may ask for. More rows "
+      "mean more resident memory and more bytes per step, and a larger share of the attention. 0 = that of "
+      "--selection.");
+  fields.Integer<int64_t>("sinks", &sinks, "First positions that are always attended; -1 = that of --selection.", -1,
+                          4096);
+  fields.Integer<int64_t>("recent", &recent, "Newest positions that are always attended; -1 = that of --selection.", -1,
+                          65536);
+  fields.Number("pool-factor", &pool_factor,
+                "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
+                "step; never another result. 0 = that of --selection.",
+                0, 64);
+  fields.Text(
+      "head-profile", &head_profile,
+      "File of `winnow profile-heads` for this model. Selections with profile_use=budgets share out their budget "
+      "among the heads by it; with profile_use=streaming its streaming heads keep sinks and recent rows only. "
+      "A selection that uses one, such as lserve, is refused without it.");
+}
+
+absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
+  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, ParseSpec(specification));
+  if (budget > 0) spec.budget_tokens = budget;
+  if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
+  if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
+  if (pool_factor > 0) spec.pool_factor = pool_factor;
+  if (head_profile.empty()) WINNOW_RETURN_IF_ERROR(CheckNeedsNoHeadProfile(spec));
+  WINNOW_RETURN_IF_ERROR(ValidateSelection(spec));
+  return spec;
+}
+
+void SchedulingFlags::Declare(Fields& fields) {
+  fields.Integer(
+      "max-batch-tokens", &max_batch_tokens,
+      "The most decode rows and prompt tokens that an iteration computes together. Rows beyond it take turns, and "
+      "a quarter of it is kept for prompts that wait. 0 = no limit beside --max-running and prefill chunks.",
+      0u, 1u << 20);
+  fields.Integer("max-inject-tokens", &max_inject_tokens,
+                 "The most prompt tokens that an iteration computes beside running answers: fewer let them stream more "
+                 "evenly, more let new ones start sooner. 0 = as many as a prefill chunk.",
+                 0u, 65536u);
+  fields.Duration(
+      "tpot-target", &tpot_target,
+      "Time between the tokens of an answer that prompts beside it must respect, for example 50ms: injected "
+      "tokens are found from it, up to --max-inject-tokens, by measuring steps. Prompts get a fifth of the time "
+      "even where nothing fits. 0s = none.");
+  fields.Duration("age-bound", &age_bound,
+                  "A sequence that has waited for so long goes before all others, and may take the place of one that "
+                  "has run for so long, which resumes later with the same output. 0s = never.");
+  fields.Bool(
+      "working-set-control", &working_set_control,
+      "Decode as many sequences at once as have room for what their selections read in the fast memory of their cache "
+      "ranks; others wait for their turn, which comes after --age-bound at the latest. off = all at once.");
+}
+
+void CacheOptions::Declare(Fields& fields) {
+  fields.Text("model", &model,
+              "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
+              "projections are loaded, and other models are refused. Empty = such selections are refused.");
+  fields.Text("lane-model", &lane_model,
+              "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
+              "with queries predicted in depth; empty = --model.");
+  DeclareCompute(fields, &compute);
+  fields.Bytes("memory", &memory_bytes,
+               "Memory for KV blocks, all sequences together; a request whose context does not fit beside others "
+               "waits, one that can never fit is refused. 0 = 30 % of what is free.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
+  fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
+  fields.Duration("detached-ttl", &detached_ttl,
+                  "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
+  DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
+  fields.Custom(
+      "device", "auto|cpu|cuda[:N]",
+      "Where keys are scored and rows selected. cuda: on GPU N, which keeps an 8-bit copy of the keys, while rows stay "
+      "in host memory; auto: there if it answers and can, otherwise on the CPU, and the log says why not.",
+      [this](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(device, ParseDeviceChoice(text));
+        return device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("a cache rank has one GPU");
+      },
+      [this] { return ToString(device); });
+  fields.Bytes("device-memory", &device_memory_bytes,
+               "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
+               "sequences. 0 = nine tenths of what is free.");
+  DeclareDeviceHostMemory(fields, "device-host-memory", &device_host_memory_bytes);
+}
+
+RouterProcessOptions::RouterProcessOptions() {
+  process.rank = "router-0";
+  process.grpc.port = 8001;
+}
+
+void PlacementFlags::Declare(Fields& fields) {
+  fields.Custom(
+      "cache-shards", "N|auto",
+      "Cache ranks that the KV of each sequence is spread over, by kv head and, "
+      "beyond their number, by ranges of layers: each holds that part, selects in it "
+      "and streams its rows. auto = the fewest on whose free memory the sequence fits.",
+      [this](std::string_view text) -> absl::Status {
+        if (text == "auto") {
+          cache_shards = 0;
+          return absl::OkStatus();
+        }
+        int64_t shards = 0;
+        if (!absl::SimpleAtoi(AbslSv(text), &shards) || shards < 1 || shards > kMaxCacheShards) {
+          return absl::InvalidArgumentError(absl::StrCat("a number from 1 to ", kMaxCacheShards, ", or auto"));
+        }
+        cache_shards = static_cast<uint32_t>(shards);
+        return absl::OkStatus();
+      },
+      [this] { return cache_shards == 0 ? std::string("auto") : std::to_string(cache_shards); });
+  fields.Duration("slow-start", &slow_start,
+                  "How long a cache rank that joins gets less than its share of new sequences, a tenth at first and "
+                  "then more and more; 0s = its share at once.");
+}
+
+void RouterProcessOptions::Declare(Fields& fields) {
+  process.Declare(fields);
+  fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
+  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
+  selection.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
+  placement.Declare(fields);
+  DeclareMaxQueue(fields, &max_queue);
+  fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
+                 256);
+  fields.Bytes("http-body-memory", &http_body_memory_bytes,
+               "Bytes of HTTP request bodies held at a time, of up to 16 MiB each; requests beyond get 503.",
+               int64_t{16} << 20);
+  fields.Duration("request-timeout", &request_timeout, "Longest life of a request whose client names no deadline.");
+  DeclareStopGrace(fields, &stop_grace);
+}
+
+void InferenceProcessOptions::Declare(Fields& fields) {
+  process.Declare(fields);
+  fields.Address("router", &router, "gRPC address of the router.");
+  fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
+  fields.Enum(
+      "role", &role,
+      {{"prefill", InferenceRole::kPrefill}, {"decode", InferenceRole::kDecode}, {"both", InferenceRole::kBoth}},
+      "What the router gives this rank, while there are others for the rest: prefill computes prompts and hands "
+      "them over after the first token, decode goes on from there with what is on the cache rank.");
+  DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
+  DeclareTransport(fields, &transport);
+  DeclareDevice(fields, &device, &tensor_parallel);
+  DeclareCompute(fields, &compute);
+  DeclareKvDtype(fields, &kv_dtype);
+  fields.Text("isa", &isa, "CPU kernels: auto, or the name of a set (portable, avx512bf16).");
+  fields.Integer("threads", &threads,
+                 "Threads of the compute team; 0 = one per core. More than cores makes every step slower.", 0, 1024);
+  DeclareMaxContext(fields, &max_context);
+  DeclareMaxRunning(fields, &max_running);
+  prefill.Declare(fields);
+  scheduling.Declare(fields);
+  DeclareSlotMemory(fields, &slot_memory_bytes);
+  selection.Declare(fields);
+  fields.Nested("cache", &cache);
+}
+
+void CacheProcessOptions::Declare(Fields& fields) {
+  process.Declare(fields);
+  fields.Address("router", &router, "gRPC address of the router.");
+  cache.Declare(fields);
+}
+
+void DeclareTransport(Fields& fields, TransportKind* transport) {
+  fields.Enum(
+      "transport", transport,
+      {{"auto", TransportKind::kAuto},
+       {"inproc", TransportKind::kInproc},
+       {"ucx", TransportKind::kUcx},
+       {"p2p", TransportKind::kP2p},
+       {"nccl", TransportKind::kNccl}},
+      "How KV rows travel to cache ranks in processes of their own. ucx: by UCX. p2p: within a host, prompts and "
+      "frames in memory that both processes map, and decode steps from GPU to GPU where both ranks have one (--device, "
+      "--cache-device) that reach each other. nccl: prompts and frames from GPU to GPU by NCCL, also between hosts. "
+      "What cannot be goes by ucx, and the log says why. inproc hosts a cache rank inside the inference process, so "
+      "that a crash loses both. auto = p2p.");
+}
+
+void PrefillFlags::Declare(Fields& fields) {
+  fields.Enum("prefill", &mode,
+              {{"auto", PrefillMode::kAuto}, {"chunked", PrefillMode::kChunked}, {"layered", PrefillMode::kLayered}},
+              "How prompts are computed: chunked keeps the KV of the whole prompt until it is done; layered goes layer "
+              "by layer over all of it and keeps one layer's KV and the residual of each token. auto = layered where a "
+              "prompt's KV would not fit --prefill-memory, and on a GPU with --tpot-target.");
+  fields.Enum(
+      "prefix-attention", &prefix_attention,
+      {{"auto", PrefixAttention::kAuto},
+       {"stream-back", PrefixAttention::kStreamBack},
+       {"remote", PrefixAttention::kRemote}},
+      "How the rest of a prompt attends to a cached prefix: stream-back has all rows of the prefix sent; remote "
+      "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever is "
+      "expected to be faster: remote where little follows a long prefix. Answers are the same. Always stream-back "
+      "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
+  fields.Integer(
+      "prefill-chunk", &chunk,
+      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
+      "512 on a CPU, 2048 on a GPU.",
+      0u, 65536u);
+  fields.Bytes(
+      "prefill-memory", &memory_bytes,
+      "Memory for prompts in prefill: their KV, or, layer by layer, one layer's and the residuals; of each GPU "
+      "where several hold a model. 0 = two of the longest.");
+}
+
+void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
+  fields.Integer("decode-prefill-tokens", decode_prefill_tokens,
+                 "Longest prompt that a rank for decoding computes itself. Longer ones hold up its running sequences; "
+                 "shorter ones are not worth a hand-over. 0 = none.",
+                 0u, 1u << 24);
+}
+
+void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel) {
+  fields.Custom(
+      "device", "auto|cpu|cuda[:N[,M...]]",
+      "Where inference ranks compute. auto: on the GPU if one answers and can, otherwise on the CPU, and the log says "
+      "why not; cuda: on the GPU or not at all. :N names GPU N instead of 0, :N,M several; `winnow up` gives each "
+      "inference rank the next, or the next --tensor-parallel.",
+      [device](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(*device, ParseDeviceChoice(text));
+        return absl::OkStatus();
+      },
+      [device] { return ToString(*device); });
+  fields.Integer(
+      "tensor-parallel", tensor_parallel,
+      "GPUs that hold a model together and compute each token together, 1, 2 or 4: each has its part of the heads and "
+      "of the MLP, of the weights and of resident KV. For models that do not fit one GPU, and for shorter times "
+      "between tokens. The model's kv heads must be divisible by it. 0 = as many as --device names, of one process.",
+      0, 4);
+}
+
+void DeclareCompute(Fields& fields, Dtype* compute) {
+  fields.Enum(
+      "compute", compute, {{"auto", Dtype::kBf16}, {"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"fp8", Dtype::kF8}},
+      "Type of weights and matrix inputs: auto = bf16; f32, on CPUs, doubles the memory and the time of a step; "
+      "fp8, on GPUs, halves the memory of the weights, which are rounded to e4m3 with a scale per output.");
+}
+
+void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
+  fields.Enum("kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}},
+              "Type of KV rows; f32 doubles them.");
+}
+
+void DeclareMaxContext(Fields& fields, uint32_t* max_context) {
+  fields.Integer(
+      "max-context", max_context,
+      "Longest prompt and answer together, in tokens, at least 2; 0 = the model's. Resident memory grows with it.", 0u,
+      1u << 24);
+}
+
+void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
+  fields.Integer("max-running", max_running,
+                 "Sequences in a decode batch of one inference rank; each needs "
+                 "resident rows. More run slower each and faster together.",
+                 1u, 4096u);
+}
+
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes) {
+  fields.Bool("prefix-cache", prefix_cache,
+              "Keep the KV of prompts, in blocks of 32 tokens, for later prompts of the same tenant that begin alike; "
+              "answers are the same without.");
+  fields.Bytes("prefix-cache-memory", memory_bytes,
+               "Most memory, of that for KV blocks, which kept prompts may take while no request uses them; they give "
+               "way to requests in any case. 0 = all of it.");
+}
+
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes(
+      "fast-memory", memory_bytes,
+      "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the blocks of "
+      "rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one tier.");
+}
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {
+  fields.Bytes(name, memory_bytes,
+               "Host memory, pinned, from which a lane pushes rows of sequences whose mirror has no room in the cache "
+               "rank's GPU; their keys stay in the GPU's memory. It comes on top of the memory for KV blocks and of "
+               "--fast-memory. 0 = none: such sequences go by frames.");
+}
+
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
+  fields.Bytes(
+      "slot-memory", memory_bytes,
+      "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can need.");
+}
+
+void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
+  fields.Text(
+      "key-weights", key_weights,
+      "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
+      "of their weights. Keys that are not in it have 1.");
+}
+
+void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {
+  fields.Duration("stop-grace", stop_grace,
+                  "How long answers under way may go on after SIGTERM, while new requests are refused; those that are "
+                  "not done then, or when a second signal comes, end with an error. Without any the router stops at "
+                  "once.");
+}
+
+void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help) {
+  fields.Custom(
+      "log-level", "LEVEL", std::move(help),
+      [log_level](std::string_view text) {
+        *log_level = std::string(text);
+        return CheckLogLevel(*log_level);
+      },
+      [log_level] { return *log_level; });
+}
+
+void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {
+  fields.Integer("max-queue", max_queue, "Requests under way or waiting at once; more are refused with 429.", 1u,
+                 1u << 20);
+}
+
+int ResolveThreads(int threads) {
+  return threads > 0 ? threads : UsableCores();
+}
+
+}  // namespace winnow

@@ -1,0 +1,171 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/status.h"
+#include "common/config/device_choice.h"
+#include "common/config/fields.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/memory/prefill_mode.h"
+#include "inference_rank/scheduler/scheduling_options.h"
+#include "inference_rank/sequence/prefix_attention.h"
+
+namespace winnow {
+
+// The options of the three role processes, in the order in which --help shows them. `winnow up` fills the same structs.
+
+inline constexpr std::chrono::microseconds kStopGrace{2'000'000};
+
+// Of every process.
+struct ProcessOptions {
+  std::string cluster = "local";
+  std::string rank;
+  HostPort grpc{"127.0.0.1", 0};
+  HostPort metrics{"127.0.0.1", 0};
+  std::string log_level = "info";
+  int report_fd = -1;
+
+  void Declare(Fields& fields);
+};
+
+// A specification, and the options that override fields of it.
+struct SelectionOptions {
+  std::string specification = "winnow";  // "preset[,field=value...]"
+  uint32_t budget = 0;
+  int64_t sinks = -1;
+  int64_t recent = -1;
+  float pool_factor = 0;
+  std::string head_profile;
+
+  void Declare(Fields& fields);
+  // Checked as a whole, and that this version can do it.
+  absl::StatusOr<SelectionSpec> Resolve() const;
+};
+
+// How an inference rank fills its iterations.
+struct SchedulingFlags : SchedulingOptions {
+  void Declare(Fields& fields);
+};
+
+enum class TransportKind { kAuto, kInproc, kUcx, kP2p, kNccl };
+
+// Memory and threads of a cache rank, alone or hosted.
+struct CacheOptions {
+  std::string model;
+  std::string lane_model;
+  Dtype compute = Dtype::kBf16;
+  int64_t memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
+  int threads = 0;
+  std::chrono::microseconds detached_ttl{60'000'000};
+  bool prefix_cache = true;
+  int64_t prefix_cache_memory_bytes = 0;
+  DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
+  int64_t device_memory_bytes = 0;
+  int64_t device_host_memory_bytes = 0;
+
+  void Declare(Fields& fields);
+};
+
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes);
+
+// Where the KV of a sequence goes.
+struct PlacementFlags {
+  uint32_t cache_shards = 1;  // 0: auto
+  std::chrono::microseconds slow_start{30'000'000};
+
+  void Declare(Fields& fields);
+};
+
+struct RouterProcessOptions {
+  ProcessOptions process;
+  std::string model;
+  std::string model_id;
+  HostPort http{"127.0.0.1", 8000};
+  SelectionOptions selection;
+  std::string key_weights;
+  PlacementFlags placement;
+  uint32_t max_queue = 1024;
+  int http_threads = 2;
+  int64_t http_body_memory_bytes = int64_t{256} << 20;
+  std::chrono::microseconds request_timeout{600'000'000};
+  std::chrono::microseconds stop_grace = kStopGrace;
+
+  RouterProcessOptions();
+  void Declare(Fields& fields);
+};
+
+// How inference ranks compute prompts.
+struct PrefillFlags {
+  PrefillMode mode = PrefillMode::kAuto;
+  PrefixAttention prefix_attention = PrefixAttention::kAuto;
+  uint32_t chunk = 0;
+  int64_t memory_bytes = 0;
+
+  void Declare(Fields& fields);
+};
+
+// What of a request an inference rank is there for.
+enum class InferenceRole { kPrefill, kDecode, kBoth };
+
+struct InferenceProcessOptions {
+  ProcessOptions process;
+  HostPort router{"127.0.0.1", 8001};
+  std::string model;
+  InferenceRole role = InferenceRole::kBoth;
+  uint32_t decode_prefill_tokens = 256;
+  TransportKind transport = TransportKind::kAuto;
+  DeviceChoice device;
+  int tensor_parallel = 0;
+  Dtype compute = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;
+  std::string isa = "auto";
+  int threads = 0;
+  uint32_t max_context = 0;
+  uint32_t max_running = 64;
+  PrefillFlags prefill;
+  SchedulingFlags scheduling;
+  int64_t slot_memory_bytes = 0;
+  SelectionOptions selection;
+  CacheOptions cache;  // of the hosted cache rank, with transport inproc
+
+  InferenceProcessOptions() { process.rank = "inference-0"; }
+  void Declare(Fields& fields);
+};
+
+struct CacheProcessOptions {
+  ProcessOptions process;
+  HostPort router{"127.0.0.1", 8001};
+  CacheOptions cache;
+
+  CacheProcessOptions() { process.rank = "cache-0"; }
+  void Declare(Fields& fields);
+};
+
+// Fields shared with `winnow up`.
+void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
+void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
+void DeclareCompute(Fields& fields, Dtype* compute);
+void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
+void DeclareMaxContext(Fields& fields, uint32_t* max_context);
+void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareKeyWeights(Fields& fields, std::string* key_weights);
+void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
+void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);
+void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
+
+// INVALID_ARGUMENT when --max-context leaves no room for a prompt and a token.
+absl::Status CheckMaxContext(uint32_t max_context);
+
+// What --model must be: a folder with a config.json, or a synthetic model. INVALID_ARGUMENT names the option.
+absl::Status CheckModelOption(const std::string& model);
+
+// `threads`, or for 0 the cores that this process may use.
+int ResolveThreads(int threads);
+
+}  // namespace winnow

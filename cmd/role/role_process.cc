@@ -1,0 +1,146 @@
+#include "cmd/role/role_process.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "cmd/role/interruptible_start.h"
+#include "common/base/descriptor_limit.h"
+#include "common/config/listen_address.h"
+#include "common/log/log.h"
+#include "common/metrics/version.h"
+#include "common/rpc/identity.h"
+
+namespace winnow {
+namespace {
+
+constexpr std::chrono::milliseconds kShutdownGrace{500};
+
+// Listeners, logs, event loops, the model's files, and the connections of some dozens of ranks.
+constexpr uint64_t kLeastDescriptors = 256;
+
+}  // namespace
+
+RoleProcess::RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml)
+    : options_(options),
+      options_yaml_(std::move(options_yaml)),
+      report_(options.report_fd),
+      metrics_(std::make_shared<MetricsRegistry>(MetricLabels{{"role", role_name}, {"rank", options.rank}})) {}
+
+RoleProcess::~RoleProcess() {
+  Shutdown();
+}
+
+absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role_name, v1::Role role,
+                                                                const ProcessOptions& options,
+                                                                std::string options_yaml) {
+  sigset_t set = StopSignals();
+  sigaddset(&set, SIGUSR1);  // of InterruptibleStart
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  WINNOW_RETURN_IF_ERROR(StartLog({.role = role_name, .rank = options.rank, .level = options.log_level}));
+  auto process = std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml)));
+  WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
+  process->start_ = std::make_unique<InterruptibleStart>();
+  WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(options.grpc.ToString()));
+  process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
+  process->identity_ = MakeIdentity(options.cluster, role, options.rank);
+  process->identity_.set_address(process->reserved_->address());
+  process->metrics_->AddProcessMetrics();
+  spdlog::info("winnow {} starts as {} with {{{}}}", Version(), ToString(process->identity_),
+               absl::StrReplaceAll(absl::StripSuffix(process->options_yaml_, "\n"), {{"\n", ", "}}));
+  return process;
+}
+
+absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
+                                std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines) {
+  start_ = nullptr;
+  v1::GetServerInfoResponse info;
+  *info.mutable_identity() = identity_;
+  *info.mutable_fingerprint() = fingerprint;
+  info.set_version(std::string(Version()));
+  info.set_start_unix_nanos(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+  info.set_options_yaml(options_yaml_);
+  admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines));
+  services.push_back(Named<v1::AdminService>(admin_.get()));
+  WINNOW_ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics.ToString(), metrics_));
+  WINNOW_ASSIGN_OR_RETURN(server_, RpcServer::Start(identity_.address(), services));
+  reserved_ = nullptr;
+  report_.Address("grpc", server_->address());
+  report_.Address("metrics", metrics_server_->address());
+  spdlog::info("gRPC on {}, metrics on {}", server_->address(), metrics_server_->address());
+  return absl::OkStatus();
+}
+
+void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships) {
+  standing_.assign(memberships.size(), false);
+  for (size_t i = 0; i < memberships.size(); ++i) {
+    MembershipClient::Options options;
+    options.router_address = router_address;
+    options.registration = std::move(memberships[i].registration);
+    options.load = std::move(memberships[i].load);
+    options.on_refused = [this](const absl::Status& status) { Fail(status); };
+    options.on_serving = [this, i](bool serving) {
+      const std::lock_guard lock(mutex_);
+      standing_[i] = serving;
+      const bool all = std::find(standing_.begin(), standing_.end(), false) == standing_.end();
+      server_->SetServing(all && !stopped_serving_);
+      if (all) report_.Ready();
+    };
+    memberships_.push_back(std::make_unique<MembershipClient>(std::move(options)));
+  }
+}
+
+void RoleProcess::StopServing() {
+  const std::lock_guard lock(mutex_);
+  stopped_serving_ = true;
+  if (server_ != nullptr) server_->SetServing(false);
+}
+
+void RoleProcess::Leave() {
+  memberships_.clear();
+}
+
+absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
+  const sigset_t set = StopSignals();
+  const timespec interval{0, 100'000'000};
+  int signal_number = -1;
+  while (signal_number < 0) {
+    if (tick) tick();
+    signal_number = tick ? sigtimedwait(&set, nullptr, &interval) : sigwaitinfo(&set, nullptr);
+  }
+  const std::lock_guard lock(mutex_);
+  if (failure_.ok()) spdlog::info("stopping: {}", strsignal(signal_number));
+  return failure_;
+}
+
+bool RoleProcess::ToldAgainToStop() {
+  const sigset_t set = StopSignals();
+  const timespec now{0, 0};
+  return sigtimedwait(&set, nullptr, &now) > 0;
+}
+
+void RoleProcess::Fail(const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_.Update(status);
+  }
+  pthread_kill(main_thread_, SIGTERM);  // what WaitForStop waits for
+}
+
+void RoleProcess::Shutdown() {
+  Leave();
+  if (server_ != nullptr) server_->Shutdown(kShutdownGrace);
+  metrics_->ClearSources();
+  metrics_server_ = nullptr;
+  server_ = nullptr;
+}
+
+}  // namespace winnow

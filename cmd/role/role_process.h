@@ -1,0 +1,94 @@
+#pragma once
+#include <pthread.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cmd/role/parent_report.h"
+#include "cmd/role/role_options.h"
+#include "common/base/status.h"
+#include "common/metrics/metrics_registry.h"
+#include "common/metrics/metrics_server.h"
+#include "common/rpc/admin_service.h"
+#include "common/rpc/membership_client.h"
+#include "common/rpc/rpc_server.h"
+#include "winnow/v1/identity.pb.h"
+
+namespace winnow {
+
+// What every role process has: log, identity, reserved gRPC port, metrics, servers, orderly stop.
+class RoleProcess {
+ public:
+  // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
+  // come. Until Serve they end the process at once. FAILED_PRECONDITION where the process may open fewer files than a
+  // role needs.
+  static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
+                                                            const ProcessOptions& options, std::string options_yaml);
+  ~RoleProcess();
+
+  // With the address at which the gRPC server will listen.
+  const v1::Identity& identity() const { return identity_; }
+  MetricsRegistry& metrics() { return *metrics_; }
+  std::string metrics_address() const { return metrics_server_->address(); }
+  RpcServer& server() { return *server_; }
+  ParentReport& report() { return report_; }
+  // Files that the process may have open, connections included.
+  uint64_t descriptor_limit() const { return descriptor_limit_; }
+
+  // Starts the gRPC server with these services and the AdminService, and the metrics server, and reports the addresses.
+  // `load` is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.
+  absl::Status Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
+                     std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines = {});
+
+  struct Membership {
+    v1::RegisterRequest registration;
+    std::function<v1::RankLoad()> load;
+  };
+  // Registers with the router and stays registered. While every membership stands, the server's health is SERVING; the
+  // first time is reported as readiness. A refusal is a Fail.
+  void Join(const std::string& router_address, std::vector<Membership> memberships);
+  // Health is NOT_SERVING from now on, whatever the memberships say. Any thread.
+  void StopServing();
+  // Tells the router goodbye, so that no new work comes.
+  void Leave();
+
+  // Until SIGINT or SIGTERM (OK) or Fail (its status). `tick`, if there is one, is called every 100 ms. On the thread
+  // that called Begin.
+  absl::Status WaitForStop(const std::function<void()>& tick = nullptr);
+  // Whether another such signal has come since WaitForStop or the last such question: there is a hurry.
+  bool ToldAgainToStop();
+  // Ends WaitForStop. Any thread.
+  void Fail(const absl::Status& status);
+
+  // Stops both servers; handlers have returned and no metric source is asked any more when this returns.
+  void Shutdown();
+
+ private:
+  RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml);
+
+  const ProcessOptions options_;
+  const std::string options_yaml_;
+  v1::Identity identity_;
+  uint64_t descriptor_limit_ = 0;
+  ParentReport report_;
+  const std::shared_ptr<MetricsRegistry> metrics_;
+  std::unique_ptr<class ReservedAddress> reserved_;
+  const pthread_t main_thread_ = pthread_self();
+  std::unique_ptr<class InterruptibleStart> start_;  // until Serve
+  std::unique_ptr<AdminServiceImpl> admin_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  absl::Status failure_;
+  std::vector<bool> standing_;  // by membership
+  bool stopped_serving_ = false;
+
+  std::vector<std::unique_ptr<MembershipClient>> memberships_;  // their threads use what is above
+};
+
+}  // namespace winnow

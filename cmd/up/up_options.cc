@@ -1,0 +1,228 @@
+#include "cmd/up/up_options.h"
+
+#include <algorithm>
+#include <map>
+
+#include "cache_rank/store/kv_block_pool.h"
+#include "cache_rank/store/row_tiers.h"
+#include "cmd/role/machine.h"
+#include "cmd/up/child_process.h"
+#include "common/base/kv_shard.h"
+#include "common/model/synthetic_models.h"
+#include "common/selection/head_profile.h"
+
+namespace winnow {
+
+void UpOptions::Declare(Fields& fields) {
+  fields.Text(
+      "model", &model,
+      absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
+                   "weights, for measuring: ",
+                   SyntheticModelNames(), ". Required."));
+  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
+  fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
+  fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
+  fields.Integer("inference-ranks", &inference_ranks,
+                 "Processes that hold the weights and compute; each loads the model into memory of its own.", 1, 64);
+  fields.Integer(
+      "prefill-ranks", &prefill_ranks,
+      "With --decode-ranks, instead of --inference-ranks: processes that compute prompts alone and hand them "
+      "over, by way of the cache ranks, after the first token. Prompts then do not hold up running answers.",
+      0, 64);
+  fields.Integer("decode-ranks", &decode_ranks, "Processes that take over from --prefill-ranks and decode.", 0, 64);
+  DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
+  fields.Integer("cache-ranks", &cache_ranks, "Processes that hold the KV. Without effect with transport inproc.", 1,
+                 64);
+  selection.Declare(fields);
+  DeclareTransport(fields, &transport);
+  DeclareDevice(fields, &device, &tensor_parallel);
+  fields.Custom(
+      "cache-device", "auto|cpu|cuda[:N]",
+      "Where cache ranks score keys and select rows: --device of "
+      "`winnow cache-rank`. Each cache rank takes the next GPU.",
+      [this](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(cache_device, ParseDeviceChoice(text));
+        return cache_device.more.empty() ? absl::OkStatus() : absl::InvalidArgumentError("name the first GPU alone");
+      },
+      [this] { return ToString(cache_device); });
+  DeclareCompute(fields, &compute);
+  DeclareKvDtype(fields, &kv_dtype);
+  DeclareMaxContext(fields, &max_context);
+  DeclareMaxRunning(fields, &max_running);
+  prefill.Declare(fields);
+  scheduling.Declare(fields);
+  DeclareKeyWeights(fields, &key_weights);
+  placement.Declare(fields);
+  DeclareMaxQueue(fields, &max_queue);
+  fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
+  DeclareSlotMemory(fields, &slot_memory_bytes);
+  fields.Bytes("cache-memory", &cache_memory_bytes,
+               "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
+  DeclareFastMemory(fields, &fast_memory_bytes);
+  fields.Bytes("cache-device-memory", &cache_device_memory_bytes,
+               "Memory of each cache rank's GPU (--device-memory of `winnow "
+               "cache-rank`); 0 = nine tenths of what is free.");
+  DeclareDeviceHostMemory(fields, "cache-device-host-memory", &cache_device_host_memory_bytes);
+  DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
+  DeclareStopGrace(fields, &stop_grace);
+  DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
+}
+
+absl::Status UpOptions::Validate() const {
+  WINNOW_RETURN_IF_ERROR(CheckModelOption(model));
+  WINNOW_RETURN_IF_ERROR(CheckMaxContext(max_context));
+  if ((prefill_ranks > 0) != (decode_ranks > 0)) {
+    return absl::InvalidArgumentError("--prefill-ranks and --decode-ranks need each other");
+  }
+  if (splits_phases() && inference_ranks != UpOptions().inference_ranks) {
+    return absl::InvalidArgumentError("--inference-ranks and --prefill-ranks with --decode-ranks exclude each other");
+  }
+  if (splits_phases() && hosts_cache()) {
+    return absl::InvalidArgumentError(
+        "--prefill-ranks needs cache ranks that all ranks reach: --transport=inproc has none");
+  }
+  if (placement.cache_shards != 1 && hosts_cache()) {
+    return absl::InvalidArgumentError(
+        "--cache-shards needs cache ranks that are processes of their own: --transport=inproc has none");
+  }
+  if (placement.cache_shards > static_cast<uint32_t>(cache_ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", placement.cache_shards,
+                                                   " needs as many cache ranks: --cache-ranks is ", cache_ranks));
+  }
+  if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
+  }
+  WINNOW_RETURN_IF_ERROR(CheckPortsDiffer());
+  WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
+  if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
+  WINNOW_RETURN_IF_ERROR(selection.Resolve().status());
+  return CheckCacheMemory();
+}
+
+// Each would find its port free before the others listen.
+absl::Status UpOptions::CheckPortsDiffer() const {
+  std::map<uint16_t, std::string> users = {{http.port, "--http"}};
+  const auto use = [&users](const HostPort& address, const std::string& user) -> absl::Status {
+    const auto [other, is_first] = users.try_emplace(address.port, user);
+    if (is_first || address.port == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("port ", address.port, " is wanted twice: by ", other->second, " and by ", user));
+  };
+  WINNOW_RETURN_IF_ERROR(use(grpc, "--grpc"));
+  for (int process = 0; process < num_processes(); ++process) {
+    WINNOW_RETURN_IF_ERROR(use(MetricsAddress(process), absl::StrCat("--metrics=", metrics.ToString(), ", from which ",
+                                                                     num_processes(), " processes take one each")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UpOptions::CheckCacheMemory() const {
+  if (cache_memory_bytes == 0 && fast_memory_bytes == 0) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(model));
+  const KvLayout layout = config.kv_layout(kv_dtype);
+  if (fast_memory_bytes > 0) {
+    RowTiers::Options tiers;
+    tiers.fast.memory_bytes = static_cast<size_t>(fast_memory_bytes);
+    WINNOW_RETURN_IF_ERROR(RowTiers::CheckMemory(tiers, layout));
+  }
+  if (cache_memory_bytes == 0) return absl::OkStatus();
+  const int shards = placement.cache_shards > 0 ? static_cast<int>(placement.cache_shards) : cache_ranks;
+  const int most = static_cast<int>(layout.num_lists());
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<KvShard> parts, CutIntoShards(layout, std::min(shards, most)));
+  size_t num_lists = 0;
+  for (const KvShard& part : parts) num_lists = std::max(num_lists, part.num_lists());
+  return CheckPoolMemory(static_cast<size_t>(cache_memory_bytes), layout, num_lists);
+}
+
+std::string UpOptions::InferenceRankName(int index) const {
+  if (!splits_phases()) return absl::StrCat("inference-", index);
+  return index < prefill_ranks ? absl::StrCat("prefill-", index) : absl::StrCat("decode-", index - prefill_ranks);
+}
+
+HostPort UpOptions::MetricsAddress(int process) const {
+  HostPort address = metrics;
+  if (address.port != 0) address.port = static_cast<uint16_t>(address.port + process);
+  return address;
+}
+
+RouterProcessOptions UpOptions::Router() const {
+  RouterProcessOptions options;
+  options.process.grpc = grpc;
+  options.process.metrics = MetricsAddress(0);
+  options.process.log_level = log_level;
+  options.process.report_fd = kReportFd;
+  options.model = model;
+  options.model_id = model_id;
+  options.http = http;
+  options.selection = selection;
+  options.key_weights = key_weights;
+  options.placement = placement;
+  options.max_queue = max_queue;
+  options.stop_grace = stop_grace;
+  return options;
+}
+
+InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& router) const {
+  InferenceProcessOptions options;
+  options.process.rank = InferenceRankName(index);
+  options.process.metrics = MetricsAddress(1 + index);
+  options.process.log_level = log_level;
+  options.process.report_fd = kReportFd;
+  options.router = router;
+  options.model = model;
+  if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
+  options.decode_prefill_tokens = decode_prefill_tokens;
+  options.transport = transport;
+  options.device = device;
+  // GPUs of its own: two processes on one would take turns.
+  const absl::StatusOr<std::vector<int>> gpus = GpusOfRank(device, tensor_parallel, index, num_inference_ranks());
+  if (device.kind != DeviceChoice::Kind::kCpu && gpus.ok()) {
+    options.device.ordinal = gpus->front();
+    options.device.more.assign(gpus->begin() + 1, gpus->end());
+  }
+  options.compute = compute;
+  options.kv_dtype = kv_dtype;
+  options.threads = threads > 0 ? threads : std::max(1, UsableCores() / num_inference_ranks());
+  options.max_context = max_context;
+  options.max_running = max_running;
+  options.prefill = prefill;
+  options.scheduling = scheduling;
+  options.slot_memory_bytes = slot_memory_bytes;
+  options.selection = selection;
+  options.cache = CacheRank(index, router).cache;
+  if (hosts_cache()) options.cache.threads = options.threads;
+  return options;
+}
+
+CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) const {
+  CacheProcessOptions options;
+  options.process.rank = absl::StrCat("cache-", index);
+  options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
+  options.process.log_level = log_level;
+  options.process.report_fd = kReportFd;
+  options.router = router;
+  const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
+  options.cache.memory_bytes = cache_memory_bytes;
+  options.cache.fast_memory_bytes = fast_memory_bytes;
+  options.cache.device_memory_bytes = cache_device_memory_bytes;
+  options.cache.device_host_memory_bytes = cache_device_host_memory_bytes;
+  options.cache.prefix_cache = prefix_cache;
+  options.cache.prefix_cache_memory_bytes = prefix_cache_memory_bytes;
+  options.cache.device = cache_device;
+  if (cache_device.kind != DeviceChoice::Kind::kCpu) options.cache.device.ordinal += index;
+  if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
+  options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / cache_ranks);
+  const absl::StatusOr<SelectionSpec> spec = selection.Resolve();
+  if (spec.ok() && spec->predictor == Predictor::kDepth && spec->projection == Projection::kCacheRank) {
+    options.cache.model = model;
+    options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
+  }
+  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu &&
+                              (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
+  if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
+  return options;
+}
+
+}  // namespace winnow

@@ -1,0 +1,72 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cmd/role/role_options.h"
+
+namespace winnow {
+
+// The options of `winnow up`, and what they mean for each process.
+struct UpOptions {
+  std::string model;
+  std::string model_id;
+  HostPort http{"127.0.0.1", 8000};
+  HostPort grpc{"127.0.0.1", 8001};
+  HostPort metrics{"127.0.0.1", 9100};
+  int inference_ranks = 1;
+  int prefill_ranks = 0;
+  int decode_ranks = 0;
+  uint32_t decode_prefill_tokens = 256;
+  int cache_ranks = 1;
+  SelectionOptions selection;
+  TransportKind transport = TransportKind::kAuto;
+  DeviceChoice device;
+  int tensor_parallel = 0;
+  DeviceChoice cache_device{DeviceChoice::Kind::kCpu, 0};
+  Dtype compute = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;
+  uint32_t max_context = 0;
+  uint32_t max_running = 64;
+  PrefillFlags prefill;
+  SchedulingFlags scheduling;
+  std::string key_weights;
+  PlacementFlags placement;
+  uint32_t max_queue = 1024;
+  int threads = 0;
+  int64_t slot_memory_bytes = 0;
+  int64_t cache_memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
+  int64_t cache_device_memory_bytes = 0;
+  int64_t cache_device_host_memory_bytes = 0;
+  bool prefix_cache = true;
+  int64_t prefix_cache_memory_bytes = 0;
+  std::chrono::microseconds stop_grace = kStopGrace;
+  std::string log_level = "info";
+
+  void Declare(Fields& fields);
+
+  bool hosts_cache() const { return transport == TransportKind::kInproc; }
+  // INVALID_ARGUMENT for what can be seen to be wrong without starting anything: no such model folder, an unknown
+  // preset, ports that do not fit, memory of cache ranks that holds no sequence.
+  absl::Status Validate() const;
+
+  // Ranks for prefill come first, then those that decode.
+  bool splits_phases() const { return prefill_ranks > 0 || decode_ranks > 0; }
+  int num_inference_ranks() const { return splits_phases() ? prefill_ranks + decode_ranks : inference_ranks; }
+  std::string InferenceRankName(int index) const;
+
+  // Every process has its number: the router 0, then the inference ranks, then the cache ranks. Its metrics port is the
+  // first one plus the number.
+  HostPort MetricsAddress(int process) const;
+  int num_processes() const { return 1 + num_inference_ranks() + (hosts_cache() ? 0 : cache_ranks); }
+
+  RouterProcessOptions Router() const;
+  InferenceProcessOptions InferenceRank(int index, const HostPort& router) const;
+  CacheProcessOptions CacheRank(int index, const HostPort& router) const;
+
+ private:
+  absl::Status CheckCacheMemory() const;
+  absl::Status CheckPortsDiffer() const;
+};
+
+}  // namespace winnow

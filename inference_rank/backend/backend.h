@@ -1,0 +1,64 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "inference_rank/memory/memory_plan.h"
+#include "inference_rank/memory/prefill_region.h"
+#include "inference_rank/memory/slot_pool.h"
+#include "model/decode_lane.h"
+#include "model/forward.h"
+
+namespace winnow {
+
+// What an inference rank computes with: weights, forward pass and KV memory of a CPU or of a GPU. Used by one thread.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Forward& forward() = 0;
+  // Slots of the memory plan, where `forward` reads them. Once.
+  virtual absl::StatusOr<SlotPool> NewSlotPool() = 0;
+  // Where prompts in prefill lie; null: in host memory.
+  virtual PrefillRegion* prefill_region() { return nullptr; }
+
+  // The end of a lane to the GPU of a cache rank that holds `shard` of sequences; FAILED_PRECONDITION says why there
+  // can be none. Engine thread.
+  virtual absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard&) {
+    return absl::FailedPreconditionError("the inference rank computes on the CPU");
+  }
+
+  virtual const MemoryPlan& memory_plan() const = 0;
+  // Kernel set, then dtypes: equal text promises equal bits.
+  virtual std::string numerics() const = 0;
+  // The name in KernelTable of kernels that host memory is computed with, and by how many threads; empty: a GPU's
+  // compute.
+  virtual std::string kernel_set() const { return {}; }
+  virtual int num_threads() const { return 0; }
+  // One line for the log: what computes.
+  virtual std::string description() const = 0;
+  // Of the checkpoint, to be logged once.
+  virtual std::vector<std::string> warnings() const = 0;
+  // What a post-mortem of a failed device needs; several lines.
+  virtual std::string Dump() const { return {}; }
+};
+
+// What every backend is made from. `needs` lacks the weights and activations, which the backend adds.
+struct BackendOptions {
+  std::shared_ptr<const Checkpoint> checkpoint;  // null: random weights (common/model/synthetic_models.h)
+  const ModelConfig* config = nullptr;           // must outlive the backend
+  Dtype compute_dtype = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;
+  uint32_t max_context_tokens = 0;
+  uint32_t prefill_chunk_tokens = 0;
+  MemoryNeeds needs;                 // with the prefill mode that was asked for
+  bool paces_prompts = false;        // to the time between tokens of answers beside them
+  bool offers_lanes = false;         // makes room for one
+  std::string synthetic_model = {};  // name of random weights
+  std::string model_name = {};       // for messages
+};
+
+}  // namespace winnow

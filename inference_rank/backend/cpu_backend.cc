@@ -1,0 +1,82 @@
+#include "inference_rank/backend/cpu_backend.h"
+
+#include <algorithm>
+
+#include "kernels/kernel_table.h"
+#include "model/transformer.h"
+#include "model/weights/weights.h"
+
+namespace winnow {
+namespace {
+
+uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_tokens) {
+  const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
+  // The residual twice: of decode rows, and of a chunk between two layers.
+  const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
+                              2ull * config.intermediate_size + 2ull * config.kv_features();
+  return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float);
+}
+
+class CpuBackend final : public Backend {
+ public:
+  static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, const std::string& isa,
+                                                         int num_threads) {
+    if (options.checkpoint == nullptr) {
+      return absl::UnimplementedError("random weights are made on GPUs alone: a synthetic model needs --device=cuda");
+    }
+    auto backend = std::unique_ptr<CpuBackend>(new CpuBackend());
+    const ModelConfig& config = *options.config;
+    const absl::StatusOr<const KernelTable*> kernels = CpuKernels(isa);
+    if (!kernels.ok()) return Annotate(kernels.status(), "--isa");
+    backend->kernels_ = *kernels;
+    WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, options.checkpoint->Find("model.embed_tokens.weight"));
+    MemoryNeeds needs = options.needs;
+    const Dtype embedding_dtype = WeightDtype(embedding.dtype).value_or(Dtype::kF32);
+    needs.weights_bytes = ComputeWeightMemory(config, options.compute_dtype, embedding_dtype).total_bytes();
+    needs.activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens);
+    needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
+    WINNOW_ASSIGN_OR_RETURN(backend->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));
+    backend->row_bytes_ = needs.layout.row_bytes();
+    backend->executor_ = backend->kernels_->new_executor(num_threads);
+    WINNOW_ASSIGN_OR_RETURN(backend->weights_, ModelWeights::Load(options.checkpoint, config, *backend->kernels_,
+                                                                  {.compute_dtype = options.compute_dtype}));
+    const uint32_t longest_list = options.max_context_tokens + kBlockTokens;
+    backend->transformer_ = std::make_unique<Transformer>(
+        config, *backend->weights_, *backend->kernels_, *backend->executor_, options.kv_dtype,
+        static_cast<int>(options.prefill_chunk_tokens), std::min<uint32_t>(longest_list, 16384));
+    backend->numerics_ = absl::StrCat(AbslSv(backend->kernels_->name), "/", DtypeName(options.compute_dtype), "/",
+                                      DtypeName(options.kv_dtype));
+    return backend;
+  }
+
+  Forward& forward() override { return *transformer_; }
+  absl::StatusOr<SlotPool> NewSlotPool() override {
+    WINNOW_ASSIGN_OR_RETURN(SlotPool slots, SlotPool::Create(row_bytes_, memory_plan_.slot_pages));
+    transformer_->set_slot_pool(slots.rows());
+    return slots;
+  }
+  const MemoryPlan& memory_plan() const override { return memory_plan_; }
+  std::string numerics() const override { return numerics_; }
+  std::string kernel_set() const override { return std::string(kernels_->name); }
+  int num_threads() const override { return kernels_->num_workers(*executor_); }
+  std::string description() const override { return absl::StrCat("CPU, ", AbslSv(kernels_->name), " kernels"); }
+  std::vector<std::string> warnings() const override { return weights_->warnings(); }
+
+ private:
+  const KernelTable* kernels_ = nullptr;
+  size_t row_bytes_ = 0;
+  MemoryPlan memory_plan_;
+  std::string numerics_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<Transformer> transformer_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCpuBackend(const BackendOptions& options, const std::string& isa,
+                                                       int num_threads) {
+  return CpuBackend::Create(options, isa, num_threads);
+}
+
+}  // namespace winnow

@@ -1,0 +1,289 @@
+#include "inference_rank/backend/cuda_backend.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "inference_rank/backend/cuda_decode_lane.h"
+#include "inference_rank/backend/cuda_forward.h"
+#include "inference_rank/backend/cuda_lane_group.h"
+#include "inference_rank/backend/sharded_forward.h"
+#include "kernels/cuda/plugin.h"
+#include "model/weights/device_weights.h"
+
+namespace winnow {
+namespace {
+
+// For CUDA itself: kernels, cuBLASLt's, page tables.
+constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
+
+absl::Status CheckDtypes(Dtype compute, Dtype kv) {
+  if (compute != Dtype::kBf16 && compute != Dtype::kF8) {
+    return absl::UnimplementedError(
+        absl::StrCat("on GPUs weights are bf16 or fp8, not ", DtypeName(compute), " (--compute)"));
+  }
+  if (kv != Dtype::kBf16) {
+    return absl::UnimplementedError(absl::StrCat("on GPUs KV rows are bf16, not ", DtypeName(kv), " (--kv-dtype)"));
+  }
+  return absl::OkStatus();
+}
+
+// What the process has on one GPU.
+struct Gpu {
+  std::unique_ptr<cuda::Device> device;
+  std::unique_ptr<DeviceWeights> weights;
+  std::unique_ptr<cuda::DeviceMemory> slots, prefill_memory;
+  std::unique_ptr<CudaForward> forward;
+};
+
+std::string Ordinals(const std::vector<Gpu>& gpus) {
+  if (gpus.size() == 1) return absl::StrCat("GPU ", gpus[0].device->ordinal());
+  std::string text = "GPUs ";
+  for (size_t i = 0; i < gpus.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : i + 1 == gpus.size() ? " and " : ", ", gpus[i].device->ordinal());
+  }
+  return text;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, std::span<const int> ordinals) {
+    auto backend = std::unique_ptr<CudaBackend>(new CudaBackend());
+    DeviceWeightOptions weights;
+    weights.dtype = options.compute_dtype;
+    weights.shard.count = static_cast<int>(ordinals.size());
+    WINNOW_RETURN_IF_ERROR(CheckDtypes(options.compute_dtype, options.kv_dtype));
+    WINNOW_RETURN_IF_ERROR(Annotate(CheckDeviceModel(*options.config, weights), options.model_name));
+    WINNOW_ASSIGN_OR_RETURN(backend->table_, cuda::LoadPlugin());
+    WINNOW_RETURN_IF_ERROR(backend->Open(ordinals));
+    WINNOW_RETURN_IF_ERROR(backend->Plan(options, weights));
+    WINNOW_RETURN_IF_ERROR(backend->Load(options, weights));
+    return backend;
+  }
+
+  Forward& forward() override {
+    if (sharded_ != nullptr) return *sharded_;
+    return *gpus_[0].forward;
+  }
+  absl::StatusOr<SlotPool> NewSlotPool() override {
+    std::vector<SlotPool::Part> parts;
+    for (const Gpu& gpu : gpus_) {
+      parts.push_back({.rows = static_cast<std::byte*>(gpu.slots->data()), .mover = &gpu.forward->row_mover()});
+    }
+    return SlotPool::OnDevices(forward_options_.row_bytes, memory_plan_.slot_pages, std::move(parts));
+  }
+  PrefillRegion* prefill_region() override { return &*prefill_region_; }
+  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard& shard) override {
+    WINNOW_RETURN_IF_ERROR(lane_shape_.status());
+    const ModelConfig& config = gpus_[0].forward->layers().config();
+    if (shard.num_layers != config.num_layers) {
+      return absl::FailedPreconditionError("the cache rank holds a part of the layers, and a lane carries all");
+    }
+    if (shard.num_kv_heads != config.num_kv_heads || shard.first_kv_head % config.num_kv_heads != 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "of a sequence the cache rank holds ", shard.num_kv_heads, " kv heads and a GPU of the inference rank ",
+          config.num_kv_heads, ", and a lane carries those of one GPU to one cache rank"));
+    }
+    const Gpu& gpu = gpus_[shard.first_kv_head / config.num_kv_heads];
+    DecodeLaneShape shape = *lane_shape_;
+    shape.shard = shard;
+    std::shared_ptr<CudaLaneGroup> group = lanes_;
+    if (group == nullptr) {
+      CudaLaneGroup::RunOnGpus run;
+      if (sharded_ != nullptr) run = [this](const std::function<void(int)>& work) { sharded_->RunBeside(work); };
+      WINNOW_ASSIGN_OR_RETURN(
+          group, CudaLaneGroup::Create(*gpu.device, *gpu.forward, *gpu.slots, *lane_shape_, std::move(run)));
+      // Lanes of several GPUs join those of the cache ranks that hold the rest of the same sequences.
+      if (sharded_ == nullptr) lanes_ = group;
+    }
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane, CudaDecodeLane::Create(std::move(group), shape));
+    return lane;
+  }
+  const MemoryPlan& memory_plan() const override { return memory_plan_; }
+  // Sums are added up in another order where GPUs share them.
+  std::string numerics() const override {
+    const cuda::DeviceInfo& info = gpus_[0].device->info();
+    std::string text = absl::StrCat("cuda-", info.compute_major, ".", info.compute_minor, "/",
+                                    DtypeName(gpus_[0].weights->dtype()), "/", DtypeName(Dtype::kBf16));
+    if (gpus_.size() > 1) absl::StrAppend(&text, "/tp", gpus_.size());
+    return text;
+  }
+  std::string description() const override {
+    size_t pinned_bytes = stages_->pinned_bytes();
+    std::string bus_ids;
+    for (const Gpu& gpu : gpus_) {
+      pinned_bytes += gpu.forward->pinned_bytes();
+      absl::StrAppend(&bus_ids, bus_ids.empty() ? "" : " and ", gpu.device->info().pci_bus_id);
+    }
+    return absl::StrFormat("%s, %s, PCI %s, with %.1f MiB of pinned host memory%s", Ordinals(gpus_),
+                           gpus_[0].device->info().name, bus_ids, static_cast<double>(pinned_bytes) / (1 << 20),
+                           gpus_.size() > 1 ? ", which share the model's heads (tensor parallel)" : "");
+  }
+  std::vector<std::string> warnings() const override {
+    std::vector<std::string> warnings = gpus_[0].weights->warnings();
+    if (!no_peers_.ok()) {
+      warnings.push_back(absl::StrCat(no_peers_.message(),
+                                      ": what GPUs have computed in part is added up through host memory, which is "
+                                      "slower"));
+    }
+    return warnings;
+  }
+  std::string Dump() const override {
+    const cuda::CudaVersions versions = table_->versions();
+    std::string text = absl::StrCat("GPU failure\n  CUDA: runtime ", versions.runtime, ", driver ", versions.driver,
+                                    "\n  memory: ", memory_plan_.ToString());
+    for (const Gpu& gpu : gpus_) {
+      const cuda::DeviceInfo& info = gpu.device->info();
+      absl::StrAppend(&text, "\n  device: ", gpu.device->ordinal(), ", ", info.name, ", compute capability ",
+                      info.compute_major, ".", info.compute_minor, ", PCI ", info.pci_bus_id,
+                      "\n  error: ", gpu.forward->status().message(), "\n  last work: ", gpu.forward->LastWork(),
+                      "\n  stream now: ", gpu.device->CheckLaunches().ToString());
+    }
+    return text;
+  }
+
+ private:
+  int num_shards() const { return static_cast<int>(gpus_.size()); }
+
+  absl::Status Open(std::span<const int> ordinals) {
+    const std::string why = ordinals.size() > 1 ? absl::StrCat("--tensor-parallel=", ordinals.size()) : std::string();
+    for (const int ordinal : ordinals) {
+      absl::StatusOr<std::unique_ptr<cuda::Device>> device = table_->open_device(ordinal);
+      if (!device.ok()) return why.empty() ? device.status() : Annotate(device.status(), why);
+      gpus_.emplace_back().device = *std::move(device);
+    }
+    for (const Gpu& from : gpus_) {
+      for (const Gpu& to : gpus_) {
+        if (from.device->ordinal() == to.device->ordinal()) continue;
+        if (absl::Status peers = from.device->EnablePeerAccess(to.device->ordinal()); !peers.ok()) {
+          if (peers.code() != absl::StatusCode::kFailedPrecondition) return peers;
+          no_peers_ = peers;
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Plan(const BackendOptions& options, const DeviceWeightOptions& weight_options) {
+    forward_options_ = {
+        .max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
+        .max_list_rows = options.max_context_tokens + kBlockTokens,
+        .row_bytes = options.needs.layout.row_bytes(),
+        .boxes = no_peers_.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
+    };
+    const ModelConfig config = ShardConfig(*options.config, weight_options.shard);
+    PlanLane(options, config);
+    MemoryNeeds needs = options.needs;
+    needs.parts = num_shards();
+    needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
+    needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
+    needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
+    if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());
+    needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
+    needs.is_exclusive = true;
+    // A chunk's piece goes through all layers: it reads all weights, which alone takes most of what a target leaves.
+    if (options.paces_prompts && needs.prefill_mode == PrefillMode::kAuto) needs.prefill_mode = PrefillMode::kLayered;
+    uint64_t free = std::numeric_limits<uint64_t>::max();
+    for (const Gpu& gpu : gpus_) free = std::min<uint64_t>(free, gpu.device->info().free_bytes);
+    WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(needs, free > kReservedBytes ? free - kReservedBytes : 0));
+    forward_options_.num_slots = memory_plan_.slot_pages * kSlotPageTokens;
+    return absl::OkStatus();
+  }
+
+  // `config`: of a GPU's part.
+  void PlanLane(const BackendOptions& options, const ModelConfig& config) {
+    if (!options.offers_lanes) return;
+    if (!no_peers_.ok()) {
+      lane_shape_ = absl::FailedPreconditionError(
+          absl::StrCat("the inference rank's GPUs add up through host memory: ", no_peers_.message()));
+      return;
+    }
+    if (gpus_.size() > 1 && !options.needs.selection.head_budgets.empty()) {
+      lane_shape_ = absl::FailedPreconditionError("lanes of several GPUs serve one budget for all kv heads");
+      return;
+    }
+    if (table_->device_count() < 2) {
+      lane_shape_ = absl::FailedPreconditionError("there is one GPU alone");
+      return;
+    }
+    const int seats = static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows));
+    lane_shape_ = CudaLaneGroup::Complete({.spec = options.needs.selection,
+                                           .max_rows = seats,
+                                           .hidden_size = 0,
+                                           .max_positions = options.max_context_tokens,
+                                           .pages_per_list = 0,
+                                           .synthetic_model = options.synthetic_model,
+                                           .shard = {}},
+                                          config);
+    if (lane_shape_.ok()) {
+      forward_options_.lane_list_rows = CudaLaneGroup::MaxListRows(*lane_shape_, config);
+    }
+  }
+
+  absl::Status Load(const BackendOptions& options, const DeviceWeightOptions& of_all) {
+    WINNOW_ASSIGN_OR_RETURN(
+        stages_, PublishStages::Create(*gpus_[0].device, *options.config, forward_options_.max_prefill_tokens,
+                                       forward_options_.row_bytes));
+    std::vector<std::byte*> prefill_memory;
+    std::vector<CudaForward*> shards;
+    std::vector<uint32_t> first_slots;
+    for (Gpu& gpu : gpus_) {
+      DeviceWeightOptions weight_options = of_all;
+      weight_options.shard.index = static_cast<int>(&gpu - gpus_.data());
+      WINNOW_RETURN_IF_ERROR(LoadWeights(options, weight_options, gpu));
+      WINNOW_ASSIGN_OR_RETURN(gpu.slots, gpu.device->Allocate(memory_plan_.slot_bytes));
+      WINNOW_ASSIGN_OR_RETURN(gpu.prefill_memory, gpu.device->Allocate(memory_plan_.prefill_bytes));
+      prefill_memory.push_back(static_cast<std::byte*>(gpu.prefill_memory->data()));
+      WINNOW_ASSIGN_OR_RETURN(gpu.forward, CudaForward::Create(*table_, *gpu.device, *gpu.weights, gpu.slots->data(),
+                                                               *stages_, forward_options_));
+      shards.push_back(gpu.forward.get());
+      first_slots.push_back(static_cast<uint32_t>(weight_options.shard.index) * forward_options_.num_slots);
+    }
+    prefill_region_.emplace(std::move(prefill_memory), memory_plan_.prefill_bytes);
+    if (gpus_.size() == 1) return absl::OkStatus();
+    WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadWeights(const BackendOptions& options, const DeviceWeightOptions& weight_options, Gpu& gpu) {
+    if (options.checkpoint == nullptr) {
+      WINNOW_ASSIGN_OR_RETURN(gpu.weights, DeviceWeights::Synthesize(*table_, *gpu.device, *options.config, /*seed=*/1,
+                                                                     /*query_bias=*/false, weight_options));
+    } else {
+      WINNOW_ASSIGN_OR_RETURN(
+          gpu.weights, DeviceWeights::Load(*table_, *gpu.device, *options.checkpoint, *options.config, weight_options));
+    }
+    return absl::OkStatus();
+  }
+
+  const cuda::CudaTable* table_ = nullptr;
+  MemoryPlan memory_plan_;
+  CudaForward::Options forward_options_;
+  absl::StatusOr<DecodeLaneShape> lane_shape_ = absl::FailedPreconditionError("frames alone were asked for");
+  absl::Status no_peers_;  // of several GPUs: why they do not reach each other
+  std::unique_ptr<PublishStages> stages_;
+  std::vector<Gpu> gpus_;
+  std::optional<PrefillRegion> prefill_region_;
+  std::unique_ptr<ShardedForward> sharded_;  // null: one GPU
+  std::shared_ptr<CudaLaneGroup> lanes_;     // all of the one GPU; null before the first, and with several
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> NewCudaBackend(const BackendOptions& options, std::span<const int> ordinals) {
+  return CudaBackend::Create(options, ordinals);
+}
+
+bool CpuWouldDo(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kUnimplemented:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,120 @@
+#include "inference_rank/backend/device_row_mover.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace winnow {
+
+DeviceRowMover::DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots,
+                               size_t num_slots, size_t row_bytes)
+    : table_(table),
+      device_(device),
+      stream_(stream),
+      slots_(static_cast<std::byte*>(slots)),
+      row_bytes_(row_bytes),
+      marks_(num_slots, 0) {}
+
+absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cuda::CudaTable& table,
+                                                                       cuda::Device& device, cuda::Stream stream,
+                                                                       void* slots, size_t num_slots,
+                                                                       const Options& options) {
+  WINNOW_CHECK(options.row_bytes % 16 == 0);
+  std::unique_ptr<DeviceRowMover> mover(new DeviceRowMover(table, device, stream, slots, num_slots, options.row_bytes));
+  mover->max_moves_ = static_cast<uint32_t>(std::max<size_t>(options.staging_bytes / options.row_bytes, 64));
+  const size_t moves_bytes = (mover->max_moves_ * sizeof(cuda::RowMove) + 255) / 256 * 256;
+  WINNOW_ASSIGN_OR_RETURN(mover->pinned_, device.AllocatePinned(moves_bytes + mover->max_moves_ * options.row_bytes));
+  mover->moves_ = static_cast<cuda::RowMove*>(mover->pinned_->data());
+  mover->rows_ = static_cast<std::byte*>(mover->pinned_->data()) + moves_bytes;
+  for (Kept& kept : mover->kept_) kept.copied = device.NewEvent();
+  return mover;
+}
+
+uint8_t* DeviceRowMover::MarksOf(const void* address) {
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(slots_);
+  // An address below the slots gives an offset beyond them.
+  return offset / row_bytes_ < marks_.size() ? &marks_[offset / row_bytes_] : nullptr;
+}
+
+void DeviceRowMover::Write(void* to, const void* host_row) {
+  MakeRoom();
+  std::byte* const staged = rows_ + num_moves_ % max_moves_ * row_bytes_;
+  std::memcpy(staged, host_row, row_bytes_);
+  Add(to, staged);
+}
+
+void DeviceRowMover::Copy(void* to, const void* device_row) {
+  MakeRoom();
+  Add(to, device_row);
+}
+
+void DeviceRowMover::WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) {
+  Flush();  // moves that read or write the same memory come before
+  Kept& kept = kept_[num_kept_++ % kMostKept];
+  // An error is sticky: whoever synchronises next sees it again.
+  if (kept.rows != nullptr) (void)kept.copied->Wait();
+  device_.Bind();
+  device_.CopyRowsAsync(pieces.to, pieces.to_stride, pieces.from, pieces.from_stride, pieces.piece_bytes,
+                        pieces.num_pieces, stream_);
+  kept.copied->Record(stream_);
+  kept.rows = std::move(keep);
+}
+
+void DeviceRowMover::ReleaseRead() {
+  for (Kept& kept : kept_) {
+    // After an error nothing is read any more.
+    if (kept.rows != nullptr && kept.copied->HasPassed().value_or(true)) kept.rows.reset();
+  }
+}
+
+void DeviceRowMover::ReleaseAll() {
+  for (Kept& kept : kept_) {
+    if (kept.rows != nullptr) (void)kept.copied->Wait();
+    kept.rows.reset();
+  }
+}
+
+// Moves of one launch are not ordered: one that meets an earlier one starts the next launch.
+void DeviceRowMover::Add(void* to, const void* from) {
+  uint8_t* const source = MarksOf(from);
+  uint8_t* const target = MarksOf(to);
+  WINNOW_CHECK(target != nullptr);
+  if (*target != 0 || (source != nullptr && (*source & kWritten) != 0)) Flush();
+  const auto mark = [&](uint8_t* marks, Mark bit) {
+    if (*marks == 0) touched_.push_back(marks);
+    *marks |= bit;
+  };
+  mark(target, kWritten);
+  if (source != nullptr) mark(source, kRead);
+  moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
+}
+
+void DeviceRowMover::MakeRoom() {
+  if (num_moves_ - num_done_ < max_moves_) return;
+  Flush();
+  // An error is sticky: whoever synchronises next sees it again.
+  (void)device_.Synchronize(stream_);
+  num_done_ = num_launched_;
+}
+
+// Up to move `end`, which lies in the same round of the staging.
+void DeviceRowMover::Launch(uint64_t end) {
+  device_.Bind();  // the engine's thread may have written to another GPU before
+  table_.rows->move_rows(stream_, {.moves = moves_ + num_launched_ % max_moves_,
+                                   .num_moves = static_cast<uint32_t>(end - num_launched_),
+                                   .row_bytes = row_bytes_});
+  num_launched_ = end;
+}
+
+void DeviceRowMover::Flush() {
+  if (num_launched_ == num_moves_) return;
+  const uint64_t round_end = (num_launched_ / max_moves_ + 1) * max_moves_;
+  if (round_end < num_moves_) Launch(round_end);
+  Launch(num_moves_);
+  for (uint8_t* marks : touched_) *marks = 0;
+  touched_.clear();
+}
+
+}  // namespace winnow

@@ -1,0 +1,82 @@
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/status.h"
+#include "inference_rank/memory/row_mover.h"
+#include "kernels/cuda/table.h"
+
+namespace winnow {
+
+// Moves rows into the slots of a GPU. Rows of host memory are copied to pinned memory at once and fetched from there by
+// the GPU; Flush launches everything that has been noted as one kernel, or as several where a later move touches what
+// an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are copied to slots; they come from
+// the host, many at once, behind the moves that have been noted: a copy on the stream takes them from where they lie.
+// Errors of launches show where the stream is synchronised next.
+class DeviceRowMover final : public RowMover {
+ public:
+  struct Options {
+    size_t row_bytes = 0;
+    size_t staging_bytes = size_t{32} << 20;  // pinned; when it is full, a move waits for the GPU
+  };
+
+  // Slots are [num_slots] rows at `slots`; device, stream and memory must outlive the mover.
+  static absl::StatusOr<std::unique_ptr<DeviceRowMover>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                                cuda::Stream stream, void* slots, size_t num_slots,
+                                                                const Options& options);
+
+  void Write(void* to, const void* host_row) override;
+  void Copy(void* to, const void* device_row) override;
+  void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) override;
+  void ReleaseRead() override;
+  void ReleaseAll() override;
+
+  // Launches what has been noted.
+  void Flush();
+  // How many moves have been launched so far: what an event that is recorded now covers.
+  uint64_t num_launched() const { return num_launched_; }
+  // The GPU has done the first `num_launched` moves: their staging may be used again.
+  void Recycle(uint64_t num_launched) { num_done_ = std::max(num_done_, num_launched); }
+  size_t pinned_bytes() const { return pinned_->bytes(); }
+
+ private:
+  enum Mark : uint8_t { kRead = 1, kWritten = 2 };
+  DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots, size_t num_slots,
+                 size_t row_bytes);
+  void Add(void* to, const void* from);
+  void MakeRoom();
+  void Launch(uint64_t end);
+  // The marks of the slot at that address; null for memory that is no slot.
+  uint8_t* MarksOf(const void* address);
+
+  const cuda::CudaTable& table_;
+  cuda::Device& device_;
+  const cuda::Stream stream_;
+  std::byte* const slots_;
+  const size_t row_bytes_;
+  uint32_t max_moves_ = 0;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  cuda::RowMove* moves_ = nullptr;  // [max_moves]
+  std::byte* rows_ = nullptr;       // [max_moves] rows: that of a move, if it comes from the host, at its index
+
+  // What the last copies of pieces have read, by their number % kMostKept.
+  struct Kept {
+    std::unique_ptr<cuda::Event> copied;
+    std::shared_ptr<const void> rows;
+  };
+  static constexpr size_t kMostKept = 4;
+  std::array<Kept, kMostKept> kept_;
+  size_t num_kept_ = 0;
+
+  // Since the start; move i has the index i % max_moves_.
+  uint64_t num_moves_ = 0;  // noted
+  uint64_t num_launched_ = 0;
+  uint64_t num_done_ = 0;
+  std::vector<uint8_t> marks_;     // [num_slots] of the moves that are not launched
+  std::vector<uint8_t*> touched_;  // marks that are not 0
+};
+
+}  // namespace winnow

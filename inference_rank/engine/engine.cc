@@ -1,0 +1,415 @@
+#include "inference_rank/engine/engine.h"
+
+#include <algorithm>
+#include <future>
+
+namespace winnow {
+namespace {
+
+using State = Sequence::State;
+using SteadyClock = std::chrono::steady_clock;
+constexpr auto kIdleWait = std::chrono::milliseconds(50);
+
+// Rows are shared only where they would be computed alike.
+std::string PrefixSalt(const v1::Fingerprint& fingerprint) {
+  return absl::StrCat(fingerprint.model_digest(), ",", fingerprint.numerics(), ",", fingerprint.row_layout(), ",");
+}
+
+}  // namespace
+
+Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPool slots,
+               std::unique_ptr<Transport> transport, const LinkTable::Options& link_options,
+               InferenceRankMetrics& metrics)
+    : options_(std::move(options)),
+      layout_(layout),
+      prefix_salt_(PrefixSalt(link_options.fingerprint)),
+      metrics_(metrics),
+      transport_(std::move(transport)),
+      mailbox_([this] { transport_->Wake(); }),
+      links_(
+          link_options, *transport_, [this](std::function<void()> work) { return RunOnEngine(std::move(work)); },
+          [this] { transport_->Wake(); }),
+      calls_{links_, layout_, options_.control_timeout},
+      openers_(std::make_unique<TaskPool>(4)),
+      releasers_(std::make_unique<TaskPool>(1)),
+      forward_(forward),
+      slots_(std::move(slots)),
+      scheduler_(options_.limits, layout),
+      decode_step_(*transport_, layout, metrics, options_.waits),
+      prefill_steps_{PrefillStep(*transport_, layout, metrics, options_.waits),
+                     PrefillStep(*transport_, layout, metrics, options_.waits)},
+      max_inject_tokens_(options_.max_inject_tokens == 0
+                             ? options_.limits.prefill_chunk_tokens
+                             : std::min(options_.max_inject_tokens, options_.limits.prefill_chunk_tokens)) {
+  if (options_.tpot_target.count() > 0) {
+    inject_controller_.emplace(static_cast<double>(options_.tpot_target.count()));
+  }
+  metrics_.slot_pages_total = slots_.num_pages();
+}
+
+Engine::~Engine() {
+  Stop();
+}
+
+void Engine::Start() {
+  transport_->SetHandler([this](Channel& channel, ReceivedFrame frame) { OnFrame(channel, std::move(frame)); });
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  transport_->Wake();
+  thread_.join();
+  openers_.reset();
+  scheduler_.ForEach(
+      [](Sequence& sequence) { sequence.Fail(absl::UnavailableError("the inference rank is stopping"), true); });
+  ReapSequences();
+  releasers_.reset();
+  slots_.ReleaseAll();  // frames go before their links
+  links_.Clear();
+}
+
+void Engine::Submit(std::unique_ptr<Sequence> sequence) {
+  const std::shared_ptr<EventSink> sink = sequence->sink;
+  const uint64_t request_id = sequence->request_id;
+  auto shared = std::make_shared<std::unique_ptr<Sequence>>(std::move(sequence));
+  const bool accepted = mailbox_.Put([this, shared] {
+    if ((*shared)->attach) Supersede((*shared)->sequence_id);
+    scheduler_.Enqueue(std::move(*shared), SteadyClock::now());
+  });
+  if (accepted) return;
+  v1::DispatchResponse event;
+  event.set_request_id(request_id);
+  event.mutable_failed()->set_code(static_cast<uint32_t>(absl::StatusCode::kUnavailable));
+  event.mutable_failed()->set_message("the inference rank is stopping");
+  event.mutable_failed()->set_retryable(true);
+  sink->Send(std::move(event));
+}
+
+void Engine::Cancel(std::shared_ptr<EventSink> sink, uint64_t request_id) {
+  mailbox_.Put([this, sink, request_id] {
+    scheduler_.ForEach([&](Sequence& sequence) {
+      if (sequence.sink == sink && sequence.request_id == request_id) sequence.cancelled = true;
+    });
+  });
+}
+
+void Engine::CancelAll(std::shared_ptr<EventSink> sink) {
+  mailbox_.Put(
+      [this, sink] { scheduler_.ForEach([&](Sequence& sequence) { sequence.cancelled |= sequence.sink == sink; }); });
+}
+
+bool Engine::RunOnEngine(std::function<void()> work) {
+  std::promise<void> done;
+  const bool accepted = mailbox_.Put([&] {
+    work();
+    done.set_value();
+  });
+  if (accepted) done.get_future().wait();
+  return accepted;
+}
+
+void Engine::Loop() {
+  while (!stopping_) {
+    mailbox_.Drain();
+    links_.ReapDead([this](CacheLink& link) {
+      scheduler_.ForEach([&](Sequence& sequence) {
+        if (sequence.FindShard(link) == nullptr) return;
+        sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
+      });
+      const LaneTeam* const team = link.lane_team().get();
+      if (team != nullptr && team->num_gpus() > 1) {
+        FailLane(*link.lane_team(), link, absl::UnavailableError("the cache rank is gone"));
+      }
+    });
+    slots_.ReleaseRead();  // frames hold their channel's window
+    ReapSequences();
+    ServeForks();
+    AdmitWaiting();
+    const bool worked = !device_failed_ && RunIteration();
+    if (DeviceFailed()) ReapSequences();
+    UpdateGauges();
+    if (worked) {
+      transport_->Progress();
+      continue;
+    }
+    const bool pending = scheduler_.num_running() > 0;
+    transport_->Wait(pending ? std::chrono::milliseconds(2) : kIdleWait, std::chrono::microseconds(pending ? 100 : 0));
+  }
+  // What was accepted is run: RunOnEngine callers wait for it.
+  mailbox_.Close();
+  mailbox_.Drain();
+}
+
+void Engine::AdmitWaiting() {
+  while (true) {
+    const Scheduler::Free free{.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()};
+    const auto now = SteadyClock::now();
+    Sequence* sequence = scheduler_.Admit(free, now);
+    if (sequence == nullptr) {
+      const std::span<Sequence* const> victims = scheduler_.ChooseVictims(free, now);
+      if (victims.empty()) break;
+      for (Sequence* victim : victims) Preempt(*victim);
+      continue;
+    }
+    if (sequence->needs_slots()) {
+      absl::StatusOr<WorkingSet> set =
+          WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
+      if (!set.ok()) {
+        sequence->Fail(set.status(), false);
+        continue;
+      }
+      sequence->working_set.emplace(*std::move(set));
+    }
+    if (!sequence->resumes) {
+      if (const absl::Status status = TakeArena(*sequence); !status.ok()) {
+        sequence->Fail(status, false);
+        continue;
+      }
+    }
+    reopen_.push_back({sequence, {}, std::chrono::steady_clock::now() + options_.open_patience});
+  }
+  const auto now = std::chrono::steady_clock::now();
+  for (Reopen& entry : reopen_) {
+    if (entry.sequence->state != State::kWaiting || now < entry.at || HasElder(*entry.sequence)) continue;
+    StartOpening(*entry.sequence);
+  }
+}
+
+size_t Engine::FreePrefillBytes() const {
+  if (options_.prefill_region != nullptr) return options_.prefill_region->largest_free();
+  const size_t limit = options_.limits.prefill.memory_bytes;
+  return limit > prefill_bytes_ ? limit - prefill_bytes_ : 0;
+}
+
+absl::Status Engine::TakeArena(Sequence& sequence) {
+  PrefillRegion* region = options_.prefill_region;
+  const PrefillSizing& sizing = options_.limits.prefill;
+  const uint32_t tokens = sequence.prompt_tokens();
+  const uint32_t hidden_size = sizing.ByLayer(layout_, tokens) ? sizing.hidden_size : 0;
+  WINNOW_ASSIGN_OR_RETURN(PrefillArena arena, region != nullptr
+                                                  ? PrefillArena::CreateIn(*region, layout_, tokens, hidden_size)
+                                                  : PrefillArena::Create(layout_, tokens, hidden_size));
+  prefill_bytes_ += arena.bytes();
+  sequence.arena.emplace(std::move(arena));
+  return absl::OkStatus();
+}
+
+void Engine::Preempt(Sequence& sequence) {
+  ++metrics_.preempted_sequences;
+  ++sequence.preempted_count;
+  LeaveLane(sequence);
+  sequence.working_set.reset();
+  scheduler_.Preempt(sequence, SteadyClock::now());
+}
+
+void Engine::GiveBackArena(Sequence& sequence) {
+  if (!sequence.arena.has_value()) return;
+  prefill_bytes_ -= sequence.arena->bytes();
+  sequence.arena.reset();
+}
+
+void Engine::BeginHandOver(Sequence& sequence) {
+  GiveBackArena(sequence);
+  sequence.working_set.reset();
+  sequence.early_refill.clear();
+  sequence.state = State::kHandingOver;
+}
+
+void Engine::HandOverIfStored(Sequence& sequence) {
+  if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
+  if (sequence.held()) return;
+  if (sequence.watermark < sequence.prompt_tokens()) return;
+  sequence.state = State::kHandedOver;
+  ++metrics_.handed_over_sequences;
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_handed_over();
+  sequence.sink->Send(std::move(event));
+}
+
+void Engine::Supersede(uint64_t sequence_id) {
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.sequence_id != sequence_id) return;
+    sequence.taken_over = true;
+    sequence.cancelled = true;
+    sequence.followers_due = 0;
+  });
+}
+
+bool Engine::HasElder(const Sequence& sequence) {
+  return scheduler_.Find([&](const Sequence& other) {
+    return other.sequence_id == sequence.sequence_id && other.arrival < sequence.arrival;
+  }) != nullptr;
+}
+
+void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
+  sequence.working_set->FinishLoad(next_position);
+  sequence.state = State::kDecoding;
+  if (next_position >= sequence.spec.sink_tokens && FindTeam(sequence) != nullptr) {
+    sequence.lane_state = Sequence::LaneState::kWanted;
+  }
+}
+
+bool Engine::RunIteration() {
+  AskForSeats();
+  const auto start = SteadyClock::now();
+  if (!last_step_.has_value()) last_step_ = start;
+  const uint32_t most = MostInjected(start);
+  metrics_.max_inject_tokens = most;
+  const Scheduler::Iteration plan = scheduler_.Plan(most, start);
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, inject_controller_.has_value() && !plan.rows.empty());
+  if (!forward_.status().ok()) return true;
+  const auto prefill_end = SteadyClock::now();
+  if (!RunDecodeStep(plan.rows)) {
+    last_step_.reset();
+    return prefilled > 0;
+  }
+  metrics_.injected_tokens += prefilled;
+  last_step_ = SteadyClock::now();
+  if (inject_controller_.has_value()) {
+    const std::chrono::duration<double, std::micro> step = *last_step_ - prefill_end;
+    inject_controller_->ObserveDecode(step.count(), scheduler_.NextPrefill(*last_step_) != nullptr);
+  }
+  return true;
+}
+
+bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
+  batch_.clear();
+  // Prefill makes frames arrive, which can fail a sequence.
+  lane_batch_.clear();
+  for (Sequence* sequence : planned) {
+    if (!sequence->failure.ok()) continue;
+    (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
+  }
+  std::stable_sort(lane_batch_.begin(), lane_batch_.end(),
+                   [](const Sequence* a, const Sequence* b) { return std::less<>()(a->lane_team(), b->lane_team()); });
+  for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
+    const std::shared_ptr<LaneTeam> team = lane_batch_[first]->shards.front().link->lane_team();
+    while (end < lane_batch_.size() && lane_batch_[end]->lane_team() == team.get()) ++end;
+    RunLaneStep(*team, {lane_batch_.data() + first, end - first});
+    if (!forward_.status().ok()) return true;
+  }
+  for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
+    const std::span<Sequence* const> rows(batch_.data() + first,
+                                          std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
+    const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+    if (forward_.DrawsTokens()) {
+      draws_.clear();
+      for (const Sequence* sequence : rows) draws_.push_back(DrawFor(*sequence));
+      forward_.PlanDraws(draws_);
+    }
+    decode_step_.Begin(next_plan_++, rows);
+    const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
+    decode_step_.Finish();
+    if (!forward_.status().ok()) return true;
+    const size_t vocab = logits.size() / rows.size();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      Sequence& sequence = *rows[row];
+      if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
+        TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
+      }
+    }
+    ++metrics_.decode_steps;
+    ++metrics_.progress;
+  }
+  return !batch_.empty() || !lane_batch_.empty();
+}
+
+bool Engine::DeviceFailed() {
+  const absl::Status status = forward_.status();
+  if (status.ok()) return false;
+  scheduler_.ForEach([](Sequence& sequence) {
+    sequence.Fail(absl::UnavailableError("the inference rank's device has failed"), true);
+  });
+  if (!std::exchange(device_failed_, true) && options_.on_device_failure) options_.on_device_failure(status);
+  return true;
+}
+
+// Takes out what has finished, failed, was cancelled or is past its deadline. Runs every iteration, whether or not
+// there is new work.
+void Engine::ReapSequences() {
+  finished_.clear();
+  const auto now = std::chrono::system_clock::now();
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.state == State::kOpening && !stopping_) return;
+    // Its output has ended, but its rows are wanted.
+    if (sequence.held() && sequence.cancelled && sequence.failure.ok() && !stopping_) return;
+    if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
+      sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
+    }
+    if (sequence.cancelled || !sequence.failure.ok()) finished_.push_back(&sequence);
+  });
+  for (Sequence* sequence : finished_) Retire(scheduler_.Remove(sequence));
+}
+
+void Engine::Retire(std::unique_ptr<Sequence> sequence) {
+  // To the router a sequence that was handed over is another rank's.
+  if (!sequence->cancelled && sequence->state != State::kHandedOver) {
+    v1::DispatchResponse event;
+    event.set_request_id(sequence->request_id);
+    v1::DispatchResponse::Failed* failed = event.mutable_failed();
+    failed->set_code(static_cast<uint32_t>(sequence->failure.code()));
+    failed->set_message(std::string(sequence->failure.message()));
+    failed->set_retryable(sequence->retryable);
+    failed->set_sequence_lost(sequence->sequence_lost);
+    ++metrics_.failed_sequences;
+    sequence->sink->Send(std::move(event));
+  }
+  std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
+  GiveBackArena(*sequence);
+  LetGoOfSource(*sequence);
+  LeaveLane(*sequence);
+  sequence->early_refill.clear();
+  if (!sequence->is_attached()) return;
+  // A sequence that another rank may take over stays on its cache ranks for a while. So do the shards of one that is
+  // being taken over, whose other shards have not been attached there yet.
+  const bool detach = sequence->taken_over || (!sequence->cancelled && sequence->retryable && !sequence->sequence_lost);
+  if (detach && stopping_) return;  // the end of the links does it
+  ReleaseShards(*releasers_, sequence->shards, sequence->sequence_id, detach);
+}
+
+// Until each cache rank has answered, or its link has ended.
+void Engine::ReleaseShards(TaskPool& pool, std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
+  pool.Add([this, &pool, shards = std::move(shards), sequence_id, detach] {
+    std::vector<ShardLink> unanswered = calls_.Release(shards, sequence_id, detach);
+    if (!unanswered.empty() && !stopping_) ReleaseShards(pool, std::move(unanswered), sequence_id, detach);
+  });
+}
+
+void Engine::UpdateGauges() {
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, lane_sequences = 0;
+  scheduler_.ForEach([&](Sequence& sequence) {
+    queued_prompt_tokens += sequence.queued_prompt_tokens();
+    lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
+    if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+    const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
+    if (takes_steps) working_set_bytes += sequence.working_set_bytes();
+  });
+  metrics_.parked_sequences = scheduler_.num_parked();
+  metrics_.fast_working_set_bytes = working_set_bytes;
+  metrics_.running_sequences = scheduler_.num_running();
+  metrics_.waiting_sequences = scheduler_.num_waiting();
+  metrics_.lane_sequences = lane_sequences;
+  metrics_.working_set_rows = rows;
+  metrics_.queued_prompt_tokens = queued_prompt_tokens;
+  metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
+  metrics_.prefill_kv_bytes = prefill_bytes_;
+  metrics_.kv_sent_bytes = links_.sent_bytes();
+  metrics_.kv_received_bytes = links_.received_bytes();
+  metrics_.last_progress_unix_seconds =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void Engine::DistrustLink(CacheLink& link, const absl::Status& why) {
+  ++metrics_.malformed_frames;
+  scheduler_.ForEach([&](Sequence& sequence) {
+    if (sequence.FindShard(link) == nullptr) return;
+    sequence.Fail(Annotate(why, "malformed frame from the cache rank"), true);
+  });
+  link.channel()->Close();
+  link.MarkDead();
+}
+
+}  // namespace winnow

@@ -1,0 +1,150 @@
+// How sequences are opened or attached on a cache rank, and take over cached prefixes.
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/selection/selection_proto.h"
+#include "inference_rank/engine/engine.h"
+
+namespace winnow {
+namespace {
+
+using State = Sequence::State;
+constexpr auto kReopenInterval = std::chrono::milliseconds(20);
+
+}  // namespace
+
+// Opens or attaches on a control thread. The sequence stays where it is until OnOpened, whatever happens to it
+// meanwhile.
+void Engine::StartOpening(Sequence& sequence) {
+  sequence.state = State::kOpening;
+  openers_->Add([this, &sequence] {
+    absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
+    if (sequence.attach || sequence.resumes) {
+      // The position that the next token comes from: a decode step, or, where that is the prompt's last, a new prefill.
+      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1);
+    } else {
+      v1::OpenSequenceRequest request;
+      request.set_sequence_id(sequence.sequence_id);
+      request.set_max_positions(sequence.max_positions);
+      request.set_prompt_tokens(sequence.prompt_tokens());
+      *request.mutable_sampling() = sequence.sampling_params;
+      request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
+      request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      opened = calls_.Open(sequence.places, sequence.spec, std::move(request));
+    }
+    mailbox_.Put([this, &sequence, opened = std::move(opened)] { OnOpened(sequence, opened); });
+  });
+}
+
+// What is full is tried again for a while.
+void Engine::OnNotOpened(Sequence& sequence, const absl::Status& why) {
+  const auto entry =
+      std::find_if(reopen_.begin(), reopen_.end(), [&](const Reopen& e) { return e.sequence == &sequence; });
+  WINNOW_CHECK(entry != reopen_.end());
+  sequence.shards.clear();  // nothing to release there
+  sequence.state = State::kWaiting;
+  const auto now = std::chrono::steady_clock::now();
+  if (absl::IsResourceExhausted(why) && now < entry->give_up) {
+    entry->at = now + kReopenInterval;
+    return;
+  }
+  reopen_.erase(entry);
+  const bool lost = absl::IsNotFound(why);
+  sequence.Fail(why, lost || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why), lost);
+}
+
+void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened) {
+  if (!opened.ok()) return OnNotOpened(sequence, opened.status());
+  std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == &sequence; });
+  std::vector<ShardLink> shards = opened->shards;
+  for (size_t i = 0; i < sequence.shards.size(); ++i) {
+    shards[i].working_set_bytes = sequence.shards[i].working_set_bytes;  // what it needed before it was preempted
+  }
+  sequence.shards = std::move(shards);
+  const bool resumed = std::exchange(sequence.resumes, false);
+  if (resumed) {
+    if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
+  } else if (sequence.attach) {
+    ++metrics_.reattached_sequences;
+  }
+  // Of a new sequence: where its cached prefix ends.
+  const uint32_t restart = opened->position;
+  sequence.next_position = restart;
+  for (ShardLink& shard : sequence.shards) shard.watermark = restart;
+  sequence.watermark = restart;
+  sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
+  for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
+  if (restart == 0) return BeginPrompt(sequence, resumed);
+  const bool attached = resumed || sequence.attach, of_prompt = restart < sequence.prompt_tokens();
+  if (attached && !of_prompt && restart < sequence.known_tokens()) {
+    GiveBackArena(sequence);
+    if (sequence.hand_over) {
+      BeginHandOver(sequence);
+      return HandOverIfStored(sequence);
+    }
+    sequence.state = State::kRefilling;
+    sequence.refills_due = sequence.shards.size();
+  } else if (!attached && of_prompt) {
+    sequence.cached_tokens = restart;
+    metrics_.cached_prompt_tokens += restart;
+    scheduler_.CreditCachedTokens(sequence, restart);
+    ChoosePrefixWay(sequence);
+    PullPrefix(sequence);
+  } else {
+    sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " positions of a sequence with ",
+                                                   sequence.prompt_tokens(), " prompt tokens and ",
+                                                   sequence.known_tokens(), " in all")),
+                  false);
+    return;
+  }
+  for (auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
+    if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr)
+      TakeRefill(sequence, *shard, std::move(frame));
+  }
+}
+
+// With nothing of it there.
+void Engine::BeginPrompt(Sequence& sequence, bool resumed) {
+  // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
+  if (resumed) {
+    const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
+    const absl::Status status =
+        needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
+    sequence.state = State::kWaiting;
+    if (!status.ok()) return sequence.Fail(Annotate(status, "the preempted sequence must be prefilled again"), true);
+  }
+  sequence.state = State::kPrefilling;
+}
+
+void Engine::PullPrefix(Sequence& sequence) {
+  sequence.state = State::kLoadingPrefix;
+  sequence.prefix_asked = std::chrono::steady_clock::now();
+  int first_layer = 0, num_layers = layout_.num_layers;
+  if (sequence.arena->by_layer()) {
+    sequence.arena->layer_position = sequence.cached_tokens;
+    first_layer = sequence.arena->layer;
+    num_layers = 1;
+  }
+  sequence.refills_due = std::count_if(sequence.shards.begin(), sequence.shards.end(), [&](const ShardLink& shard) {
+    return num_layers > 1 || shard.shard.HasLayer(first_layer);
+  });
+  ShardCalls::PrefixRows rows{.end = sequence.cached_tokens};
+  if (sequence.remote_prefix.has_value()) {
+    rows.sinks = sequence.remote_prefix->choice().sinks;
+    rows.first = sequence.remote_prefix->choice().first_row;
+    UpdatePrefixState(sequence);
+  }
+  openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers, rows] {
+    const absl::Status pushed = calls_.PushPrefix(shards, id, first_layer, num_layers, rows);
+    if (pushed.ok()) return;
+    mailbox_.Put([this, pushed, id, shard = shards.front()] {
+      Sequence* sequence = scheduler_.Find([&](const Sequence& other) {
+        return other.sequence_id == id && other.is_attached() &&
+               other.shards.front().attach_epoch == shard.attach_epoch;
+      });
+      if (sequence != nullptr) sequence->Fail(pushed, /*can_retry=*/true);
+    });
+  });
+}
+
+}  // namespace winnow

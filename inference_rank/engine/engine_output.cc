@@ -1,0 +1,103 @@
+// What becomes of a step's draws and logits: tokens, and the end of an answer with its figures.
+#include <algorithm>
+
+#include "inference_rank/engine/engine.h"
+
+namespace winnow {
+
+std::optional<uint32_t> Engine::Drawn(int row) const {
+  if (!forward_.DrawsTokens() || !draws_[row].has_value()) return std::nullopt;
+  return forward_.drawn_token(row);
+}
+
+std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
+  // A known token that is computed again: whatever is drawn is dropped.
+  if (sequence.next_position + 1 < sequence.known_tokens()) return TokenDraw();
+  if (sequence.top_logprobs.has_value()) return std::nullopt;
+  return sequence.sampler->DrawOf(static_cast<uint32_t>(sequence.generated.size()));
+}
+
+void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
+  const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
+  uint32_t id = 0;
+  if (drawn.has_value()) {
+    id = *drawn;
+  } else {
+    if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
+    id = sequence.sampler->Sample(logits, index);
+  }
+  sequence.sampler->Observe(id);
+  sequence.generated.push_back(id);
+  ++metrics_.generation_tokens;
+
+  v1::Token token;
+  token.set_id(id);
+  if (sequence.top_logprobs.has_value()) {
+    FillLogprobs(logits_copy_, *sequence.top_logprobs, &token);
+    sequence.with_logprobs.resize(index);
+    sequence.with_logprobs.push_back(token);
+  }
+  ReportTokens(sequence, index, {&token, 1});
+
+  const auto& eos = options_.eos_token_ids;
+  const auto& stops = sequence.stopping.stop_token_ids();
+  const bool stopped = (!sequence.stopping.ignore_eos() && std::find(eos.begin(), eos.end(), id) != eos.end()) ||
+                       std::find(stops.begin(), stops.end(), id) != stops.end();
+  if (stopped) {
+    FinishSequence(sequence, v1::FINISH_REASON_STOP);
+  } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {
+    FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
+  }
+}
+
+void Engine::ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_tokens()->set_first_index(first_index);
+  event.mutable_tokens()->set_cached_prompt_tokens(sequence.cached_tokens);
+  event.mutable_tokens()->mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  sequence.sink->Send(std::move(event));
+}
+
+v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
+  v1::SelectionStats stats;
+  if (sequence.mass.count() > 0) {
+    stats.set_captured_mass_mean(static_cast<float>(sequence.mass.mean()));
+    stats.set_captured_mass_p5(static_cast<float>(sequence.mass.percentile(0.05)));
+  }
+  if (WaitsForVerdict(sequence.spec)) {
+    if (sequence.mass_before.count() > 0) {
+      stats.set_captured_mass_before_mean(static_cast<float>(sequence.mass_before.mean()));
+      stats.set_captured_mass_before_p5(static_cast<float>(sequence.mass_before.percentile(0.05)));
+    }
+    stats.set_missed_top_k_corrections(sequence.missed_top_k_corrections);
+    stats.set_widened_corrections(sequence.widened_corrections);
+    stats.set_correction_rows(sequence.correction_rows);
+  }
+  stats.set_captured_mass_is_bound(sequence.mass_is_bound);
+  stats.set_selection_lookups(sequence.selection_lookups);
+  stats.set_selection_hits(sequence.selection_hits);
+  stats.set_streamed_rows(sequence.streamed_rows);
+  stats.set_streamed_bytes(sequence.streamed_bytes);
+  stats.set_prefetched_rows(sequence.prefetched_rows);
+  stats.set_context_tokens(sequence.known_tokens());
+  if (sequence.working_set.has_value()) {
+    const uint64_t resident = sequence.working_set->resident_rows() / sequence.working_set->num_lists();
+    stats.set_resident_rows(static_cast<uint32_t>(std::min<uint64_t>(resident, sequence.known_tokens())));
+  }
+  stats.set_reattach_count(sequence.attach ? 1 : 0);
+  stats.set_preempted_count(sequence.preempted_count);
+  stats.set_decode_steps(sequence.decode_steps);
+  return stats;
+}
+
+void Engine::FinishSequence(Sequence& sequence, v1::FinishReason reason) {
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_finished()->set_reason(reason);
+  *event.mutable_finished()->mutable_stats() = Stats(sequence);
+  sequence.sink->Send(std::move(event));
+  sequence.cancelled = true;  // nothing more to say; ReapSequences takes it out
+}
+
+}  // namespace winnow

@@ -1,0 +1,159 @@
+#include "inference_rank/links/cache_link.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "common/rpc/grpc_status.h"
+
+namespace winnow {
+namespace {
+
+absl::Status FromCall(const grpc::Status& status, std::string_view call) {
+  return Annotate(FromGrpc(status), call);
+}
+
+using CacheStub = v1::CacheService::StubInterface;
+
+// One call of a cache rank's service, whose name goes into errors.
+template <typename Response, typename Request>
+absl::StatusOr<Response> Ask(CacheStub& stub,
+                             grpc::Status (CacheStub::*method)(grpc::ClientContext*, const Request&, Response*),
+                             const Request& request, std::chrono::milliseconds timeout, const char* name) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  Response response;
+  WINNOW_RETURN_IF_ERROR(FromCall((stub.*method)(&context, request, &response), name));
+  return response;
+}
+
+}  // namespace
+
+class ExchangeStream final : public grpc::ClientBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse> {
+ public:
+  ExchangeStream(CacheLink* link, const v1::ExchangeRequest& request) : link_(link), request_(request) {}
+
+  void Start(v1::TransportService::Stub& stub) {
+    stub.async()->Exchange(&context_, this);
+    StartWrite(&request_);
+    StartRead(&response_);
+    StartCall();
+  }
+
+  absl::StatusOr<v1::ExchangeResponse> AwaitAnswer(std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    const bool answered = changed_.wait_for(lock, timeout, [&] { return answered_ || done_; });
+    if (answered_) return response_copy_;
+    if (!answered) return absl::DeadlineExceededError("no answer to Exchange");
+    if (status_.ok()) return absl::UnavailableError("Exchange ended without an answer");
+    return FromCall(status_, "Exchange");
+  }
+
+  // Ends the call and waits until gRPC has let go of this object.
+  void Stop() {
+    context_.TryCancel();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    {
+      std::lock_guard lock(mutex_);
+      if (!answered_) response_copy_ = response_;
+      answered_ = true;
+    }
+    changed_.notify_all();
+    StartRead(&response_);  // stays pending until the stream ends
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    link_->MarkDead();
+    std::lock_guard lock(mutex_);
+    status_ = status;
+    done_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  CacheLink* const link_;
+  const v1::ExchangeRequest request_;
+  grpc::ClientContext context_;
+  v1::ExchangeResponse response_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  bool answered_ = false;
+  bool done_ = false;
+  v1::ExchangeResponse response_copy_;
+  grpc::Status status_;
+};
+
+CacheLink::CacheLink(std::string address, std::shared_ptr<grpc::Channel> grpc_channel, std::function<void()> wake)
+    : address_(std::move(address)),
+      wake_(std::move(wake)),
+      grpc_channel_(std::move(grpc_channel)),
+      cache_stub_(v1::CacheService::NewStub(grpc_channel_)),
+      transport_stub_(v1::TransportService::NewStub(grpc_channel_)) {}
+
+CacheLink::~CacheLink() {
+  if (exchange_ != nullptr) exchange_->Stop();
+}
+
+void CacheLink::MarkDead() {
+  if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
+  {
+    const std::lock_guard lock(lane_mutex_);
+    if (lane_ != nullptr) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
+  }
+  wake_();
+}
+
+void CacheLink::set_lane(std::unique_ptr<DecodeLane> lane) {
+  {
+    const std::lock_guard lock(lane_mutex_);
+    lane_.swap(lane);
+  }
+  if (lane_ == nullptr) return;
+  if (!alive()) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
+}
+
+absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout) {
+  exchange_ = std::make_unique<ExchangeStream>(this, request);
+  exchange_->Start(*transport_stub_);
+  absl::StatusOr<v1::ExchangeResponse> response = exchange_->AwaitAnswer(timeout);
+  if (!response.ok()) return Annotate(response.status(), "cache rank at " + address_);
+  channel_id_ = response->channel_id();
+  peer_ = response->identity();
+  lane_answer_ = response->lane();
+  kernel_set_ = response->kernel_set();
+  num_threads_ = static_cast<int>(response->num_threads());
+  return response->worker_address();
+}
+
+absl::StatusOr<v1::OpenSequenceResponse> CacheLink::Open(const v1::OpenSequenceRequest& request,
+                                                         std::chrono::milliseconds timeout) {
+  return Ask<v1::OpenSequenceResponse>(*cache_stub_, &CacheStub::OpenSequence, request, timeout, "OpenSequence");
+}
+
+absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,
+                                                             std::chrono::milliseconds timeout) {
+  return Ask<v1::AttachSequenceResponse>(*cache_stub_, &CacheStub::AttachSequence, request, timeout, "AttachSequence");
+}
+
+absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceRequest& request,
+                                                         std::chrono::milliseconds timeout) {
+  return Ask<v1::ForkSequenceResponse>(*cache_stub_, &CacheStub::ForkSequence, request, timeout, "ForkSequence");
+}
+
+absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout) {
+  return Ask<v1::PushPrefixResponse>(*cache_stub_, &CacheStub::PushPrefix, request, timeout, "PushPrefix").status();
+}
+
+absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
+  return Ask<v1::ReleaseSequenceResponse>(*cache_stub_, &CacheStub::ReleaseSequence, request, timeout,
+                                          "ReleaseSequence")
+      .status();
+}
+
+}  // namespace winnow

@@ -1,0 +1,98 @@
+#pragma once
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+#include "inference_rank/links/landing_places.h"
+#include "model/decode_lane.h"
+#include "transport/transport.h"
+#include "winnow/v1/cache.grpc.pb.h"
+#include "winnow/v1/transport.grpc.pb.h"
+
+namespace winnow {
+
+// The Exchange stream to one cache rank, held open as long as the link lives; its end means that the cache rank is
+// gone.
+class ExchangeStream;
+class LaneTeam;
+
+// One inference rank's link to one cache rank: the control calls (any thread, blocking) and the data-plane channel
+// (engine thread only). Liveness comes from the Exchange stream: alive() turns false the moment it breaks.
+class CacheLink {
+ public:
+  // `wake` is called, on any thread, when the link dies. The channel must be unconnected and outlived by its transport.
+  CacheLink(std::string address, std::shared_ptr<grpc::Channel> grpc_channel, std::function<void()> wake);
+  ~CacheLink();
+
+  const std::string& address() const { return address_; }
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
+  uint64_t channel_id() const { return channel_id_; }
+  const v1::Identity& peer() const { return peer_; }
+  // Of the peer.
+  const std::string& kernel_set() const { return kernel_set_; }
+  int num_threads() const { return num_threads_; }
+
+  // Control thread: exchanges addresses. Returns the peer's worker address, which the engine thread passes to
+  // Channel::Connect.
+  absl::StatusOr<std::string> Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::OpenSequenceResponse> Open(const v1::OpenSequenceRequest& request,
+                                                std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
+                                                    std::chrono::milliseconds timeout);
+  absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
+                                                std::chrono::milliseconds timeout);
+  absl::Status PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout);
+  absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
+
+  // Engine thread.
+  void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
+  Channel* channel() const { return channel_.get(); }
+  // Any thread. Ends a decode step on the lane that waits for the peer.
+  void MarkDead();
+  // As of the newest watermark (wire::WatermarkEntry); wire::kOneTier before the first.
+  uint64_t fast_rows_bytes() const { return fast_rows_bytes_; }
+  void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
+  // The lane's answer of the Exchange.
+  const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
+  void set_lane(std::unique_ptr<DecodeLane> lane);
+  DecodeLane* lane() const { return lane_.get(); }  // null: there is none
+  // Set once the lane has had a sequence; null before.
+  const std::shared_ptr<LaneTeam>& lane_team() const { return lane_team_; }
+  void set_lane_team(std::shared_ptr<LaneTeam> team) { lane_team_ = std::move(team); }
+  LandingPlaces& landings() { return landings_; }  // of the lane
+
+ private:
+  friend class ExchangeStream;
+
+  // Constant after construction.
+  const std::string address_;
+  const std::function<void()> wake_;
+  std::shared_ptr<grpc::Channel> grpc_channel_;
+  std::unique_ptr<v1::CacheService::Stub> cache_stub_;
+  std::unique_ptr<v1::TransportService::Stub> transport_stub_;
+  // Set by Exchange, before the link is shared.
+  uint64_t channel_id_ = 0;
+  v1::Identity peer_;
+  std::string kernel_set_;
+  int num_threads_ = 1;
+  v1::LaneAnswer lane_answer_;
+  std::unique_ptr<ExchangeStream> exchange_;
+  // Engine thread.
+  std::unique_ptr<Channel> channel_;
+  uint64_t fast_rows_bytes_ = wire::kOneTier;
+  std::unique_ptr<DecodeLane> lane_;  // changed under lane_mutex_, for MarkDead
+  std::mutex lane_mutex_;
+  std::shared_ptr<LaneTeam> lane_team_;
+  LandingPlaces landings_;
+  // Any thread.
+  std::atomic<bool> alive_{true};
+};
+
+}  // namespace winnow

@@ -1,0 +1,191 @@
+#include "inference_rank/links/link_table.h"
+
+#include <vector>
+
+#include "common/rpc/channel.h"
+#include "common/selection/selection_proto.h"
+#include "common/selection/shard_spec.h"
+
+namespace winnow {
+namespace {
+
+v1::LaneOffer OfferOf(const DecodeLane& lane) {
+  const DecodeLaneShape& shape = lane.shape();
+  v1::LaneOffer offer;
+  offer.set_address(lane.address());
+  *offer.mutable_selection() = ToProto(shape.spec);
+  offer.set_max_rows(shape.max_rows);
+  offer.set_hidden_size(shape.hidden_size);
+  offer.set_max_positions(shape.max_positions);
+  offer.set_synthetic_model(shape.synthetic_model);
+  *offer.mutable_shard() = ToProto(shape.shard);
+  return offer;
+}
+
+}  // namespace
+
+LinkTable::LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine,
+                     std::function<void()> wake_engine)
+    : options_(std::move(options)),
+      transport_(transport),
+      run_on_engine_(std::move(run_on_engine)),
+      wake_engine_(std::move(wake_engine)) {}
+
+absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& cache_rank, const KvShard& shard) {
+  std::lock_guard connecting(connect_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = links_.find({cache_rank.address(), cache_rank.incarnation()});
+    if (found != links_.end() && found->second->alive()) return found->second;
+  }
+  return Connect(cache_rank, shard);
+}
+
+absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank, const KvShard& shard) {
+  auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address()), wake_engine_);
+
+  absl::Status lane_status;
+  const absl::Status stopped = absl::UnavailableError("the inference rank is stopping");
+  absl::Status status = stopped;
+  std::string local_address;
+  const bool made = run_on_engine_([&] {
+    absl::StatusOr<std::unique_ptr<Channel>> channel = transport_.NewChannel();
+    status = channel.status();
+    if (!status.ok()) return;
+    local_address = (*channel)->LocalAddress();
+    link->set_channel(*std::move(channel));
+    absl::StatusOr<std::unique_ptr<DecodeLane>> lane = NewLane(cache_rank, shard);
+    lane_status = lane.status();
+    if (lane.ok()) link->set_lane(*std::move(lane));
+  });
+  if (!made) return stopped;
+
+  std::string peer_address;
+  if (status.ok()) {
+    v1::ExchangeRequest request;
+    *request.mutable_identity() = options_.identity;
+    *request.mutable_fingerprint() = options_.fingerprint;
+    request.set_transport(std::string(transport_.capabilities().name));
+    request.set_worker_address(local_address);
+    if (link->lane() != nullptr) *request.mutable_lane() = OfferOf(*link->lane());
+    absl::StatusOr<std::string> answer = link->Exchange(request, options_.connect_timeout);
+    // What a cache rank refuses an inference rank is no fault of the request that brought them together.
+    status = answer.ok() ? absl::OkStatus() : absl::UnavailableError(answer.status().message());
+    if (answer.ok()) peer_address = *std::move(answer);
+  }
+  run_on_engine_([&] {
+    if (status.ok()) status = link->channel()->Connect(peer_address);
+    if (status.ok()) return FinishLane(*link, lane_status);
+    link->set_lane(nullptr);
+    link->set_channel(nullptr);
+  });
+  WINNOW_RETURN_IF_ERROR(status);
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<CacheLink>& entry = links_[{cache_rank.address(), cache_rank.incarnation()}];
+  if (entry != nullptr) dead_.push_back(std::move(entry));
+  entry = link;
+  return link;
+}
+
+absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identity& cache_rank, const KvShard& shard) {
+  if (options_.new_lane == nullptr) return absl::FailedPreconditionError("frames alone were asked for");
+  {
+    std::lock_guard lock(mutex_);
+    if (lanes_distrusted_.contains(cache_rank.incarnation())) {
+      return absl::FailedPreconditionError("an earlier lane to this cache rank has failed");
+    }
+  }
+  return options_.new_lane(shard);
+}
+
+void LinkTable::FinishLane(CacheLink& link, const absl::Status& offered) {
+  absl::Status status = offered;
+  if (status.ok()) {
+    const v1::LaneAnswer& answer = link.lane_answer();
+    status = answer.address().empty()
+                 ? absl::FailedPreconditionError(answer.refusal().empty() ? "the cache rank knows no lanes"
+                                                                          : answer.refusal())
+                 : link.lane()->Connect(answer.address());
+  }
+  if (!status.ok()) link.set_lane(nullptr);
+  if (options_.on_lane) options_.on_lane(link, status);
+}
+
+void LinkTable::DistrustLane(const CacheLink& link, const absl::Status& why) {
+  {
+    std::lock_guard lock(mutex_);
+    lanes_distrusted_.insert(link.peer().incarnation());
+  }
+  if (options_.on_lane)
+    options_.on_lane(link, absl::UnavailableError(absl::StrCat("the lane has failed: ", why.message())));
+}
+
+CacheLink* LinkTable::Find(const Channel& channel) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [key, link] : links_) {
+    if (link->channel() == &channel) return link.get();
+  }
+  return nullptr;
+}
+
+void LinkTable::ReapDead(const std::function<void(CacheLink&)>& visit) {
+  std::vector<std::shared_ptr<CacheLink>> gone;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto link = links_.begin(); link != links_.end();) {
+      const bool dead = !link->second->alive() || !link->second->channel()->failed().ok();
+      if (dead) {
+        link->second->MarkDead();
+        gone.push_back(link->second);
+        dead_.push_back(std::move(link->second));
+        link = links_.erase(link);
+      } else {
+        ++link;
+      }
+    }
+  }
+  for (const auto& link : gone) visit(*link);
+  gone.clear();
+  std::vector<std::shared_ptr<CacheLink>> unused;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto link = dead_.begin(); link != dead_.end();) {
+      if (link->use_count() > 1) {
+        ++link;
+        continue;
+      }
+      retired_sent_bytes_ += (*link)->channel()->sent_bytes();
+      retired_received_bytes_ += (*link)->channel()->received_bytes();
+      unused.push_back(std::move(*link));
+      link = dead_.erase(link);
+    }
+  }
+}
+
+uint64_t LinkTable::sent_bytes() const {
+  std::lock_guard lock(mutex_);
+  uint64_t bytes = retired_sent_bytes_;
+  for (const auto& [key, link] : links_) bytes += link->channel()->sent_bytes();
+  for (const auto& link : dead_) bytes += link->channel()->sent_bytes();
+  return bytes;
+}
+
+uint64_t LinkTable::received_bytes() const {
+  std::lock_guard lock(mutex_);
+  uint64_t bytes = retired_received_bytes_;
+  for (const auto& [key, link] : links_) bytes += link->channel()->received_bytes();
+  for (const auto& link : dead_) bytes += link->channel()->received_bytes();
+  return bytes;
+}
+
+void LinkTable::Clear() {
+  std::map<std::pair<std::string, uint64_t>, std::shared_ptr<CacheLink>> links;
+  std::vector<std::shared_ptr<CacheLink>> dead;
+  {
+    std::lock_guard lock(mutex_);
+    links.swap(links_);
+    dead.swap(dead_);
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,72 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "common/base/status.h"
+#include "inference_rank/links/cache_link.h"
+#include "transport/transport.h"
+#include "winnow/v1/identity.pb.h"
+
+namespace winnow {
+
+// The links to cache ranks, made on first use. Get is for control threads (it blocks while a link is made); the rest is
+// for the engine thread, which owns the channels.
+class LinkTable {
+ public:
+  struct Options {
+    v1::Identity identity;
+    v1::Fingerprint fingerprint;
+    std::chrono::milliseconds connect_timeout{5000};
+    // Engine thread: this rank's end of a lane for that part of sequences, to be offered with every link; null: none is
+    // offered.
+    std::function<absl::StatusOr<std::unique_ptr<DecodeLane>>(const KvShard&)> new_lane = nullptr;
+    // Engine thread: a link was made, and whether it has a lane, or why not; later, why the lane has failed.
+    std::function<void(const CacheLink& link, const absl::Status& lane)> on_lane = nullptr;
+  };
+  // Runs a function on the engine thread and waits for it; false when the engine has stopped.
+  using RunOnEngine = std::function<bool(std::function<void()>)>;
+
+  LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine, std::function<void()> wake_engine);
+
+  // For a sequence of which the cache rank has `shard`: the link's lane carries that of the first one.
+  absl::StatusOr<std::shared_ptr<CacheLink>> Get(const v1::Identity& cache_rank, const KvShard& shard);
+
+  // Engine thread: the link of a channel, or null.
+  CacheLink* Find(const Channel& channel);
+  // Engine thread: calls `visit` for each link that has died, then forgets it; it is destroyed once no sequence holds
+  // it.
+  void ReapDead(const std::function<void(CacheLink&)>& visit);
+  // Engine thread: links to this cache rank go without a lane from now on.
+  void DistrustLane(const CacheLink& link, const absl::Status& why);
+  uint64_t sent_bytes() const;
+  uint64_t received_bytes() const;
+  // Engine thread, at the end.
+  void Clear();
+
+ private:
+  absl::StatusOr<std::shared_ptr<CacheLink>> Connect(const v1::Identity& cache_rank, const KvShard& shard);
+  // Engine thread.
+  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const v1::Identity& cache_rank, const KvShard& shard);
+  void FinishLane(CacheLink& link, const absl::Status& offered);
+
+  const Options options_;
+  Transport& transport_;
+  const RunOnEngine run_on_engine_;
+  const std::function<void()> wake_engine_;
+
+  std::mutex connect_mutex_;  // held while a link is made: one at a time
+  mutable std::mutex mutex_;
+  // Guarded by mutex_. Keyed by address and incarnation.
+  std::map<std::pair<std::string, uint64_t>, std::shared_ptr<CacheLink>> links_;
+  std::vector<std::shared_ptr<CacheLink>> dead_;
+  std::set<uint64_t> lanes_distrusted_;  // incarnations
+  uint64_t retired_sent_bytes_ = 0;
+  uint64_t retired_received_bytes_ = 0;
+};
+
+}  // namespace winnow

@@ -1,0 +1,57 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/links/link_table.h"
+#include "inference_rank/links/shard_link.h"
+#include "winnow/v1/cache.pb.h"
+
+namespace winnow {
+
+// Where one shard of a sequence is, or is to be.
+struct ShardPlace {
+  v1::Identity cache_rank;
+  KvShard shard;
+};
+
+// The calls that concern all cache ranks of a sequence, as one: either every shard is as it was asked for, all of them
+// at one position, or the call has failed and nothing of what it opened is left. Control threads; they block.
+struct ShardCalls {
+  LinkTable& links;
+  KvLayout layout;
+  std::chrono::milliseconds timeout;  // of one call to a cache rank
+
+  struct Attached {
+    std::vector<ShardLink> shards;  // in the order of the places
+    uint32_t position = 0;          // rows below are in every shard
+  };
+  // `request` but for channel, shard and the shard's specification, which is cut from `spec`. The position is where the
+  // shortest cached prefix ends: shards that have more of it give that up. Cached rows are not pushed: PushPrefix.
+  absl::StatusOr<Attached> Open(std::span<const ShardPlace> places, const SelectionSpec& spec,
+                                v1::OpenSequenceRequest request) const;
+  // The position is where all shards restart. NOT_FOUND when one of them is gone: then the others are freed; after
+  // other errors those that were attached are detached, so that another rank may attach.
+  absl::StatusOr<Attached> Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
+                                  uint32_t max_restart_position) const;
+  // A fork on the cache ranks of its source. Shards that forked at another position than `position` are an INTERNAL
+  // error.
+  absl::StatusOr<Attached> Fork(std::span<const ShardLink> source, v1::ForkSequenceRequest request,
+                                uint32_t position) const;
+  // Pushes rows [0, sinks) and [first, end) of `num_layers` layers from `first_layer` on; each shard that has some of
+  // them ends with RefillDone.
+  struct PrefixRows {
+    uint32_t sinks = 0, first = 0, end = 0;
+  };
+  absl::Status PushPrefix(std::span<const ShardLink> shards, uint64_t sequence_id, int first_layer, int num_layers,
+                          const PrefixRows& rows) const;
+  // Frees, or detaches, what is attached. A cache rank whose link has ended detaches the sequence itself, and frees it
+  // in time. Returns the shards whose cache rank has not answered although its link is up: it may have stopped for a
+  // while, and would keep them attached for as long as the link lasts.
+  std::vector<ShardLink> Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const;
+};
+
+}  // namespace winnow

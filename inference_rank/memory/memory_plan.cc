@@ -1,0 +1,94 @@
+#include "inference_rank/memory/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "inference_rank/memory/working_set.h"
+
+namespace winnow {
+namespace {
+
+std::string Mib(uint64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+std::string MemoryPlan::ToString() const {
+  return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (", slot_pages,
+                      " slot pages, up to ", max_running, " sequences) + prefill KV ", Mib(prefill_bytes),
+                      " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ", Mib(available_bytes),
+                      " of ", memory_name, " available");
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes) {
+  MemoryPlan plan;
+  plan.weights_bytes = needs.weights_bytes;
+  plan.activation_bytes = needs.activation_bytes;
+  plan.available_bytes = available_bytes;
+  plan.max_running = needs.max_running;
+  plan.memory_name = needs.memory_name;
+  plan.parts = needs.parts;
+
+  const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
+  const uint64_t pages_per_sequence =
+      WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts);
+  plan.prefill_mode = needs.prefill_mode;
+  PrefillSizing sizing{.mode = needs.prefill_mode,
+                       .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max()
+                                                                       : needs.prefill_memory_bytes * needs.parts,
+                       .hidden_size = needs.hidden_size,
+                       .parts = needs.parts};
+  const uint64_t longest_prefill = sizing.BytesNeeded(needs.layout, needs.max_context_tokens) / needs.parts;
+  plan.prefill_bytes = needs.prefill_memory_bytes != 0
+                           ? needs.prefill_memory_bytes
+                           : std::max(longest_prefill, std::min(2 * longest_prefill, available_bytes / 5));
+  uint64_t slot_bytes = needs.slot_memory_bytes;
+  if (slot_bytes == 0) {
+    const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.prefill_bytes;
+    const uint64_t rest = available_bytes > others ? available_bytes - others : 0;
+    const uint64_t most = needs.is_exclusive ? rest / 10 * 9 : available_bytes * 2 / 5;
+    slot_bytes =
+        std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
+  }
+  plan.slot_pages = static_cast<uint32_t>(std::min<uint64_t>(
+      slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
+  plan.slot_bytes = plan.slot_pages * page_bytes;
+
+  if (plan.slot_pages < pages_per_sequence) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot memory of ", Mib(slot_bytes), " cannot hold one sequence of ", needs.max_context_tokens,
+                     " tokens, which needs ", pages_per_sequence, " pages of ", page_bytes,
+                     " bytes: raise --slot-memory, or lower --max-context or the budget"));
+  }
+  if (plan.prefill_bytes < longest_prefill) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prefill memory of ", Mib(plan.prefill_bytes), " cannot hold a prompt of ", needs.max_context_tokens,
+        " tokens, which needs ", Mib(longest_prefill), ": raise --prefill-memory or lower --max-context"));
+  }
+  if (plan.total_bytes() > available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the model does not fit: ", plan.ToString()));
+  }
+  return plan;
+}
+
+uint64_t AvailableMemoryBytes() {
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key, rest; meminfo >> key;) {
+    if (key == "MemAvailable:") {
+      uint64_t kib = 0;
+      if (meminfo >> kib) available = kib * 1024;
+      break;
+    }
+    std::getline(meminfo, rest);
+  }
+  uint64_t limit = 0, used = 0;
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), used_file("/sys/fs/cgroup/memory.current");
+  if (limit_file >> limit && used_file >> used) available = std::min(available, limit > used ? limit - used : 0);
+  return available;
+}
+
+}  // namespace winnow

@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/memory/prefill_mode.h"
+
+namespace winnow {
+
+// The memory of an inference rank, worked out before anything is loaded; of each of its GPUs, where it has several.
+struct MemoryPlan {
+  uint64_t weights_bytes = 0;
+  uint64_t slot_bytes = 0;     // resident KV of all running sequences
+  uint64_t prefill_bytes = 0;  // KV, and layer by layer residuals, of prompts that are being prefilled
+  uint64_t activation_bytes = 0;
+  uint64_t available_bytes = 0;
+  uint32_t slot_pages = 0;
+  uint32_t max_running = 0;
+  std::string memory_name;  // for messages
+  PrefillMode prefill_mode = PrefillMode::kChunked;
+  int parts = 1;  // GPUs that share the model
+
+  uint64_t total_bytes() const { return weights_bytes + slot_bytes + prefill_bytes + activation_bytes; }
+  // One line per part, with the arithmetic.
+  std::string ToString() const;
+};
+
+struct MemoryNeeds {
+  KvLayout layout;  // of the whole model
+  int parts = 1;    // GPUs that share its heads: the bytes below are those of each
+  SelectionSpec selection;
+  uint32_t max_context_tokens = 0;
+  uint32_t max_running = 0;
+  uint64_t weights_bytes = 0;
+  uint64_t activation_bytes = 0;
+  uint64_t slot_memory_bytes =
+      0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what is available
+  uint64_t prefill_memory_bytes =
+      0;  // 0 = automatic: two prompts of the longest context, at most 20 % of what is available
+  PrefillMode prefill_mode = PrefillMode::kChunked;
+  uint32_t hidden_size = 0;  // of residuals, where prompts may be prefilled layer by layer
+  // Of which memory the plan is. A GPU's is this process's alone: there, automatic slot memory takes up to nine tenths
+  // of what weights, activations and prefill leave.
+  std::string memory_name = "memory";
+  bool is_exclusive = false;
+};
+
+// RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit; INVALID_ARGUMENT when what was given for slots or
+// prompts does not hold even one sequence of the longest context.
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes);
+
+// MemAvailable of /proc/meminfo, or a cgroup's limit where that is lower.
+uint64_t AvailableMemoryBytes();
+
+}  // namespace winnow

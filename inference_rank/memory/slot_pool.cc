@@ -1,0 +1,78 @@
+#include "inference_rank/memory/slot_pool.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace winnow {
+
+absl::StatusOr<SlotPool> SlotPool::Create(size_t row_bytes, uint32_t num_pages) {
+  SlotPool pool;
+  pool.row_bytes_ = row_bytes;
+  pool.num_pages_ = num_pages;
+  pool.mapped_bytes_ = static_cast<size_t>(num_pages) * kSlotPageTokens * row_bytes;
+  void* memory =
+      mmap(nullptr, pool.mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map ", pool.mapped_bytes_, " bytes of slot memory: ", std::strerror(errno)));
+  }
+  madvise(memory, pool.mapped_bytes_, MADV_HUGEPAGE);
+  pool.parts_ = {{.rows = static_cast<std::byte*>(memory)}};
+  pool.FreeAll();
+  return pool;
+}
+
+SlotPool SlotPool::OnDevices(size_t row_bytes, uint32_t num_pages, std::vector<Part> parts) {
+  SlotPool pool;
+  pool.row_bytes_ = row_bytes;
+  pool.num_pages_ = num_pages;
+  pool.parts_ = std::move(parts);
+  pool.FreeAll();
+  return pool;
+}
+
+void SlotPool::FreeAll() {
+  free_.reserve(num_pages_);
+  for (uint32_t page = num_pages_; page > 0; --page) free_.push_back(page - 1);
+}
+
+SlotPool::SlotPool(SlotPool&& other) noexcept {
+  *this = std::move(other);
+}
+
+SlotPool& SlotPool::operator=(SlotPool&& other) noexcept {
+  std::swap(parts_, other.parts_);
+  std::swap(row_bytes_, other.row_bytes_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(num_pages_, other.num_pages_);
+  std::swap(free_, other.free_);
+  return *this;
+}
+
+SlotPool::~SlotPool() {
+  if (parts_.empty()) return;
+  WINNOW_CHECK(free_.size() == num_pages_);  // every page came back
+  if (mapped_bytes_ > 0) munmap(parts_[0].rows, mapped_bytes_);
+}
+
+absl::StatusOr<std::vector<uint32_t>> SlotPool::Allocate(uint32_t pages) {
+  if (pages > free_.size()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(pages, " slot pages wanted, ", free_.size(), " of ", num_pages_, " free"));
+  }
+  // The lowest pages first, in ascending order: neighbours in a list are then mostly neighbours in memory.
+  std::vector<uint32_t> taken(free_.rbegin(), free_.rbegin() + pages);
+  free_.resize(free_.size() - pages);
+  return taken;
+}
+
+void SlotPool::Free(const std::vector<uint32_t>& pages) {
+  free_.insert(free_.end(), pages.begin(), pages.end());
+}
+
+}  // namespace winnow

@@ -1,0 +1,106 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "inference_rank/memory/row_mover.h"
+
+namespace winnow {
+
+// The one memory pool of resident KV rows of an inference rank, handed out in pages of kSlotPageTokens slots. A slot
+// holds one row. The slots lie in host memory, or in that of GPUs, where RowMovers fill them. Not thread-safe: owned by
+// the engine thread.
+//
+// Of several GPUs each has a part of the kv heads (PartOf in head_parts.h), and as many pages: who takes page i takes
+// page i of all of them. Slots are numbered through: those of part k begin at first_slot(k).
+class SlotPool {
+ public:
+  // One GPU's num_pages * 64 rows, and what fills them.
+  struct Part {
+    std::byte* rows = nullptr;
+    RowMover* mover = nullptr;  // null: host memory
+  };
+
+  // Maps num_pages * 64 rows; memory is touched only when rows are written.
+  static absl::StatusOr<SlotPool> Create(size_t row_bytes, uint32_t num_pages);
+  // Over device memory, num_pages of each part. Memory and movers stay the caller's and outlive the pool.
+  static SlotPool OnDevices(size_t row_bytes, uint32_t num_pages, std::vector<Part> parts);
+  SlotPool(SlotPool&& other) noexcept;
+  SlotPool& operator=(SlotPool&& other) noexcept;
+  ~SlotPool();
+
+  int num_parts() const { return static_cast<int>(parts_.size()); }
+  uint32_t first_slot(int part) const { return static_cast<uint32_t>(part) * num_pages_ * kSlotPageTokens; }
+  uint32_t num_pages() const { return num_pages_; }  // of each part
+  uint32_t free_pages() const { return static_cast<uint32_t>(free_.size()); }
+  size_t row_bytes() const { return row_bytes_; }
+  void* rows() const { return parts_[0].rows; }
+  std::byte* row(uint32_t slot) const { return RowIn(PartOf(slot), slot); }
+
+  // Fill a slot with a row of host memory, or of the memory that the slot lies in (another slot, a prefill arena). In
+  // the order of the calls; on a device, before the attention that is enqueued next.
+  void Write(uint32_t slot, const void* host_row) {
+    const int part = PartOf(slot);
+    if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
+      mover->Write(RowIn(part, slot), host_row);
+    } else {
+      std::memcpy(RowIn(part, slot), host_row, row_bytes_);
+    }
+  }
+  void Copy(uint32_t slot, const void* resident_row) {
+    const int part = PartOf(slot);
+    if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
+      mover->Copy(RowIn(part, slot), resident_row);
+    } else {
+      std::memcpy(RowIn(part, slot), resident_row, row_bytes_);
+    }
+  }
+
+  // Rows of host memory to a part's memory that is no slot, of a prefill arena. On a device, as RowMover says.
+  void WriteBeside(int part, const RowPieces& pieces, std::shared_ptr<const void> keep) {
+    if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
+      return mover->WriteBeside(pieces, std::move(keep));
+    }
+    for (size_t i = 0; i < pieces.num_pieces; ++i) {
+      std::memcpy(static_cast<std::byte*>(pieces.to) + i * pieces.to_stride,
+                  static_cast<const std::byte*>(pieces.from) + i * pieces.from_stride, pieces.piece_bytes);
+    }
+  }
+  void ReleaseRead() {
+    for (const Part& part : parts_) {
+      if (part.mover != nullptr) part.mover->ReleaseRead();
+    }
+  }
+  void ReleaseAll() {
+    for (const Part& part : parts_) {
+      if (part.mover != nullptr) part.mover->ReleaseAll();
+    }
+  }
+
+  // RESOURCE_EXHAUSTED, with nothing taken, when fewer are free.
+  absl::StatusOr<std::vector<uint32_t>> Allocate(uint32_t pages);
+  void Free(const std::vector<uint32_t>& pages);
+
+ private:
+  SlotPool() = default;
+  void FreeAll();
+  int PartOf(uint32_t slot) const {
+    return parts_.size() == 1 ? 0 : static_cast<int>(slot / (num_pages_ * kSlotPageTokens));
+  }
+  std::byte* RowIn(int part, uint32_t slot) const {
+    return parts_[part].rows + static_cast<size_t>(slot - first_slot(part)) * row_bytes_;
+  }
+
+  std::vector<Part> parts_;
+  size_t row_bytes_ = 0;
+  size_t mapped_bytes_ = 0;  // 0: not ours
+  uint32_t num_pages_ = 0;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,231 @@
+#include "inference_rank/memory/working_set.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "model/head_parts.h"
+
+namespace winnow {
+namespace {
+
+uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t list, uint32_t max_positions) {
+  const uint32_t slots = spec.sink_tokens + wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens) +
+                         PoolSlots(spec, list, max_positions, layout.group_size());
+  return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
+}
+
+}  // namespace
+
+uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts) {
+  std::vector<uint32_t> pages(parts, 0);
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
+    pages[PartOf(layout, list, parts)] += ListPages(layout, spec, list, max_positions);
+  }
+  return *std::max_element(pages.begin(), pages.end());
+}
+
+absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
+                                              uint32_t max_positions, uint32_t prompt_tokens) {
+  WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
+  WorkingSet set(slots, layout, spec, max_positions, prompt_tokens);
+  WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(PagesNeeded(layout, spec, max_positions, slots.num_parts())));
+  return set;
+}
+
+WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
+                       uint32_t prompt_tokens)
+    : slots_(&slots),
+      layout_(layout),
+      spec_(spec),
+      sink_tokens_(spec.sink_tokens),
+      ring_tokens_(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
+      prompt_tokens_(prompt_tokens),
+      lists_per_head_(ListsPerKvHead(spec, layout.group_size())),
+      split_(layout.num_lists(), false),
+      slot_lists_(layout.num_lists() * lists_per_head_),
+      kept_(slot_lists_.size(), spec.sink_tokens) {
+  std::vector<uint32_t> pages(slots.num_parts(), 0);
+  for (size_t list = 0; list < layout.num_lists(); ++list) {
+    const int part = PartOf(layout, list, slots.num_parts());
+    first_page_.push_back(pages[part]);
+    first_slot_.push_back(slots.first_slot(part));
+    pages[part] += ListPages(layout, spec, list, max_positions);
+    pool_slots_.push_back(PoolSlots(spec, list, max_positions, layout.group_size()));
+    total_pool_slots_ += pool_slots_[list];
+    const uint32_t most = sink_tokens_ + std::min(BudgetCeiling(spec, list), pool_slots_[list]) + ring_tokens_;
+    for (int i = 0; i < lists_per_head_; ++i) slot_lists_[list * lists_per_head_ + i].reserve(most);
+  }
+  pooled_end_ = sink_tokens_;
+}
+
+WorkingSet::WorkingSet(WorkingSet&& other) noexcept = default;
+
+WorkingSet::~WorkingSet() {
+  if (!pages_.empty()) slots_->Free(pages_);
+}
+
+uint32_t WorkingSet::pool_slots(const KvShard& shard) const {
+  uint32_t slots = 0;
+  for (int layer = shard.first_layer; layer <= shard.last_layer(); ++layer) {
+    const size_t first = List(layer, shard.first_kv_head);
+    for (size_t list = first; list < first + shard.num_kv_heads; ++list) slots += pool_slots_[list];
+  }
+  return slots;
+}
+
+std::vector<uint32_t> WorkingSet::PagesOfLists(const KvShard& shard, uint32_t pages_per_list) const {
+  std::vector<uint32_t> pages;
+  for (int layer = shard.first_layer; layer <= shard.last_layer(); ++layer) {
+    const size_t first = List(layer, shard.first_kv_head);
+    for (size_t list = first; list < first + shard.num_kv_heads; ++list) {
+      const uint32_t slots = sink_tokens_ + ring_tokens_ + pool_slots_[list];
+      const uint32_t last = (slots - 1) / kSlotPageTokens;
+      for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[first_page_[list] + std::min(i, last)]);
+    }
+  }
+  return pages;
+}
+
+void WorkingSet::WriteRow(int layer, int kv_head, uint32_t position, const void* row) {
+  const size_t list = List(layer, kv_head);
+  slots_->Write(RingSlot(list, position), row);
+  if (position < sink_tokens_) slots_->Write(PhysicalSlot(list, position), row);
+}
+
+void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count, const std::byte* rows,
+                          uint32_t next_position, RowsIn rows_in) {
+  const size_t list = List(layer, kv_head);
+  const size_t row_bytes = layout_.row_bytes();
+  const uint32_t ring_first = next_position > ring_tokens_ ? next_position - ring_tokens_ : 0;
+  const bool dense = next_position > 0 && AttendsEverything(list, next_position - 1);
+  const uint32_t pooled_end = dense ? WindowStartOf(next_position - 1) : sink_tokens_;
+  const auto load = [&](uint32_t slot, const std::byte* row) {
+    rows_in == RowsIn::kHost ? slots_->Write(slot, row) : slots_->Copy(slot, row);
+  };
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t position = first + i;
+    const std::byte* row = rows + i * row_bytes;
+    if (position < sink_tokens_) load(PhysicalSlot(list, position), row);
+    if (position >= sink_tokens_ && position < pooled_end) load(PoolSlot(list, position - sink_tokens_), row);
+    if (position >= ring_first) load(RingSlot(list, position), row);
+  }
+}
+
+void WorkingSet::FinishLoad(uint32_t next_position) {
+  attach_position_ = next_position;
+  pooled_end_ = next_position > 0 ? WindowStartOf(next_position - 1) : sink_tokens_;
+  for (std::vector<uint32_t>& slots : slot_lists_) slots.clear();
+  split_.assign(split_.size(), false);
+  std::fill(kept_.begin(), kept_.end(), sink_tokens_);
+}
+
+void WorkingSet::AppendSinks(size_t list, std::vector<uint32_t>& slots) const {
+  for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sink_tokens_; ++i) slots.push_back(PhysicalSlot(list, i));
+}
+
+void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t position,
+                              std::vector<uint32_t>& slots) const {
+  for (uint32_t p = recent_start; p <= position; ++p) slots.push_back(RingSlot(list, p));
+}
+
+void WorkingSet::Advance(uint32_t position) {
+  for (size_t list = 0; list < num_lists(); ++list) {
+    if (AttendsEverything(list, position)) {
+      AdvanceDense(list, position);
+    } else if (!NeedsDelta(list, position)) {
+      AdvanceKept(list, position);
+    }
+  }
+  pooled_end_ = std::max(pooled_end_, WindowStartOf(position));
+}
+
+void WorkingSet::AdvanceDense(size_t list, uint32_t position) {
+  const uint32_t recent_start = WindowStartOf(position);
+  const uint32_t sinks = std::min(sink_tokens_, position + 1);
+  WINNOW_CHECK(!split_[list]);
+  std::vector<uint32_t>& slots = SlotListsOf(list)[0];
+  for (uint32_t p = pooled_end_; p < recent_start; ++p) {
+    slots_->Copy(PoolSlot(list, p - sink_tokens_), slots_->row(RingSlot(list, p)));
+  }
+  // The list up to the recent window only grows, so what an earlier step wrote is kept.
+  const size_t kept = std::min<size_t>(slots.size(), sinks == sink_tokens_ ? sinks + (pooled_end_ - sink_tokens_) : 0);
+  slots.resize(kept);
+  for (uint32_t i = static_cast<uint32_t>(slots.size()); i < sinks; ++i) slots.push_back(PhysicalSlot(list, i));
+  for (uint32_t i = static_cast<uint32_t>(slots.size()) - sinks; i + sink_tokens_ < recent_start; ++i) {
+    slots.push_back(PoolSlot(list, i));
+  }
+  AppendRecent(list, std::max(recent_start, sinks), position, slots);
+}
+
+void WorkingSet::AdvanceKept(size_t list, uint32_t position) {
+  const uint32_t* kept = &kept_[list * lists_per_head_];
+  for (std::vector<uint32_t>& slots : SlotListsOf(list)) {
+    slots.resize(std::min<size_t>(slots.size(), *kept++));
+    AppendSinks(list, slots);
+    AppendRecent(list, WindowStartOf(position), position, slots);
+  }
+}
+
+absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position, std::span<const uint32_t> pool_indices,
+                                      std::span<const QueryHeadMask> members) {
+  const size_t list = List(layer, kv_head);
+  if (members.size() != (lists_per_head_ > 1 ? pool_indices.size() : 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(members.size(), " masks of query heads with a selection of ",
+                                                   pool_indices.size(), " rows for ", lists_per_head_, " lists"));
+  }
+  for (const QueryHeadMask mask : members) {
+    if (mask == 0 || (mask & ~AllQueryHeads(lists_per_head_)) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mask ", mask, " of query heads, of which there are ", lists_per_head_));
+    }
+  }
+  for (const uint32_t index : pool_indices) {
+    if (index >= pool_slots_[list]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("selected pool index ", index, " is outside the grant of ", pool_slots_[list]));
+    }
+  }
+  split_[list] = !members.empty();
+  const std::span<std::vector<uint32_t>> slot_lists = SlotListsOf(list);
+  for (size_t head = 0; head < slot_lists.size(); ++head) {
+    std::vector<uint32_t>& slots = slot_lists[head];
+    slots.clear();
+    AppendSinks(list, slots);
+    for (size_t i = 0; i < pool_indices.size(); ++i) {
+      if (members.empty() || (members[i] >> head & 1) != 0) slots.push_back(PoolSlot(list, pool_indices[i]));
+    }
+    kept_[list * lists_per_head_ + head] = static_cast<uint32_t>(slots.size());
+    AppendRecent(list, WindowStartOf(position), position, slots);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkingSet::CommitLocal(int layer, int kv_head, uint32_t position, std::span<const wire::LocalRow> local) {
+  const size_t list = List(layer, kv_head);
+  for (const wire::LocalRow& row : local) {
+    if (row.pool_index >= pool_slots_[list] || row.position > position || row.position + ring_tokens_ <= position) {
+      return absl::InvalidArgumentError(absl::StrCat("local row of position ", row.position, " to pool index ",
+                                                     row.pool_index, " is outside the ring or the grant of ",
+                                                     pool_slots_[list]));
+    }
+    slots_->Copy(PoolSlot(list, row.pool_index), slots_->row(RingSlot(list, row.position)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkingSet::CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices,
+                                        const std::byte* rows) {
+  const size_t list = List(layer, kv_head);
+  const size_t row_bytes = layout_.row_bytes();
+  for (size_t i = 0; i < pool_indices.size(); ++i) {
+    if (pool_indices[i] >= pool_slots_[list]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("pool index ", pool_indices[i], " is outside the grant of ", pool_slots_[list]));
+    }
+    slots_->Write(PoolSlot(list, pool_indices[i]), rows + i * row_bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace winnow

@@ -1,0 +1,188 @@
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/links/shard_calls.h"
+#include "inference_rank/links/shard_link.h"
+#include "inference_rank/memory/prefill_arena.h"
+#include "inference_rank/memory/working_set.h"
+#include "inference_rank/sequence/event_sink.h"
+#include "inference_rank/sequence/mass_summary.h"
+#include "inference_rank/sequence/remote_prefix.h"
+#include "inference_rank/sequence/sampler.h"
+#include "transport/transport.h"
+#include "winnow/v1/rank.pb.h"
+
+namespace winnow {
+
+// One request on an inference rank. Owned by the engine thread from the moment it is submitted; the control thread
+// reads the constant part while the sequence is kOpening.
+//
+//   kWaiting -> kOpening -> kPrefilling ------------> kDecoding -> (finished, failed or cancelled: destroyed)
+//                       \-> kRefilling (re-attach) -/
+//   kAwaitingFork -> kOpening -> kWaiting, when it begins as a fork of another sequence: from then on as if preempted.
+//   kDecoding -> kWaiting when it is preempted: its working set is dropped, its KV stays on the cache rank.
+//          or, with a cached prefix: kOpening -> kLoadingPrefix -> kPrefilling
+// With a prefix that stays on the cache ranks it is kLoadingPrefix whenever it waits for what they have of it.
+//
+// With `hand_over` it leaves the middle row after its first token: kHandingOver until the cache rank has every row of
+// the prompt, then kHandedOver, without arena and working set, until another rank has attached or the router cancels.
+struct Sequence {
+  enum class State {
+    kAwaitingFork,
+    kWaiting,
+    kOpening,
+    kLoadingPrefix,
+    kPrefilling,
+    kRefilling,
+    kDecoding,
+    kHandingOver,
+    kHandedOver
+  };
+
+  // Constant after submission.
+  uint64_t request_id = 0;
+  uint64_t sequence_id = 0;
+  std::shared_ptr<EventSink> sink;
+  std::vector<ShardPlace> places;  // of its shards, at least one, each on a cache rank of its own
+  std::vector<uint32_t> prompt;
+  std::string tenant;  // who may share its prefix, and whose share of the rank it takes
+  bool attach = false;
+  bool hand_over = false;  // another rank decodes
+  v1::SamplingParams sampling_params;
+  v1::StoppingParams stopping;
+  SelectionSpec spec;
+  std::optional<uint32_t> top_logprobs;
+  std::chrono::system_clock::time_point deadline;
+  uint32_t max_positions = 0;
+  int32_t priority = 0;      // higher goes first
+  double tenant_weight = 1;  // > 0
+  // See DispatchRequest.Submit. The engine sets fork_of to 0 when the sequence is to be opened on its own after all.
+  uint64_t fork_of = 0;
+  bool fork_at_current_token = false;
+
+  // The scheduler's.
+  uint64_t arrival = 0;                                 // grows from sequence to sequence
+  std::chrono::steady_clock::time_point waiting_since;  // the last time it came to wait
+  std::chrono::steady_clock::time_point running_since;  // the last time it was admitted
+  std::chrono::steady_clock::time_point last_chunk;     // of its prompt; at first its admission
+  double share_tag = 0;                                 // what its tenant had been served when it was admitted
+  uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
+  bool admitted_past_age_bound = false;
+  // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
+  // one.
+  std::optional<std::chrono::steady_clock::time_point> parked_since;
+  std::chrono::steady_clock::time_point turn_since;  // the last time it became one of those that take steps
+  bool resumes = false;  // was preempted: it is attached to its cache ranks, which have its rows, and must be refilled
+
+  // Engine thread.
+  State state = State::kWaiting;
+  bool cancelled = false;
+  absl::Status failure;  // set: the sequence leaves at the end of this iteration
+  bool retryable = false;
+  bool sequence_lost = false;
+  std::vector<uint32_t> generated;
+  std::optional<Sampler> sampler;
+  std::vector<ShardLink> shards;  // as the places; empty before it is opened or attached for the first time
+  bool taken_over = false;        // another rank attaches to it: its shards are not ours to free
+  std::optional<PrefillArena> arena;
+  std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
+  std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
+  std::optional<WorkingSet> working_set;
+  enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
+  LaneState lane_state = LaneState::kNone;
+  int seat = -1;         // kAsked and kSeated
+  size_t seats_due = 0;  // kAsked: cache ranks that have not said that it has the seat
+  // Refill frames that came before the Attach answer, and whose they are.
+  std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_refill;
+  size_t refills_due = 0;      // shards whose rows are still to come, all of them
+  uint32_t next_position = 0;  // the next position to compute; rows below are computed
+  uint32_t cached_tokens = 0;  // of the prompt, that came from the prefix cache
+  uint32_t watermark = 0;      // rows below are on the cache ranks: the lowest of all shards
+
+  // Of a sequence that others fork: while it is held it neither decodes nor leaves.
+  uint32_t followers_due = 0;        // that are to come
+  std::vector<float> prompt_logits;  // from the end of its prompt until all followers have drawn their first token
+  std::chrono::steady_clock::time_point prompt_end;
+  uint32_t forks_under_way = 0;
+  bool held() const { return forks_under_way > 0 || !prompt_logits.empty(); }
+  // Of a sequence that begins as a fork.
+  bool holds_source = false;             // counts among its source's forks_under_way
+  bool forked = false;                   // and has not been admitted since
+  std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
+
+  // Statistics.
+  MassSummary mass;                       // of what was attended, corrections included
+  MassSummary mass_before;                // the same without corrections; sequences that wait for verdicts only
+  bool mass_is_bound = false;             // some of `mass` are lower bounds
+  uint64_t missed_top_k_corrections = 0;  // (position, layer, kv head) corrected so
+  uint64_t widened_corrections = 0;
+  uint64_t correction_rows = 0;  // read on the cache rank
+  uint64_t attended_rows = 0;    // by decode steps here, over all layers and kv heads
+  uint64_t selection_lookups = 0;
+  uint64_t selection_hits = 0;
+  uint64_t streamed_rows = 0;
+  uint64_t streamed_bytes = 0;
+  uint64_t prefetched_rows = 0;
+  uint32_t decode_steps = 0;
+  uint32_t preempted_count = 0;
+
+  // The shard behind a link; null when there is none.
+  ShardLink* FindShard(const CacheLink& link) {
+    const auto found = std::find_if(shards.begin(), shards.end(), [&](const auto& s) { return s.link.get() == &link; });
+    return found == shards.end() ? nullptr : &*found;
+  }
+  const ShardLink* FindShard(const CacheLink& link) const { return const_cast<Sequence*>(this)->FindShard(link); }
+  // That of the first shard, or null.
+  CacheLink* first_link() const { return shards.empty() ? nullptr : shards.front().link.get(); }
+  // The lanes that it has or wants a seat on; null while lane_state is kNone.
+  LaneTeam* lane_team() const {
+    return lane_state == LaneState::kNone ? nullptr : shards.front().link->lane_team().get();
+  }
+  bool is_attached() const { return !shards.empty() && shards.front().attach_epoch != 0; }
+  // Of fast memory on its cache ranks.
+  uint64_t working_set_bytes() const {
+    uint64_t bytes = 0;
+    for (const ShardLink& shard : shards) bytes += shard.working_set_bytes.value_or(0);
+    return bytes;
+  }
+  void UpdateWatermark() {
+    watermark = shards.front().watermark;
+    for (const ShardLink& shard : shards) watermark = std::min(watermark, shard.watermark);
+  }
+  uint32_t prompt_tokens() const { return static_cast<uint32_t>(prompt.size()); }
+  uint32_t known_tokens() const { return static_cast<uint32_t>(prompt.size() + generated.size()); }
+  uint32_t token_at(uint32_t position) const {
+    return position < prompt.size() ? prompt[position] : generated[position - prompt.size()];
+  }
+  // What it has to compute of its prompt, if nothing of it is lost.
+  uint32_t queued_prompt_tokens() const {
+    if (state == State::kPrefilling || state == State::kLoadingPrefix) return prompt_tokens() - next_position;
+    return !attach && !resumes && (state == State::kWaiting || state == State::kOpening) ? prompt_tokens() : 0;
+  }
+  // To another rank it leaves nothing but what is on the cache rank, so it needs no slots.
+  bool needs_slots() const { return !hand_over; }
+  // A position leaves the recent window only below the watermark.
+  bool ready_to_decode() const {
+    if (held()) return false;
+    if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
+    const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+    return recent_start <= spec.sink_tokens || recent_start <= watermark;
+  }
+  void Fail(absl::Status status, bool can_retry, bool lost = false) {
+    if (!failure.ok()) return;
+    failure = std::move(status);
+    retryable = can_retry;
+    sequence_lost = lost;
+  }
+};
+
+}  // namespace winnow

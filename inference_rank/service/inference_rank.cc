@@ -1,0 +1,186 @@
+#include "inference_rank/service/inference_rank.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/model/synthetic_models.h"
+#include "common/selection/head_profile.h"
+#include "common/selection/validate.h"
+#include "inference_rank/backend/cpu_backend.h"
+#include "inference_rank/backend/cuda_backend.h"
+#include "inference_rank/service/fingerprint.h"
+
+namespace winnow {
+namespace {
+
+// A GPU needs more tokens at a time to reach its rate.
+constexpr uint32_t kCpuPrefillChunk = 512;
+constexpr uint32_t kGpuPrefillChunk = 2048;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const InferenceRankOptions& options,
+                                                                     std::unique_ptr<Transport> transport,
+                                                                     const v1::Identity& identity) {
+  auto rank = std::unique_ptr<InferenceRank>(new InferenceRank());
+  rank->options_ = options;
+  WINNOW_ASSIGN_OR_RETURN(rank->config_, ModelConfigOf(options.model_dir));
+  ModelConfig& config = rank->config_;
+  const int64_t model_context = std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max());
+  if (options.max_context_tokens > model_context) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-context ", options.max_context_tokens,
+                                                   " exceeds the model's ", model_context, " (", options.model_dir,
+                                                   "/config.json)"));
+  }
+  if (options.max_context_tokens == 0) rank->options_.max_context_tokens = static_cast<uint32_t>(model_context);
+  rank->layout_ = config.kv_layout(options.kv_dtype);
+
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::string digest = options.model_dir;
+  if (!IsSyntheticModel(options.model_dir)) {
+    WINNOW_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
+    digest = checkpoint->Digest();
+  }
+  SelectionSpec selection = options.selection;
+  if (!options.head_profile.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
+    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
+    for (const std::string& doubt : profile.DoubtsAbout(digest, selection)) {
+      rank->profile_warnings_.push_back(absl::StrCat("head profile ", options.head_profile, " ", doubt));
+    }
+    selection = WithHeadProfile(selection, profile);
+  }
+  WINNOW_RETURN_IF_ERROR(CheckFitsModel(selection, rank->layout_));
+  const BackendOptions backend_options{.checkpoint = checkpoint,
+                                       .config = &config,
+                                       .compute_dtype = options.compute_dtype,
+                                       .kv_dtype = options.kv_dtype,
+                                       .max_context_tokens = rank->options_.max_context_tokens,
+                                       .prefill_chunk_tokens = 0,
+                                       .needs = {.layout = rank->layout_,
+                                                 .selection = selection,
+                                                 .max_context_tokens = rank->options_.max_context_tokens,
+                                                 .max_running = options.max_running,
+                                                 .slot_memory_bytes = options.slot_memory_bytes,
+                                                 .prefill_memory_bytes = options.prefill_memory_bytes,
+                                                 .prefill_mode = options.prefill_mode},
+                                       .paces_prompts = options.scheduling.tpot_target.count() > 0,
+                                       .offers_lanes = options.offers_lanes,
+                                       .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
+                                       .model_name = options.model_dir};
+  WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
+  Backend& backend = *rank->backend_;
+  rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
+  rank->fingerprint_ = InferenceFingerprint(digest, rank->layout_, backend.forward(), backend.numerics());
+
+  WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
+  Engine::Options engine_options;
+  const SchedulingOptions& scheduling = options.scheduling;
+  if (scheduling.max_batch_tokens == 1) {
+    return absl::InvalidArgumentError("--max-batch-tokens=1 leaves no token for prompts: at least 2");
+  }
+  engine_options.limits = {
+      .max_running = options.max_running,
+      .prefill = {.mode = backend.memory_plan().prefill_mode,
+                  .memory_bytes = backend.memory_plan().prefill_bytes * backend.memory_plan().parts,
+                  .hidden_size = static_cast<uint32_t>(config.hidden_size),
+                  .parts = backend.memory_plan().parts},
+      .slot_parts = backend.memory_plan().parts,
+      .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
+      .age_bound = scheduling.age_bound,
+      .working_set_control = scheduling.working_set_control};
+  if (scheduling.max_batch_tokens > 0) engine_options.limits.max_batch_tokens = scheduling.max_batch_tokens;
+  engine_options.max_inject_tokens = scheduling.max_inject_tokens;
+  engine_options.tpot_target = scheduling.tpot_target;
+  engine_options.prefill_work = PrefillWork::Of(config);
+  engine_options.prefix_attention = options.prefix_attention;
+  engine_options.kernel_set = backend.kernel_set();
+  engine_options.num_threads = backend.num_threads();
+  engine_options.waits = options.waits;
+  engine_options.eos_token_ids = config.eos_token_ids;
+  engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;
+  engine_options.prefill_region = backend.prefill_region();
+  engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
+    if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
+  };
+  LinkTable::Options link_options{.identity = identity, .fingerprint = rank->fingerprint_};
+  if (options.offers_lanes) link_options.new_lane = [&backend](const KvShard& shard) { return backend.NewLane(shard); };
+  link_options.on_lane = [rank = rank.get()](const CacheLink& link, const absl::Status& lane) {
+    if (rank->options_.on_lane) rank->options_.on_lane(link.peer().rank(), lane);
+  };
+  rank->engine_ = std::make_unique<Engine>(std::move(engine_options), rank->layout_, backend.forward(),
+                                           std::move(slots), std::move(transport), link_options, *rank->metrics_);
+  rank->service_ = std::make_unique<RankServiceImpl>(
+      *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
+                                   .max_context_tokens = rank->options_.max_context_tokens,
+                                   .max_budget_tokens = options.selection.budget_tokens,
+                                   .lookahead = options.selection.lookahead,
+                                   .layout = rank->layout_,
+                                   .slot_pages = backend.memory_plan().slot_pages,
+                                   .slot_parts = backend.memory_plan().parts});
+  return rank;
+}
+
+InferenceRank::~InferenceRank() = default;
+
+absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
+  const uint32_t chunk = options_.prefill_chunk_tokens;
+  if (options_.device.kind != DeviceChoice::Kind::kCpu) {
+    options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOfRank(options_.device, options_.tensor_parallel, 0, 1));
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, gpus);
+    if (gpu.ok()) {
+      backend_ = *std::move(gpu);
+      device_description_ = backend_->description();
+    } else if (options_.device.kind == DeviceChoice::Kind::kCuda || gpus.size() > 1 || !CpuWouldDo(gpu.status())) {
+      return Annotate(gpu.status(), absl::StrCat("--device=", ToString(options_.device)));
+    } else {
+      device_description_ = absl::StrCat(" (--device=auto: ", gpu.status().message(), ")");
+    }
+  }
+  if (backend_ == nullptr) {
+    options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
+    absl::StatusOr<std::unique_ptr<Backend>> cpu = NewCpuBackend(options, options_.isa, options_.num_threads);
+    if (!cpu.ok()) {
+      // Why there is no GPU matters where one would have done.
+      const bool gpu_might_do = absl::IsResourceExhausted(cpu.status()) || absl::IsUnimplemented(cpu.status());
+      return gpu_might_do ? absl::Status(cpu.status().code(), absl::StrCat(cpu.status().message(), device_description_))
+                          : cpu.status();
+    }
+    backend_ = *std::move(cpu);
+    device_description_ = absl::StrCat(backend_->description(), device_description_);
+  }
+  options_.prefill_chunk_tokens = options.prefill_chunk_tokens;
+  return absl::OkStatus();
+}
+
+std::vector<std::string> InferenceRank::warnings() const {
+  std::vector<std::string> all = config_.warnings;
+  const std::vector<std::string> of_backend = backend_->warnings();
+  all.insert(all.end(), of_backend.begin(), of_backend.end());
+  all.insert(all.end(), profile_warnings_.begin(), profile_warnings_.end());
+  return all;
+}
+
+v1::ModelLimits InferenceRank::limits() const {
+  v1::ModelLimits limits;
+  limits.set_max_context_tokens(options_.max_context_tokens);
+  limits.set_vocab_size(config_.vocab_size);
+  limits.set_max_budget_tokens(options_.selection.budget_tokens);
+  limits.set_max_running(options_.max_running);
+  return limits;
+}
+
+v1::RankLoad InferenceRank::load() const {
+  v1::RankLoad load;
+  load.set_running_sequences(static_cast<uint32_t>(metrics_->running_sequences));
+  load.set_waiting_sequences(static_cast<uint32_t>(metrics_->waiting_sequences));
+  const uint64_t page_bytes = kSlotPageTokens * layout_.row_bytes() * backend_->memory_plan().parts;
+  load.set_total_bytes(metrics_->slot_pages_total * page_bytes);
+  load.set_free_bytes((metrics_->slot_pages_total - metrics_->slot_pages_used) * page_bytes);
+  load.set_progress_count(metrics_->progress);
+  load.set_queued_prompt_tokens(metrics_->queued_prompt_tokens);
+  return load;
+}
+
+}  // namespace winnow

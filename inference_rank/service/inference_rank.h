@@ -1,0 +1,102 @@
+#pragma once
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "common/config/device_choice.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/backend/backend.h"
+#include "inference_rank/engine/engine.h"
+#include "inference_rank/metrics.h"
+#include "inference_rank/scheduler/scheduling_options.h"
+#include "inference_rank/service/rank_service.h"
+#include "transport/transport.h"
+#include "winnow/v1/membership.pb.h"
+
+namespace winnow {
+
+struct InferenceRankOptions {
+  std::string model_dir;
+  Dtype compute_dtype = Dtype::kBf16;  // of weights and matmul inputs: kBf16 or kF32
+  Dtype kv_dtype = Dtype::kBf16;       // kBf16 or kF32
+  DeviceChoice device;
+  int tensor_parallel = 0;   // GPUs that hold the model together; 0: those that `device` names
+  std::string isa = "auto";  // CpuKernels
+  int num_threads = 1;
+  uint32_t max_context_tokens = 0;  // 0 = the model's
+  uint32_t max_running = 64;
+  uint32_t prefill_chunk_tokens = 0;  // 0 = 512 on a CPU, 2048 on a GPU
+  PrefillMode prefill_mode = PrefillMode::kAuto;
+  PrefixAttention prefix_attention = PrefixAttention::kAuto;
+  // Called after a prompt that was prefilled layer by layer; see Engine::Options.
+  std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
+  SchedulingOptions scheduling;
+  size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
+  size_t prefill_memory_bytes = 0;  // 0 = automatic
+  SelectionSpec selection;          // the server's default; requests may go up to its budget
+  // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
+  std::string head_profile;
+  DataPlaneWaits waits;
+  // The GPU has failed for good, and every sequence has been failed over: the process has to end. Called once, on the
+  // engine thread, with what a post-mortem needs.
+  std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
+  // Decode steps may run between this rank's GPU and cache ranks', where those can reach each other.
+  bool offers_lanes = false;
+  // A link to that cache rank was made, and has a lane, or why not; UNAVAILABLE when a lane has failed. On the engine
+  // thread.
+  std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
+};
+
+// Every part of an inference rank, wired: weights, forward pass, engine, services. The process (cmd/) gives it a
+// transport and an identity, registers its services on a server and tells the router about it.
+class InferenceRank {
+ public:
+  // Reads and validates the model, checks that everything fits memory, loads the weights. `identity.address` is where
+  // its services will listen. Errors name the file or option and the limit.
+  static absl::StatusOr<std::unique_ptr<InferenceRank>> Create(const InferenceRankOptions& options,
+                                                               std::unique_ptr<Transport> transport,
+                                                               const v1::Identity& identity);
+  ~InferenceRank();
+
+  void Start() { engine_->Start(); }
+  void Stop() { engine_->Stop(); }
+  std::vector<grpc::Service*> services() { return {service_.get()}; }
+
+  const v1::Fingerprint& fingerprint() const { return fingerprint_; }
+  v1::ModelLimits limits() const;
+  // Any thread.
+  v1::RankLoad load() const;
+  const InferenceRankMetrics& metrics() const { return *metrics_; }
+  Timeline& timeline() { return metrics_->timeline; }
+  const MemoryPlan& memory_plan() const { return backend_->memory_plan(); }
+  // What computes, and with device auto why no GPU does.
+  const std::string& device_description() const { return device_description_; }
+  const ModelConfig& config() const { return config_; }
+  // Of the model's files, to be logged once.
+  std::vector<std::string> warnings() const;
+
+ private:
+  InferenceRank() = default;
+  absl::Status ChooseBackend(BackendOptions options);
+
+  InferenceRankOptions options_;
+  ModelConfig config_;
+  std::vector<std::string> profile_warnings_;
+  KvLayout layout_;
+  v1::Fingerprint fingerprint_;
+  std::unique_ptr<Backend> backend_;
+  std::string device_description_;
+  std::unique_ptr<InferenceRankMetrics> metrics_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<RankServiceImpl> service_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,117 @@
+#include "inference_rank/service/rank_service.h"
+
+#include <deque>
+#include <memory>
+#include <mutex>
+
+namespace winnow {
+namespace {
+
+using Reactor = grpc::ServerBidiReactor<v1::DispatchRequest, v1::DispatchResponse>;
+
+// Tokens that a router may leave unread before its stream is given up: far more than a router that works ever has.
+constexpr size_t kMaxQueuedEvents = 65536;
+
+// The write side of one stream: outlives the reactor in the hands of its sequences.
+class StreamSink final : public EventSink {
+ public:
+  explicit StreamSink(Reactor* reactor) : reactor_(reactor) {}
+
+  void Send(v1::DispatchResponse event) override {
+    std::lock_guard lock(mutex_);
+    if (closing_) return;
+    queue_.push_back(std::move(event));
+    if (queue_.size() > kMaxQueuedEvents) {
+      closing_ = true;
+      if (!writing_) FinishLocked(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "events are not read"));
+      return;
+    }
+    if (!writing_) WriteNextLocked();
+  }
+
+  void OnWriteDone(bool ok) {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) closing_ = true;
+    if (closing_) return FinishLocked(grpc::Status::OK);
+    if (!queue_.empty()) WriteNextLocked();
+  }
+
+  // No more events; the call ends once the write under way is done.
+  void Close() {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    if (!writing_) FinishLocked(grpc::Status::OK);
+  }
+
+ private:
+  void WriteNextLocked() {
+    writing_ = true;
+    reactor_->StartWrite(&queue_.front());
+  }
+  void FinishLocked(const grpc::Status& status) {
+    if (std::exchange(finished_, true)) return;
+    reactor_->Finish(status);
+  }
+
+  Reactor* const reactor_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<v1::DispatchResponse> queue_;
+  bool writing_ = false;
+  bool closing_ = false;
+  bool finished_ = false;
+};
+
+class DispatchReactor final : public Reactor {
+ public:
+  DispatchReactor(Engine& engine, const SubmitLimits& limits)
+      : engine_(engine), limits_(limits), sink_(std::make_shared<StreamSink>(this)) {
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      engine_.CancelAll(sink_);
+      sink_->Close();
+      return;
+    }
+    Handle();
+    StartRead(&request_);
+  }
+  void OnWriteDone(bool ok) override { sink_->OnWriteDone(ok); }
+  void OnCancel() override {}  // the pending read fails, too: see OnReadDone
+  void OnDone() override { delete this; }
+
+ private:
+  void Handle() {
+    if (request_.has_cancel()) engine_.Cancel(sink_, request_.cancel().request_id());
+    if (!request_.has_submit()) return;
+    absl::StatusOr<std::unique_ptr<Sequence>> sequence = MakeSequence(request_.submit(), limits_);
+    if (!sequence.ok()) return Refuse(sequence.status());
+    (*sequence)->sink = sink_;
+    engine_.Submit(*std::move(sequence));
+  }
+
+  void Refuse(const absl::Status& status) {
+    v1::DispatchResponse event;
+    event.set_request_id(request_.submit().request_id());
+    event.mutable_failed()->set_code(static_cast<uint32_t>(status.code()));
+    event.mutable_failed()->set_message(std::string(status.message()));
+    sink_->Send(std::move(event));
+  }
+
+  Engine& engine_;
+  const SubmitLimits limits_;
+  const std::shared_ptr<StreamSink> sink_;
+  v1::DispatchRequest request_;
+};
+
+}  // namespace
+
+Reactor* RankServiceImpl::Dispatch(grpc::CallbackServerContext*) {
+  return new DispatchReactor(engine_, limits_);
+}
+
+}  // namespace winnow

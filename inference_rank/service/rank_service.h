@@ -1,0 +1,22 @@
+#pragma once
+#include <grpcpp/grpcpp.h>
+
+#include "inference_rank/engine/engine.h"
+#include "inference_rank/service/submit.h"
+#include "winnow/v1/rank.grpc.pb.h"
+
+namespace winnow {
+
+// The thin RPC edge of an inference rank: unpacks Dispatch messages, hands sequences to the engine, writes events back.
+class RankServiceImpl final : public v1::RankService::CallbackService {
+ public:
+  RankServiceImpl(Engine& engine, const SubmitLimits& limits) : engine_(engine), limits_(limits) {}
+  grpc::ServerBidiReactor<v1::DispatchRequest, v1::DispatchResponse>* Dispatch(
+      grpc::CallbackServerContext* context) override;
+
+ private:
+  Engine& engine_;
+  const SubmitLimits limits_;
+};
+
+}  // namespace winnow

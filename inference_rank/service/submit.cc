@@ -1,0 +1,97 @@
+#include "inference_rank/service/submit.h"
+
+#include "common/selection/selection_proto.h"
+#include "common/selection/validate.h"
+
+namespace winnow {
+
+absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest::Submit& submit,
+                                                       const SubmitLimits& limits) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->request_id = submit.request_id();
+  sequence->sequence_id = submit.sequence_id();
+  if (submit.cache_ranks().empty()) return absl::InvalidArgumentError("cache_ranks is empty");
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<KvShard> shards, CutIntoShards(limits.layout, submit.cache_ranks_size()));
+  for (size_t i = 0; i < shards.size(); ++i) {
+    sequence->places.push_back({submit.cache_ranks(static_cast<int>(i)), shards[i]});
+    for (size_t other = 0; other < i; ++other) {
+      if (sequence->places[other].cache_rank.rank() != sequence->places[i].cache_rank.rank()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("two shards on cache rank ", sequence->places[i].cache_rank.rank()));
+    }
+  }
+  sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
+  sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
+  sequence->attach = submit.attach();
+  sequence->hand_over = submit.hand_over();
+  sequence->tenant = submit.tenant();
+  sequence->priority = submit.priority();
+  if (submit.fork_sequence_id() != 0 && !submit.attach()) {
+    sequence->fork_of = submit.fork_sequence_id();
+    sequence->fork_at_current_token = submit.fork_at_current_token();
+    sequence->state = Sequence::State::kAwaitingFork;
+  }
+  sequence->followers_due = submit.followers();
+  if (submit.has_tenant_weight()) sequence->tenant_weight = submit.tenant_weight();
+  sequence->sampling_params = submit.sampling();
+  sequence->stopping = submit.stopping();
+  if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();
+  sequence->deadline =
+      std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(
+          std::chrono::nanoseconds(submit.deadline_unix_nanos())));
+  WINNOW_ASSIGN_OR_RETURN(sequence->spec, FromProto(submit.selection()));
+
+  if (sequence->prompt.empty()) return absl::InvalidArgumentError("prompt_token_ids is empty");
+  for (const auto* ids : {&sequence->prompt, &sequence->generated}) {
+    for (uint32_t id : *ids) {
+      if (id >= limits.vocab_size) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("token id ", id, " is not in the vocabulary of ", limits.vocab_size));
+      }
+    }
+  }
+  if (!(sequence->tenant_weight > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("tenant_weight is ", sequence->tenant_weight));
+  }
+  if (submit.stopping().max_tokens() == 0) return absl::InvalidArgumentError("stopping.max_tokens is 0");
+  const uint64_t positions = uint64_t{submit.stopping().max_tokens()} + sequence->prompt.size();
+  if (positions > limits.max_context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(sequence->prompt.size(), " prompt tokens and max_tokens ",
+                                                   submit.stopping().max_tokens(), " exceed the context of ",
+                                                   limits.max_context_tokens));
+  }
+  if (sequence->generated.size() >= submit.stopping().max_tokens()) {
+    return absl::InvalidArgumentError("generated_token_ids already reach max_tokens");
+  }
+  sequence->max_positions = static_cast<uint32_t>(positions);
+  const SelectionSpec& spec = sequence->spec;
+  if (spec.predictor != Predictor::kDense && spec.budget_tokens > limits.max_budget_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("selection.budget_tokens ", spec.budget_tokens,
+                                                   " exceeds the server's ", limits.max_budget_tokens));
+  }
+  if (spec.predictor == Predictor::kDepth && spec.lookahead != limits.lookahead) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
+  }
+  WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
+  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts);
+  if (pages > limits.slot_pages) {
+    std::string growth;
+    if (GrowsBudgets(spec)) {
+      growth = absl::StrCat(" (the guard may let budgets of ", spec.budget_tokens, " grow ", spec.budget_growth, " x)");
+    }
+    uint64_t pool_slots = 0;
+    for (size_t list = 0; list < limits.layout.num_lists(); ++list) {
+      pool_slots += PoolSlots(spec, list, sequence->max_positions, limits.layout.group_size());
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("the working set of ", sequence->max_positions, " positions needs ", pages,
+                     " slot pages: ", pool_slots, " pool slots", growth, " over all lists, ", spec.sink_tokens,
+                     " sinks and a ring of ", wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens),
+                     " in each of ", limits.layout.num_layers, " x ", limits.layout.num_kv_heads,
+                     limits.slot_parts > 1 ? "; each of the rank's GPUs has " : "; the rank has ", limits.slot_pages));
+  }
+  return sequence;
+}
+
+}  // namespace winnow

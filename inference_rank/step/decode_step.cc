@@ -1,0 +1,352 @@
+#include "inference_rank/step/decode_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+constexpr char kGone[] = "the cache rank is gone";
+
+// The first layer whose delta the cache rank sends without what that layer publishes at this position.
+int FirstAheadLayer(const SelectionSpec& spec, uint32_t position, bool needs_delta) {
+  constexpr int kNone = std::numeric_limits<int>::max();
+  if (position < spec.sink_tokens) return kNone;  // its row has two places
+  if (!needs_delta) return 0;
+  switch (spec.predictor) {
+    case Predictor::kExact:
+      return kNone;
+    case Predictor::kDepth:
+      return static_cast<int>(spec.lookahead);
+    default:
+      return 0;
+  }
+}
+
+bool UsesQueries(const SelectionSpec& spec) {
+  return !IsDense(spec) && spec.predictor != Predictor::kFixed;
+}
+
+}  // namespace
+
+DecodeStep::DecodeStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics,
+                       const DataPlaneWaits& waits)
+    : transport_(transport),
+      layout_(layout),
+      metrics_(metrics),
+      waits_(waits),
+      sender_(transport, layout, waits),
+      verdicts_(layout) {}
+
+void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
+  plan_ = plan;
+  active_ = true;
+  lookahead_ = 0;
+  hidden_lookahead_ = 0;
+  first_ahead_layer_ = 0;
+  waits_for_partials_ = false;
+  verdicts_.Reset();
+  step_lookups_ = 0;
+  step_streamed_ = 0;
+  rows_.clear();
+  plans_.Clear();
+  token_ids_.clear();
+  positions_.clear();
+  missing_.assign(sequences.size() * layout_.num_layers, 0);
+  for (Sequence* sequence : sequences) {
+    const uint32_t position = sequence->next_position;
+    WorkingSet& set = *sequence->working_set;
+    set.Advance(position);
+    uint32_t dense_lists = 0;
+    bool sparse = false, selects = false, needs_delta = false;
+    for (size_t list = 0; list < layout_.num_lists(); ++list) {
+      dense_lists += set.AttendsEverything(list, position);
+      sparse |= set.IsSparse(list, position);
+      selects |= set.NeedsSelection(list, position);
+      needs_delta |= set.NeedsDelta(list, position);
+      missing_[list / layout_.num_kv_heads * sequences.size() + rows_.size()] += set.NeedsDelta(list, position);
+    }
+    first_ahead_layer_ = std::max(first_ahead_layer_, FirstAheadLayer(sequence->spec, position, needs_delta));
+    const bool predicts = selects && sequence->spec.predictor == Predictor::kDepth;
+    const bool projects_there = sequence->spec.projection == Projection::kCacheRank;
+    if (predicts) (projects_there ? hidden_lookahead_ : lookahead_) = static_cast<int>(sequence->spec.lookahead);
+    for (const ShardLink& shard : sequence->shards) {
+      LinkPlan& part = plans_.Of(shard.link.get());
+      part.members.push_back({static_cast<int>(rows_.size()), shard.shard});
+      part.needs_queries |= UsesQueries(sequence->spec);
+      part.needs_predictions |= predicts && !projects_there;
+      part.needs_hidden |= predicts && projects_there;
+    }
+    const bool judged = WaitsForVerdict(sequence->spec) && sparse;
+    waits_for_partials_ |= judged;
+    rows_.push_back({.sequence = sequence,
+                     .position = position,
+                     .token_id = sequence->token_at(position),
+                     .dense_lists = dense_lists,
+                     .judged = judged});
+    token_ids_.push_back(rows_.back().token_id);
+    positions_.push_back(position);
+  }
+  for (const LinkPlan& part : plans_.all()) {
+    if (absl::Status posted = sender_.PostPlan(plan_, part, rows_); !posted.ok()) Poison(part, posted);
+  }
+}
+
+void DecodeStep::PlacesOfRows(HeadRange heads, std::span<void*> places) const {
+  WINNOW_CHECK(places.size() == static_cast<size_t>(layout_.num_layers) * heads.count * rows_.size());
+  for (int layer = std::min(first_ahead_layer_, layout_.num_layers); layer < layout_.num_layers; ++layer) {
+    void** out = &places[layer * rows_.size() * heads.count];
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      const WorkingSet& set = *rows_[row].sequence->working_set;
+      for (int i = 0; i < heads.count; ++i) *out++ = set.PlaceOfRow(layer, heads.first + i, positions_[row]);
+    }
+  }
+}
+
+bool DecodeStep::NeedsHidden(int layer) const {
+  return hidden_lookahead_ > 0 && HiddenTarget(layer) < layout_.num_layers;
+}
+
+void DecodeStep::Publish(const DecodeLayerOutput& output) {
+  const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
+                          static_cast<uint32_t>(rows_.size()));
+  if (waits_for_partials_) AwaitVerdictsOn(output.layer);
+  const size_t row_bytes = layout_.row_bytes();
+  for (size_t row = 0; row < rows_.size() && !output.rows_are_resident; ++row) {
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      rows_[row].sequence->working_set->WriteRow(output.layer, head, positions_[row],
+                                                 output.kv_rows + (row * layout_.num_kv_heads + head) * row_bytes);
+    }
+  }
+  for (LinkPlan& part : plans_.all()) {
+    const int hidden_target = NeedsHidden(output.layer) ? HiddenTarget(output.layer) : layout_.num_layers;
+    absl::Status posted = part.link->alive() ? WithdrawFailedRows(part) : absl::UnavailableError(kGone);
+    if (posted.ok()) posted = sender_.PostLayer(plan_, part, output, hidden_target);
+    if (!posted.ok()) Poison(part, posted);
+  }
+}
+
+absl::Status DecodeStep::WithdrawFailedRows(LinkPlan& part) {
+  for (LinkPlan::Member& member : part.members) {
+    if (member.withdrawn || Waits(member.row)) continue;
+    WINNOW_RETURN_IF_ERROR(sender_.PostWithdrawal(plan_, *part.link, *rows_[member.row].sequence));
+    member.withdrawn = true;
+  }
+  return absl::OkStatus();
+}
+
+void DecodeStep::AwaitVerdictsOn(int layer) {
+  verdicts_.BeginLayer(layer, rows_.size());
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (!rows_[row].judged) continue;
+    const WorkingSet& set = *rows_[row].sequence->working_set;
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      if (set.IsSparse(layout_.list(layer, head), rows_[row].position)) verdicts_.Await(static_cast<int>(row), head);
+    }
+  }
+}
+
+void DecodeStep::Poison(int row, const absl::Status& status) {
+  rows_[row].poisoned = true;
+  rows_[row].sequence->Fail(status, /*can_retry=*/true);
+}
+
+void DecodeStep::Poison(const LinkPlan& part, const absl::Status& status) {
+  for (const LinkPlan::Member& member : part.members) Poison(member.row, status);
+}
+
+bool DecodeStep::Waits(int row) const {
+  return !rows_[row].poisoned && rows_[row].sequence->failure.ok();
+}
+
+bool DecodeStep::Complete(int layer) const {
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (missing_[layer * rows_.size() + row] > 0 && Waits(static_cast<int>(row))) return false;
+  }
+  return true;
+}
+
+bool DecodeStep::Judged() const {
+  for (int row = 0; row < static_cast<int>(rows_.size()); ++row) {
+    if (verdicts_.Misses(row) && Waits(row)) return false;
+  }
+  return true;
+}
+
+// Lets the transport work until `done`; poisons rows whose link ends, and calls `give_up` when the time is over, which
+// must make `done` true.
+template <typename Done, typename GiveUp>
+void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us) {
+  if (done()) return;
+  const TimelineSpan span(metrics_.timeline, what, static_cast<uint16_t>(layer), plan_,
+                          static_cast<uint32_t>(rows_.size()));
+  const auto start = std::chrono::steady_clock::now();
+  while (!done()) {
+    for (const LinkPlan& part : plans_.all()) {
+      if (!part.link->alive()) Poison(part, absl::UnavailableError(kGone));
+    }
+    if (done()) break;
+    transport_.Wait(std::chrono::milliseconds(5), waits_.spin);
+    if (std::chrono::steady_clock::now() - start > waits_.timeout) give_up();
+  }
+  const auto waited = std::chrono::steady_clock::now() - start;
+  waited_us += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
+}
+
+void DecodeStep::UseResidentOnly(int row, int layer) {
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    WINNOW_CHECK(rows_[row].sequence->working_set->SetSelection(layer, head, positions_[row], {}).ok());
+  }
+}
+
+void DecodeStep::AwaitSlots(int layer, SlotLists& lists) {
+  const auto give_up = [&] {
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (missing_[layer * rows_.size() + row] > 0) {
+        Poison(static_cast<int>(row), absl::DeadlineExceededError(absl::StrCat("no delta for layer ", layer)));
+      }
+    }
+  };
+  WaitUntil(
+      Span::kAwaitRows, layer, [&] { return Complete(layer); }, give_up, metrics_.delta_wait_us);
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (missing_[layer * rows_.size() + row] > 0) UseResidentOnly(static_cast<int>(row), layer);
+    const WorkingSet& set = *rows_[row].sequence->working_set;
+    for (int head = 0; head < layout_.num_kv_heads; ++head) {
+      const int num_lists = set.NumSlotLists(layer, head);
+      uint64_t attended = 0;
+      for (int i = 0; i < num_lists; ++i) {
+        const std::span<const uint32_t> list = set.Slots(layer, head, i);
+        lists.Add(list, layout_.group_size() / num_lists);
+        attended += list.size();
+      }
+      rows_[row].sequence->attended_rows += attended / num_lists;
+    }
+  }
+}
+
+std::span<const PartialAttention> DecodeStep::AwaitPartials(int layer) {
+  WINNOW_CHECK(layer == verdicts_.layer());
+  const auto give_up = [&] {
+    for (int row = 0; row < static_cast<int>(rows_.size()); ++row) {
+      if (!verdicts_.Misses(row)) continue;
+      Poison(row, absl::DeadlineExceededError(absl::StrCat("no verdict for layer ", layer)));
+    }
+  };
+  WaitUntil(
+      Span::kAwaitVerdict, layer, [&] { return Judged(); }, give_up, metrics_.partial_wait_us);
+  return verdicts_.partials();
+}
+
+absl::StatusOr<const LinkPlan*> DecodeStep::PartOf(const CacheLink& link, const wire::FrameHeader& header) {
+  if (!active_ || header.plan != plan_) {
+    ++metrics_.stale_frames;  // of a step that gave up on it
+    return nullptr;
+  }
+  if (const LinkPlan* part = plans_.Find(link)) return part;
+  return absl::InvalidArgumentError("a frame from a cache rank that is not in the plan");
+}
+
+absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  WINNOW_ASSIGN_OR_RETURN(const LinkPlan* part, PartOf(link, header));
+  if (part == nullptr) return absl::OkStatus();
+  size_t offset = 0;
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    WINNOW_ASSIGN_OR_RETURN(const auto verdict, ReadPartialEntry(frame.payload(), verdicts_.state_floats(), &offset));
+    const wire::PartialEntry& entry = verdict.entry;
+    WINNOW_ASSIGN_OR_RETURN(const int row, part->RowOf(entry.plan_row, header.layer_first, entry.kv_head));
+    WINNOW_RETURN_IF_ERROR(TakeVerdict(row, header.layer_first, verdict));
+  }
+  if (offset != frame.payload().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(header.row_count, " verdicts end at byte ", offset, " of ", frame.payload().size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const PartialEntryView& verdict) {
+  const StepRow& row = rows_[row_index];
+  if (!row.judged || layer > verdicts_.layer()) {
+    return absl::InvalidArgumentError(absl::StrCat("unexpected verdict on layer ", layer));
+  }
+  if (!Waits(row_index)) return absl::OkStatus();  // too late: its result is discarded
+  WINNOW_RETURN_IF_ERROR(verdicts_.Take(layer, row_index, verdict));
+  const wire::PartialEntry& entry = verdict.entry;
+  Sequence& sequence = *row.sequence;
+  if (!std::isnan(entry.mass_before)) {
+    sequence.mass_before.Add(entry.mass_before);
+    metrics_.ObserveMass(layer, entry.mass_before);
+  }
+  if (!std::isnan(entry.mass_after)) sequence.mass.Add(entry.mass_after);
+  sequence.missed_top_k_corrections += (entry.flags & wire::kPartialMissedTopK) != 0;
+  sequence.widened_corrections += (entry.flags & wire::kPartialWidened) != 0;
+  sequence.correction_rows += entry.rows_read;
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  WINNOW_ASSIGN_OR_RETURN(const LinkPlan* part, PartOf(link, header));
+  if (part == nullptr) return absl::OkStatus();
+  size_t offset = 0;
+  for (uint32_t i = 0; i < header.row_count; ++i) {
+    WINNOW_ASSIGN_OR_RETURN(const auto delta, ReadDeltaEntry(frame.payload(), layout_.row_bytes(), &offset));
+    WINNOW_ASSIGN_OR_RETURN(const int row, part->RowOf(delta.entry.plan_row, header.layer_first, delta.entry.kv_head));
+    WINNOW_RETURN_IF_ERROR(Commit(row, header.layer_first, delta));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& delta) {
+  const wire::DeltaEntry& entry = delta.entry;
+  const uint32_t position = positions_[row_index];
+  Sequence& sequence = *rows_[row_index].sequence;
+  WorkingSet& working_set = *sequence.working_set;
+  uint16_t& missing = missing_[layer * rows_.size() + row_index];
+  if (missing == 0 || !working_set.NeedsDelta(layout_.list(layer, entry.kv_head), position)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected delta entry of layer ", layer, ", kv head ", entry.kv_head));
+  }
+  if (delta.begins()) {
+    WINNOW_RETURN_IF_ERROR(working_set.SetSelection(layer, entry.kv_head, position, delta.selected, delta.members));
+    sequence.selection_lookups += entry.num_selected;
+    sequence.selection_hits += entry.num_selected;
+    step_lookups_ += entry.num_selected;
+    if (!std::isnan(entry.captured_mass)) {
+      sequence.mass.Add(entry.captured_mass);
+      metrics_.ObserveMass(layer, entry.captured_mass);
+      const bool is_bound = (entry.flags & wire::kDeltaMassIsBound) != 0;
+      sequence.mass_is_bound |= is_bound;
+      metrics_.mass_bounds += is_bound;
+    }
+  }
+  WINNOW_RETURN_IF_ERROR(working_set.CommitLocal(layer, entry.kv_head, position, delta.local));
+  WINNOW_RETURN_IF_ERROR(working_set.CommitStreamed(layer, entry.kv_head, delta.streamed, delta.rows.data()));
+  sequence.selection_hits -= entry.num_streamed;
+  sequence.streamed_rows += entry.num_streamed;
+  sequence.streamed_bytes += delta.rows.size();
+  step_streamed_ += entry.num_streamed;
+  if (delta.ends()) --missing;
+  return absl::OkStatus();
+}
+
+void DecodeStep::Finish() {
+  active_ = false;
+  metrics_.selection_lookups += step_lookups_;
+  metrics_.selection_hits += step_lookups_ - step_streamed_;
+  metrics_.streamed_rows += step_streamed_;
+  for (const StepRow& row : rows_) {
+    if (!row.sequence->failure.ok()) continue;
+    ++row.sequence->next_position;
+    ++row.sequence->decode_steps;
+    if (row.dense_lists == 0) continue;
+    row.sequence->mass.Add(1.0, row.dense_lists);
+    row.sequence->mass_before.Add(1.0, row.dense_lists);
+  }
+}
+
+}  // namespace winnow

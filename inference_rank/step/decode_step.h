@@ -1,0 +1,102 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "inference_rank/metrics.h"
+#include "inference_rank/sequence/sequence.h"
+#include "inference_rank/step/entry_views.h"
+#include "inference_rank/step/frame_writer.h"
+#include "inference_rank/step/layer_verdicts.h"
+#include "inference_rank/step/link_plan.h"
+#include "model/forward.h"
+#include "transport/transport.h"
+
+namespace winnow {
+
+// The KV side of one decode iteration: opens a plan on every cache rank concerned, sends each layer's rows and queries,
+// commits the deltas that come back, tells attention which slots to read, and collects the partial states that correct
+// it where a sequence waits for verdicts.
+//
+// A failure of one link or sequence poisons only the rows concerned: they go through the rest of the step with sinks
+// and recent rows only, their logits are discarded, and Sequence::failure is set. What later layers compute of such a
+// row is not to be stored, as a rank that takes the sequence over goes on behind whatever is: the cache ranks are told
+// before it is sent. Reused from step to step (no allocation once warm). Engine thread.
+class DecodeStep final : public DecodeKv {
+ public:
+  DecodeStep(Transport& transport, const KvLayout& layout, InferenceRankMetrics& metrics, const DataPlaneWaits& waits);
+
+  // Starts a plan for these sequences, at most kMaxDecodeRows of them. Sends the StepPlan frames, one to each cache
+  // rank that holds a shard of some of them.
+  void Begin(uint64_t plan, std::span<Sequence* const> rows);
+  std::span<const uint32_t> token_ids() const { return token_ids_; }
+  std::span<const uint32_t> positions() const { return positions_; }
+  // After the forward pass: per-sequence positions and statistics move on; the step no longer accepts frames.
+  void Finish();
+
+  // A Delta frame of a link (called by the engine's frame handler while the step waits). INVALID_ARGUMENT says what is
+  // malformed: the link cannot be trusted any more.
+  absl::Status OnDelta(const CacheLink& link, const ReceivedFrame& frame);
+
+  // A Partial frame, likewise.
+  absl::Status OnPartial(const CacheLink& link, const ReceivedFrame& frame);
+
+  int Lookahead() const override { return lookahead_; }
+  bool NeedsHidden(int layer) const override;
+  bool SlotsComeFirst(int layer) const override { return layer >= first_ahead_layer_; }
+  void PlacesOfRows(HeadRange heads, std::span<void*> places) const override;
+  void Publish(const DecodeLayerOutput& output) override;
+  void AwaitSlots(int layer, SlotLists& lists) override;
+  bool WaitsForPartials() const override { return waits_for_partials_; }
+  std::span<const PartialAttention> AwaitPartials(int layer) override;
+
+ private:
+  // What the link has of the plan that a frame is about; null when that is of another step, INVALID_ARGUMENT when the
+  // link is not concerned.
+  absl::StatusOr<const LinkPlan*> PartOf(const CacheLink& link, const wire::FrameHeader& header);
+  absl::Status Commit(int row, int layer, const DeltaEntryView& delta);
+  absl::Status TakeVerdict(int row, int layer, const PartialEntryView& verdict);
+  void AwaitVerdictsOn(int layer);
+  // The layer that residuals which enter `layer` are sent for.
+  int HiddenTarget(int layer) const { return layer + hidden_lookahead_; }
+
+  void Poison(int row, const absl::Status& status);
+  void Poison(const LinkPlan& part, const absl::Status& status);
+  // Of the rows that have failed, to a cache rank that has not been told yet.
+  absl::Status WithdrawFailedRows(LinkPlan& part);
+  bool Waits(int row) const;
+  bool Complete(int layer) const;
+  bool Judged() const;
+  template <typename Done, typename GiveUp>
+  void WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us);
+  void UseResidentOnly(int row, int layer);
+
+  // Constant after construction.
+  Transport& transport_;
+  const KvLayout layout_;
+  InferenceRankMetrics& metrics_;
+  const DataPlaneWaits waits_;
+
+  PlanSender sender_;
+  // The step under way.
+  uint64_t plan_ = 0;
+  bool active_ = false;
+  int lookahead_ = 0;
+  int hidden_lookahead_ = 0;   // of residuals that are sent
+  int first_ahead_layer_ = 0;  // from it on, deltas come of what earlier layers or plans have sent
+  uint64_t step_lookups_ = 0;
+  uint64_t step_streamed_ = 0;
+  std::vector<StepRow> rows_;
+  LinkPlans plans_;
+  std::vector<uint32_t> token_ids_;
+  std::vector<uint32_t> positions_;
+  std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come, of all
+                                   // cache ranks
+
+  bool waits_for_partials_ = false;
+  LayerVerdicts verdicts_;  // of the layer that was published last; earlier layers have all of theirs
+};
+
+}  // namespace winnow

@@ -1,7 +1,0 @@
-#include "kernels/cuda/attention_launch.cuh"
-
-namespace winnow::cuda {
-
-template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&);
-
-}  // namespace winnow::cuda

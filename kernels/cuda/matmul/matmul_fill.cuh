@@ -1,0 +1,237 @@
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/collective/summands.h"
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/matmul/matmul_cuts.cuh"
+#include "kernels/cuda/matmul/matmul_ring.cuh"
+
+// The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
+// and x.
+namespace winnow::cuda {
+
+// Of one multiprocessor: blocks that ever began on it, and that have fetched all they fetch. They wrap around.
+struct Turns {
+  uint32_t begun, fetched;
+};
+inline constexpr int kMaxMultiprocessors = 512;
+
+struct DecodeMatmulArgs {
+  // Boxes of 128 bytes x kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
+  CUtensorMap weight_map;
+  CUtensorMap x_map;
+  const __nv_bfloat16* x;
+  int64_t x_stride;
+  const char* weight;
+  const float* scales;  // null: none
+  void* y;
+  int64_t y_stride;
+  SummandPlaces summand;
+  int num_rows;
+  int out_features;
+  int in_features;
+  bool accumulate;
+  bool y_is_bf16;
+  MatmulCuts cuts;
+  Turns* turns;   // [kMaxMultiprocessors]
+  float4* parts;  // of sums, one of each block (matmul_parts.cuh); zeros between launches
+};
+
+inline constexpr int kTileOut = 64;
+inline constexpr int kMultiplyWarps = 4;
+inline constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 1);
+inline constexpr int kRingBytes = 111 * 1024;  // twice on a multiprocessor: of this kernel and of the next
+
+// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
+template <int kRows, bool kF8>
+struct DecodeLayout {
+  static constexpr int kElementBytes = kF8 ? 1 : 2;
+  static constexpr int kWeightBoxes = 2;
+  static constexpr int kWeightBoxK = 128 / kElementBytes;
+  static constexpr int kWeightBoxBytes = kTileOut * 128;
+  static constexpr int kChunkK = kWeightBoxes * kWeightBoxK;
+  static constexpr int kRowBoxes = kChunkK / 64;
+  static constexpr int kRowBoxBytes = kRows * 128;
+  static constexpr int kWeightBytes = kWeightBoxes * kWeightBoxBytes;
+  static constexpr int kStageBytes = kWeightBytes + kRowBoxes * kRowBoxBytes;
+  static constexpr int kStages = kRingBytes / kStageBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // swizzles repeat every 1024 bytes
+  static_assert(kStages >= 2);
+};
+
+// What the multiplying warps do after a unit: go on with the tile, leave their sums for another block, or finish the
+// tile.
+enum : int { kGoOn, kLeave, kFinish };
+struct UnitTask {
+  int tile;  // -1: no more
+  int then;
+};
+
+template <int kStages>
+struct DecodeShared {
+  uint64_t full[kStages], empty[kStages];
+  UnitTask tasks[kStages];
+  int released;  // earlier kernels have ended
+};
+
+// Position in a ring of barriers.
+template <int kSize>
+struct RingPlace {
+  int index = 0;
+  uint32_t parity = 0;
+  __device__ void Advance() {
+    if (++index == kSize) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The units of a block, in order.
+class UnitCursor {
+ public:
+  __device__ UnitCursor(const MatmulCuts& cuts, int block) : num_chunks_(cuts.num_chunks) {
+    const WorkRange units = UnitsOf(cuts, block);
+    left_ = units.end - units.begin;
+    tile_ = units.begin / num_chunks_;
+    chunk_ = units.begin - tile_ * num_chunks_;
+    begins_tile_ = chunk_ == 0;
+  }
+  __device__ int left() const { return left_; }
+  __device__ int tile() const { return tile_; }
+  __device__ int chunk() const { return chunk_; }
+  __device__ UnitTask task() const {
+    if (chunk_ + 1 < num_chunks_ && left_ > 1) return {tile_, kGoOn};
+    return {tile_, begins_tile_ ? kFinish : kLeave};
+  }
+  __device__ void Advance() {
+    --left_;
+    if (++chunk_ == num_chunks_) {
+      chunk_ = 0;
+      begins_tile_ = true;
+      ++tile_;
+    }
+  }
+
+ private:
+  int num_chunks_;
+  int left_, tile_, chunk_;
+  bool begins_tile_;  // this block takes the tile's first chunk
+};
+
+// The warp that fills the ring.
+template <int kRows, bool kF8>
+class RingFiller {
+  using Layout = DecodeLayout<kRows, kF8>;
+  using Shared = DecodeShared<Layout::kStages>;
+
+ public:
+  __device__ RingFiller(const DecodeMatmulArgs& args, Shared& shared, uint32_t ring)
+      : args_(args), shared_(shared), ring_(ring), lane_(threadIdx.x % 32), once_(EvictFirst()), often_(EvictLast()) {}
+
+  __device__ void Run() {
+    if (kTensorMaps && lane_ == 0) {
+      PrefetchMap(args_.weight_map);
+      PrefetchMap(args_.x_map);
+      AwaitTurn();
+    }
+    __syncwarp();
+    // Weights do not depend on earlier kernels: the ring fills while those still run.
+    UnitCursor cursor(args_.cuts, blockIdx.x), early = cursor;
+    const int num_early = min(Layout::kStages, cursor.left());
+    for (int stage = 0; stage < num_early; ++stage, early.Advance()) CopyWeights(early, stage);
+    WaitForInputs();
+    // Not before: all blocks of the kernel before this one have left now, and this one has a block on each
+    // multiprocessor, so that the next kernel's blocks, too, come one to a multiprocessor.
+    LetDependentsStart();
+    for (int stage = 0; stage < num_early; ++stage, cursor.Advance()) CopyRows(cursor, stage);
+    RingPlace<Layout::kStages> place;
+    if (num_early < Layout::kStages) {
+      place.index = num_early;
+      place.parity = 1;  // the other stages are empty: waiting for the phase before the first returns at once
+    }
+    for (; cursor.left() > 0; cursor.Advance(), place.Advance()) {
+      WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
+      CopyWeights(cursor, place.index);
+      CopyRows(cursor, place.index);
+    }
+    if (kTensorMaps && lane_ == 0) atomicAdd(&TurnsHere()->fetched, 1);
+    WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
+    const uint32_t barrier = SharedAddress(&shared_.full[place.index]);
+    if (lane_ == 0) {
+      shared_.tasks[place.index] = {-1, kGoOn};
+      ArriveBarrier(barrier);
+    }
+    if (!kTensorMaps) ArriveBarrier(barrier);
+  }
+
+ private:
+  __device__ Turns* TurnsHere() const {
+    uint32_t multiprocessor;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+    return args_.turns + multiprocessor % kMaxMultiprocessors;
+  }
+  // A block of the next kernel is there early, yet fetches nothing until the block that runs on its multiprocessor has
+  // fetched all: sooner it would take bandwidth, later the memory would idle. Never longer than until earlier kernels
+  // have ended, so that two blocks of one kernel on a multiprocessor do not wait for each other.
+  __device__ void AwaitTurn() const {
+    Turns* const turns = TurnsHere();
+    const uint32_t begun_before = atomicAdd(&turns->begun, 1);
+    const volatile uint32_t* const fetched = &turns->fetched;
+    const volatile int* const released = &shared_.released;
+    while (static_cast<int>(*fetched - begun_before) < 0 && *released == 0) {
+    }
+  }
+
+  __device__ void CopyWeights(const UnitCursor& unit, int stage) {
+    const uint32_t to = ring_ + stage * Layout::kStageBytes, barrier = SharedAddress(&shared_.full[stage]);
+    const int row = unit.tile() * kTileOut;
+    if (lane_ == 0) {
+      shared_.tasks[stage] = unit.task();
+      if (kTensorMaps) {
+        ArriveExpectBytes(barrier, Layout::kStageBytes);
+      } else {
+        ArriveBarrier(barrier);
+      }
+    }
+#pragma unroll
+    for (int box = 0; box < Layout::kWeightBoxes; ++box) {
+      const int k = unit.chunk() * Layout::kChunkK + box * Layout::kWeightBoxK;
+      const uint32_t box_to = to + box * Layout::kWeightBoxBytes;
+      if (!kTensorMaps) {
+        const int64_t pitch = int64_t{args_.in_features} * Layout::kElementBytes;
+        CopyBoxByLanes(box_to, args_.weight + row * pitch + k * Layout::kElementBytes, pitch, kTileOut,
+                       args_.out_features - row, (args_.in_features - k) * Layout::kElementBytes);
+      } else if (lane_ == 0) {
+        CopyBox(box_to, args_.weight_map, k, row, barrier, once_);
+      }
+    }
+  }
+
+  __device__ void CopyRows(const UnitCursor& unit, int stage) {
+    const uint32_t to = ring_ + stage * Layout::kStageBytes + Layout::kWeightBytes;
+    const uint32_t barrier = SharedAddress(&shared_.full[stage]);
+#pragma unroll
+    for (int box = 0; box < Layout::kRowBoxes; ++box) {
+      const int k = unit.chunk() * Layout::kChunkK + box * 64;
+      const uint32_t box_to = to + box * Layout::kRowBoxBytes;
+      if (!kTensorMaps) {
+        CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args_.x + k), args_.x_stride * 2, kRows, args_.num_rows,
+                       (args_.in_features - k) * 2);
+      } else if (lane_ == 0) {
+        CopyBox(box_to, args_.x_map, k, 0, barrier, often_);
+      }
+    }
+    if (!kTensorMaps) ArriveAfterCopies(barrier);
+  }
+
+  const DecodeMatmulArgs& args_;
+  Shared& shared_;
+  const uint32_t ring_;
+  const int lane_;
+  const uint64_t once_, often_;
+};
+
+}  // namespace winnow::cuda

@@ -1,0 +1,13 @@
+#pragma once
+#include <memory>
+
+#include "kernels/cuda/matmul/matmul.h"
+
+// Prefill's products, by cuBLASLt; MatmulKernels says what these do.
+namespace winnow::cuda {
+
+std::unique_ptr<PrefillPlans> OpenPrefillPlans();
+size_t PrefillWorkspaceBytes(int max_rows);
+void PrefillMatmul(Stream stream, const PrefillMatmulParams& params);
+
+}  // namespace winnow::cuda

@@ -1,0 +1,23 @@
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/cuda/prefill/prefill_mma.h"
+#include "kernels/cuda/prefill/prefill_wgmma.h"
+
+namespace winnow::cuda {
+namespace {
+
+void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
+  if (params.num_queries == 0) return;
+  if (ComputeMajor() == 9) {
+    PrefillAttentionWgmma(stream, params);
+  } else {
+    PrefillAttentionMma(stream, params);
+  }
+}
+
+}  // namespace
+
+const PrefillAttentionKernels kPrefillAttentionKernels = {.prefill_attention = PrefillAttention,
+                                                          .prefill_attention_any_gpu = PrefillAttentionMma};
+
+}  // namespace winnow::cuda

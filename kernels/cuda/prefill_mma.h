@@ -1,9 +1,0 @@
-#pragma once
-#include "kernels/cuda/prefill_attention.h"
-
-namespace winnow::cuda {
-
-// Prefill attention by warp-wide matrix instructions: any GPU of compute capability 8.0 and more.
-void PrefillAttentionMma(Stream stream, const PrefillAttentionParams& params);
-
-}  // namespace winnow::cuda

@@ -1,0 +1,98 @@
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include "common/base/kv_layout.h"
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/rows/cache.h"
+
+namespace winnow::cuda {
+
+inline constexpr int kAppendWarps = 4;
+inline constexpr float kGreatestE4m3 = 448;
+
+// Pages that rows_per_list consecutive rows may touch, wherever the first lies.
+constexpr int AppendPages(int rows_per_list, int page_tokens) {
+  return (rows_per_list + page_tokens - 2) / page_tokens + 1;
+}
+
+// One warp per (list, page that the list's rows touch): it alone writes the page's bounds. Lane i holds elements
+// [8i, 8i + 8) of the key and of the value.
+template <int kHeadDim>
+__global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p) {
+  WaitForInputs();
+  LetDependentsStart();
+  const int pages = AppendPages(p.rows_per_list, p.page_tokens);
+  const int task = blockIdx.x * kAppendWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int list = task / pages;
+  if (list >= p.num_lists) return;
+  constexpr int kLanes = kHeadDim / 8;
+  const bool holds = lane < kLanes;
+
+  const uint32_t first = p.positions[list], last = first + p.rows_per_list;
+  const uint32_t page_begin = (first / p.page_tokens + task % pages) * p.page_tokens;
+  const uint32_t begin = max(first, page_begin), end = min(last, page_begin + p.page_tokens);
+  if (begin >= end) return;
+  const uint32_t block = p.blocks[p.lists[list].first_block + page_begin / kBlockTokens];
+
+  __nv_bfloat162 greatest[4], least[4];
+  uint4* const bounds = static_cast<uint4*>(p.bounds) + (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) +
+                                                         page_begin % kBlockTokens / p.page_tokens) *
+                                                            (2 * kLanes);
+  const bool begun = begin > page_begin;  // rows of the page are stored already
+  if (p.bounds != nullptr && begun && holds) {
+    *reinterpret_cast<uint4*>(greatest) = bounds[lane];
+    *reinterpret_cast<uint4*>(least) = bounds[kLanes + lane];
+  }
+  for (uint32_t position = begin; position < end; ++position) {
+    const size_t row = static_cast<size_t>(list) * p.rows_per_list + (position - first);
+    const size_t stored = static_cast<size_t>(block) * kBlockTokens + position % kBlockTokens;
+    const uint4* from = static_cast<const uint4*>(p.rows) + row * (2 * kLanes);
+    uint4* to = static_cast<uint4*>(p.row_pool) + stored * (2 * kLanes);
+    uint4 raw = {};
+    if (holds) {
+      raw = from[lane];
+      if (p.row_pool != nullptr) {
+        to[lane] = raw;
+        to[kLanes + lane] = from[kLanes + lane];
+      }
+    }
+    const __nv_bfloat162* key = reinterpret_cast<const __nv_bfloat162*>(&raw);
+    if (p.bounds != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool fresh = !begun && position == begin;
+        greatest[i] = fresh ? key[i] : __hmax2(greatest[i], key[i]);
+        least[i] = fresh ? key[i] : __hmin2(least[i], key[i]);
+      }
+    }
+    if (p.key_copy == nullptr) continue;
+    float values[8], magnitude = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = __bfloat1622float2(key[i]);
+      values[2 * i] = pair.x;
+      values[2 * i + 1] = pair.y;
+      magnitude = fmaxf(magnitude, fmaxf(fabsf(pair.x), fabsf(pair.y)));
+    }
+    // Magnitudes are not negative, so that their bits are in their order.
+    magnitude = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(magnitude)));
+    const float scale = magnitude > 0 ? __fdiv_rn(magnitude, kGreatestE4m3) : 1;
+    if (lane == 0) p.key_scales[stored] = scale;
+    if (holds) {
+      __nv_fp8x2_storage_t packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = {__fdiv_rn(values[2 * i], scale), __fdiv_rn(values[2 * i + 1], scale)};
+        packed[i] = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+      }
+      static_cast<uint2*>(p.key_copy)[stored * kLanes + lane] = *reinterpret_cast<const uint2*>(packed);
+    }
+  }
+  if (p.bounds != nullptr && holds) {
+    bounds[lane] = *reinterpret_cast<const uint4*>(greatest);
+    bounds[kLanes + lane] = *reinterpret_cast<const uint4*>(least);
+  }
+}
+
+}  // namespace winnow::cuda

@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "kernels/cuda/rows/append.cuh"
+#include "kernels/cuda/rows/cache.h"
+#include "kernels/cuda/rows/diff.cuh"
+#include "kernels/cuda/rows/flags.cuh"
+#include "kernels/cuda/rows/gather_rows.cuh"
+#include "kernels/cuda/rows/push_rows.cuh"
+
+namespace winnow::cuda {
+namespace {
+
+// Stores of the launches before this one are ordered before the flag: what a thread has seen is released with it.
+__global__ void Raise(const RaiseParams p) {
+  WaitForInputs();
+  LetDependentsStart();
+  StoreRelease(p.flag, *p.value);
+}
+
+__global__ void Wait(const WaitParams p) {
+  WaitForInputs();
+  WaitFor(p, *p.value);
+}
+
+__global__ void Ping(uint32_t* peer_flag, const WaitParams p, uint32_t rounds, bool first) {
+  const uint32_t begin = *p.value;
+  for (uint32_t round = 0; round < rounds; ++round) {
+    if (first) StoreRelease(peer_flag, begin + round);
+    if (!WaitFor(p, begin + round)) return;
+    if (!first) StoreRelease(peer_flag, begin + round);
+  }
+}
+
+void LaunchAppend(Stream stream, const AppendParams& p) {
+  if (p.num_lists == 0 || p.rows_per_list == 0) return;
+  const int tasks = p.num_lists * AppendPages(p.rows_per_list, p.page_tokens);
+  const LaunchShape shape{.grid = dim3((tasks + kAppendWarps - 1) / kAppendWarps), .threads = kAppendWarps * 32};
+  switch (p.head_dim) {
+    case 64:
+      return LaunchDependent(Append<64>, shape, stream, p);
+    case 96:
+      return LaunchDependent(Append<96>, shape, stream, p);
+    case 128:
+      return LaunchDependent(Append<128>, shape, stream, p);
+    case 256:
+      return LaunchDependent(Append<256>, shape, stream, p);
+    default:
+      WINNOW_CHECK(false);
+  }
+}
+
+template <int kThreads, int kTiles>
+void LaunchDiffOf(Stream stream, const DiffParams& p) {
+  const size_t shared_bytes = DiffSharedBytes(p);
+  WINNOW_CHECK(p.max_positions > 0 && shared_bytes <= 220 * 1024);
+  LaunchDependent(Diff<kThreads, kTiles>,
+                  {.grid = dim3(p.num_lists), .threads = kThreads, .shared_bytes = shared_bytes}, stream, p);
+}
+
+void LaunchDiff(Stream stream, const DiffParams& p) {
+  if (p.num_lists == 0) return;
+  if (p.max_pool_slots > 8192) return LaunchDiffOf<1024, 0>(stream, p);
+  if (p.max_pool_slots > 4096) return LaunchDiffOf<1024, 2>(stream, p);
+  // Fewer threads take longer for a list, but two lists then share a multiprocessor.
+  if (p.num_lists > DeviceAttribute(cudaDevAttrMultiProcessorCount)) return LaunchDiffOf<512, 2>(stream, p);
+  LaunchDiffOf<1024, 1>(stream, p);
+}
+
+template <int kVectors>
+void LaunchPushOf(Stream stream, const PushParams& p) {
+  const size_t most_rows = static_cast<size_t>(p.num_lists) * p.max_budget;
+  const size_t useful_ctas = (most_rows + kPushGroup * kPushWarps - 1) / (kPushGroup * kPushWarps);
+  // One block a multiprocessor gets the most out of a link.
+  const int most_ctas = p.max_ctas > 0 ? p.max_ctas : DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  const int ctas = static_cast<int>(std::clamp<size_t>(useful_ctas, 1, most_ctas));
+  LaunchDependent(PushRows<kVectors>, {.grid = dim3(ctas), .threads = kPushThreads}, stream, p);
+}
+
+void LaunchPush(Stream stream, const PushParams& p) {
+  WINNOW_CHECK(p.num_lists <= kMaxPushedLists && p.row_bytes % 16 == 0);
+  if (p.num_lists == 0) return;
+  switch (p.row_bytes) {
+    case 256:
+      return LaunchPushOf<16>(stream, p);
+    case 512:
+      return LaunchPushOf<32>(stream, p);
+    case 1024:
+      return LaunchPushOf<64>(stream, p);
+    default:
+      return LaunchPushOf<0>(stream, p);
+  }
+}
+
+template <int kVectors, int kRows>
+void LaunchGatherOf(Stream stream, const GatherParams& p, int num_lists) {
+  constexpr uint32_t kCtaRows = kGatherWarps * kRows;
+  LaunchDependent(GatherRows<kVectors, kRows>,
+                  {.grid = dim3((p.max_count + kCtaRows - 1) / kCtaRows, num_lists), .threads = kGatherWarps * 32},
+                  stream, p);
+}
+
+void LaunchGather(Stream stream, const void* row_pool, size_t row_bytes, const SelectionList* lists,
+                  const uint32_t* blocks, const uint32_t* positions, const uint32_t* counts, int num_lists,
+                  uint32_t max_count, void* out) {
+  WINNOW_CHECK(num_lists <= 65535 && row_bytes % 16 == 0);
+  if (num_lists == 0 || max_count == 0) return;
+  const GatherParams p = {row_pool, static_cast<uint32_t>(row_bytes / 16), lists, blocks, positions, counts, max_count,
+                          out};
+  switch (row_bytes) {
+    case 256:
+      return LaunchGatherOf<16, 4>(stream, p, num_lists);
+    case 512:
+      return LaunchGatherOf<32, 2>(stream, p, num_lists);
+    case 1024:
+      return LaunchGatherOf<64, 1>(stream, p, num_lists);
+    default:
+      return LaunchGatherOf<0, 2>(stream, p, num_lists);
+  }
+}
+
+void LaunchRaise(Stream stream, const RaiseParams& p) {
+  LaunchDependent(Raise, {.grid = dim3(1), .threads = 1}, stream, p);
+}
+
+void LaunchWait(Stream stream, const WaitParams& p) {
+  LaunchDependent(Wait, {.grid = dim3(1), .threads = 1}, stream, p);
+}
+
+void LaunchPing(Stream stream, uint32_t* peer_flag, const WaitParams& p, uint32_t rounds, bool first) {
+  Ping<<<1, 1, 0, stream>>>(peer_flag, p, rounds, first);
+}
+
+}  // namespace
+
+const CacheKernels kCacheKernels = {.append = LaunchAppend,
+                                    .diff = LaunchDiff,
+                                    .push = LaunchPush,
+                                    .raise = LaunchRaise,
+                                    .wait = LaunchWait,
+                                    .ping = LaunchPing,
+                                    .gather = LaunchGather};
+
+}  // namespace winnow::cuda

@@ -1,9 +1,0 @@
-#pragma once
-#include "kernels/cuda/elementwise.h"
-
-namespace winnow::cuda {
-
-size_t SampleScratchBytes(int num_rows, int vocab_size);
-void Sample(Stream stream, const SampleParams& params);
-
-}  // namespace winnow::cuda

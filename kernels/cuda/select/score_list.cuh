@@ -1,0 +1,95 @@
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/select/run_scorer.cuh"
+#include "kernels/cuda/select/selection.h"
+
+namespace winnow::cuda {
+
+// The granules of each list that are scored, where not every key is.
+struct ScoredGranules {
+  const uint32_t* granules = nullptr;  // [num_lists, stride]; null: every key
+  const uint32_t* counts = nullptr;    // [num_lists]; ~0u: every key of this list
+  int64_t stride = 0;
+};
+
+// Columns of a list. The rows behind the last complete granule, all attended anyway, are scored for the captured mass,
+// but have no say in a two-stage selection.
+struct ListColumns {
+  uint32_t scored;       // columns
+  uint32_t summed;       // of these, columns that are in the softmaxes
+  uint32_t first, last;  // that may be selected
+  const uint32_t* granules;
+
+  __device__ static ListColumns Of(const SelectionList& list, uint32_t index, const ScoredGranules& granules) {
+    const uint32_t count = granules.granules == nullptr ? ~0u : granules.counts[index];
+    if (count == ~0u) return {list.num_keys, list.num_keys, list.first, list.last, nullptr};
+    const uint32_t tail = list.num_keys % kGranule, summed = (count - (tail != 0)) * kGranule;
+    return {summed + tail, summed, list.first, summed + tail - (list.num_keys - list.last),
+            granules.granules + granules.stride * index};
+  }
+};
+
+struct ScoreLaunch {
+  SelectParams params;
+  bool chained;  // behind kernels of the same call: lists and queries were there before those
+  ScoredGranules granules;
+  float* scores;  // [num_lists, group, stride]
+  int64_t stride;
+  SoftmaxPart* parts;  // [num_lists, max_runs, 8]; may be null
+  uint32_t max_runs;
+};
+
+// Scores of keys or, with kPages, of pages: the warps of gridDim.x blocks to a list, up to kMaxWarpRuns runs to a
+// warp.
+template <UnitFormat kFormat, int kDim, bool kPages>
+__global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_constant__ ScoreLaunch launch) {
+  __shared__ __align__(16) uint8_t operand[Operand<kFormat, kDim>::kBytes];
+  __shared__ float factors[kMaxGroup];
+  constexpr uint32_t kRun = kPages ? kPageRun : kKeyRun;
+  __shared__ RunColumns<kFormat, kRun> columns[kScoreWarps];
+  // What is chained to this kernel reads lists at once: they must be there before it may begin.
+  if (!launch.chained) WaitForInputs();
+  LetDependentsStart();
+  const SelectParams& params = launch.params;
+  const uint32_t index = blockIdx.y;
+  const SelectionList list = params.lists[index];
+  const uint32_t page_rows = params.pages.page_tokens, warp = threadIdx.x / 32;
+  if (launch.chained) WaitForInputs();
+  uint32_t end, summed;
+  UnitTable table{static_cast<const uint8_t*>(params.keys.keys),
+                  params.keys.scales,
+                  params.blocks + list.first_block,
+                  params.keys.block_stride,
+                  params.keys.key_stride,
+                  5};
+  if constexpr (kPages) {
+    end = summed = list.num_keys / page_rows;
+    table.data = static_cast<const uint8_t*>(params.pages.bounds);
+    table.block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
+    table.unit_stride = 2 * kDim;
+    table.block_stride = table.unit_stride << table.block_shift;
+  } else {
+    const ListColumns scored = ListColumns::Of(list, index, launch.granules);
+    end = scored.scored;
+    summed = scored.summed;
+    table.granules = scored.granules;
+  }
+  // Runs go round robin over the warps of the list's blocks.
+  const uint32_t first = (blockIdx.x * kScoreWarps + warp) * kRun, step = gridDim.x * kScoreWarps * kRun;
+  if (blockIdx.x * kScoreWarps * kRun >= end) return;
+  const float* queries = params.queries + static_cast<int64_t>(list.query) * params.group * (kPages ? kDim / 2 : kDim);
+  const int num_runs = first < end ? static_cast<int>((end - first + step - 1) / step) : 0;
+  RunScorer<kFormat, kDim, kRun> scorer(table, first, step, num_runs, end, columns[warp]);
+  if (num_runs > 0) scorer.Begin();
+  LoadQueries<kFormat, kDim, kPages>(queries, params.group, params.scale, operand, factors);
+  __syncthreads();
+  if (num_runs == 0) return;
+  SoftmaxPart* parts =
+      launch.parts == nullptr ? nullptr : launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index;
+  scorer.Finish(operand, factors,
+                {launch.scores + launch.stride * params.group * index, launch.stride, params.group, parts, summed});
+}
+
+}  // namespace winnow::cuda

@@ -1,0 +1,108 @@
+#pragma once
+#include <cstdint>
+
+#include "common/base/dtype.h"
+#include "kernels/cuda/device/stream.h"
+
+namespace winnow::cuda {
+
+// Rows are independent, and their bits do not depend on the number of rows. Kernels are launched as programmatic
+// dependents (dependent_launch.cuh): norm weights and rope_inv_freq may be read while the kernel before still runs, so
+// they must have been written before the stream's work began; everything else may come from the kernel before.
+
+// x[i] = embedding[token_ids[i]] as f32. hidden_size is a multiple of 8.
+struct EmbedParams {
+  const uint32_t* token_ids = nullptr;  // [num_rows] device
+  int num_rows = 0;
+  const void* embedding = nullptr;  // [vocab, hidden_size] bf16
+  int hidden_size = 0;
+  float* x = nullptr;  // [num_rows, hidden_size]
+};
+
+// out = bf16(x * rsqrt(mean(x^2) + eps) * weight); hidden_size is a multiple of 4, at most 32768.
+struct RmsNormParams {
+  const float* x = nullptr;  // [num_rows, hidden_size]
+  int num_rows = 0;
+  int hidden_size = 0;
+  const float* weight = nullptr;
+  float epsilon = 0;
+  void* out = nullptr;  // [num_rows, hidden_size] bf16
+};
+
+// Splits qkv into heads, adds biases, normalises q and k per head (Qwen3), rotates both, and writes K and V of row i as
+// one row of bf16 to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a peer's mailbox; null
+// drops the row), and, where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads, 2 * head_dim] too. head_dim is a
+// multiple of 4 up to 256, above 128 of 8.
+struct RopeAppendParams {
+  const float* qkv = nullptr;  // [num_rows, qkv_stride]
+  int64_t qkv_stride = 0;
+  const float* qkv_bias = nullptr;  // may be null
+  int num_rows = 0;
+  int num_query_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  const float* q_norm_weight = nullptr;  // may be null
+  const float* k_norm_weight = nullptr;
+  float norm_epsilon = 0;
+  const uint32_t* positions = nullptr;   // [num_rows] device
+  const float* rope_inv_freq = nullptr;  // [head_dim / 2] device
+  float rope_attention_factor = 1;
+  float* q = nullptr;                      // [num_rows, num_query_heads, head_dim] rotated; may be null
+  void* q_bf16 = nullptr;                  // the same rounded to bf16, for prefill attention; may be null
+  float* q_pre_rope = nullptr;             // may be null; may be a peer's memory
+  int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
+  void* const* kv_destinations = nullptr;  // may be null
+  void* kv_mirror = nullptr;               // may be null
+  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
+  // [num_rows] device memory that no kernel writes, may be null: q_pre_rope and kv_mirror are then offsets, not 0, into
+  // the region that a row has here. Rows without one are not mirrored.
+  void* const* mirror_regions = nullptr;
+};
+
+// out = bf16(silu(gate) * up), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a
+// multiple of 8.
+struct SiluMulParams {
+  const void* gate_up = nullptr;
+  Dtype dtype = Dtype::kF32;
+  int num_rows = 0;
+  int intermediate_size = 0;
+  void* out = nullptr;  // [num_rows, intermediate_size] bf16
+};
+
+// token_ids[i] = the token that Sampler of inference_rank/sequence/sampler.h draws from the same logits (penalties and
+// biases are the caller's): temperature, top_k, top_p, min_p, then a draw by Philox(seed, sample, token index).
+// Temperature 0 takes the largest logit, ties to the lower id. Probabilities are summed in fixed point of 2^-44 of the
+// largest, in any order, where Sampler sums f64 in descending order: the two differ only where a uniform lies within
+// vocab * 2^-45 of the border between two tokens.
+struct SampleRow {
+  float temperature = 1;
+  float top_p = 1;     // 1: off
+  uint32_t top_k = 0;  // 0: off
+  float min_p = 0;     // 0: off
+  uint32_t sample_index = 0;
+  uint32_t token_index = 0;
+  uint64_t seed = 0;
+};
+struct SampleParams {
+  const float* logits = nullptr;  // [num_rows, vocab_size]
+  int num_rows = 0;
+  int vocab_size = 0;
+  const SampleRow* rows = nullptr;  // [num_rows] device
+  uint32_t* token_ids = nullptr;    // [num_rows] device
+  float* logprobs = nullptr;        // [num_rows] natural log of the token's probability at temperature 1; may be null
+  void* scratch = nullptr;          // sample_scratch_bytes; null where that is 0
+};
+
+struct ElementwiseKernels {
+  void (*embed)(Stream, const EmbedParams&);
+  void (*rms_norm)(Stream, const RmsNormParams&);
+  void (*rope_append)(Stream, const RopeAppendParams&);
+  void (*silu_mul)(Stream, const SiluMulParams&);
+  size_t (*sample_scratch_bytes)(int num_rows, int vocab_size);
+  void (*sample)(Stream, const SampleParams&);
+  // Normal bf16 values of the given standard deviation: element i from Philox4x32(seed, {i / 4, 0, 0}).
+  void (*fill_normal)(Stream, void* out, size_t elements, uint64_t seed, float stddev);
+};
+extern const ElementwiseKernels kElementwiseKernels;
+
+}  // namespace winnow::cuda

@@ -1,0 +1,183 @@
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/row_math.cuh"
+#include "kernels/cuda/step/rope_append.h"
+
+namespace winnow::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+
+// Elements of one head that a lane holds: kPairs of the lower half from lane * kPairs on, and their partners.
+template <int kPairs>
+struct HeadPart {
+  float low[kPairs], high[kPairs];
+};
+
+template <int kPairs>
+__device__ HeadPart<kPairs> LoadPart(const float* head, int at, int half) {
+  static_assert(kPairs == 2 || kPairs == 4);
+  using Vector = std::conditional_t<kPairs == 2, float2, float4>;
+  HeadPart<kPairs> part;
+  reinterpret_cast<Vector&>(part.low) = *reinterpret_cast<const Vector*>(head + at);
+  reinterpret_cast<Vector&>(part.high) = *reinterpret_cast<const Vector*>(head + half + at);
+  return part;
+}
+
+template <int kPairs>
+__device__ void StorePart(const HeadPart<kPairs>& part, float* head, int at, int half) {
+  using Vector = std::conditional_t<kPairs == 2, float2, float4>;
+  *reinterpret_cast<Vector*>(head + at) = reinterpret_cast<const Vector&>(part.low);
+  *reinterpret_cast<Vector*>(head + half + at) = reinterpret_cast<const Vector&>(part.high);
+}
+
+template <int kPairs>
+__device__ void StorePart(const HeadPart<kPairs>& part, __nv_bfloat16* head, int at, int half) {
+#pragma unroll
+  for (int j = 0; j < kPairs; j += 2) {
+    *reinterpret_cast<uint32_t*>(head + at + j) = PackBf16(part.low[j], part.low[j + 1]);
+    *reinterpret_cast<uint32_t*>(head + half + at + j) = PackBf16(part.high[j], part.high[j + 1]);
+  }
+}
+
+template <int kPairs>
+__device__ void Add(const HeadPart<kPairs>& b, HeadPart<kPairs>* a) {
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    a->low[j] += b.low[j];
+    a->high[j] += b.high[j];
+  }
+}
+
+template <int kPairs>
+__device__ void Normalise(const HeadPart<kPairs>& weight, bool active, float epsilon, int head_dim,
+                          HeadPart<kPairs>* part) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) sum += part->low[j] * part->low[j] + part->high[j] * part->high[j];
+  sum = WarpSum(active ? sum : 0.0f);
+  const float inverse = 1 / sqrtf(sum / static_cast<float>(head_dim) + epsilon);
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    part->low[j] = part->low[j] * inverse * weight.low[j];
+    part->high[j] = part->high[j] * inverse * weight.high[j];
+  }
+}
+
+// What a warp reads for one head; of kv heads, V and the row's destination too.
+template <int kPairs>
+struct HeadInput {
+  HeadPart<kPairs> part, v;
+  __nv_bfloat16* destination = nullptr;
+
+  __device__ void Load(const RopeAppendParams& p, size_t row, int head, int at, int half) {
+    const float* projected = p.qkv + row * p.qkv_stride;
+    part = LoadPart<kPairs>(projected + head * p.head_dim, at, half);
+    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + head * p.head_dim, at, half), &part);
+    if (head < p.num_query_heads) return;
+    const int v_head = head + p.num_kv_heads;
+    v = LoadPart<kPairs>(projected + v_head * p.head_dim, at, half);
+    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + v_head * p.head_dim, at, half), &v);
+    if (p.kv_destinations != nullptr) {
+      destination = static_cast<__nv_bfloat16*>(p.kv_destinations[row * p.num_kv_heads + head - p.num_query_heads]);
+    }
+  }
+};
+
+// One warp per head: blockIdx.x is the row, and the heads (query heads, then kv heads) go round the warps of the
+// row's CTAs. The angles of a row are computed once per warp, while its first head is on its way, and
+// the next head is loaded before one is worked on.
+template <int kPairs>
+__global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendParams p) {
+  const int half = p.head_dim / 2;
+  const int lane = threadIdx.x % kWarp;
+  const bool active = lane * kPairs < half;
+  const int at = active ? lane * kPairs : 0;
+  const int num_rotated = p.num_query_heads + p.num_kv_heads;
+  int head = blockIdx.y * kWarps + threadIdx.x / kWarp;
+  if (head >= num_rotated) return;
+  float inv_freq[kPairs];
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) inv_freq[j] = p.rope_inv_freq[at + j];
+  HeadPart<kPairs> q_weight, k_weight;
+  if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, at, half);
+  if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, at, half);
+  const size_t row = blockIdx.x;
+  const int64_t region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<int64_t>(p.mirror_regions[row]);
+  const bool mirrors = p.mirror_regions == nullptr || region != 0;
+  LetDependentsStart();
+  WaitForInputs();
+
+  const float position = static_cast<float>(p.positions[row]);
+  HeadInput<kPairs> input;
+  input.Load(p, row, head, at, half);
+  float sine[kPairs], cosine[kPairs];
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    sincosf(__fmul_rn(position, inv_freq[j]), &sine[j], &cosine[j]);
+    sine[j] *= p.rope_attention_factor;
+    cosine[j] *= p.rope_attention_factor;
+  }
+  while (true) {
+    const int next_head = head + gridDim.y * kWarps;
+    HeadInput<kPairs> next;
+    if (next_head < num_rotated) next.Load(p, row, next_head, at, half);
+    const bool is_query = head < p.num_query_heads;
+    HeadPart<kPairs>& part = input.part;
+    if ((is_query ? p.q_norm_weight : p.k_norm_weight) != nullptr) {
+      Normalise(is_query ? q_weight : k_weight, active, p.norm_epsilon, p.head_dim, &part);
+    }
+    HeadPart<kPairs> rotated;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      rotated.low[j] = part.low[j] * cosine[j] - part.high[j] * sine[j];
+      rotated.high[j] = part.high[j] * cosine[j] + part.low[j] * sine[j];
+    }
+    if (active && is_query) {
+      const size_t offset = (row * p.num_query_heads + head) * p.head_dim;
+      if (p.q_pre_rope != nullptr && mirrors) {
+        auto* const pre_rope = reinterpret_cast<float*>(reinterpret_cast<int64_t>(p.q_pre_rope) + region);
+        StorePart(part, pre_rope + row * p.q_pre_rope_stride + head * p.head_dim, at, half);
+      }
+      if (p.q != nullptr) StorePart(rotated, p.q + offset, at, half);
+      if (p.q_bf16 != nullptr) StorePart(rotated, static_cast<__nv_bfloat16*>(p.q_bf16) + offset, at, half);
+    } else if (active) {
+      if (input.destination != nullptr) {
+        StorePart(rotated, input.destination, at, half);
+        StorePart(input.v, input.destination + p.head_dim, at, half);
+      }
+      if (p.kv_mirror != nullptr && mirrors) {
+        auto* const mirror = reinterpret_cast<__nv_bfloat16*>(reinterpret_cast<int64_t>(p.kv_mirror) + region);
+        __nv_bfloat16* out = mirror + row * p.kv_mirror_stride + (head - p.num_query_heads) * 2 * p.head_dim;
+        StorePart(rotated, out, at, half);
+        StorePart(input.v, out + p.head_dim, at, half);
+      }
+    }
+    if (next_head >= num_rotated) return;
+    head = next_head;
+    input = next;
+  }
+}
+
+}  // namespace
+
+void RopeAppend(Stream stream, const RopeAppendParams& params) {
+  WINNOW_CHECK(params.head_dim % 4 == 0 && params.head_dim <= 256);
+  WINNOW_CHECK(params.head_dim <= 128 || params.head_dim % 8 == 0);
+  WINNOW_CHECK(params.qkv_stride % 4 == 0);
+  if (params.num_rows == 0) return;
+  const int head_ctas = (params.num_query_heads + params.num_kv_heads + kWarps - 1) / kWarps;
+  // Few rows: every head has its warp. Many rows fill the GPU by themselves, and share their angles.
+  constexpr int kEnoughCtas = 8192;
+  const int row_ctas = std::clamp(kEnoughCtas / params.num_rows, 1, head_ctas);
+  const LaunchShape shape = {.grid = dim3(params.num_rows, row_ctas), .threads = kWarps * kWarp};
+  RopeAppendParams strided = params;
+  if (strided.q_pre_rope_stride == 0) strided.q_pre_rope_stride = params.num_query_heads * params.head_dim;
+  if (strided.kv_mirror_stride == 0) strided.kv_mirror_stride = params.num_kv_heads * 2 * params.head_dim;
+  WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_mirror_stride % 2 == 0);
+  LaunchDependent(params.head_dim <= 128 ? RopeAppendKernel<2> : RopeAppendKernel<4>, shape, stream, strided);
+}
+
+}  // namespace winnow::cuda

@@ -1,0 +1,430 @@
+#include "model/device/decode_graph.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/cuda/device/arena.h"
+
+namespace winnow {
+namespace {
+
+constexpr DevicePhase kDecode = DevicePhase::kDecode;
+
+}  // namespace
+
+const char* DecodePartName(DecodePart part) {
+  constexpr const char* kNames[kNumDecodeParts] = {"embed",      "input norm", "qkv",     "rope",       "attention",
+                                                   "o",          "mlp norm",   "gate_up", "silu",       "down",
+                                                   "final norm", "lm_head",    "sample",  "all-reduce", "exchange"};
+  return kNames[static_cast<int>(part)];
+}
+
+size_t DecodeGraph::BucketIndex(int num_rows) {
+  WINNOW_CHECK(num_rows >= 1 && num_rows <= kBuckets.back());
+  return std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin();
+}
+
+int DecodeGraph::BucketFor(int num_rows) {
+  return kBuckets[BucketIndex(num_rows)];
+}
+
+DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots,
+                         const DecodeGraphOptions& options)
+    : device_(device),
+      layers_(layers),
+      slots_(slots),
+      table_(layers.table()),
+      config_(layers.config()),
+      options_(options),
+      inbox_(OffsetsInCacheInbox(slots.shape().exchange())),
+      stream_(device.NewStream(true)),
+      side_stream_(device.NewStream(true)),
+      fork_(device.NewEvent()),
+      published_(device.NewEvent()) {}
+
+size_t DecodeGraph::CarveInputs(int max_rows, void* region, Inputs* inputs) {
+  cuda::Arena arena(region);
+  inputs->token_ids = arena.TakeArray<uint32_t>(max_rows);
+  inputs->positions = arena.TakeArray<uint32_t>(max_rows);
+  inputs->draws = arena.TakeArray<cuda::SampleRow>(max_rows);
+  inputs->inboxes = arena.TakeArray<void*>(max_rows);
+  inputs->peers = arena.TakeArray<cuda::ExchangePeer>(cuda::kMaxExchangePeers);
+  return arena.used_bytes();
+}
+
+size_t DecodeGraph::InputBytes(int max_rows) {
+  Inputs inputs;
+  return CarveInputs(max_rows, nullptr, &inputs);
+}
+
+DecodeGraph::Inputs DecodeGraph::InputsAt(int max_rows, void* region) {
+  Inputs inputs;
+  CarveInputs(max_rows, region, &inputs);
+  return inputs;
+}
+
+size_t DecodeGraph::Carve(void* region) {
+  const size_t rows = max_rows(), heads = config_.num_kv_heads, lists = slots_.shape().num_lists();
+  cuda::Arena arena(region);
+  state_.plan = arena.TakeArray<uint32_t>(1);
+  state_.next = InputsAt(max_rows(), arena.Take(InputBytes(max_rows())));
+  state_.positions = arena.TakeArray<uint32_t>(rows);
+  state_.prompt_tokens = arena.TakeArray<uint32_t>(rows);
+  state_.logprobs = arena.TakeArray<float>(rows);
+  state_.token_log = arena.TakeArray<uint32_t>(options_.token_log_steps * rows);
+  state_.kv_destinations = arena.TakeArray<void*>(lists);
+  state_.kv_slots = arena.TakeArray<uint32_t>(lists);
+  state_.arrivals = arena.TakeArray<uint32_t>(1);
+  state_.digest_sums = arena.TakeArray<uint64_t>(rows * heads);
+  state_.digest_arrivals = arena.TakeArray<uint32_t>(rows * heads);
+  if (converts_rows()) {
+    state_.bf16_rows = arena.Take(rows * heads * 2 * config_.head_dim * DtypeBytes(Dtype::kBf16));
+    state_.kv_rows = arena.Take(rows * heads * slots_.shape().layout.row_bytes());
+    state_.row_scales = arena.TakeArray<float>(rows * heads * 2);
+  }
+  return arena.used_bytes();
+}
+
+absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& device, DeviceLayers& layers,
+                                                                 DecodeSlots& slots,
+                                                                 const DecodeGraphOptions& options) {
+  std::unique_ptr<DecodeGraph> graph(new DecodeGraph(device, layers, slots, options));
+  if (graph->is_sparse() && graph->converts_rows() && !slots.shape().holds_everything()) {
+    return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
+  }
+  WINNOW_ASSIGN_OR_RETURN(graph->memory_, device.Allocate(graph->Carve(nullptr)));
+  WINNOW_ASSIGN_OR_RETURN(graph->words_, device.AllocatePinned(256));
+  graph->Carve(graph->memory_->data());
+  std::fill_n(static_cast<uint32_t*>(graph->words_->data()), 2, 0);
+  device.FillAsync(graph->memory_->data(), 0, graph->memory_->bytes(), graph->stream_);
+  WINNOW_RETURN_IF_ERROR(graph->SetRows({}));
+  if (options.inbox.region() != nullptr) WINNOW_RETURN_IF_ERROR(graph->SetPeer());
+  return graph;
+}
+
+// The one that all rows belong to.
+absl::Status DecodeGraph::SetPeer() {
+  void* const inbox = options_.inbox.region();
+  const std::vector<void*> inboxes(max_rows(), inbox);
+  const cuda::ExchangePeer peer{.inbox = static_cast<std::byte*>(inbox),
+                                .delta_flags = slots_.inbox().delta_flags,
+                                .abort = abort_word(),
+                                .error = error_word()};
+  device_.CopyAsync(state_.next.inboxes, inboxes.data(), inboxes.size() * sizeof(void*), stream_);
+  device_.CopyAsync(state_.next.peers, &peer, sizeof(peer), stream_);
+  return device_.Synchronize(stream_);
+}
+
+absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows) {
+  WINNOW_CHECK(rows.size() <= static_cast<size_t>(max_rows()));
+  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition), prompts(max_rows());
+  std::vector<cuda::SampleRow> samples(max_rows());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].has_value()) continue;
+    tokens[i] = rows[i]->token_id;
+    positions[i] = rows[i]->position;
+    prompts[i] = rows[i]->prompt_tokens;
+    samples[i] = rows[i]->sampling;
+    --samples[i].token_index;  // the step's beginning adds one
+  }
+  device_.CopyAsync(state_.next.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next.positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.prompt_tokens, prompts.data(), prompts.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next.draws, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
+  return device_.Synchronize(stream_);
+}
+
+void DecodeGraph::EnqueueInputs(const Inputs& pinned) {
+  device_.CopyAsync(state_.next.token_ids, pinned.token_ids, InputBytes(max_rows()), stream_);  // the first of all
+}
+
+void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
+  const DecodeSlotShape& shape = slots_.shape();
+  table_.step->begin_step(stream, {.plan = state_.plan,
+                                   .next_positions = state_.next.positions,
+                                   .positions = state_.positions,
+                                   .sample_rows = state_.next.draws,
+                                   .token_ids = state_.next.token_ids,
+                                   .token_log = state_.token_log,
+                                   .log_steps = options_.token_log_steps,
+                                   .lists = slots_.inbox().lists,
+                                   .lists_per_kv_head = shape.lists_per_kv_head,
+                                   .pages = slots_.pages(),
+                                   .num_rows = num_rows,
+                                   .max_rows = max_rows(),
+                                   .num_layers = config_.num_layers,
+                                   .num_kv_heads = config_.num_kv_heads,
+                                   .window = shape.is_dense() ? cuda::RecentWindow::kGrowing : options_.window,
+                                   .recent_tokens = shape.recent_tokens,
+                                   .reuse_interval = shape.reuse_interval,
+                                   .prompt_tokens = state_.prompt_tokens,
+                                   .slot_pool = slots_.slot_pool(),
+                                   .row_bytes = shape.layout.row_bytes(),
+                                   .kv_destinations = state_.kv_destinations,
+                                   .kv_slots = state_.kv_slots});
+}
+
+cuda::SendRowsParams DecodeGraph::HiddenOf(int layer, int num_rows) const {
+  const size_t row_bytes = config_.hidden_size * sizeof(float);
+  return {.from = layers_.hidden(),
+          .row_bytes = row_bytes,
+          .num_rows = num_rows,
+          .regions = state_.next.inboxes,
+          .to = inbox_.hidden + layer * max_rows() * row_bytes,
+          .peers = state_.next.peers,
+          .flag = inbox_.hidden_flags + layer * sizeof(uint32_t),
+          .value = state_.plan,
+          .arrivals = state_.arrivals};
+}
+
+// Sums of o and of down have places of their own, which are used in turn.
+DecodeSum DecodeGraph::SumOf(DecodePart product) const {
+  const TensorParallelGroup& group = options_.group;
+  const int64_t stride = static_cast<int64_t>(max_rows()) * config_.hidden_size;
+  const int64_t first = product == DecodePart::kDown ? group.num_ranks * stride : 0;
+  DecodeSum sum = {.places = {.num_ranks = group.num_ranks},
+                   .summands = group.boxes[group.rank].summands + first,
+                   .summand_stride = stride,
+                   .abort = abort_word(),
+                   .error = error_word(),
+                   .timeout_us = options_.wait_timeout_us};
+  for (int r = 0; r < group.num_ranks; ++r) {
+    sum.places.of_rank[r] = group.boxes[r].summands + first + group.rank * stride;
+  }
+  return sum;
+}
+
+// Every rank gets all logits, and draws the same tokens from them.
+void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
+  const TensorParallelGroup& group = options_.group;
+  const cuda::DeviceMatrix& part = layers_.weights().lm_head();
+  if (part.out_features == config_.vocab_size) return;
+  const int first = layers_.weights().lm_head_first();
+  const int64_t stride = config_.vocab_size * sizeof(float);
+  for (int r = 0; r < group.num_ranks; ++r) {
+    if (r == group.rank) continue;
+    table_.step->publish(stream, {.from = layers_.logits() + first,
+                                  .from_stride = stride,
+                                  .to = group.boxes[r].logits + first,
+                                  .to_stride = stride,
+                                  .num_rows = num_rows,
+                                  .row_bytes = part.out_features * sizeof(float),
+                                  .flag = group.boxes[r].logit_flags + group.rank,
+                                  .value = state_.plan,
+                                  .arrivals = state_.arrivals});
+  }
+  for (int r = 0; r < group.num_ranks; ++r) {
+    if (r == group.rank) continue;
+    table_.cache->wait(stream, {.flag = group.boxes[group.rank].logit_flags + r,
+                                .value = state_.plan,
+                                .abort = abort_word(),
+                                .error = error_word(),
+                                .timeout_us = options_.wait_timeout_us});
+  }
+}
+
+void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
+  const size_t heads = config_.num_kv_heads, row_bytes = 2 * config_.head_dim * DtypeBytes(Dtype::kBf16);
+  const size_t first_row = static_cast<size_t>(layer) * max_rows(), first_list = first_row * heads;
+  RopeOutputs outputs{.positions = state_.positions};
+  if (converts_rows()) {
+    outputs.kv_mirror = state_.bf16_rows;
+  } else {
+    outputs.kv_destinations = state_.kv_destinations + first_list;
+  }
+  const void* bf16_rows = state_.bf16_rows;
+  if (is_sparse()) {
+    const size_t rows = inbox_.rows + first_list * row_bytes;
+    outputs.mirror_regions = state_.next.inboxes;
+    outputs.kv_mirror = reinterpret_cast<void*>(rows);
+    outputs.q_pre_rope = reinterpret_cast<float*>(inbox_.queries + first_row * config_.q_features() * sizeof(float));
+    bf16_rows = static_cast<const std::byte*>(options_.inbox.region()) + rows;  // where they are converted: of one
+  }
+  layers_.Rope(stream, kDecode, layer, num_rows, outputs);
+  if (!converts_rows()) return;
+  const int lists = num_rows * config_.num_kv_heads;
+  table_.attention->quantize_rows(stream, bf16_rows, lists, config_.head_dim, slots_.shape().layout.dtype,
+                                  state_.kv_rows, state_.row_scales);
+  table_.step->scatter_rows(stream, {.rows = state_.kv_rows,
+                                     .scales = state_.row_scales,
+                                     .slots = state_.kv_slots + first_list,
+                                     .num_rows = lists,
+                                     .row_bytes = slots_.shape().layout.row_bytes(),
+                                     .slot_pool = slots_.slot_pool(),
+                                     .slot_scales = slots_.scales()});
+}
+
+void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
+  if (options_.mode == DecodeMode::kColocated) {
+    options_.cache->OnRows(stream, layer);
+    options_.cache->AwaitDelta(stream, layer);
+    return;
+  }
+  table_.step->meet(stream, MeetOf(layer));
+}
+
+cuda::MeetParams DecodeGraph::MeetOf(int layer) const {
+  return {.peers = state_.next.peers,
+          .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
+          .layer = layer,
+          .value = state_.plan,
+          .timeout_us = options_.wait_timeout_us};
+}
+
+void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
+  const size_t lists = slots_.shape().exchange().lists_per_layer();
+  table_.digest->attended_digest(stream, {.plan = {.num_layers = config_.num_layers,
+                                                   .num_rows = num_rows,
+                                                   .num_kv_heads = config_.num_kv_heads,
+                                                   .layer_lists = static_cast<int64_t>(lists),
+                                                   .row_bytes = slots_.shape().layout.row_bytes(),
+                                                   .positions = state_.positions,
+                                                   .plan = state_.plan,
+                                                   .sums = state_.digest_sums,
+                                                   .arrivals = state_.digest_arrivals},
+                                          .lists = slots_.inbox().lists,
+                                          .pages = slots_.pages(),
+                                          .selected = slots_.inbox().pool_indices,
+                                          .slot_pool = slots_.slot_pool(),
+                                          .digests = slots_.inbox().digests + 2 * lists});
+}
+
+void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets) {
+  const DecodeSlotShape& shape = slots_.shape();
+  DecodeKvView kv{.slot_pool = slots_.slot_pool(),
+                  .dtype = shape.layout.dtype,
+                  .scales = slots_.scales(),
+                  .lists = slots_.inbox().lists + slots_.selection(layer, 0, 0),
+                  .lists_per_kv_head = shape.lists_per_kv_head,
+                  .pages = slots_.pages(),
+                  .selected = slots_.inbox().pool_indices,
+                  .max_count = shape.max_list_rows(),
+                  .settled = settled};
+  if (meets) {
+    kv.meet = MeetOf(layer);
+    if (layer < options_.hidden_layers) kv.sends = HiddenOf(layer, num_rows);
+  }
+  layers_.Attend(stream, num_rows, kv);
+}
+
+void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
+  const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);
+  const bool exchanges = is_sparse() && parts.Has(DecodePart::kExchange);
+  const bool meets = exchanges && meets_in_attention();
+  const bool publishes = exchanges && !meets && layer < options_.hidden_layers;
+  if (publishes) {
+    fork_->Record(stream);
+    fork_->Hold(side_stream_);
+    table_.step->send_rows(side_stream_, HiddenOf(layer, num_rows));
+    if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer);
+    published_->Record(side_stream_);
+  }
+  if (parts.Has(DecodePart::kInputNorm) && (layer == 0 || !sums)) layers_.InputNorm(stream, layer, num_rows);
+  if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
+  if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
+  if (exchanges && !meets) ExchangeRows(stream, layer);
+  // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
+  const bool settled = (meets || !exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled, meets);
+  // The residual changes below: it must have been read.
+  if (publishes) published_->Hold(stream);
+  const DecodeSum output_sum = sums ? SumOf(DecodePart::kOutput) : DecodeSum();
+  if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows, sums ? &output_sum : nullptr);
+  if (sums) layers_.AddOutput(stream, layer, num_rows, output_sum);
+  if (parts.Has(DecodePart::kMlpNorm) && !sums) layers_.MlpNorm(stream, layer, num_rows);
+  if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows);
+  if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, num_rows);
+  const DecodeSum down_sum = sums ? SumOf(DecodePart::kDown) : DecodeSum();
+  if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows, sums ? &down_sum : nullptr);
+  if (sums) layers_.AddDown(stream, layer, num_rows, down_sum);
+}
+
+void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts) {
+  BeginStep(stream, num_rows);
+  const bool colocated = options_.mode == DecodeMode::kColocated && parts.Has(DecodePart::kExchange);
+  if (colocated) options_.cache->BeginPlan(stream);
+  if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.next.token_ids, num_rows);
+  for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
+  const bool digests = options_.digests_rows && is_remote() && parts.Has(DecodePart::kExchange);
+  if (digests) {
+    fork_->Record(stream);
+    fork_->Hold(side_stream_);
+    DigestRows(side_stream_, num_rows);
+    published_->Record(side_stream_);
+  }
+  const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);  // down's gives the final norm
+  if (parts.Has(DecodePart::kFinalNorm) && !sums) layers_.FinalNorm(stream, num_rows);
+  if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
+  if (sums) GatherLogits(stream, num_rows);
+  if (parts.Has(DecodePart::kSample)) {
+    layers_.Sample(stream, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs);
+  }
+  if (digests) published_->Hold(stream);
+  if (colocated) options_.cache->EndPlan(stream);
+}
+
+absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts) {
+  return device_.Capture(stream_, [this, bucket, parts](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
+}
+
+absl::Status DecodeGraph::Prepare(int num_rows) {
+  std::unique_ptr<cuda::Graph>& graph = graphs_[BucketIndex(num_rows)];
+  if (graph != nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(graph, Capture(std::min(BucketFor(num_rows), max_rows())));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeGraph::Step(int num_rows) {
+  WINNOW_RETURN_IF_ERROR(Prepare(num_rows));
+  graphs_[BucketIndex(num_rows)]->Launch(stream_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> DecodeGraph::TokensOfLastSteps(uint32_t steps) {
+  WINNOW_CHECK(steps <= options_.token_log_steps);
+  std::vector<uint32_t> log(static_cast<size_t>(options_.token_log_steps) * max_rows());
+  uint32_t plan = 0;
+  device_.CopyAsync(log.data(), state_.token_log, log.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(&plan, state_.plan, sizeof(plan), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  std::vector<uint32_t> tokens;
+  for (uint32_t n = plan + 1 - steps; n != plan + 1; ++n) {
+    const auto row = log.begin() + static_cast<std::ptrdiff_t>(n % options_.token_log_steps) * max_rows();
+    tokens.insert(tokens.end(), row, row + max_rows());
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::vector<uint32_t>> DecodeGraph::NextTokens() {
+  std::vector<uint32_t> tokens(max_rows());
+  device_.CopyAsync(tokens.data(), state_.next.token_ids, tokens.size() * sizeof(uint32_t), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  return tokens;
+}
+
+absl::StatusOr<std::vector<float>> DecodeGraph::LastLogits(int num_rows) {
+  std::vector<float> logits(static_cast<size_t>(num_rows) * config_.vocab_size);
+  device_.CopyAsync(logits.data(), layers_.logits(), logits.size() * sizeof(float), stream_);
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  return logits;
+}
+
+absl::Status DecodeGraph::WaitError() {
+  switch (std::atomic_ref(*error_word()).load()) {
+    case 0:
+      return absl::OkStatus();
+    case cuda::kWaitAborted:
+      return absl::AbortedError("a decode step was told to stop waiting");
+    default:
+      return absl::DeadlineExceededError(
+          absl::StrCat("the cache rank's GPU sent nothing for ", options_.wait_timeout_us / 1000, " ms"));
+  }
+}
+
+void DecodeGraph::Abort() {
+  std::atomic_ref(*static_cast<uint32_t*>(words_->data())).store(1);
+}
+
+}  // namespace winnow

@@ -1,0 +1,207 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/table.h"
+#include "model/device/decode_slots.h"
+#include "model/device/device_layers.h"
+#include "model/device/tensor_parallel.h"
+
+namespace winnow {
+
+enum class DecodeMode : uint8_t {
+  kDense,          // every row, from slots of its own
+  kFixed,          // sinks, recent window and a selection that never changes and costs nothing
+  kColocated,      // a cache rank on the same GPU selects in between
+  kDisaggregated,  // a cache rank on another GPU selects beside
+};
+
+// Parts of a step, to be left out where their time is wanted.
+enum class DecodePart : uint8_t {
+  kEmbed,
+  kInputNorm,
+  kQkv,
+  kRope,
+  kAttention,
+  kOutput,
+  kMlpNorm,
+  kGateUp,
+  kSilu,
+  kDown,
+  kFinalNorm,
+  kLmHead,
+  kSample,
+  kAllReduce,  // of a tensor-parallel group
+  kExchange,   // publishing, waiting, colocated selection
+};
+inline constexpr int kNumDecodeParts = 15;
+const char* DecodePartName(DecodePart part);
+// A set of parts.
+class DecodeParts {
+ public:
+  static DecodeParts None() { return DecodeParts(0); }
+  static DecodeParts All() { return DecodeParts((1u << kNumDecodeParts) - 1); }
+  static DecodeParts Only(DecodePart part) { return DecodeParts(1u << static_cast<int>(part)); }
+  DecodeParts With(DecodePart part) const { return DecodeParts(bits_ | Only(part).bits_); }
+  DecodeParts Without(DecodePart part) const { return DecodeParts(bits_ & ~Only(part).bits_); }
+  bool Has(DecodePart part) const { return (bits_ & Only(part).bits_) != 0; }
+
+ private:
+  explicit DecodeParts(uint32_t bits) : bits_(bits) {}
+  uint32_t bits_;
+};
+
+// A cache rank on the same GPU, whose work becomes part of the step's graph. Called while capturing, in layer order;
+// what it enqueues reads the inbox that the step has filled.
+class ColocatedCache {
+ public:
+  virtual ~ColocatedCache() = default;
+  virtual void BeginPlan(cuda::Stream stream) = 0;
+  // hidden[layer] is in the inbox.
+  virtual void OnHidden(cuda::Stream stream, int layer) = 0;
+  // rows[layer] and queries[layer] are in the inbox.
+  virtual void OnRows(cuda::Stream stream, int layer) = 0;
+  // Holds `stream` until what attention of `layer` reads is in the slots and lists.
+  virtual void AwaitDelta(cuda::Stream stream, int layer) = 0;
+  // Holds `stream` until everything has ended.
+  virtual void EndPlan(cuda::Stream stream) = 0;
+};
+
+struct DecodeGraphOptions {
+  DecodeMode mode = DecodeMode::kDense;
+  cuda::RecentWindow window = cuda::RecentWindow::kSliding;
+  // kColocated and kDisaggregated: the inbox of the cache rank that all rows belong to; {}: EnqueueInputs says whose
+  // they are. Layers whose residual it wants (kDisaggregated: of the layers whose flag it waits for).
+  cuda::CacheInbox inbox = {};
+  int hidden_layers = 0;  // of so many layers, from the first, the residual entering them is sent
+  // The cache rank's kernels may run on this GPU too: what waits takes no multiprocessors from them.
+  bool shares_gpu = false;
+  ColocatedCache* cache = nullptr;  // kColocated
+  TensorParallelGroup group = {};
+  uint32_t wait_timeout_us = 1000000;
+  uint32_t token_log_steps = 1024;
+  bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/step/row_digest.h)
+};
+
+// What a row of the batch computes next; rows without one compute nothing.
+struct DecodeRow {
+  uint32_t token_id = 0;
+  uint32_t position = 0;  // of token_id
+  cuda::SampleRow sampling = {};
+  uint32_t prompt_tokens = 0;  // of the sequence: anchors of kept selections begin there
+};
+
+// The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
+// advanced there: consecutive launches decode consecutive positions, the sampled token of one entering the next. Layers
+// and slots are borrowed. One thread.
+class DecodeGraph {
+ public:
+  static constexpr std::array<int, 9> kBuckets = {1, 2, 4, 8, 16, 24, 32, 48, 64};
+  static int BucketFor(int num_rows);  // the smallest that holds them
+
+  static absl::StatusOr<std::unique_ptr<DecodeGraph>> Create(cuda::Device& device, DeviceLayers& layers,
+                                                             DecodeSlots& slots, const DecodeGraphOptions& options);
+
+  // What the host says of a step, one region of memory.
+  struct Inputs {
+    uint32_t* token_ids = nullptr;        // [max_rows]
+    uint32_t* positions = nullptr;        // [max_rows] cuda::kNoPosition: none
+    cuda::SampleRow* draws = nullptr;     // [max_rows], token_index one less
+    void** inboxes = nullptr;             // [max_rows] ExchangePeer::inbox of the row's cache rank; null: of none
+    cuda::ExchangePeer* peers = nullptr;  // [kMaxExchangePeers] the cache ranks with rows
+  };
+  static size_t InputBytes(int max_rows);
+  static Inputs InputsAt(int max_rows, void* region);
+
+  // The rows of the coming steps, at most the slots' max_rows. Between steps only; waits for the device.
+  absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
+  // The same for all max_rows rows of the next step and their cache ranks, from pinned memory that stays as it is until
+  // the step has ended: enqueued on stream().
+  void EnqueueInputs(const Inputs& pinned);
+  // A graph of one step for the first `bucket` rows, of the parts given.
+  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
+  // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
+  // before the first is launched.
+  absl::Status Prepare(int num_rows);
+  // Enqueues one step for the first `num_rows` rows, on stream(); captures its bucket's graph the first time.
+  absl::Status Step(int num_rows);
+
+  // Tokens that entered the last `steps` steps, [steps][max_rows], oldest first. Waits for the device.
+  absl::StatusOr<std::vector<uint32_t>> TokensOfLastSteps(uint32_t steps);
+  // The tokens that enter the next step, and the logits of the last one, [num_rows, vocab_size]. Wait for the device.
+  absl::StatusOr<std::vector<uint32_t>> NextTokens();
+  absl::StatusOr<std::vector<float>> LastLogits(int num_rows);
+  // OK while no wait has timed out or been aborted, but for those for peers that EnqueueInputs has named.
+  absl::Status WaitError();
+  // Ends those waits of steps that are under way, and of all later ones. Any thread.
+  void Abort();
+
+  cuda::Stream stream() const { return stream_; }
+  const uint32_t* plan() const { return state_.plan; }                   // device word: number of the step, from 1
+  const uint32_t* next_tokens() const { return state_.next.token_ids; }  // device memory, [max_rows]
+
+ private:
+  static size_t BucketIndex(int num_rows);
+  // Device memory of the step's state.
+  struct State {
+    uint32_t* plan = nullptr;
+    Inputs next;                        // of the step that comes
+    uint32_t* positions = nullptr;      // [max_rows]
+    uint32_t* prompt_tokens = nullptr;  // [max_rows]
+    float* logprobs = nullptr;          // [max_rows]
+    uint32_t* token_log = nullptr;      // [token_log_steps][max_rows]
+    void** kv_destinations = nullptr;   // [num_layers][max_rows][num_kv_heads]
+    uint32_t* kv_slots = nullptr;       // the same as numbers
+    uint32_t* arrivals = nullptr;
+    uint64_t* digest_sums = nullptr;  // [max_rows][num_kv_heads], as digest_arrivals
+    uint32_t* digest_arrivals = nullptr;
+    void* bf16_rows = nullptr;    // [max_rows][num_kv_heads][2 * head_dim], where slots hold another dtype
+    void* kv_rows = nullptr;      // the same in the slots' dtype
+    float* row_scales = nullptr;  // [max_rows * num_kv_heads][2]
+  };
+  DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots, const DecodeGraphOptions& options);
+  size_t Carve(void* region);
+  static size_t CarveInputs(int max_rows, void* region, Inputs* inputs);
+  absl::Status SetPeer();
+  void EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts);
+  void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
+  void BeginStep(cuda::Stream stream, int num_rows);
+  cuda::SendRowsParams HiddenOf(int layer, int num_rows) const;
+  DecodeSum SumOf(DecodePart product) const;
+  void GatherLogits(cuda::Stream stream, int num_rows);
+  void Rope(cuda::Stream stream, int layer, int num_rows);
+  void ExchangeRows(cuda::Stream stream, int layer);
+  cuda::MeetParams MeetOf(int layer) const;
+  // Attention meets the cache ranks itself.
+  bool meets_in_attention() const { return is_remote() && !options_.shares_gpu; }
+  void DigestRows(cuda::Stream stream, int num_rows);
+  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets);
+  bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
+  bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
+  bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
+  int max_rows() const { return slots_.shape().max_rows; }
+  const uint32_t* abort_word() const { return static_cast<const uint32_t*>(words_->data()); }
+  uint32_t* error_word() const { return static_cast<uint32_t*>(words_->data()) + 1; }
+
+  cuda::Device& device_;
+  DeviceLayers& layers_;
+  DecodeSlots& slots_;
+  const cuda::CudaTable& table_;
+  const ModelConfig& config_;
+  const DecodeGraphOptions options_;
+  const cuda::CacheInboxOffsets inbox_;
+  const cuda::Stream stream_;
+  const cuda::Stream side_stream_;  // publishes the residual beside the layer
+  const std::unique_ptr<cuda::Event> fork_, published_;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
+  State state_;
+  std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
+};
+
+}  // namespace winnow

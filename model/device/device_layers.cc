@@ -1,0 +1,335 @@
+#include "model/device/device_layers.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/model/rope.h"
+#include "kernels/cuda/device/arena.h"
+
+namespace winnow {
+namespace {
+
+constexpr size_t kBf16Bytes = 2;
+
+int LargestOutput(const ModelConfig& config) {
+  return std::max({config.qkv_features(), 2 * config.intermediate_size, config.hidden_size, config.vocab_size});
+}
+
+}  // namespace
+
+DeviceLayers::DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
+                           const DeviceLayerOptions& options)
+    : table_(table),
+      config_(config),
+      weights_(weights),
+      options_(options),
+      scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {
+  WINNOW_CHECK(options.max_decode_rows >= 1 && options.max_decode_rows <= kMaxGraphRows);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                                   const DeviceWeights& weights,
+                                                                   const DeviceLayerOptions& options) {
+  std::unique_ptr<DeviceLayers> layers(new DeviceLayers(table, weights.config(), &weights, options));
+  WINNOW_ASSIGN_OR_RETURN(layers->memory_, device.Allocate(layers->Carve(nullptr)));
+  layers->Carve(layers->memory_->data());
+  if (options.max_prefill_rows > 0) layers->plans_ = table.matmul->open_prefill_plans();
+  const RopeTable rope = ComputeRope(weights.config().rope, weights.config().head_dim);
+  layers->rope_attention_factor_ = rope.attention_factor;
+  const cuda::Stream stream = device.NewStream();
+  // Scratch has to begin as zeros.
+  device.FillAsync(layers->memory_->data(), 0, layers->memory_->bytes(), stream);
+  device.CopyAsync(layers->rope_inv_freq_, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float), stream);
+  WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
+  return layers;
+}
+
+cuda::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t max_count,
+                                                          int lists_per_kv_head) const {
+  const ModelConfig& config = config_;
+  return {.q = q_,
+          .num_rows = num_rows,
+          .num_query_heads = config.num_query_heads,
+          .num_kv_heads = config.num_kv_heads * lists_per_kv_head,
+          .head_dim = config.head_dim,
+          .scale = scale_,
+          .kv_dtype = options_.kv_dtype,
+          .max_count = max_count,
+          .out = attention_,
+          .out_dtype = Dtype::kBf16,
+          .scratch = attention_scratch_};
+}
+
+size_t DeviceLayers::Carve(void* region) {
+  const ModelConfig& config = config_;
+  const size_t decode_rows = options_.max_decode_rows, prefill_rows = options_.max_prefill_rows;
+  const size_t rows = std::max(decode_rows, prefill_rows);
+  const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.intermediate_size;
+  cuda::Arena arena(region);
+  rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
+  hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
+  partial_ = arena.TakeArray<float>((options_.partial_chunks ? rows : decode_rows) * hidden);
+  normed_ = arena.Take(rows * hidden * kBf16Bytes);
+  qkv_ = arena.TakeArray<float>(rows * config.qkv_features());
+  q_ = arena.TakeArray<float>(decode_rows * q);
+  q_bf16_ = arena.Take(prefill_rows * q * kBf16Bytes);
+  attention_ = arena.Take(rows * q * kBf16Bytes);
+  gate_up_ = arena.Take(2 * intermediate * std::max(decode_rows * sizeof(float), prefill_rows * kBf16Bytes));
+  mlp_ = arena.Take(rows * intermediate * kBf16Bytes);
+  logits_ = arena.TakeArray<float>(decode_rows * config.vocab_size);
+  matmul_scratch_ = arena.Take(table_.matmul->decode_scratch_bytes(options_.max_decode_rows, LargestOutput(config)));
+  if (prefill_rows > 0)
+    prefill_workspace_ = arena.Take(table_.matmul->prefill_workspace_bytes(options_.max_prefill_rows));
+  // Scratch may depend on the number of rows in any way.
+  size_t attention_bytes = 0;
+  for (int n = 1; n <= options_.max_decode_rows; ++n) {
+    for (const int lists : {1, options_.lists_per_kv_head}) {
+      const auto params = AttentionParams(n, options_.max_list_rows, lists);
+      attention_bytes = std::max(attention_bytes, table_.attention->decode_attention_scratch_bytes(params));
+    }
+  }
+  attention_scratch_ = arena.Take(attention_bytes);
+  sample_scratch_ = arena.Take(table_.elementwise->sample_scratch_bytes(options_.max_decode_rows, config.vocab_size));
+  return arena.used_bytes();
+}
+
+size_t DeviceLayers::ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config,
+                                     const DeviceLayerOptions& options) {
+  return DeviceLayers(table, config, nullptr, options).Carve(nullptr);
+}
+
+void DeviceLayers::Embed(cuda::Stream stream, const uint32_t* token_ids, int num_rows) {
+  table_.elementwise->embed(stream, {.token_ids = token_ids,
+                                     .num_rows = num_rows,
+                                     .embedding = weights_->embedding(),
+                                     .hidden_size = config().hidden_size,
+                                     .x = hidden_});
+}
+
+void DeviceLayers::Norm(cuda::Stream stream, const float* weight, int num_rows) {
+  table_.elementwise->rms_norm(stream, {.x = hidden_,
+                                        .num_rows = num_rows,
+                                        .hidden_size = config().hidden_size,
+                                        .weight = weight,
+                                        .epsilon = config().rms_norm_eps,
+                                        .out = normed_});
+}
+
+void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x,
+                          int num_rows, const MatmulOutput& output) {
+  if (phase == DevicePhase::kPrefill) {
+    table_.matmul->prefill_matmul(stream, {.plans = plans_.get(),
+                                           .x = x,
+                                           .x_stride = weight.in_features,
+                                           .num_rows = num_rows,
+                                           .weight = weight,
+                                           .accumulate = output.accumulate,
+                                           .y = output.y,
+                                           .y_stride = output.stride,
+                                           .y_dtype = output.dtype,
+                                           .workspace = prefill_workspace_});
+    return;
+  }
+  table_.matmul->decode_matmul(stream, {.x = x,
+                                        .x_stride = weight.in_features,
+                                        .num_rows = num_rows,
+                                        .weight = weight,
+                                        .accumulate = output.accumulate,
+                                        .y = output.y,
+                                        .y_stride = output.stride,
+                                        .y_dtype = output.dtype,
+                                        .summand = output.summand,
+                                        .scratch = matmul_scratch_,
+                                        .spread = output.spread});
+}
+
+DeviceLayers::MatmulOutput DeviceLayers::ResidualSum(const DecodeSum* sum) const {
+  return {.y = is_shard() ? partial_ : hidden_,
+          .stride = config().hidden_size,
+          .dtype = Dtype::kF32,
+          .accumulate = !is_shard(),
+          .summand = sum == nullptr ? cuda::SummandPlaces() : sum->places};
+}
+
+void DeviceLayers::AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight) {
+  table_.summands->add_summands(stream, {.num_ranks = sum.places.num_ranks,
+                                         .summands = sum.summands,
+                                         .summand_stride = sum.summand_stride,
+                                         .x = hidden_,
+                                         .num_rows = num_rows,
+                                         .hidden_size = config().hidden_size,
+                                         .weight = norm_weight,
+                                         .epsilon = config().rms_norm_eps,
+                                         .out = normed_,
+                                         .abort = sum.abort,
+                                         .error = sum.error,
+                                         .timeout_us = sum.timeout_us});
+}
+
+void DeviceLayers::AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
+  AddSummands(stream, num_rows, sum, weights_->layer(layer).post_attention_norm);
+}
+
+void DeviceLayers::AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
+  const bool is_last = layer + 1 == config().num_layers;
+  AddSummands(stream, num_rows, sum, is_last ? weights_->final_norm() : weights_->layer(layer + 1).input_norm);
+}
+
+void DeviceLayers::InputNorm(cuda::Stream stream, int layer, int num_rows) {
+  Norm(stream, weights_->layer(layer).input_norm, num_rows);
+}
+
+void DeviceLayers::Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+  Matmul(stream, phase, weights_->layer(layer).qkv, normed_, num_rows,
+         {.y = qkv_, .stride = config().qkv_features(), .dtype = Dtype::kF32, .accumulate = false});
+}
+
+void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
+  if (sums == nullptr || layer == 0 || sums->AllOwnAllRows()) {
+    InputNorm(stream, layer, num_rows);
+  } else {
+    sums->NormChunk(stream, num_rows, weights_->layer(layer).input_norm);
+  }
+  Qkv(stream, phase, layer, num_rows);
+}
+
+void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs) {
+  const DeviceLayerWeights& weights = weights_->layer(layer);
+  const bool decode = phase == DevicePhase::kDecode;
+  table_.elementwise->rope_append(stream, {.qkv = qkv_,
+                                           .qkv_stride = config().qkv_features(),
+                                           .qkv_bias = weights.qkv_bias,
+                                           .num_rows = num_rows,
+                                           .num_query_heads = config().num_query_heads,
+                                           .num_kv_heads = config().num_kv_heads,
+                                           .head_dim = config().head_dim,
+                                           .q_norm_weight = weights.q_norm,
+                                           .k_norm_weight = weights.k_norm,
+                                           .norm_epsilon = config().rms_norm_eps,
+                                           .positions = outputs.positions,
+                                           .rope_inv_freq = rope_inv_freq_,
+                                           .rope_attention_factor = rope_attention_factor_,
+                                           .q = decode ? q_ : nullptr,
+                                           .q_bf16 = decode ? nullptr : q_bf16_,
+                                           .q_pre_rope = outputs.q_pre_rope,
+                                           .q_pre_rope_stride = outputs.q_pre_rope_stride,
+                                           .kv_destinations = outputs.kv_destinations,
+                                           .kv_mirror = outputs.kv_mirror,
+                                           .kv_mirror_stride = outputs.kv_mirror_stride,
+                                           .mirror_regions = outputs.mirror_regions});
+}
+
+void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
+  WINNOW_CHECK(kv.max_count <= options_.max_list_rows && kv.dtype == options_.kv_dtype);
+  WINNOW_CHECK(kv.lists_per_kv_head == 1 || kv.lists_per_kv_head == options_.lists_per_kv_head);
+  cuda::DecodeAttentionParams params = AttentionParams(num_rows, kv.max_count, kv.lists_per_kv_head);
+  params.slot_pool = kv.slot_pool;
+  params.kv_scales = kv.scales;
+  params.lists = kv.lists;
+  params.pages = kv.pages;
+  params.selected = kv.selected;
+  params.settled = kv.settled;
+  params.meet = kv.meet;
+  params.sends = kv.sends;
+  table_.attention->decode_attention(stream, params);
+}
+
+void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv) {
+  table_.prefill->prefill_attention(stream, {.q = q_bf16_,
+                                             .num_queries = num_rows,
+                                             .first_position = kv.first_position,
+                                             .num_query_heads = config().num_query_heads,
+                                             .num_kv_heads = config().num_kv_heads,
+                                             .head_dim = config().head_dim,
+                                             .scale = scale_,
+                                             .kv = kv.rows,
+                                             .kv_head_stride = kv.head_stride,
+                                             .streaming_window = kv.streaming_window,
+                                             .streaming_sinks = kv.streaming_sinks,
+                                             .out = attention_});
+}
+
+void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+  MatmulOutput output = ResidualSum(sum);
+  output.spread = true;
+  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, output);
+}
+
+void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {
+  Norm(stream, weights_->layer(layer).post_attention_norm, num_rows);
+}
+
+void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+  Matmul(stream, phase, weights_->layer(layer).gate_up, normed_, num_rows,
+         {.y = gate_up_, .stride = 2 * config().intermediate_size, .dtype = GateUpDtype(phase), .accumulate = false});
+}
+
+void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows) {
+  table_.elementwise->silu_mul(stream, {.gate_up = gate_up_,
+                                        .dtype = GateUpDtype(phase),
+                                        .num_rows = num_rows,
+                                        .intermediate_size = config().intermediate_size,
+                                        .out = mlp_});
+}
+
+void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+  MatmulOutput output = ResidualSum(sum);
+  output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
+  Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
+}
+
+void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums,
+                                bool norms_next) {
+  WINNOW_CHECK(is_shard() == (sums != nullptr));
+  const bool adds_rows = sums != nullptr && phase == DevicePhase::kDecode;
+  DecodeSum sum;
+  const auto next_sum = [&] { return adds_rows ? &(sum = sums->NextDecodeSum()) : nullptr; };
+  Output(stream, phase, layer, num_rows, next_sum());
+  if (adds_rows) {
+    AddOutput(stream, layer, num_rows, sum);
+  } else if (sums != nullptr) {
+    sums->AddChunk(stream, num_rows, weights_->layer(layer).post_attention_norm);
+  } else {
+    MlpNorm(stream, layer, num_rows);
+  }
+  GateUp(stream, phase, layer, num_rows);
+  SiluMul(stream, phase, num_rows);
+  Down(stream, phase, layer, num_rows, next_sum());
+  if (adds_rows) {
+    AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it
+  } else if (sums != nullptr) {
+    sums->AddChunk(stream, num_rows, norms_next ? weights_->layer(layer + 1).input_norm : nullptr);
+  }
+}
+
+void DeviceLayers::FinalNorm(cuda::Stream stream, int num_rows) {
+  Norm(stream, weights_->final_norm(), num_rows);
+}
+
+void DeviceLayers::LmHead(cuda::Stream stream, int num_rows) {
+  Matmul(stream, DevicePhase::kDecode, weights_->lm_head(), normed_, num_rows,
+         {.y = logits_ + weights_->lm_head_first(),
+          .stride = config().vocab_size,
+          .dtype = Dtype::kF32,
+          .accumulate = false});
+}
+
+void DeviceLayers::Logits(cuda::Stream stream, int num_rows) {
+  FinalNorm(stream, num_rows);
+  LmHead(stream, num_rows);
+}
+
+void DeviceLayers::Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids,
+                          float* logprobs) {
+  table_.elementwise->sample(stream, {.logits = logits_,
+                                      .num_rows = num_rows,
+                                      .vocab_size = config().vocab_size,
+                                      .rows = rows,
+                                      .token_ids = token_ids,
+                                      .logprobs = logprobs,
+                                      .scratch = sample_scratch_});
+}
+
+}  // namespace winnow

@@ -1,0 +1,194 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/table.h"
+#include "model/weights/device_weights.h"
+
+namespace winnow {
+
+// Rows that a decode step computes at most.
+inline constexpr int kMaxGraphRows = 64;
+
+// Two ways through the same layers: few rows, each with bits of its own whatever the others are, or a chunk of a prompt
+// on the way to the highest rate.
+enum class DevicePhase : uint8_t { kDecode, kPrefill };
+
+// What the rotation of a layer leaves, beside the rotated queries that its attention reads. All device memory, of this
+// GPU or a peer's; null where it is not wanted.
+struct RopeOutputs {
+  const uint32_t* positions = nullptr;     // [num_rows]; required
+  void* const* kv_destinations = nullptr;  // [num_rows, num_kv_heads] where the rows' K and V go
+  void* kv_mirror = nullptr;               // [num_rows, num_kv_heads, 2 * head_dim] bf16
+  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
+  float* q_pre_rope = nullptr;             // [num_rows, num_query_heads, head_dim]
+  int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
+  void* const* mirror_regions = nullptr;   // as those of cuda::RopeAppendParams
+};
+
+// Where attention of decode rows finds K and V.
+struct DecodeKvView {
+  const void* slot_pool = nullptr;
+  Dtype dtype = Dtype::kBf16;
+  const void* scales = nullptr;                // [num_slots][2] f32, not for kBf16
+  const cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads, lists_per_kv_head] of the layer
+  int lists_per_kv_head = 1;                   // 1, or one for each query head
+  const uint32_t* pages = nullptr;
+  const uint32_t* selected = nullptr;
+  uint32_t max_count = 0;      // at most DeviceLayerOptions::max_list_rows
+  bool settled = false;        // as DecodeAttentionParams::settled
+  cuda::MeetParams meet = {};  // as that and `sends` of DecodeAttentionParams
+  cuda::SendRowsParams sends = {};
+};
+
+// Where attention of a chunk finds K and V by position.
+struct ChunkKvView {
+  const void* rows = nullptr;  // [num_kv_heads] x head_stride rows, bf16
+  int64_t head_stride = 0;
+  uint32_t first_position = 0;
+  const uint32_t* streaming_window = nullptr;  // [num_kv_heads]; may be null
+  uint32_t streaming_sinks = 0;
+};
+
+struct DeviceLayerOptions {
+  int max_decode_rows = kMaxGraphRows;
+  int max_prefill_rows = 0;         // of a chunk; 0: decode only
+  bool partial_chunks = false;      // of a shard: chunks leave their summands in partial(), too
+  uint32_t max_list_rows = 131072;  // longest attention list of a decode row
+  Dtype kv_dtype = Dtype::kBf16;
+  int lists_per_kv_head = 1;  // that decode rows may have, beside one
+};
+
+// A sum over shards in a decode step, as kernels/cuda/collective/summands.h has it.
+struct DecodeSum {
+  cuda::SummandPlaces places = {};  // where this shard's summand goes
+  float* summands = nullptr;        // with this shard: [shards] x summand_stride
+  int64_t summand_stride = 0;
+  const uint32_t* abort = nullptr;
+  uint32_t* error = nullptr;
+  uint32_t timeout_us = 0;
+};
+
+// Where the weights are a shard: adds up over all shards.
+class PartialSums {
+ public:
+  virtual ~PartialSums() = default;
+  // Of a chunk, each of whose rows one shard owns and adds up: what all have left in partial(), into its row of
+  // hidden(). With a weight, normed() of all rows follows, with all shards.
+  virtual void AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) = 0;
+  // normed() of all rows of a chunk, with all shards, from their owners' hidden().
+  virtual void NormChunk(cuda::Stream stream, int num_rows, const float* weight) = 0;
+  // Whether every shard owns every row of the chunk.
+  virtual bool AllOwnAllRows() const = 0;
+  // Of decode rows: the next sum, for the caller to enqueue.
+  virtual DecodeSum NextDecodeSum() = 0;
+};
+
+// Enqueues the parts of a forward pass on a stream, for up to 64 decode rows or a chunk of a prompt. Pure launches,
+// which may be captured: nothing waits, nothing allocates. Holds the activations, so that the calls of one step build
+// on each other in the order of the model: Embed, then for each layer ProjectQkv, Rope, Attend, OutputAndMlp, last
+// Logits and Sample. The residual stream is f32; what enters a matrix is bf16. Weights and device are borrowed.
+class DeviceLayers {
+ public:
+  static size_t ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config,
+                                const DeviceLayerOptions& options);
+  static absl::StatusOr<std::unique_ptr<DeviceLayers>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                              const DeviceWeights& weights,
+                                                              const DeviceLayerOptions& options);
+
+  void Embed(cuda::Stream stream, const uint32_t* token_ids, int num_rows);
+  // `sums`: of a shard's chunk.
+  void ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
+  void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
+  void Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
+  void AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
+  // `sums`: of a shard; null where the weights are whole. `norms_next`: of a shard's chunk that goes through the next
+  // layer now, where Qkv then takes the place of ProjectQkv.
+  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
+                    bool norms_next = false);
+  void Logits(cuda::Stream stream, int num_rows);
+  void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs);
+
+  // The steps of which ProjectQkv, OutputAndMlp and Logits consist, for who times them one by one.
+  void InputNorm(cuda::Stream stream, int layer, int num_rows);
+  void Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
+  void MlpNorm(cuda::Stream stream, int layer, int num_rows);
+  void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows);
+  void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
+  // Behind Output or Down of a decode step with a sum: that and the norm that follows, of the MLP, or of the next layer
+  // or the logits.
+  void AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum);
+  void AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum);
+  void FinalNorm(cuda::Stream stream, int num_rows);
+  void LmHead(cuda::Stream stream, int num_rows);
+
+  // [rows, hidden_size] residual stream: in the activations, or where UseHidden says.
+  float* hidden() const { return hidden_; }
+  // What is enqueued from now on reads and writes the residuals of its rows there: 256-byte aligned device memory.
+  // Null: in the activations again. Not around work that is captured and launched later.
+  void UseHidden(float* hidden) { hidden_ = hidden != nullptr ? hidden : own_hidden_; }
+  void* normed() const { return normed_; }        // [rows, hidden_size] bf16, what Qkv and GateUp read
+  const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
+  float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
+  void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
+  float* logits() const { return logits_; }       // [decode rows, vocab_size]
+  // The weights are one part of several: Output and Down write their summand of the residual to a DecodeSum's places
+  // or, of chunks (only where partial_chunks) and where nothing is added up, to partial(). LmHead fills its part of the
+  // logits.
+  bool is_shard() const { return weights_ != nullptr && weights_->shard().count > 1; }
+  const ModelConfig& config() const { return config_; }
+  const DeviceWeights& weights() const { return *weights_; }
+  const cuda::CudaTable& table() const { return table_; }
+
+ private:
+  DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
+               const DeviceLayerOptions& options);
+  size_t Carve(void* region);
+  cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count, int lists_per_kv_head) const;
+  struct MatmulOutput {
+    void* y;
+    int64_t stride;
+    Dtype dtype;
+    bool accumulate;
+    bool spread = false;  // DecodeMatmulParams
+    cuda::SummandPlaces summand = {};
+  };
+  void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
+              const MatmulOutput& output);
+  MatmulOutput ResidualSum(const DecodeSum* sum) const;
+  void AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
+  void Norm(cuda::Stream stream, const float* weight, int num_rows);
+  // Chunks store gate and up as bf16: at their size the traffic counts.
+  Dtype GateUpDtype(DevicePhase phase) const { return phase == DevicePhase::kDecode ? Dtype::kF32 : Dtype::kBf16; }
+
+  const cuda::CudaTable& table_;
+  const ModelConfig config_;      // of the weights' shard
+  const DeviceWeights* weights_;  // null only to count
+  const DeviceLayerOptions options_;
+  const float scale_;
+  float rope_attention_factor_ = 1;
+  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<cuda::PrefillPlans> plans_;
+
+  float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
+  float* own_hidden_ = nullptr;     // [rows, hidden_size]
+  float* hidden_ = nullptr;         // own_hidden_, or whose residuals are under way
+  float* partial_ = nullptr;        // [decode rows, or rows, hidden_size]
+  void* normed_ = nullptr;          // [rows, hidden_size] bf16
+  float* qkv_ = nullptr;            // [rows, qkv_features]
+  float* q_ = nullptr;              // [decode rows, q_features]
+  void* q_bf16_ = nullptr;          // [prefill rows, q_features]
+  void* attention_ = nullptr;       // [rows, q_features] bf16
+  void* gate_up_ = nullptr;         // [rows, 2 * intermediate_size] GateUpDtype
+  void* mlp_ = nullptr;             // [rows, intermediate_size] bf16
+  float* logits_ = nullptr;         // [decode rows, vocab_size]
+  void* matmul_scratch_ = nullptr;
+  void* prefill_workspace_ = nullptr;
+  void* attention_scratch_ = nullptr;
+  void* sample_scratch_ = nullptr;
+};
+
+}  // namespace winnow

@@ -1,0 +1,257 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/check.h"
+
+namespace winnow {
+
+Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
+                         Executor& executor, Dtype kv_dtype, int max_prefill_tokens, uint32_t max_slots_per_list)
+    : config_(config),
+      weights_(weights),
+      kernels_(kernels),
+      executor_(executor),
+      kv_dtype_(kv_dtype),
+      rope_(ComputeRope(config.rope, config.head_dim)),
+      scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))),
+      max_rows_(std::max(max_prefill_tokens, kMaxDecodeRows)) {
+  const size_t rows = max_rows_;
+  x_.resize(rows * config.hidden_size);
+  qkv_.resize(rows * config.qkv_features());
+  q_pre_rope_.resize(rows * config.q_features());
+  q_.resize(rows * config.q_features());
+  prediction_.resize(static_cast<size_t>(kMaxDecodeRows) * config.q_features());
+  kv_rows_.resize(rows * 2 * config.kv_features() * DtypeBytes(kv_dtype));
+  attention_.resize(rows * config.q_features());
+  lse_.resize(static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads);
+  merged_.resize(static_cast<size_t>(config.group_size()) * config.head_dim);
+  gate_up_.resize(rows * 2 * config.intermediate_size);
+  logits_.resize(static_cast<size_t>(kMaxDecodeRows) * config.vocab_size);
+  positions_.resize(rows);
+  // Grown in Decode only when a batch reads more slots than any before; one row of the longest kind to start with.
+  attention_scratch_.resize(
+      DecodeAttentionScratchBytes(static_cast<size_t>(max_slots_per_list) * config.num_query_heads,
+                                  static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads, config.head_dim));
+}
+
+void Transformer::Embed(std::span<const uint32_t> token_ids, float* x) {
+  const EmbeddingTable table = weights_.embedding();
+  kernels_.embed({.table = table.data,
+                  .dtype = table.dtype,
+                  .hidden_size = config_.hidden_size,
+                  .token_ids = token_ids.data(),
+                  .num_rows = static_cast<int>(token_ids.size()),
+                  .out = x});
+}
+
+void Transformer::ProjectQkv(Matmul matmul, const LayerWeights& layer, const float* x, int num_rows,
+                             std::span<const uint32_t> positions) {
+  matmul(executor_, {.x = x,
+                     .x_stride = config_.hidden_size,
+                     .num_rows = num_rows,
+                     .transform = InputTransform::kRmsNorm,
+                     .norm_weight = layer.input_norm.data(),
+                     .norm_epsilon = config_.rms_norm_eps,
+                     .weight = layer.qkv,
+                     .bias = layer.qkv_bias.data(),
+                     .y = qkv_.data(),
+                     .y_stride = config_.qkv_features()});
+  kernels_.rope_append(executor_, {.qkv = qkv_.data(),
+                                   .qkv_stride = config_.qkv_features(),
+                                   .num_rows = num_rows,
+                                   .num_query_heads = config_.num_query_heads,
+                                   .num_kv_heads = config_.num_kv_heads,
+                                   .head_dim = config_.head_dim,
+                                   .q_norm_weight = layer.q_norm.data(),
+                                   .k_norm_weight = layer.k_norm.data(),
+                                   .norm_epsilon = config_.rms_norm_eps,
+                                   .positions = positions.data(),
+                                   .rope_inv_freq = rope_.inv_freq.data(),
+                                   .rope_attention_factor = rope_.attention_factor,
+                                   .kv_dtype = kv_dtype_,
+                                   .q_pre_rope = q_pre_rope_.data(),
+                                   .q = q_.data(),
+                                   .kv_rows = kv_rows_.data()});
+}
+
+// q̂(p, l) = qnorm(Wq_l norm_l(x)) with x the residual that enters an earlier layer (DESIGN: the depth predictor).
+void Transformer::PredictQueries(int layer, int num_rows) {
+  const LayerWeights& weights = weights_.layer(layer);
+  kernels_.decode_matmul(executor_, {.x = x_.data(),
+                                     .x_stride = config_.hidden_size,
+                                     .num_rows = num_rows,
+                                     .transform = InputTransform::kRmsNorm,
+                                     .norm_weight = weights.input_norm.data(),
+                                     .norm_epsilon = config_.rms_norm_eps,
+                                     .weight = weights.query_projection,
+                                     .bias = weights.query_bias.data(),
+                                     .y = prediction_.data(),
+                                     .y_stride = config_.q_features()});
+  kernels_.query_norm({.q = prediction_.data(),
+                       .num_rows = num_rows,
+                       .num_query_heads = config_.num_query_heads,
+                       .head_dim = config_.head_dim,
+                       .q_norm_weight = weights.q_norm.data(),
+                       .norm_epsilon = config_.rms_norm_eps});
+}
+
+// The attention over resident rows comes first in each merge, the partial state last.
+void Transformer::MergePartials(std::span<const PartialAttention> partials) {
+  const int group = config_.group_size();
+  for (const PartialAttention& partial : partials) {
+    const size_t head = static_cast<size_t>(partial.row) * config_.num_query_heads + partial.kv_head * group;
+    float* attention = attention_.data() + head * config_.head_dim;
+    const float* const o[] = {attention, partial.o};
+    const float* const lse[] = {lse_.data() + head, partial.lse};
+    kernels_.merge_states(
+        {.o = o, .lse = lse, .num_states = 2, .num_rows = group, .head_dim = config_.head_dim, .out = merged_.data()});
+    std::copy(merged_.begin(), merged_.end(), attention);
+  }
+}
+
+void Transformer::OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention,
+                               int num_rows) {
+  matmul(executor_, {.x = attention,
+                     .x_stride = config_.q_features(),
+                     .num_rows = num_rows,
+                     .weight = layer.o,
+                     .bias = layer.o_bias.data(),
+                     .accumulate = true,
+                     .y = x,
+                     .y_stride = config_.hidden_size});
+  matmul(executor_, {.x = x,
+                     .x_stride = config_.hidden_size,
+                     .num_rows = num_rows,
+                     .transform = InputTransform::kRmsNorm,
+                     .norm_weight = layer.post_attention_norm.data(),
+                     .norm_epsilon = config_.rms_norm_eps,
+                     .weight = layer.gate_up,
+                     .bias = layer.gate_up_bias.data(),
+                     .y = gate_up_.data(),
+                     .y_stride = 2 * config_.intermediate_size});
+  matmul(executor_, {.x = gate_up_.data(),
+                     .x_stride = 2 * config_.intermediate_size,
+                     .num_rows = num_rows,
+                     .transform = InputTransform::kSiluMul,
+                     .weight = layer.down,
+                     .bias = layer.down_bias.data(),
+                     .accumulate = true,
+                     .y = x,
+                     .y_stride = config_.hidden_size});
+}
+
+std::span<float> Transformer::Logits(const float* x, int num_rows) {
+  kernels_.decode_matmul(executor_, {.x = x,
+                                     .x_stride = config_.hidden_size,
+                                     .num_rows = num_rows,
+                                     .transform = InputTransform::kRmsNorm,
+                                     .norm_weight = weights_.final_norm().data(),
+                                     .norm_epsilon = config_.rms_norm_eps,
+                                     .weight = weights_.lm_head(),
+                                     .y = logits_.data(),
+                                     .y_stride = config_.vocab_size});
+  return {logits_.data(), static_cast<size_t>(num_rows) * config_.vocab_size};
+}
+
+std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                     DecodeKv& kv) {
+  const int num_rows = static_cast<int>(token_ids.size());
+  WINNOW_CHECK(num_rows >= 1 && num_rows <= kMaxDecodeRows && positions.size() == token_ids.size());
+  const int lookahead = kv.Lookahead();
+  const bool waits_for_partials = kv.WaitsForPartials();
+  Embed(token_ids, x_.data());
+  for (int l = 0; l < config_.num_layers; ++l) {
+    const LayerWeights& layer = weights_.layer(l);
+    ProjectQkv(kernels_.decode_matmul, layer, x_.data(), num_rows, positions);
+    const bool predicts = lookahead > 0 && l + lookahead < config_.num_layers;
+    if (predicts) PredictQueries(l + lookahead, num_rows);
+    kv.Publish({.layer = l,
+                .kv_rows = kv_rows_.data(),
+                .q_pre_rope = q_pre_rope_.data(),
+                .prediction = predicts ? prediction_.data() : nullptr,
+                .prediction_layer = l + lookahead,
+                .hidden = x_.data(),
+                .hidden_size = config_.hidden_size});
+
+    slot_lists_.Clear();
+    kv.AwaitSlots(l, slot_lists_);
+    WINNOW_CHECK(slot_lists_.num_heads() == static_cast<size_t>(num_rows) * config_.num_query_heads);
+    const size_t scratch_bytes =
+        DecodeAttentionScratchBytes(slot_lists_.head_slots(), slot_lists_.num_heads(), config_.head_dim);
+    if (scratch_bytes > attention_scratch_.size()) attention_scratch_.resize(scratch_bytes * 5 / 4);
+    kernels_.decode_attention(executor_, {.q = q_.data(),
+                                          .num_rows = num_rows,
+                                          .num_query_heads = config_.num_query_heads,
+                                          .num_kv_heads = config_.num_kv_heads,
+                                          .head_dim = config_.head_dim,
+                                          .scale = scale_,
+                                          .slot_pool = slot_pool_,
+                                          .kv_dtype = kv_dtype_,
+                                          .slots = slot_lists_.slots(),
+                                          .slot_counts = slot_lists_.counts(),
+                                          .list_heads = slot_lists_.heads(),
+                                          .out = attention_.data(),
+                                          .lse = waits_for_partials ? lse_.data() : nullptr,
+                                          .scratch = attention_scratch_.data()});
+    if (waits_for_partials) MergePartials(kv.AwaitPartials(l));
+    OutputAndMlp(kernels_.decode_matmul, layer, x_.data(), attention_.data(), num_rows);
+  }
+  return Logits(x_.data(), num_rows);
+}
+
+std::span<float> Transformer::Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
+                                      PrefillKv& kv) {
+  const int num_tokens = static_cast<int>(token_ids.size());
+  WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
+  Embed(token_ids, x_.data());
+  for (int l = 0; l < config_.num_layers; ++l) PrefillLayer(l, first_position, num_tokens, last, x_.data(), kv);
+  return last ? Logits(x_.data(), 1) : std::span<float>();
+}
+
+PrefillKv::Rows Transformer::ProjectPiece(int l, uint32_t first_position, int num_tokens, bool last,
+                                          const float* hidden, PrefillKv& kv) {
+  WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
+  for (int i = 0; i < num_tokens; ++i) positions_[i] = first_position + i;
+  // The prompt's last token alone decides the first token of the answer: it gets the more precise matmul.
+  WINNOW_CHECK(!last || num_tokens == 1);
+  ProjectQkv(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, num_tokens,
+             {positions_.data(), static_cast<size_t>(num_tokens)});
+  return kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
+}
+
+void Transformer::PrefillLayer(int l, uint32_t first_position, int num_tokens, bool last, float* hidden,
+                               PrefillKv& kv) {
+  const PrefillKv::Rows rows = ProjectPiece(l, first_position, num_tokens, last, hidden, kv);
+  AttendPrompt(l, first_position, num_tokens, last, {.queries = q_.data(), .rows = rows}, hidden);
+}
+
+void Transformer::ProjectPrompt(int l, uint32_t first_position, int num_tokens, bool last, const float* hidden,
+                                PrefillKv& kv, float* queries) {
+  ProjectPiece(l, first_position, num_tokens, last, hidden, kv);
+  std::copy_n(q_.begin(), static_cast<size_t>(num_tokens) * config_.q_features(), queries);
+}
+
+void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, bool last,
+                               const PromptAttention& attention, float* hidden) {
+  // Nothing reads the last layer's output but the logits of the last token.
+  if (l + 1 == config_.num_layers && !last) return;
+  kernels_.prefill_attention(executor_, {.q = attention.queries,
+                                         .num_queries = num_tokens,
+                                         .first_position = first_position,
+                                         .num_query_heads = config_.num_query_heads,
+                                         .num_kv_heads = config_.num_kv_heads,
+                                         .head_dim = config_.head_dim,
+                                         .scale = scale_,
+                                         .kv = attention.rows.kv,
+                                         .kv_head_stride = attention.rows.head_stride,
+                                         .kv_dtype = kv_dtype_,
+                                         .out = attention_.data(),
+                                         .first_key = attention.first_key,
+                                         .state = attention.state});
+  OutputAndMlp(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, attention_.data(),
+               num_tokens);
+}
+
+}  // namespace winnow

@@ -1,0 +1,84 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/model/model_config.h"
+#include "common/model/rope.h"
+#include "kernels/kernel_table.h"
+#include "model/forward.h"
+#include "model/weights/weights.h"
+
+namespace winnow {
+
+// The forward pass of the Llama, Mistral and Qwen families on the CPU, in paper order, calling only the kernel table.
+// Holds the activations; weights, kernels and executor are borrowed.
+class Transformer final : public Forward {
+ public:
+  Transformer(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels, Executor& executor,
+              Dtype kv_dtype, int max_prefill_tokens, uint32_t max_slots_per_list);
+
+  std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                          DecodeKv& kv) override;
+  std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
+                           PrefillKv& kv) override;
+  bool CutsChunksByLayer() const override { return true; }
+  void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) override { Embed(token_ids, hidden[0]); }
+  void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
+                    PrefillKv& kv) override {
+    PrefillLayer(layer, first_position, num_tokens, last, hidden[0], kv);
+  }
+  bool CutsLayersAtAttention() const override { return true; }
+  void ProjectPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden, PrefillKv& kv,
+                     float* queries) override;
+  void AttendPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const PromptAttention& attention,
+                    float* hidden) override;
+  std::span<float> PromptLogits(ResidualPlaces hidden) override { return Logits(hidden[0], 1); }
+  const RopeTable& rope() const override { return rope_; }
+  float attention_scale() const override { return scale_; }
+
+ private:
+  using Matmul = void (*)(Executor&, const MatmulParams&);
+  void Embed(std::span<const uint32_t> token_ids, float* x);
+  void ProjectQkv(Matmul matmul, const LayerWeights& layer, const float* x, int num_rows,
+                  std::span<const uint32_t> positions);
+  void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, float* hidden, PrefillKv& kv);
+  void PredictQueries(int layer, int num_rows);
+  // The rows and queries of a piece of a prompt; returns where its rows are.
+  PrefillKv::Rows ProjectPiece(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden,
+                               PrefillKv& kv);
+  void MergePartials(std::span<const PartialAttention> partials);
+  void OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention, int num_rows);
+  std::span<float> Logits(const float* x, int num_rows);
+
+  const ModelConfig& config_;
+  const ModelWeights& weights_;
+  const KernelTable& kernels_;
+  Executor& executor_;
+  const Dtype kv_dtype_;
+  const RopeTable rope_;
+  const float scale_;
+  const int max_rows_;
+
+  std::vector<float> x_;            // [max_rows, hidden_size] residual stream
+  std::vector<float> qkv_;          // [max_rows, qkv_features]
+  std::vector<float> q_pre_rope_;   // [max_rows, q_features]
+  std::vector<float> q_;            // [max_rows, q_features]
+  std::vector<float> prediction_;   // [kMaxDecodeRows, q_features]
+  std::vector<std::byte> kv_rows_;  // [max_rows, num_kv_heads, 2 * head_dim]
+  std::vector<float> attention_;    // [max_rows, q_features]
+  std::vector<float> lse_;          // [kMaxDecodeRows, num_query_heads] of attention_, in steps that wait for partials
+  std::vector<float> merged_;       // [group_size, head_dim]
+  std::vector<float> gate_up_;      // [max_rows, 2 * intermediate_size]
+  std::vector<float> logits_;       // [kMaxDecodeRows, vocab_size]
+  std::vector<uint32_t> positions_;
+  SlotLists slot_lists_;
+  std::vector<std::byte> attention_scratch_;
+  const void* slot_pool_ = nullptr;
+
+ public:
+  // Where decode attention finds its slots; set once before the first Decode.
+  void set_slot_pool(const void* rows) { slot_pool_ = rows; }
+};
+
+}  // namespace winnow

@@ -1,0 +1,41 @@
+#pragma once
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/weights/device_weights.h"
+
+namespace winnow {
+
+// Brings a validated checkpoint into carved device memory: converted to bf16 on the host, copied through pinned memory,
+// packed on the device. Of sharded matrices only the shard's part is read.
+class CheckpointUpload {
+ public:
+  CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint)
+      : table_(table), device_(device), checkpoint_(checkpoint), stream_(device.NewStream()) {}
+  absl::Status Fill(DeviceWeights& weights);
+
+ private:
+  // Part of a matrix [rows, columns] of the checkpoint.
+  struct Piece {
+    std::string tensor;
+    size_t first_row, rows;
+    size_t first_column, columns;
+  };
+  absl::Status FillVectors(DeviceWeights& weights);
+  absl::Status AppendVector(const std::string& name, size_t first, size_t count, float* out);
+  absl::Status FillMatrix(const std::vector<Piece>& pieces, const cuda::DeviceMatrix& matrix);
+  // Rows of the pieces, one after the other, as bf16.
+  absl::Status Upload(const std::vector<Piece>& pieces, void* to);
+
+  const cuda::CudaTable& table_;
+  cuda::Device& device_;
+  const Checkpoint& checkpoint_;
+  const cuda::Stream stream_;
+  std::unique_ptr<cuda::DeviceMemory> staging_;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+};
+
+}  // namespace winnow

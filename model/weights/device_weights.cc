@@ -1,0 +1,248 @@
+#include "model/weights/device_weights.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/model/model_tensors.h"
+#include "kernels/cuda/device/arena.h"
+#include "model/weights/checkpoint_upload.h"
+
+namespace winnow {
+namespace {
+
+void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, Dtype dtype, int out_features, int in_features,
+                cuda::DeviceMatrix& matrix) {
+  matrix = {.out_features = out_features, .in_features = in_features, .dtype = dtype};
+  matrix.data = arena.Take(matmul.packed_bytes(out_features, in_features, dtype));
+  if (dtype == Dtype::kF8) matrix.scales = arena.TakeArray<float>(out_features);
+}
+
+size_t MatrixBytes(const cuda::DeviceMatrix& matrix) {
+  if (matrix.out_features == 0) return 0;
+  return DtypeBytes(matrix.dtype, static_cast<size_t>(matrix.out_features) * matrix.in_features) +
+         (matrix.dtype == Dtype::kF8 ? matrix.out_features * sizeof(float) : 0);
+}
+
+std::string Gigabytes(size_t bytes) {
+  return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
+}
+
+}  // namespace
+
+absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options) {
+  if (options.dtype != Dtype::kBf16 && options.dtype != Dtype::kF8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("GPUs hold weights as bf16 or fp8, not as ", DtypeName(options.dtype)));
+  }
+  if (config.o_bias || config.mlp_bias) {
+    return absl::UnimplementedError("on GPUs only q, k and v may have biases: this model has some of o or the MLP");
+  }
+  const int head_dim = config.head_dim;
+  if (head_dim != 64 && head_dim != 96 && head_dim != 128 && head_dim != 256) {
+    return absl::UnimplementedError(absl::StrCat("on GPUs head_dim is 64, 96, 128 or 256, not ", head_dim));
+  }
+  if (config.group_size() > 8) {
+    return absl::UnimplementedError(
+        absl::StrCat("on GPUs at most 8 query heads share a kv head, not ", config.group_size()));
+  }
+  const int count = options.shard.count;
+  if (count < 1 || options.shard.index < 0 || options.shard.index >= count || config.num_kv_heads % count != 0 ||
+      config.intermediate_size % count != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(count, " GPUs cannot share ", config.num_query_heads,
+                                                   " query heads, ", config.num_kv_heads,
+                                                   " kv heads and an intermediate size of ", config.intermediate_size,
+                                                   ": each of them has to be divisible by ", count));
+  }
+  return absl::OkStatus();
+}
+
+ModelConfig ShardConfig(const ModelConfig& config, WeightShard shard) {
+  ModelConfig part = config;
+  part.num_query_heads /= shard.count;
+  part.num_kv_heads /= shard.count;
+  part.intermediate_size /= shard.count;
+  return part;
+}
+
+size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options) {
+  return DeviceWeights(ShardConfig(config, options.shard), options).Carve(table, nullptr);
+}
+
+size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
+  const bool all = options_.parts == WeightParts::kAll;
+  const size_t hidden = config_.hidden_size, head = config_.head_dim;
+  const size_t qkv = all ? config_.qkv_features() : config_.q_features();
+  layers_.resize(config_.num_layers);
+  cuda::Arena arena(region);
+  for (DeviceLayerWeights& layer : layers_) {
+    layer.input_norm = arena.TakeArray<float>(hidden);
+    if (all) layer.post_attention_norm = arena.TakeArray<float>(hidden);
+    if (config_.qk_norm) layer.q_norm = arena.TakeArray<float>(head);
+    if (config_.qk_norm && all) layer.k_norm = arena.TakeArray<float>(head);
+    if (config_.qkv_bias) layer.qkv_bias = arena.TakeArray<float>(qkv);
+  }
+  if (all) final_norm_ = arena.TakeArray<float>(hidden);
+  vector_bytes_ = arena.used_bytes();
+  for (DeviceLayerWeights& layer : layers_) {
+    const auto take = [&](size_t out, size_t in, cuda::DeviceMatrix& matrix) {
+      TakeMatrix(*table.matmul, arena, options_.dtype, static_cast<int>(out), static_cast<int>(in), matrix);
+    };
+    take(qkv, hidden, layer.qkv);
+    if (!all) continue;
+    take(hidden, config_.q_features(), layer.o);
+    take(2 * static_cast<size_t>(config_.intermediate_size), hidden, layer.gate_up);
+    take(hidden, config_.intermediate_size, layer.down);
+  }
+  if (all) {
+    embedding_ = arena.Take(static_cast<size_t>(config_.vocab_size) * hidden * DtypeBytes(Dtype::kBf16));
+    if (ties_tables()) {
+      const size_t first = static_cast<size_t>(lm_head_first()) * hidden * DtypeBytes(Dtype::kBf16);
+      lm_head_ = {.data = region == nullptr ? nullptr : static_cast<std::byte*>(embedding_) + first,
+                  .out_features = LmHeadFeatures(),
+                  .in_features = config_.hidden_size};
+    } else {
+      TakeMatrix(*table.matmul, arena, options_.dtype, LmHeadFeatures(), config_.hidden_size, lm_head_);
+    }
+  }
+  return arena.used_bytes();
+}
+
+absl::Status DeviceWeights::Allocate(const cuda::CudaTable& table, cuda::Device& device) {
+  const size_t bytes = Carve(table, nullptr);
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> memory = device.Allocate(bytes);
+  if (!memory.ok()) {
+    return absl::Status(memory.status().code(),
+                        absl::StrCat("the weights take ", Gigabytes(bytes), " in ", DtypeName(options_.dtype), ", of ",
+                                     config_.num_layers, " layers and two tables of ", config_.vocab_size, " x ",
+                                     config_.hidden_size, "; GPU ", device.ordinal(), ": ", memory.status().message()));
+  }
+  memory_ = *std::move(memory);
+  Carve(table, memory_->data());
+  return absl::OkStatus();
+}
+
+size_t DeviceWeights::bytes_per_step() const {
+  size_t bytes = vector_bytes_ + MatrixBytes(lm_head_);
+  for (const DeviceLayerWeights& layer : layers_) {
+    for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      bytes += MatrixBytes(*matrix);
+    }
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights) {
+  if (weights.dtype() == Dtype::kBf16) return nullptr;
+  size_t largest = 0;
+  for (const cuda::DeviceMatrix& matrix :
+       {weights.layer(0).qkv, weights.layer(0).o, weights.layer(0).gate_up, weights.lm_head()}) {
+    largest = std::max(largest, static_cast<size_t>(matrix.out_features) * matrix.in_features);
+  }
+  return device.Allocate(largest * DtypeBytes(Dtype::kBf16));
+}
+
+void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging) {
+  return matrix.dtype == Dtype::kBf16 ? const_cast<void*>(matrix.data) : staging->data();
+}
+
+// Fills carved memory with values from a seed.
+class WeightSynthesis {
+ public:
+  // A shard of a random matrix is another random matrix; what all shards hold whole is the same in all.
+  WeightSynthesis(const cuda::CudaTable& table, cuda::Device& device, uint64_t seed, WeightShard shard)
+      : table_(table),
+        device_(device),
+        seed_(seed),
+        shard_seed_(seed + (static_cast<uint64_t>(shard.index) << 32)),
+        stream_(device.NewStream()) {}
+
+  absl::Status Fill(DeviceWeights& weights) {
+    const ModelConfig& config = weights.config_;
+    WINNOW_ASSIGN_OR_RETURN(staging_, NewStaging(device_, weights));
+    FillVectors(weights);
+    uint64_t number = 0;
+    for (DeviceLayerWeights& layer : weights.layers_) {
+      for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+        FillMatrix(*matrix, ++number);
+      }
+    }
+    if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
+    if (weights.embedding_ != nullptr) {
+      const size_t elements = static_cast<size_t>(config.vocab_size) * config.hidden_size;
+      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(seed_, ++number),
+                                      1 / std::sqrt(static_cast<float>(config.hidden_size)));
+    }
+    return device_.Synchronize(stream_);
+  }
+
+ private:
+  static uint64_t Seed(uint64_t seed, uint64_t number) { return seed * 0x9E3779B97F4A7C15 + number; }
+
+  // Norms are ones, biases zeros. The host's copy lives until the stream is waited for.
+  void FillVectors(const DeviceWeights& weights) {
+    vectors_.assign(weights.vector_bytes_ / sizeof(float), 1.0f);
+    const auto* begin = static_cast<const float*>(weights.memory_->data());
+    for (const DeviceLayerWeights& layer : weights.layers_) {
+      if (layer.qkv_bias != nullptr)
+        std::fill_n(vectors_.begin() + (layer.qkv_bias - begin), layer.qkv.out_features, 0);
+    }
+    device_.CopyAsync(weights.memory_->data(), vectors_.data(), weights.vector_bytes_, stream_);
+  }
+
+  // Inputs of the size of one give outputs of the size of one.
+  void FillMatrix(const cuda::DeviceMatrix& matrix, uint64_t number) {
+    if (matrix.data == nullptr) return;
+    const size_t elements = static_cast<size_t>(matrix.out_features) * matrix.in_features;
+    const float stddev = 1 / std::sqrt(static_cast<float>(matrix.in_features));
+    void* const row_major = StagingOf(matrix, staging_.get());
+    table_.elementwise->fill_normal(stream_, row_major, elements, Seed(shard_seed_, number), stddev);
+    table_.matmul->pack(stream_, row_major, matrix);
+  }
+
+  const cuda::CudaTable& table_;
+  cuda::Device& device_;
+  const uint64_t seed_, shard_seed_;
+  const cuda::Stream stream_;
+  std::unique_ptr<cuda::DeviceMemory> staging_;
+  std::vector<float> vectors_;
+};
+
+absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const cuda::CudaTable& table,
+                                                                         cuda::Device& device,
+                                                                         const ModelConfig& config, uint64_t seed,
+                                                                         bool query_bias,
+                                                                         const DeviceWeightOptions& options) {
+  WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, options));
+  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
+  if (query_bias) weights->config_.qkv_bias = true;
+  WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
+  WINNOW_RETURN_IF_ERROR(WeightSynthesis(table, device, seed, options.shard).Fill(*weights));
+  return weights;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::CudaTable& table, cuda::Device& device,
+                                                                   const Checkpoint& checkpoint,
+                                                                   const ModelConfig& config,
+                                                                   const DeviceWeightOptions& options) {
+  WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, options));
+  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
+  WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(checkpoint, config));
+  WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
+  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint).Fill(*weights));
+  return weights;
+}
+
+absl::Status DeviceWeights::SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias) {
+  const size_t features = config_.q_features();
+  WINNOW_CHECK(config_.qkv_bias && bias.size() == layers_.size() * features);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    device.CopyAsync(const_cast<float*>(layers_[l].qkv_bias), bias.data() + l * features, features * sizeof(float),
+                     stream);
+  }
+  return device.Synchronize(stream);
+}
+
+}  // namespace winnow

@@ -1,0 +1,89 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/huge_page_region.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+#include "kernels/kernel_table.h"
+#include "model/weights/weight_memory.h"
+
+namespace winnow {
+
+// Weights of one decoder layer. Matrices are packed in the compute dtype; norms and biases are f32, and an absent one
+// is an empty span, whose data() is null as the kernels expect.
+struct LayerWeights {
+  std::span<const float> input_norm;  // [hidden_size]
+  PackedMatrix qkv;                   // hidden_size -> q heads, k heads, v heads
+  std::span<const float> qkv_bias;    // [qkv_features]
+  PackedMatrix query_projection;      // hidden_size -> q heads: a view of qkv where its q rows are whole panels
+  std::span<const float> query_bias;  // [q_features]
+  std::span<const float> q_norm;      // [head_dim]
+  std::span<const float> k_norm;      // [head_dim]
+  PackedMatrix o;                     // q_features -> hidden_size
+  std::span<const float> o_bias;      // [hidden_size]
+  std::span<const float> post_attention_norm;  // [hidden_size]
+  PackedMatrix gate_up;                        // hidden_size -> gate, then up
+  std::span<const float> gate_up_bias;         // [2 * intermediate_size]
+  PackedMatrix down;                           // intermediate_size -> hidden_size
+  std::span<const float> down_bias;            // [hidden_size]
+};
+
+// The embedding as stored: [vocab_size, hidden_size] row-major.
+struct EmbeddingTable {
+  const void* data = nullptr;
+  Dtype dtype = Dtype::kBf16;
+};
+
+struct WeightLoadOptions {
+  Dtype compute_dtype = Dtype::kBf16;  // kBf16 or kF32; wider storage is rounded to nearest even
+  int num_threads = 2;
+};
+
+// All weights of a model, ready for the kernels. Immutable after Load; any number of threads may read it.
+class ModelWeights {
+ public:
+  // Checks names, shapes, dtypes and finiteness of the checkpoint, then packs. INVALID_ARGUMENT names file and tensor.
+  // Keeps the checkpoint, whose mapping holds the embedding; the pages of everything else are given back.
+  static absl::StatusOr<std::unique_ptr<ModelWeights>> Load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                            const ModelConfig& config, const KernelTable& kernels,
+                                                            const WeightLoadOptions& options = {});
+
+  const ModelConfig& config() const { return config_; }
+  Dtype compute_dtype() const { return compute_dtype_; }
+  const LayerWeights& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
+  // The q rows of a layer's qkv, for predicting its queries from an earlier residual.
+  PackedMatrix QueryProjection(int layer) const { return this->layer(layer).query_projection; }
+  std::span<const float> final_norm() const { return final_norm_; }  // [hidden_size]
+  PackedMatrix lm_head() const { return lm_head_; }                  // hidden_size -> vocab_size
+  EmbeddingTable embedding() const { return embedding_; }
+
+  const WeightMemory& memory() const { return memory_; }
+  size_t bytes() const { return memory_.total_bytes(); }
+  const std::vector<std::string>& warnings() const { return warnings_; }  // of the checkpoint, to be logged once
+
+ private:
+  ModelWeights(std::shared_ptr<const Checkpoint> checkpoint, const ModelConfig& config)
+      : checkpoint_(std::move(checkpoint)), config_(config) {}
+  absl::Status LoadMatrices(const KernelTable& kernels, int num_threads);
+  absl::Status LoadVectors();
+  absl::Status LoadEmbedding();
+
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  ModelConfig config_;
+  Dtype compute_dtype_ = Dtype::kBf16;
+  WeightMemory memory_;
+  std::vector<std::string> warnings_;
+  HugePageRegion region_;                // all packed matrices
+  std::vector<float> vectors_;           // all norms and biases; never resized once views exist
+  std::vector<uint8_t> embedding_copy_;  // only if the file holds the embedding unaligned
+  std::vector<LayerWeights> layers_;
+  std::span<const float> final_norm_;
+  PackedMatrix lm_head_;
+  EmbeddingTable embedding_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,117 @@
+#pragma once
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "router/dispatch/dispatch_context.h"
+#include "router/dispatch/token_journal.h"
+#include "router/tasks/strand.h"
+#include "router/tasks/strand_timer.h"
+
+namespace winnow {
+
+// One admitted request: the state machine that makes attempts until one finishes. Everything but the constructor,
+// Begin, Abandon and the three posting functions runs on its strand.
+//
+//   Begin -> attempt -> (Finished | Failed for good | deadline) -> ended
+//               |  ^
+//  lost, handed v  |  a rank is there, back-off over
+//  over
+//              waiting -> (deadline | rank_wait over) -> ended
+class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest> {
+ public:
+  DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request, TokenObserver* observer);
+
+  // Makes the first attempt. No callback runs on the calling thread.
+  void Begin();
+  // The owner has lost interest: no callback runs after it returns, except the one it is called from.
+  void Abandon();
+
+  // Any thread.
+  void PostMembershipChange();
+  void PostFailure(absl::Status status);
+  std::optional<ForkSource> fork_source() const;
+
+ private:
+  enum class Phase { kNew, kAttempt, kWaiting, kEnded };
+
+  void SetPhase(Phase phase);
+  void StartAttempt();
+  // With the sequence that the new one forks, where there is one.
+  v1::DispatchRequest::Submit MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const;
+  DispatchContext::GroupRole RoleOf(uint64_t previous_id);
+  // Nobody will attach to the sequence of the latest attempt, which has been lost.
+  void GiveUpSequence();
+  // The attempt that begins goes on with what others have computed, or the source of a fork: under the same numerics?
+  void NoteNumerics();
+  void WaitForRank(const absl::Status& reason);
+  void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
+  void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  // Tells the registry, now and then, that the ranks of the attempt work.
+  void NoteProgress();
+  void OnHandedOver();
+  // The rank that handed the sequence over need not hold it any more.
+  void ReleaseHolder();
+  // How an attempt was lost: by a word of the rank's or because it was not taken at all; by the end of the rank, which
+  // had the request; because this router gave the rank up.
+  enum class Loss { kFailed, kSequenceLost, kNotTaken, kRankDied, kRankGivenUp };
+  void OnAttemptLost(const absl::Status& status, Loss loss);
+  // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
+  void OnNoCapacity(const absl::Status& status);
+  // The cache rank could never hold the sequence: another one may.
+  void OnTooSmall(const absl::Status& status);
+  void DropAttempt(bool cancel);
+  void Fail(const absl::Status& status);
+  // Frees everything downstream. Idempotent.
+  void End();
+  void SetTimer(StrandTimer* timer, TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
+  void OnDeadline();
+  void OnRankWaitOver();
+  void OnBackoffOver();
+
+  const std::shared_ptr<DispatchContext> context_;
+  const TokenRequest request_;
+  TokenObserver* const observer_;
+  Strand strand_{Strand::Start::kHeld};
+
+  // Touched on the strand, by Begin before it is released, and by Abandon after it is closed.
+  Phase phase_ = Phase::kNew;
+  TokenJournal journal_;
+  uint64_t sequence_id_ = 0;
+  std::optional<Route> route_;           // of the latest attempt
+  std::vector<uint64_t> prefix_hashes_;  // from Begin on
+  bool cached_prompt_known_ = false;
+  bool submitted_ = false;  // some attempt has had the chance to open the sequence
+  bool sequence_lost_ = false;
+  bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank
+  bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on
+  bool attempt_is_failover_ = false;
+  std::string numerics_;               // of the latest attempt's rank
+  bool not_identical_ = false;         // it went on under other numerics, or an attempt drew another token again
+  uint64_t queued_prompt_tokens_ = 0;  // counted on the inference rank of the attempt under way
+  std::optional<TimerQueue::Clock::time_point> prompt_end_;  // until the next token, after a prompt that is handed over
+  std::shared_ptr<RankClient> holder_;                       // the rank that handed over, while it holds the sequence
+  uint64_t holder_attempt_id_ = 0;
+  uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
+  std::shared_ptr<RankClient> client_;  // of the attempt under way
+  // Since the last new token: attempts that brought none, how the latest of them ended, ranks that ended while they had
+  // the request, and attempts that live ranks failed with the sequence that is there now.
+  uint32_t fruitless_attempts_ = 0;
+  absl::Status last_loss_;
+  uint32_t rank_deaths_ = 0;
+  uint32_t attach_failures_ = 0;
+  TimerQueue::Clock::time_point next_progress_{};  // to be noted
+  uint32_t capacity_waits_ = 0;
+  Placement too_small_;            // cache ranks that could never hold the sequence,
+  absl::Status too_small_status_;  // by their words
+  absl::Status wait_reason_;
+  bool fork_tried_ = false;  // of request_.fork
+  StrandTimer deadline_timer_;
+  StrandTimer rank_wait_timer_;
+  StrandTimer backoff_timer_;
+
+  mutable std::mutex place_mutex_;
+  std::optional<ForkSource> place_;  // guarded by place_mutex_
+};
+
+}  // namespace winnow

@@ -1,0 +1,100 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "router/dispatch/key_weights.h"
+#include "router/dispatch/rank_clients.h"
+#include "router/dispatch/token_stream.h"
+#include "router/membership/registry.h"
+#include "router/tasks/timer_queue.h"
+
+namespace winnow {
+
+struct DispatcherOptions {
+  v1::Identity identity{};                      // of the router
+  uint32_t max_queue = 1024;                    // requests under way at once, each sample counted; more are refused
+  uint32_t max_rank_deaths = 8;                 // under one request since its last token: it may be what kills them
+  uint32_t max_attach_failures = 4;             // in a row, by ranks that live: then the sequence is given up
+  std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
+  std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
+  std::chrono::milliseconds max_backoff{1000};
+  KeyWeights weights{};                     // of tenants
+  ShardRange shards{};                      // of a sequence's KV
+  std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
+  RankClient::Options client{};
+  std::chrono::milliseconds release_timeout{1000};  // of a call that frees a sequence on a cache rank
+  RankClients::ChannelFactory channels{};           // absent: NewChannel
+};
+
+// Seconds from the end of a prompt on one rank to the next token, from another, both as the router sees them.
+struct HandOverTimes {
+  static constexpr std::array<double, 11> kBounds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5};
+  std::array<std::atomic<uint64_t>, kBounds.size() + 1> buckets{};
+  std::atomic<double> sum{0};
+
+  void Observe(double seconds) {
+    size_t bucket = 0;
+    while (bucket < kBounds.size() && seconds > kBounds[bucket]) ++bucket;
+    buckets[bucket].fetch_add(1);
+    sum.fetch_add(seconds);
+  }
+};
+
+// Monotone counts, and two gauges.
+struct DispatcherCounters {
+  std::atomic<int64_t> running{0};  // requests with an attempt under way
+  std::atomic<int64_t> waiting{0};  // requests between attempts
+  std::atomic<uint64_t> admitted{0};
+  std::atomic<uint64_t> rejected{0};
+  std::atomic<uint64_t> tokens{0};
+  std::atomic<uint64_t> cached_prompt_tokens{0};
+  std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
+  std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
+  std::atomic<uint64_t> sequences_given_up{0};   // their requests have begun anew, or ended while no rank had them
+  std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped
+  std::atomic<uint64_t> mismatched_tokens{0};    // of these, the ones that differ from what was delivered
+  std::atomic<uint64_t> hand_overs{0};           // prompts that a rank for prefill has left to another rank
+  HandOverTimes hand_over_times;                 // of these
+  std::atomic<uint64_t> not_identical{0};        // requests that ended with SelectionStats.not_identical
+};
+
+// Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference
+// rank. When it is lost, the next one attaches to the sequence if its cache rank lives and still has it, else it opens
+// a new sequence; either way it is told the tokens that were generated, and the observer sees one gapless stream.
+// Attempts are made, with growing pauses, until the request's deadline, unless ranks die under it again and again.
+// Without a rank it waits for one; only a cluster that has never been complete refuses it at once.
+//
+// A rank that is there for prefill alone ends its attempt with HandedOver; the next attempt attaches on a rank that
+// decodes. That is no failover, and the sequence stays with the first rank until the second one has sent a token, so
+// that it is freed if the request ends in between.
+//
+// Threads: callbacks come from gRPC's threads and the timer's, from a strand per request; a slow callback delays the
+// other requests of its rank. Locks: one per object (dispatcher, clients, registry, strand, timers), none held while
+// another object is called.
+class Dispatcher final : public TokenGenerator {
+ public:
+  // `registry` and `timers` must outlive the dispatcher.
+  Dispatcher(DispatcherOptions options, Registry* registry, TimerQueue* timers);
+  // Requests that are still under way fail with UNAVAILABLE; their streams may be destroyed later.
+  ~Dispatcher() override;
+
+  absl::StatusOr<std::unique_ptr<TokenStream>> Start(TokenRequest request, TokenObserver* observer) override;
+
+  // Requests that come from now on are refused with `status`; those under way go on.
+  void StopAdmitting(const absl::Status& status);
+  // Requests under way end with `status`; returns when they have, though their observers may be told later.
+  void FailAll(const absl::Status& status);
+  size_t num_requests() const;
+
+  // Of the longest sequence for which there would be room on the cache ranks if nothing else were there; 0: not known.
+  uint32_t MostPositions() const;
+  const DispatcherCounters& counters() const;
+
+ private:
+  std::shared_ptr<class DispatchContext> context_;
+  std::unique_ptr<Registry::Subscription> subscription_;
+};
+
+}  // namespace winnow

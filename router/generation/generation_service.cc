@@ -1,0 +1,150 @@
+#include "router/generation/generation_service.h"
+
+#include <algorithm>
+#include <random>
+
+#include "common/rpc/grpc_status.h"
+#include "router/dispatch/tenant.h"
+#include "router/generation/generate_request.h"
+#include "router/generation/request_checks.h"
+
+namespace winnow {
+namespace {
+
+using SystemClock = std::chrono::system_clock;
+
+// Ids of calls that have ended, for which Abort is no error.
+constexpr size_t kRememberedCalls = 4096;
+
+std::string NewRequestId() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return absl::StrCat("gen-", absl::Hex(random(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+// The calls under way by request id.
+struct GenerationService::Calls {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::weak_ptr<GenerateCall>> active;
+  std::unordered_set<std::string> ended;
+  std::deque<std::string> ended_order;  // oldest first
+
+  absl::Status Add(const std::string& id, const std::shared_ptr<GenerateCall>& call) {
+    std::lock_guard lock(mutex);
+    if (active.try_emplace(id, call).second) return absl::OkStatus();
+    return absl::AlreadyExistsError(absl::StrCat("request_id: a request with the id \"", id, "\" is under way"));
+  }
+
+  void Remove(const std::string& id) {
+    std::lock_guard lock(mutex);
+    active.erase(id);
+    if (!ended.insert(id).second) return;
+    ended_order.push_back(id);
+    if (ended_order.size() <= kRememberedCalls) return;
+    ended.erase(ended_order.front());
+    ended_order.pop_front();
+  }
+
+  std::shared_ptr<GenerateCall> Find(const std::string& id) {
+    std::lock_guard lock(mutex);
+    const auto it = active.find(id);
+    return it == active.end() ? nullptr : it->second.lock();
+  }
+
+  absl::Status Abort(const std::string& id) {
+    std::shared_ptr<GenerateCall> call;
+    {
+      std::lock_guard lock(mutex);
+      if (const auto it = active.find(id); it != active.end()) {
+        call = it->second.lock();
+      } else if (!ended.contains(id)) {
+        return absl::NotFoundError(absl::StrCat("no request has the id \"", id, "\""));
+      }
+    }
+    if (call) call->Stop(absl::CancelledError("the request was aborted"));
+    return absl::OkStatus();
+  }
+};
+
+GenerationService::GenerationService(Options options, Generation* generation, const TextCodec* codec)
+    : options_(std::move(options)), generation_(generation), codec_(codec), calls_(std::make_shared<Calls>()) {}
+
+GenerationService::~GenerationService() = default;
+
+absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateRequest& request,
+                                                         grpc::CallbackServerContext* context) const {
+  WINNOW_ASSIGN_OR_RETURN(const ServedModel model, options_.model());
+  WINNOW_ASSIGN_OR_RETURN(GenerationInput input, ParseGenerateRequest(request, model, *codec_));
+  input.tenant = TenantOfCall(*context);
+  if (input.request_id.empty()) input.request_id = NewRequestId();
+  input.deadline = DeadlineOf(*context);
+  return input;
+}
+
+std::string GenerationService::TenantOfCall(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto credentials = metadata.find("authorization");
+  if (credentials == metadata.end()) return {};
+  return TenantOf({credentials->second.data(), credentials->second.size()});
+}
+
+SystemClock::time_point GenerationService::DeadlineOf(const grpc::CallbackServerContext& context) const {
+  const auto now = SystemClock::now();
+  const bool has_deadline = context.deadline() != SystemClock::time_point::max();
+  return has_deadline ? std::min(context.deadline(), now + options_.max_timeout) : now + options_.default_timeout;
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(grpc::CallbackServerContext* context,
+                                                                            const v1::GenerateRequest* request) {
+  absl::StatusOr<GenerationInput> input = Parse(*request, context);
+  if (!input.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(input.status()); });
+  const std::string id = input->request_id;
+  return NewCall(id, [&](GenerateCall& call) { call.Begin(generation_, *std::move(input)); });
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Fork(grpc::CallbackServerContext* context,
+                                                                        const v1::ForkRequest* request) {
+  const std::shared_ptr<GenerateCall> source = calls_->Find(request->source_request_id());
+  absl::Status status = CheckRequestId(request->request_id());
+  if (status.ok() && source == nullptr) {
+    status = absl::NotFoundError(
+        absl::StrCat("source_request_id: no request has the id \"", request->source_request_id(), "\""));
+  }
+  if (!status.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(status); });
+  ForkInput input;
+  input.output_index = request->output_index();
+  input.tenant = TenantOfCall(*context);
+  input.deadline = DeadlineOf(*context);
+  if (request->has_sample_index()) input.sample_index = request->sample_index();
+  if (request->has_max_tokens()) input.max_tokens = request->max_tokens();
+  const std::string id = request->request_id().empty() ? NewRequestId() : request->request_id();
+  return NewCall(id, [&](GenerateCall& call) { call.BeginFork(*source, id, input); });
+}
+
+GenerateCall* GenerationService::NewCall(const std::string& id, const Launch& launch) {
+  const auto on_end = [this](absl::StatusCode code) {
+    if (options_.on_end) options_.on_end(code);
+  };
+  auto registered = std::make_shared<bool>(!id.empty());
+  const auto call = std::make_shared<GenerateCall>(on_end, [calls = calls_, id, registered] {
+    if (*registered) calls->Remove(id);
+  });
+  const absl::Status status = id.empty() ? absl::OkStatus() : calls_->Add(id, call);
+  if (status.ok()) {
+    launch(*call);
+  } else {
+    *registered = false;
+    call->Refuse(status);
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* GenerationService::Abort(grpc::CallbackServerContext* context,
+                                                   const v1::AbortRequest* request, v1::AbortResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(calls_->Abort(request->request_id())));
+  return reactor;
+}
+
+}  // namespace winnow

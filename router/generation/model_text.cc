@@ -1,0 +1,71 @@
+#include "router/generation/model_text.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "router/text/detokenizer.h"
+
+namespace winnow {
+namespace {
+
+class DetokenizingDecoder final : public TextDecoder {
+ public:
+  explicit DetokenizingDecoder(const Tokenizer* tokenizer) : detokenizer_(tokenizer, /*skip_special=*/true) {}
+  std::string Push(uint32_t id) override { return detokenizer_.Push(id); }
+  std::string Flush() override { return detokenizer_.Flush(); }
+
+ private:
+  Detokenizer detokenizer_;
+};
+
+// Of a model without tokenizer: no text at all.
+class NoTextDecoder final : public TextDecoder {
+ public:
+  std::string Push(uint32_t) override { return ""; }
+  std::string Flush() override { return ""; }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir) {
+  const std::string file = model_dir + "/tokenizer.json";
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (std::filesystem::exists(file)) {
+    WINNOW_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(file));
+  }
+  WINNOW_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::Load(model_dir));
+  return std::unique_ptr<ModelText>(new ModelText(std::move(tokenizer), std::move(chat_template)));
+}
+
+absl::StatusOr<std::vector<uint32_t>> ModelText::Encode(std::string_view text, bool add_special_tokens) const {
+  return EncodeAtMost(Tokenizer::kAnyNumber, text, add_special_tokens);
+}
+
+absl::StatusOr<std::vector<uint32_t>> ModelText::EncodeAtMost(size_t max_tokens, std::string_view text,
+                                                              bool add_special_tokens) const {
+  if (tokenizer_ == nullptr) return absl::InvalidArgumentError("this model has no tokenizer.json: send token ids");
+  return tokenizer_->Encode(text, add_special_tokens, max_tokens);
+}
+
+std::string ModelText::Decode(const std::vector<uint32_t>& ids, bool skip_special_tokens) const {
+  return tokenizer_ == nullptr ? "" : tokenizer_->Decode(ids, skip_special_tokens);
+}
+
+std::string ModelText::TokenText(uint32_t id) const {
+  return tokenizer_ == nullptr ? absl::StrCat("token_id:", id) : tokenizer_->TokenBytes(id);
+}
+
+absl::StatusOr<std::string> ModelText::RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
+                                                  const nlohmann::ordered_json& variables) const {
+  ChatTemplate::Options options;
+  options.add_generation_prompt = add_generation_prompt;
+  options.variables = variables;
+  return chat_template_.Render(messages, options);
+}
+
+std::unique_ptr<TextDecoder> ModelText::NewDecoder() const {
+  if (tokenizer_ == nullptr) return std::make_unique<NoTextDecoder>();
+  return std::make_unique<DetokenizingDecoder>(tokenizer_.get());
+}
+
+}  // namespace winnow

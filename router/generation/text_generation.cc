@@ -1,0 +1,289 @@
+#include "router/generation/text_generation.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "router/generation/output_text.h"
+#include "router/tasks/strand.h"
+
+namespace winnow {
+namespace {
+
+// One generation. Streams call in from several threads; what they say is handled on the strand. Streams may be
+// destroyed there, inside what may be one of their own callbacks: another stream's callback never waits for more than
+// the strand's queue.
+class RunningGeneration : public std::enable_shared_from_this<RunningGeneration> {
+ public:
+  // What a generation and its forks use; all must outlive them.
+  struct Tools {
+    TokenGenerator* generator;
+    TimerQueue* timers;
+    RequestMetrics* metrics;  // may be null
+    std::function<OutputText()> new_text;
+  };
+
+  RunningGeneration(GenerationObserver* observer, Tools tools, TokenRequest request)
+      : observer_(observer), tools_(std::move(tools)), request_(std::move(request)) {
+    usage_.prompt_tokens = static_cast<uint32_t>(request_.prompt_token_ids.size());
+  }
+
+  // Outputs have the sample indices from `first_sample` on. On an error no callback has run.
+  absl::Status Start(uint32_t n, uint32_t first_sample) {
+    const auto arrival = RequestTimer::Clock::now();
+    outputs_.reserve(n);
+    for (uint32_t i = 0; i < n; ++i) {
+      outputs_.push_back(std::make_unique<Output>(this, i, tools_.new_text()));
+      if (request_.fork) outputs_.back()->Begin(request_.fork->token_ids);
+    }
+    open_outputs_ = n;
+    next_sample_ = first_sample + n;
+    for (const auto& output : outputs_) {
+      TokenRequest request = request_;
+      request.sampling.set_sample_index(first_sample + output->index);
+      absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
+      if (!stream.ok()) {
+        Cancel();
+        return stream.status();
+      }
+      std::lock_guard lock(progress_mutex_);
+      output->stream = *std::move(stream);
+    }
+    if (tools_.metrics) {
+      for (const auto& output : outputs_) output->timer.emplace(tools_.metrics, arrival);
+    }
+    if (strand_.Resume()) {
+      tools_.timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
+    }
+    return absl::OkStatus();
+  }
+
+  // Any thread; see GenerationHandle.
+  absl::StatusOr<std::pair<std::shared_ptr<RunningGeneration>, TokenRequest>> Fork(const ForkInput& input,
+                                                                                   GenerationObserver* observer) {
+    if (input.output_index >= outputs_.size()) {
+      return absl::NotFoundError(
+          absl::StrCat("output_index: ", input.output_index, ", but there are ", outputs_.size(), " outputs"));
+    }
+    if (input.tenant != request_.tenant)
+      return absl::NotFoundError("source_request_id: no such request of this tenant");
+    TokenRequest request = request_;
+    uint32_t sample = 0;
+    {
+      std::lock_guard lock(progress_mutex_);
+      const Output& output = *outputs_[input.output_index];
+      if (output.stream == nullptr) {
+        return absl::NotFoundError(absl::StrCat("output_index: output ", input.output_index, " is over"));
+      }
+      request.fork = TokenFork{.source = output.stream->fork_source().value_or(ForkSource()), .token_ids = output.ids};
+      const size_t known = output.ids.size();
+      const uint32_t most = request.stopping.max_tokens();
+      const uint32_t max_tokens = input.max_tokens.value_or(most);
+      if (max_tokens <= known || max_tokens > most) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("max_tokens: ", max_tokens, "; the source has ", known, " tokens and may have ", most));
+      }
+      request.stopping.set_max_tokens(max_tokens);
+      sample = input.sample_index.value_or(next_sample_);
+      next_sample_ = std::max(next_sample_, sample + 1);
+    }
+    request.deadline = input.deadline;
+    request.group = 0;
+    request.group_size = 1;
+    auto fork = std::make_shared<RunningGeneration>(observer, tools_, request);
+    WINNOW_RETURN_IF_ERROR(fork->Start(1, sample));
+    return std::make_pair(std::move(fork), std::move(request));
+  }
+
+  // No callback runs after it returns, except the one it is called from.
+  void Cancel() {
+    strand_.Close();
+    closed_ = true;
+    for (const auto& output : outputs_) CloseOutput(*output, FinishedReason::kAbort);
+  }
+
+ private:
+  struct Output final : public TokenObserver {
+    Output(RunningGeneration* o, uint32_t i, OutputText t) : owner(o), index(i), text(std::move(t)) {}
+
+    void OnCachedPrompt(uint32_t cached) override {
+      Post([cached](RunningGeneration& g, Output& o) {
+        if (o.index == 0) g.usage_.cached_prompt_tokens = cached;
+      });
+    }
+    void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) override {
+      Post([first_index, tokens](RunningGeneration& g, Output& o) { g.OnTokens(o, first_index, tokens); });
+    }
+    void OnFinished(v1::FinishReason reason, const v1::SelectionStats& stats) override {
+      Post([reason, stats](RunningGeneration& g, Output& o) { g.OnFinished(o, reason, stats); });
+    }
+    void OnFailed(const absl::Status& status) override {
+      Post([status](RunningGeneration& g, Output& o) { g.OnFailed(o, status); });
+    }
+    template <typename Function>
+    void Post(Function function) {
+      owner->strand_.Post([self = owner->shared_from_this(), this, f = std::move(function)] { f(*self, *this); });
+    }
+
+    // What its text would have shown of these has been shown elsewhere.
+    void Begin(const std::vector<uint32_t>& token_ids) {
+      ids = token_ids;
+      tokens = static_cast<uint32_t>(ids.size());
+      std::vector<v1::Token> begun(ids.size());
+      for (size_t i = 0; i < ids.size(); ++i) begun[i].set_id(ids[i]);
+      text.Push(begun);
+    }
+
+    RunningGeneration* const owner;  // owns this
+    const uint32_t index;
+    OutputText text;
+    std::optional<RequestTimer> timer;
+    uint32_t tokens = 0;
+    bool closed = false;
+    // Guarded by progress_mutex_.
+    std::vector<uint32_t> ids;  // so far
+    std::unique_ptr<TokenStream> stream;
+  };
+
+  void OnTokens(Output& output, uint32_t first_index, const std::vector<v1::Token>& tokens) {
+    if (output.closed) return;
+    OutputText::Piece piece = output.text.Push(tokens);
+    output.tokens += piece.tokens;
+    usage_.completion_tokens += piece.tokens;
+    if (output.timer) output.timer->OnTokens(piece.tokens);
+    TextDelta delta{
+        .output_index = output.index, .first_index = first_index, .tokens = {}, .text = std::move(piece.text)};
+    delta.tokens.assign(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(piece.tokens));
+    {
+      std::lock_guard lock(progress_mutex_);
+      for (const v1::Token& token : delta.tokens) output.ids.push_back(token.id());
+    }
+    if (piece.stop_match) CloseOutput(output, FinishedReason::kStop);
+    observer_->OnDelta(delta);
+    if (piece.stop_match) ReportEnd(output, v1::FINISH_REASON_STOP, std::move(piece.stop_match), std::nullopt);
+  }
+
+  void OnFinished(Output& output, v1::FinishReason reason, const v1::SelectionStats& stats) {
+    if (output.closed) return;
+    OutputText::Piece piece = output.text.Finish();
+    if (piece.stop_match) reason = v1::FINISH_REASON_STOP;
+    CloseOutput(output, reason == v1::FINISH_REASON_LENGTH ? FinishedReason::kLength : FinishedReason::kStop);
+    if (!piece.text.empty()) {
+      observer_->OnDelta(
+          {.output_index = output.index, .first_index = output.tokens, .tokens = {}, .text = piece.text});
+    }
+    ReportEnd(output, reason, std::move(piece.stop_match), stats);
+  }
+
+  void OnFailed(Output& output, const absl::Status& status) {
+    if (output.closed) return;
+    for (const auto& each : outputs_) CloseOutput(*each, FinishedReason::kError);
+    observer_->OnFailed(status);
+  }
+
+  // The observer may have destroyed the handle in its last callback: then there are no more.
+  void ReportEnd(const Output& output, v1::FinishReason reason, std::optional<std::string> stop_match,
+                 const std::optional<v1::SelectionStats>& stats) {
+    if (closed_) return;
+    const bool is_last = --open_outputs_ == 0;
+    observer_->OnOutputEnd({output.index, reason, std::move(stop_match), stats});
+    if (is_last && !closed_) observer_->OnDone(usage_);
+  }
+
+  void CloseOutput(Output& output, FinishedReason reason) {
+    if (!std::exchange(output.closed, true) && output.timer) output.timer->OnEnd(reason);
+    std::unique_ptr<TokenStream> stream;  // destroyed without the lock
+    std::lock_guard lock(progress_mutex_);
+    stream = std::move(output.stream);
+  }
+
+  GenerationObserver* const observer_;
+  const Tools tools_;
+  const TokenRequest request_;  // of an output, but for its sample index
+  Strand strand_{Strand::Start::kHeld};
+
+  // Touched on the strand, by Start before it is released, and by Cancel after it is closed.
+  bool closed_ = false;
+  std::vector<std::unique_ptr<Output>> outputs_;
+  uint32_t open_outputs_ = 0;
+  GenerationUsage usage_;
+
+  std::mutex progress_mutex_;  // what forks begin with
+  uint32_t next_sample_ = 0;   // guarded by progress_mutex_, after Start
+};
+
+class Handle final : public GenerationHandle {
+ public:
+  explicit Handle(std::shared_ptr<RunningGeneration> generation) : generation_(std::move(generation)) {}
+  ~Handle() override { generation_->Cancel(); }
+
+  absl::StatusOr<GenerationFork> Fork(const ForkInput& input, GenerationObserver* observer) override {
+    WINNOW_ASSIGN_OR_RETURN(auto started, generation_->Fork(input, observer));
+    const TokenRequest& request = started.second;
+    return GenerationFork{.handle = std::make_unique<Handle>(std::move(started.first)),
+                          .prompt_tokens = static_cast<uint32_t>(request.prompt_token_ids.size()),
+                          .forked_tokens = static_cast<uint32_t>(request.fork->token_ids.size()),
+                          .selection = request.selection};
+  }
+
+ private:
+  const std::shared_ptr<RunningGeneration> generation_;
+};
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+TextGeneration::TextGeneration(TextGenerationOptions options, TokenGenerator* generator,
+                               const TextDecoderFactory* decoders, TimerQueue* timers)
+    : options_(std::move(options)), generator_(generator), decoders_(decoders), timers_(timers) {}
+
+absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(GenerationInput input,
+                                                                        GenerationObserver* observer) {
+  const auto prompt_tokens = static_cast<uint32_t>(input.prompt_token_ids.size());
+  std::set<uint32_t> silent(input.stop_token_ids.begin(), input.stop_token_ids.end());
+  if (!input.ignore_eos) silent.insert(options_.eos_token_ids.begin(), options_.eos_token_ids.end());
+
+  const uint32_t first_sample = input.sampling.sample_index();
+  TokenRequest request{.prompt_token_ids = std::move(input.prompt_token_ids),
+                       .tenant = std::move(input.tenant),
+                       .sampling = std::move(input.sampling),
+                       .stopping = {},
+                       .selection = std::move(input.selection),
+                       .top_logprobs = input.top_logprobs,
+                       .deadline = input.deadline,
+                       .group = input.n > 1 ? next_group_.fetch_add(1) : 0,
+                       .group_size = input.n,
+                       .priority = input.priority};
+  if (options_.head_profile != nullptr) {
+    request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
+  }
+  if (!request.sampling.has_seed()) request.sampling.set_seed(RandomSeed());
+  request.stopping.set_max_tokens(input.max_tokens);
+  request.stopping.set_ignore_eos(input.ignore_eos);
+  request.stopping.mutable_stop_token_ids()->Assign(input.stop_token_ids.begin(), input.stop_token_ids.end());
+
+  RunningGeneration::Tools tools{
+      .generator = generator_, .timers = timers_, .metrics = options_.metrics, .new_text = {}};
+  tools.new_text = [decoders = decoders_, stop = std::move(input.stop), silent = std::move(silent)] {
+    return OutputText(decoders->NewDecoder(), stop, silent);
+  };
+  auto generation = std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request));
+  const absl::Status status = generation->Start(input.n, first_sample);
+  if (options_.metrics) {
+    if (status.ok()) {
+      options_.metrics->prompt_tokens.Increment(prompt_tokens);
+    } else {
+      options_.metrics->rejected.Increment();
+    }
+  }
+  if (!status.ok()) return status;
+  return std::make_unique<Handle>(std::move(generation));
+}
+
+}  // namespace winnow

@@ -1,0 +1,45 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <set>
+
+#include "common/metrics/request_metrics.h"
+#include "common/selection/head_profile.h"
+#include "router/dispatch/token_stream.h"
+#include "router/generation/generation.h"
+#include "router/generation/text_decoder.h"
+#include "router/tasks/timer_queue.h"
+
+namespace winnow {
+
+struct TextGenerationOptions {
+  std::set<uint32_t> eos_token_ids;  // end an output silently, unless the request ignores them
+  // Of the served model, checked against its shape; may be absent. Every request's selection is resolved with it here,
+  // so that all its attempts, on whatever rank, have the same budgets by head.
+  std::shared_ptr<const HeadProfile> head_profile;
+  RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
+};
+
+// Generation over token streams: one stream per sample, all of one group and one seed, each with its own text and stop
+// strings.
+//
+// The callbacks of one generation come from a strand of its own, on threads of the TokenGenerator or the timers, never
+// on the thread that is in Start; but they may come before Start has returned.
+class TextGeneration final : public Generation {
+ public:
+  // All must outlive the handles.
+  TextGeneration(TextGenerationOptions options, TokenGenerator* generator, const TextDecoderFactory* decoders,
+                 TimerQueue* timers);
+
+  absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input, GenerationObserver* observer) override;
+
+ private:
+  const TextGenerationOptions options_;
+  TokenGenerator* const generator_;
+  const TextDecoderFactory* const decoders_;
+  TimerQueue* const timers_;
+  std::atomic<uint64_t> next_group_{1};
+};
+
+}  // namespace winnow

@@ -1,0 +1,137 @@
+#include "router/membership/membership_service.h"
+
+#include <mutex>
+#include <optional>
+
+#include "common/rpc/grpc_status.h"
+
+namespace winnow {
+namespace {
+
+// Reads and answers in turn. A process that dies closes its socket: the read fails at once, long before the lease is
+// over.
+class HeartbeatCall final : public grpc::ServerBidiReactor<v1::HeartbeatRequest, v1::HeartbeatResponse> {
+ public:
+  explicit HeartbeatCall(Registry* registry) : registry_(registry), stream_(registry->NewStream()) {
+    StartRead(&request_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      registry_->StreamEnded(stream_);
+      Finish(grpc::Status::OK);
+      return;
+    }
+    response_ = registry_->Heartbeat(stream_, request_);
+    StartWrite(&response_);
+  }
+  void OnWriteDone(bool) override { StartRead(&request_); }
+  void OnDone() override { delete this; }
+
+ private:
+  Registry* const registry_;
+  const Registry::StreamId stream_;
+  v1::HeartbeatRequest request_;
+  v1::HeartbeatResponse response_;
+};
+
+v1::WatchResponse ToWatchResponse(const MembershipSnapshot& snapshot) {
+  v1::WatchResponse response;
+  response.set_membership_version(snapshot.version);
+  for (const RankRecord& record : snapshot.ranks) {
+    v1::Member* member = response.add_members();
+    *member->mutable_identity() = record.identity;
+    member->set_metrics_address(record.metrics_address);
+    *member->mutable_load() = record.load;
+  }
+  return response;
+}
+
+// Sends the table whenever it has changed since the last time it was sent; a slow watcher misses versions in between.
+class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse> {
+ public:
+  explicit WatchCall(Registry* registry) {
+    subscription_ = registry->Subscribe([this](const MembershipSnapshot& snapshot) { OnChange(snapshot); });
+    OnChange(registry->Snapshot());
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (!ok) return End();
+    if (next_) Write();
+  }
+  void OnCancel() override {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    if (!writing_) End();
+  }
+  void OnDone() override {
+    subscription_.reset();
+    delete this;
+  }
+
+ private:
+  void OnChange(const MembershipSnapshot& snapshot) {
+    std::lock_guard lock(mutex_);
+    if (ended_ || snapshot.version < newest_version_) return;
+    newest_version_ = snapshot.version;
+    next_ = ToWatchResponse(snapshot);
+    if (!writing_) Write();
+  }
+  void Write() {  // mutex_ held
+    if (cancelled_) return End();
+    response_ = std::move(*next_);
+    next_.reset();
+    writing_ = true;
+    StartWrite(&response_);
+  }
+  void End() {  // mutex_ held
+    if (ended_) return;
+    ended_ = true;
+    Finish(grpc::Status::CANCELLED);
+  }
+
+  std::unique_ptr<Registry::Subscription> subscription_;
+  std::mutex mutex_;
+  uint64_t newest_version_ = 0;
+  bool writing_ = false;
+  bool cancelled_ = false;
+  bool ended_ = false;
+  std::optional<v1::WatchResponse> next_;
+  v1::WatchResponse response_;  // unchanged while writing_
+};
+
+grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, const grpc::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* MembershipService::Register(grpc::CallbackServerContext* context,
+                                                      const v1::RegisterRequest* request,
+                                                      v1::RegisterResponse* response) {
+  const absl::StatusOr<v1::RegisterResponse> registered = registry_->Register(*request);
+  if (registered.ok()) *response = *registered;
+  return FinishUnary(context, ToGrpc(registered.status()));
+}
+
+grpc::ServerBidiReactor<v1::HeartbeatRequest, v1::HeartbeatResponse>* MembershipService::Heartbeat(
+    grpc::CallbackServerContext*) {
+  return new HeartbeatCall(registry_);
+}
+
+grpc::ServerWriteReactor<v1::WatchResponse>* MembershipService::Watch(grpc::CallbackServerContext*,
+                                                                      const v1::WatchRequest*) {
+  return new WatchCall(registry_);
+}
+
+grpc::ServerUnaryReactor* MembershipService::Leave(grpc::CallbackServerContext* context,
+                                                   const v1::LeaveRequest* request, v1::LeaveResponse*) {
+  registry_->Leave(request->identity());
+  return FinishUnary(context, grpc::Status::OK);
+}
+
+}  // namespace winnow

@@ -1,0 +1,306 @@
+#include "router/membership/registry.h"
+
+#include <algorithm>
+
+#include "router/membership/fingerprint.h"
+
+namespace winnow {
+namespace {
+
+// Enough for any number of restarts within the time that a replaced process takes to notice.
+constexpr size_t kMaxFenced = 1024;
+
+// Enough for those whose requests are just being failed.
+constexpr size_t kMaxDied = 64;
+
+}  // namespace
+
+const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) const {
+  for (const RankRecord& record : ranks) {
+    if (record.identity.role() == role && KeyOf(record.identity) == key) return &record;
+  }
+  return nullptr;
+}
+
+// Checks come a little late on a busy machine; what is more than another interval is absence.
+Registry::Registry(RegistryOptions options, Clock clock)
+    : options_(std::move(options)), clock_(std::move(clock)), running_(2 * options_.lease_check, clock_()) {}
+
+void Registry::Renew(Entry& entry) {
+  entry.heard = clock_();
+  entry.lease_end = running_.Advance(entry.heard) + entry.lease;
+  entry.overdue = false;
+}
+
+absl::Status Registry::CheckFingerprint(const v1::RegisterRequest& request) {
+  if (versions_) WINNOW_RETURN_IF_ERROR(CompareVersions(*versions_, request.fingerprint()));
+  if (request.identity().role() != v1::ROLE_INFERENCE_RANK) return absl::OkStatus();
+  if (request.limits().vocab_size() == 0 || request.limits().max_context_tokens() == 0) {
+    return absl::InvalidArgumentError(
+        "an inference rank must register with limits.vocab_size and limits.max_context_tokens");
+  }
+  if (model_) WINNOW_RETURN_IF_ERROR(CompareModelFingerprints(*model_, request.fingerprint()));
+  if (limits_ && limits_->vocab_size() != request.limits().vocab_size()) {
+    return absl::FailedPreconditionError(absl::StrCat("limits.vocab_size is ", request.limits().vocab_size(),
+                                                      ", but the cluster has ", limits_->vocab_size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterRequest& request) {
+  const v1::Identity& identity = request.identity();
+  if (identity.role() != v1::ROLE_INFERENCE_RANK && identity.role() != v1::ROLE_CACHE_RANK) {
+    return absl::InvalidArgumentError("identity.role must be an inference rank or a cache rank");
+  }
+  if (identity.rank().empty()) return absl::InvalidArgumentError("identity.rank is empty");
+  if (identity.address().empty()) return absl::InvalidArgumentError("identity.address is empty");
+  if (identity.incarnation() == 0) return absl::InvalidArgumentError("identity.incarnation is 0");
+  if (identity.cluster() != options_.cluster) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("identity.cluster is \"", identity.cluster(), "\", but this is \"", options_.cluster, "\""));
+  }
+  const Name name{identity.role(), identity.rank()};
+  v1::RegisterResponse response;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::find(fenced_.begin(), fenced_.end(), std::pair(name, identity.incarnation())) != fenced_.end()) {
+      return absl::AbortedError(
+          absl::StrCat("another process has taken the name ", identity.rank(), ": this incarnation is fenced"));
+    }
+    WINNOW_RETURN_IF_ERROR(CheckFingerprint(request));
+    if (!versions_) versions_ = request.fingerprint();
+    if (!model_ && identity.role() == v1::ROLE_INFERENCE_RANK) model_ = request.fingerprint();
+
+    const auto [it, is_new] = entries_.try_emplace(name);
+    Entry& entry = it->second;
+    if (!is_new && entry.record.identity.incarnation() != identity.incarnation()) {
+      fenced_.emplace_front(name, entry.record.identity.incarnation());
+      if (fenced_.size() > kMaxFenced) fenced_.pop_back();
+      entry = Entry();
+    }
+    if (entry.record.identity.incarnation() != identity.incarnation()) {
+      entry.record.joined = clock_();
+      entry.lease = options_.lease;
+      const auto expired = expired_.find(name);
+      if (expired != expired_.end()) {
+        if (expired->second.incarnation == identity.incarnation()) entry.lease = expired->second.next_lease;
+        expired_.erase(expired);
+      }
+    }
+    entry.record.identity = identity;
+    entry.record.limits = request.limits();
+    entry.record.metrics_address = request.metrics_address();
+    entry.record.numerics = request.fingerprint().numerics();
+    entry.record.hosted_by_rank = request.hosted_by_rank();
+    const bool unspecified = request.phases() == v1::PHASES_UNSPECIFIED;
+    entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
+    entry.record.decode_prefill_tokens = request.decode_prefill_tokens();
+    entry.record.suspect = false;
+    entry.stream = 0;  // the end of an earlier stream says nothing any more
+    Renew(entry);
+    RecomputeLimits();
+    Changed();
+    response.set_membership_version(version_);
+    response.set_lease_ms(entry.lease.count());
+  }
+  response.set_heartbeat_ms(options_.heartbeat.count());
+  Notify();
+  return response;
+}
+
+Registry::StreamId Registry::NewStream() {
+  std::lock_guard lock(mutex_);
+  return ++last_stream_;
+}
+
+Registry::Entries::iterator Registry::FindEntry(const v1::Identity& identity) {
+  const auto it = entries_.find({identity.role(), identity.rank()});
+  return it != entries_.end() && it->second.record.identity.incarnation() == identity.incarnation() ? it
+                                                                                                    : entries_.end();
+}
+
+v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRequest& request) {
+  v1::HeartbeatResponse response;
+  bool changed = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto it = FindEntry(request.identity()); it == entries_.end()) {
+      response.set_unknown(true);
+    } else {
+      Entry& entry = it->second;
+      changed = entry.record.suspect || entry.record.load.draining() != request.load().draining();
+      entry.record.suspect = false;
+      entry.record.load = request.load();
+      Renew(entry);
+      entry.stream = stream;
+      if (changed) Changed();
+    }
+    response.set_membership_version(version_);
+  }
+  if (changed) Notify();
+  return response;
+}
+
+void Registry::Departed(const v1::Identity& identity, Departure why) const {
+  if (options_.on_departure) options_.on_departure(identity, why);
+}
+
+void Registry::StreamEnded(StreamId stream) {
+  std::optional<v1::Identity> gone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it =
+        std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e.second.stream == stream; });
+    if (it == entries_.end()) return;
+    Entry& entry = it->second;
+    if (clock_() - entry.heard > entry.lease) {
+      entry.record.suspect = true;
+      entry.stream = 0;
+    } else {
+      gone = entry.record.identity;
+      died_.push_front(KeyOf(*gone));
+      if (died_.size() > kMaxDied) died_.pop_back();
+      entries_.erase(it);
+      RecomputeLimits();
+    }
+    Changed();
+  }
+  if (gone) Departed(*gone, Departure::kLost);
+  Notify();
+}
+
+bool Registry::HasDied(const RankKey& rank) const {
+  std::lock_guard lock(mutex_);
+  return std::find(died_.begin(), died_.end(), rank) != died_.end();
+}
+
+void Registry::Progressed(const v1::Identity& identity) {
+  std::lock_guard lock(mutex_);
+  if (const auto it = FindEntry(identity); it != entries_.end()) Renew(it->second);
+}
+
+void Registry::Leave(const v1::Identity& identity) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = FindEntry(identity);
+    if (it == entries_.end()) return;
+    entries_.erase(it);
+    RecomputeLimits();
+    Changed();
+  }
+  Departed(identity, Departure::kLeft);
+  Notify();
+}
+
+void Registry::ReportUnreachable(const v1::Identity& identity) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = FindEntry(identity);
+    if (it == entries_.end() || it->second.record.suspect) return;
+    it->second.record.suspect = true;
+    Changed();
+  }
+  Notify();
+}
+
+void Registry::ExpireLeases() {
+  std::vector<v1::Identity> gone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto now = running_.Advance(clock_());
+    for (auto next = entries_.begin(); next != entries_.end();) {
+      auto& [name, entry] = *next;
+      if (now < entry.lease_end || !std::exchange(entry.overdue, true)) {
+        ++next;
+        continue;
+      }
+      const v1::Identity& identity = entry.record.identity;
+      expired_[name] = {identity.incarnation(), std::min(2 * entry.lease, options_.max_lease)};
+      gone.push_back(identity);
+      next = entries_.erase(next);
+    }
+    if (gone.empty()) return;
+    RecomputeLimits();
+    Changed();
+  }
+  for (const v1::Identity& identity : gone) Departed(identity, Departure::kExpired);
+  Notify();
+}
+
+void Registry::RecomputeLimits() {
+  std::optional<v1::ModelLimits> limits;
+  for (const auto& [name, entry] : entries_) {
+    if (name.first != v1::ROLE_INFERENCE_RANK) continue;
+    const v1::ModelLimits& own = entry.record.limits;
+    if (!limits) {
+      limits = own;
+      continue;
+    }
+    limits->set_max_context_tokens(std::min(limits->max_context_tokens(), own.max_context_tokens()));
+    limits->set_max_budget_tokens(std::min(limits->max_budget_tokens(), own.max_budget_tokens()));
+    limits->set_max_running(std::min(limits->max_running(), own.max_running()));
+  }
+  if (limits) limits_ = std::move(limits);  // with no rank left, the last ones known stay
+}
+
+MembershipSnapshot Registry::Snapshot() const {
+  std::lock_guard lock(mutex_);
+  MembershipSnapshot snapshot;
+  snapshot.version = version_;
+  snapshot.ranks.reserve(entries_.size());
+  for (const auto& [name, entry] : entries_) snapshot.ranks.push_back(entry.record);
+  return snapshot;
+}
+
+std::optional<v1::ModelLimits> Registry::Limits() const {
+  std::lock_guard lock(mutex_);
+  return limits_;
+}
+
+std::optional<v1::Fingerprint> Registry::ModelFingerprint() const {
+  std::lock_guard lock(mutex_);
+  return model_;
+}
+
+std::optional<KvLayout> Registry::kv_layout() const {
+  std::lock_guard lock(mutex_);
+  if (!model_) return std::nullopt;
+  const v1::KvShape& shape = model_->kv_shape();
+  const KvLayout layout{.num_layers = static_cast<int>(shape.num_layers()),
+                        .num_query_heads = static_cast<int>(shape.num_query_heads()),
+                        .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
+                        .head_dim = static_cast<int>(shape.head_dim()),
+                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16};
+  if (layout.token_bytes() == 0) return std::nullopt;
+  return layout;
+}
+
+std::unique_ptr<Registry::Subscription> Registry::Subscribe(Callback callback) {
+  auto subscriber = std::make_shared<Subscriber>();
+  subscriber->callback = std::move(callback);
+  std::lock_guard lock(mutex_);
+  subscribers_.push_back(subscriber);
+  return std::make_unique<Subscription>(this, std::move(subscriber));
+}
+
+Registry::Subscription::~Subscription() {
+  {
+    std::lock_guard lock(registry_->mutex_);
+    std::erase(registry_->subscribers_, subscriber_);
+  }
+  subscriber_->strand.Close();
+}
+
+void Registry::Notify() {
+  std::vector<std::shared_ptr<Subscriber>> subscribers;
+  {
+    std::lock_guard lock(mutex_);
+    subscribers = subscribers_;
+  }
+  // The table is read inside the task: tasks of one subscriber are in order, so it never goes back in time.
+  for (const auto& subscriber : subscribers) {
+    subscriber->strand.Post([this, s = subscriber.get()] { s->callback(Snapshot()); });
+  }
+}
+
+}  // namespace winnow

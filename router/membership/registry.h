@@ -1,0 +1,191 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/running_clock.h"
+#include "common/base/status.h"
+#include "router/tasks/strand.h"
+#include "winnow/v1/membership.pb.h"
+
+namespace winnow {
+
+// One process: the name of a rank, and which start of it.
+struct RankKey {
+  std::string rank;
+  uint64_t incarnation = 0;
+
+  friend bool operator==(const RankKey&, const RankKey&) = default;
+  friend auto operator<=>(const RankKey&, const RankKey&) = default;
+};
+inline RankKey KeyOf(const v1::Identity& identity) {
+  return {identity.rank(), identity.incarnation()};
+}
+
+// The cache ranks of a sequence: one, or one for each shard of its KV, in their order.
+using Placement = std::vector<RankKey>;
+inline Placement KeysOf(std::span<const v1::Identity> identities) {
+  Placement keys;
+  for (const v1::Identity& identity : identities) keys.push_back(KeyOf(identity));
+  return keys;
+}
+
+// A rank that is registered and has not been found dead.
+struct RankRecord {
+  v1::Identity identity;
+  v1::ModelLimits limits;  // inference ranks
+  v1::RankLoad load;
+  std::string metrics_address;
+  std::string numerics;                 // inference ranks: equal text promises equal bits
+  std::string hosted_by_rank;           // cache ranks: the one inference rank that reaches them, if not all do
+  v1::Phases phases = v1::PHASES_BOTH;  // inference ranks: what of a request they are there for
+  uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same
+  std::chrono::steady_clock::time_point joined{};  // this start of it
+  bool suspect = false;                            // someone could not reach it since its last heartbeat: gets no work
+
+  bool takes_work() const { return !suspect && !load.draining(); }
+};
+
+struct MembershipSnapshot {
+  uint64_t version = 0;
+  std::vector<RankRecord> ranks;  // sorted by role, then by name
+
+  const RankRecord* Find(v1::Role role, const RankKey& key) const;
+};
+
+// Why a rank is not in the table any more: it said goodbye, its heartbeat stream broke, as when its process ends, or it
+// was silent for a whole lease.
+enum class Departure { kLeft, kLost, kExpired };
+
+struct RegistryOptions {
+  std::string cluster;
+  std::chrono::milliseconds lease{2000};
+  std::chrono::milliseconds heartbeat{500};
+  std::chrono::milliseconds max_lease{16000};  // of a rank that has shown to be slow
+  std::chrono::milliseconds lease_check{100};  // how often ExpireLeases is called
+  // Called after a departure, on the thread that found out.
+  std::function<void(const v1::Identity&, Departure)> on_departure{};
+};
+
+// The table of ranks. A rank is in it from Register until it leaves, its heartbeat stream ends, its lease runs out, or
+// another incarnation takes its name. The first rank fixes the fingerprint for the life of the registry. Thread-safe;
+// time comes from the clock alone, so that nothing here waits.
+//
+// A lease is silence that the router has listened to: heartbeats and progress renew it, it runs only while this process
+// runs, and a rank is judged at the second check that finds it over, so that what waits in the sockets is taken first.
+// A rank that was given up and comes back as the same process was slow, not dead: its lease is twice as long from then.
+class Registry {
+ public:
+  using Clock = std::function<std::chrono::steady_clock::time_point()>;
+  using StreamId = uint64_t;
+
+  explicit Registry(
+      RegistryOptions options, Clock clock = [] { return std::chrono::steady_clock::now(); });
+
+  // FAILED_PRECONDITION: the fingerprint or the cluster differs. ABORTED: another incarnation of the rank has replaced
+  // this one.
+  absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
+
+  // `stream` names the heartbeat stream that it came on (NewStream).
+  v1::HeartbeatResponse Heartbeat(StreamId stream, const v1::HeartbeatRequest& request);
+  StreamId NewStream();
+  // The rank whose latest heartbeat came on this stream is dead: a process that is killed closes its sockets at once.
+  // But where the router was away for longer than a lease, the rank may have given up the connection: then it is only
+  // suspect, and has what is left of its lease to register again.
+  void StreamEnded(StreamId stream);
+  // The stream of this process ended so, not long ago.
+  bool HasDied(const RankKey& rank) const;
+  // The rank has been seen to work, which is as good as a heartbeat for its lease.
+  void Progressed(const v1::Identity& identity);
+  void Leave(const v1::Identity& identity);
+  // Somebody found the rank unreachable. It gets no work until its next heartbeat.
+  void ReportUnreachable(const v1::Identity& identity);
+  // Drops the ranks whose lease has run out. To be called every options.lease_check.
+  void ExpireLeases();
+
+  MembershipSnapshot Snapshot() const;
+  std::chrono::steady_clock::time_point Now() const { return clock_(); }
+  // Of the inference ranks that are or were last there: the smallest of each. Absent before the first one.
+  std::optional<v1::ModelLimits> Limits() const;
+  std::optional<v1::Fingerprint> ModelFingerprint() const;
+  // Of the model's KV, as the first inference rank registered it; absent before.
+  std::optional<KvLayout> kv_layout() const;
+
+  // Called after every change of who is there, suspect or draining (not of other load), one call at a time, with a
+  // table at least as new as the change. Changes may be merged. The subscription must not outlive the registry;
+  // destroying it returns once no call is running, or at once from inside one.
+  using Callback = std::function<void(const MembershipSnapshot&)>;
+  class Subscription;
+  [[nodiscard]] std::unique_ptr<Subscription> Subscribe(Callback callback);
+
+ private:
+  struct Subscriber {
+    Callback callback;
+    Strand strand;
+  };
+  struct Entry {
+    RankRecord record;
+    std::chrono::milliseconds lease{};
+    std::chrono::steady_clock::time_point heard;      // by the clock
+    std::chrono::steady_clock::time_point lease_end;  // by the running clock
+    bool overdue = false;                             // a check has found the lease over
+    StreamId stream = 0;                              // 0 before the first heartbeat since it registered
+  };
+  // An incarnation whose lease has run out, and the lease that it gets if it comes back.
+  struct Expired {
+    uint64_t incarnation = 0;
+    std::chrono::milliseconds next_lease{};
+  };
+  using Name = std::pair<v1::Role, std::string>;
+  using Entries = std::map<Name, Entry>;
+
+  absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
+  Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
+  void RecomputeLimits();                                             // mutex_ held
+  void Renew(Entry& entry);                                           // mutex_ held
+  // Raises the version; the caller then calls Notify without the lock.
+  void Changed() { ++version_; }
+  void Notify();
+  void Departed(const v1::Identity& identity, Departure why) const;  // without mutex_
+
+  const RegistryOptions options_;
+  const Clock clock_;
+
+  mutable std::mutex mutex_;
+  uint64_t version_ = 0;
+  RunningClock running_;
+  StreamId last_stream_ = 0;
+  Entries entries_;
+  std::map<Name, Expired> expired_;
+  std::list<RankKey> died_;                      // newest first, bounded
+  std::list<std::pair<Name, uint64_t>> fenced_;  // incarnations that were replaced, newest first, bounded
+  std::optional<v1::Fingerprint> versions_;      // of the first rank
+  std::optional<v1::Fingerprint> model_;         // of the first inference rank
+  std::optional<v1::ModelLimits> limits_;
+  std::vector<std::shared_ptr<Subscriber>> subscribers_;
+};
+
+class Registry::Subscription {
+ public:
+  Subscription(Registry* registry, std::shared_ptr<Subscriber> subscriber)
+      : registry_(registry), subscriber_(std::move(subscriber)) {}
+  ~Subscription();
+  Subscription(const Subscription&) = delete;
+  Subscription& operator=(const Subscription&) = delete;
+
+ private:
+  Registry* registry_;
+  std::shared_ptr<Subscriber> subscriber_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,179 @@
+#include "cache_rank/step/device/gpu_lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cache_rank/store/sequence_store.h"
+#include "common/selection/presets.h"
+#include "tests/cache_rank/step/device/call_log_device.h"
+#include "tests/cache_rank/step/device/inference_gpu.h"
+#include "tests/support/host_gpu/host_device.h"
+#include "tests/support/host_gpu/host_table.h"
+#include "tests/support/status_matchers.h"
+
+namespace winnow {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr KvLayout kLayout = {
+    .num_layers = 2, .num_query_heads = 4, .num_kv_heads = 2, .head_dim = 64, .dtype = Dtype::kBf16};
+constexpr uint32_t kMaxPositions = 600, kPrompt = 300;
+constexpr int kSeats = 4;
+
+class GpuLaneTest : public testing::Test {
+ protected:
+  explicit GpuLaneTest(const char* preset = "exact-token", uint32_t sink_tokens = 4)
+      : offer_(OfferFor(preset, sink_tokens)) {
+    offer_.address = peer_.address();
+    DeviceKvShape shape = DeviceKvShapeFor(offer_.spec, kLayout, 4, kMaxPositions, 0);
+    shape.num_blocks = 4 * shape.BlocksOf(kMaxPositions);
+    const DeviceKvBytes bytes = BytesOf(shape);
+    lane_store_ = LaneStore::Create(&test::HostGpuTable(), &device_, shape, offer_.spec, bytes.rows + bytes.index(), 0,
+                                    team_.get())
+                      .value();
+    model_.rope.inv_freq.assign(kLayout.head_dim / 2, 0.5f);
+    lane_ = GpuLane::Create(&test::HostGpuTable(), &device_, lane_store_.get(),
+                            {.rope = model_.rope, .attention_scale = 0.125f, .queries = nullptr}, offer_)
+                .value();
+  }
+  static LaneOffer OfferFor(const char* preset, uint32_t sink_tokens) {
+    LaneOffer offer{.address = {},
+                    .spec = FindPreset(preset).value(),
+                    .max_rows = kSeats,
+                    .hidden_size = 256,
+                    .max_positions = kMaxPositions,
+                    .synthetic_model = {},
+                    .shard = WholeModel(kLayout)};
+    offer.spec.budget_tokens = 64;
+    offer.spec.sink_tokens = sink_tokens;
+    return offer;
+  }
+
+  CachedSequence& Open(uint64_t id, uint32_t prompt_tokens) {
+    CachedSequence& sequence = **store_.Open(
+        1, {.sequence_id = id, .spec = offer_.spec, .max_positions = kMaxPositions, .prompt_tokens = prompt_tokens});
+    const std::vector<std::byte> rows(kLayout.num_kv_heads * prompt_tokens * kLayout.row_bytes());
+    for (int layer = 0; layer < kLayout.num_layers; ++layer) {
+      EXPECT_THAT(sequence.kv.Append(layer, 0, prompt_tokens, rows.data()), IsOkStatus());
+    }
+    return sequence;
+  }
+  absl::Status Seat(int seat, const CachedSequence& sequence) {
+    constexpr size_t kPagesPerList = 32;
+    const std::vector<uint32_t> pages(kLayout.num_lists() * kPagesPerList);
+    return lane_->Seat(seat, sequence, pages);
+  }
+  static DeviceLane::Row RowOf(const CachedSequence& sequence, int seat, uint32_t position) {
+    return {.sequence_id = sequence.id, .attach_epoch = sequence.attach_epoch, .position = position, .seat = seat};
+  }
+  std::vector<uint64_t> TakeRows() {
+    std::vector<uint64_t> ids;
+    lane_->TakeRows(/*wait=*/true, [&](const DeviceLane::Row& row, const std::byte*, std::span<const float>,
+                                       const DeviceLane::RowCounts&) { ids.push_back(row.sequence_id); });
+    return ids;
+  }
+  // K and V of a position in all lists of the sequence's mirror.
+  std::vector<std::byte> MirroredRow(const CachedSequence& sequence, uint32_t position) {
+    const auto mirror = lane_store_->Complete(sequence, nullptr).value();
+    const DeviceKvStore& kv = lane_store_->kv();
+    std::vector<std::byte> row;
+    for (size_t list = 0; list < kLayout.num_lists(); ++list) {
+      const uint32_t block = kv.blocks()[kv.FirstBlock(mirror->place(), list) + position / kBlockTokens];
+      const auto* from = static_cast<const std::byte*>(kv.row_pool()) +
+                         (size_t{block} * kBlockTokens + position % kBlockTokens) * kLayout.row_bytes();
+      row.insert(row.end(), from, from + kLayout.row_bytes());
+    }
+    return row;
+  }
+
+  LaneOffer offer_;
+  const test::InferenceGpu peer_{GpuLane::ExchangeOf(offer_, kLayout)};
+  test::CallLogDevice device_{test::OpenHostDevice(0).value()};
+  const std::unique_ptr<Executor> team_ = CpuKernels().value()->new_executor(1);
+  const std::unique_ptr<KvBlockPool> pool_ = KvBlockPool::Create(size_t{64} << 20, kLayout).value();
+  SequenceStore store_{pool_.get(), CpuKernels().value(), kLayout, std::chrono::milliseconds(1000)};
+  std::unique_ptr<LaneStore> lane_store_;
+  SelectionModel model_;
+  std::unique_ptr<GpuLane> lane_;
+};
+
+TEST_F(GpuLaneTest, HasTwoPlansUnderWayAndRefusesAThird) {
+  peer_.RunAhead(lane_->address());
+  const CachedSequence& sequence = Open(1, kPrompt);
+  ASSERT_THAT(Seat(2, sequence), IsOkStatus());
+  const auto launch = [&](uint32_t step, uint32_t position) {
+    return lane_->Launch(step, std::vector{RowOf(sequence, 2, position)});
+  };
+  ASSERT_THAT(launch(1, kPrompt), IsOkStatus());
+  ASSERT_THAT(launch(2, kPrompt + 1), IsOkStatus());
+  EXPECT_THAT(launch(3, kPrompt + 2), FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("2 before it")));
+  EXPECT_THAT(TakeRows(), ElementsAre(1, 1));
+  EXPECT_THAT(launch(3, kPrompt + 2), IsOkStatus()) << "nothing was begun";
+  EXPECT_THAT(TakeRows(), ElementsAre(1));
+}
+
+TEST_F(GpuLaneTest, ASequenceHasOneSeatOfOneAttachment) {
+  CachedSequence& sequence = Open(1, kPrompt);
+  ASSERT_THAT(Seat(0, sequence), IsOkStatus());
+  EXPECT_TRUE(lane_->Sits(RowOf(sequence, 0, kPrompt)));
+  EXPECT_FALSE(lane_->Sits(RowOf(sequence, 0, kPrompt + 1)));
+  ASSERT_THAT(Seat(1, sequence), IsOkStatus());
+  EXPECT_FALSE(lane_->Sits(RowOf(sequence, 0, kPrompt)));
+  EXPECT_TRUE(lane_->Sits(RowOf(sequence, 1, kPrompt)));
+  ++sequence.attach_epoch;
+  EXPECT_FALSE(lane_->Sits(RowOf(sequence, 1, kPrompt)));
+  lane_->Unseat(1);
+  --sequence.attach_epoch;
+  EXPECT_FALSE(lane_->Sits(RowOf(sequence, 1, kPrompt)));
+}
+
+// The device decodes what it was told of last. Here the next plan changes nothing itself.
+TEST_F(GpuLaneTest, WhoseSeatIsGivenAwayIsDecodedNoFurther) {
+  peer_.RunAhead(lane_->address());
+  const CachedSequence &before = Open(1, kPrompt), &beside = Open(2, kPrompt), &after = Open(3, kPrompt);
+  ASSERT_THAT(Seat(0, before), IsOkStatus());
+  ASSERT_THAT(Seat(1, beside), IsOkStatus());
+  ASSERT_THAT(lane_->Launch(1, std::vector{RowOf(before, 0, kPrompt), RowOf(beside, 1, kPrompt)}), IsOkStatus());
+  EXPECT_THAT(TakeRows(), ElementsAre(1, 2));
+  const std::vector<std::byte> was = MirroredRow(before, kPrompt + 1);
+  ASSERT_THAT(Seat(0, after), IsOkStatus());
+  ASSERT_THAT(lane_->Launch(2, std::vector{RowOf(beside, 1, kPrompt + 1)}), IsOkStatus());
+  EXPECT_THAT(TakeRows(), ElementsAre(2));
+  EXPECT_EQ(MirroredRow(before, kPrompt + 1), was);
+}
+
+TEST_F(GpuLaneTest, TakesNoRowsOfAPushThatIsNotTheNext) {
+  CachedSequence& sequence = Open(1, 0);
+  ASSERT_FALSE(lane_->Land(2, &sequence, 0, 0, 32).ok());
+  EXPECT_EQ(lane_store_->Complete(sequence, nullptr).value()->rows(0), 0u);
+  EXPECT_THAT(lane_->Land(1, &sequence, 0, 0, 32), IsOkStatus());
+  EXPECT_EQ(lane_store_->Complete(sequence, nullptr).value()->rows(0), 32u);
+}
+
+class GpuLaneWithPastQueriesTest : public GpuLaneTest {
+ protected:
+  GpuLaneWithPastQueriesTest() : GpuLaneTest("async-token", /*sink_tokens=*/0) {}
+};
+
+// Another sequence may ask for a seat at once, and its queries go through the same pinned memory.
+TEST_F(GpuLaneWithPastQueriesTest, TellsWhenPinnedQueriesAreCopiedAlsoWhereTheSeatIsRefusedThen) {
+  CachedSequence& sequence = Open(1, 0);
+  // Queries that end where it does, and begin nowhere before.
+  for (LayerSelection& layer : sequence.layers) layer.queries.Push(UINT32_MAX);
+  device_.calls.clear();
+  ASSERT_THAT(Seat(0, sequence), FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("queries up to position")));
+  const size_t bytes = size_t{lane_store_->kv().shape().ring_queries} * kLayout.num_layers * kLayout.num_query_heads *
+                       kLayout.head_dim * sizeof(float);
+  const auto copy = std::find(device_.calls.begin(), device_.calls.end(), absl::StrCat("copy ", bytes));
+  ASSERT_NE(copy, device_.calls.end());
+  EXPECT_THAT(std::vector(copy, device_.calls.end()), Contains("record"));
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,149 @@
+#include "cache_rank/store/device/device_kv_store.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cache_rank/select/device/device_plan.h"
+#include "common/selection/presets.h"
+#include "tests/support/host_gpu/host_device.h"
+#include "tests/support/status_matchers.h"
+
+namespace winnow {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr KvLayout kLayout = {
+    .num_layers = 2, .num_query_heads = 4, .num_kv_heads = 2, .head_dim = 64, .dtype = Dtype::kBf16};
+
+SelectionSpec Spec() {
+  SelectionSpec spec = FindPreset("winnow").value();
+  spec.budget_tokens = 128;
+  return spec;
+}
+
+class DeviceKvStoreTest : public testing::Test {
+ protected:
+  DeviceKvStoreTest() : shape_(DeviceKvShapeFor(Spec(), kLayout, 3, 1000, 1500)) {
+    store_ = DeviceKvStore::Create(&table_, device_.get(), shape_).value();
+  }
+  // The blocks of a list, as kernels find them.
+  std::set<uint32_t> Blocks(uint32_t sequence, size_t list, uint32_t positions) const {
+    const uint32_t* table = store_->blocks() + store_->FirstBlock(sequence, list);
+    return {table, table + (positions + kBlockTokens - 1) / kBlockTokens};
+  }
+
+  const cuda::CudaTable table_;
+  const std::unique_ptr<cuda::Device> device_ = test::OpenHostDevice(0).value();
+  const DeviceKvShape shape_;
+  std::unique_ptr<DeviceKvStore> store_;
+};
+
+TEST_F(DeviceKvStoreTest, ListsShareNoBlock) {
+  const uint32_t a = store_->Open(700, nullptr).value(), b = store_->Open(300, nullptr).value();
+  std::set<uint32_t> all;
+  for (size_t list = 0; list < kLayout.num_lists(); ++list) {
+    all.merge(Blocks(a, list, 700));
+    all.merge(Blocks(b, list, 300));
+  }
+  EXPECT_EQ(all.size(), (22 + 10) * kLayout.num_lists());
+  EXPECT_LT(*all.rbegin(), shape_.num_blocks);
+  EXPECT_EQ(store_->free_blocks(), shape_.num_blocks - all.size());
+}
+
+TEST_F(DeviceKvStoreTest, RowsInPlaceTakeTheirBlocksFromTheInferenceRank) {
+  DeviceKvShape shape = DeviceKvShapeFor(Spec(), kLayout, 2, 100, 200, RowTier::kInPlace);
+  shape.num_blocks = 1000;
+  std::vector<std::byte> slots(64);
+  const auto store = DeviceKvStore::Create(&table_, device_.get(), shape, slots.data()).value();
+  EXPECT_EQ(store->row_pool(), slots.data());
+  std::vector<uint32_t> blocks(4 * kLayout.num_lists());
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint32_t>(999 - 7 * i);
+  const uint32_t sequence = store->OpenAt(100, blocks, nullptr).value();
+  for (size_t list = 0; list < kLayout.num_lists(); ++list) {
+    const uint32_t* table = store->blocks() + store->FirstBlock(sequence, list);
+    EXPECT_TRUE(std::equal(table, table + 4, blocks.begin() + static_cast<int64_t>(4 * list))) << list;
+  }
+  store->Release(sequence);
+  EXPECT_THAT(store->OpenAt(100, blocks, nullptr), IsOkStatus());
+}
+
+TEST_F(DeviceKvStoreTest, KeysThatNothingMayReadNeedACopy) {
+  SelectionSpec spec = Spec();
+  spec.key_copy = KeyCopy::kNone;
+  DeviceKvShape shape = DeviceKvShapeFor(spec, kLayout, 2, 100, 200, RowTier::kInPlace);
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape),
+              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("key_copy")));
+  shape.scores_keys = false;  // pages alone
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape), IsOkStatus());
+}
+
+TEST_F(DeviceKvStoreTest, ReleasedBlocksAreGivenAgain) {
+  const uint32_t a = store_->Open(1000, nullptr).value();
+  EXPECT_THAT(store_->Open(1000, nullptr), FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr("are free")));
+  store_->Release(a);
+  EXPECT_EQ(store_->free_blocks(), shape_.num_blocks);
+  EXPECT_THAT(store_->Open(1000, nullptr), IsOkStatus());
+}
+
+TEST_F(DeviceKvStoreTest, RefusesWhatWasNotPlannedFor) {
+  EXPECT_THAT(store_->Open(1001, nullptr), FailsWith(absl::StatusCode::kOutOfRange, HasSubstr("1000")));
+  for (int i = 0; i < 3; ++i) ASSERT_THAT(store_->Open(10, nullptr), IsOkStatus());
+  EXPECT_THAT(store_->Open(10, nullptr), FailsWith(absl::StatusCode::kResourceExhausted, HasSubstr("all 3 sequences")));
+}
+
+TEST_F(DeviceKvStoreTest, ANewSequenceIsResidentNowhere) {
+  const uint32_t first = store_->Open(100, nullptr).value();
+  for (size_t list = 0; list < kLayout.num_lists(); ++list) {
+    const cuda::ResidencyList residency = store_->Residency(first, list);
+    for (uint32_t i = 0; i < residency.pool_slots; ++i) ASSERT_EQ(residency.position_of[i], ~0u);
+    residency.position_of[3] = 7;
+  }
+  store_->ForgetResidency(first, nullptr);
+  EXPECT_EQ(store_->Residency(first, 3).position_of[3], ~0u);
+}
+
+TEST_F(DeviceKvStoreTest, RowsInDramNeedAKeyCopy) {
+  DeviceKvShape shape = shape_;
+  shape.rows = RowTier::kPinnedHost;
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape), IsOkStatus());
+  shape.key_copy = false;
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape),
+              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("key_copy")));
+}
+
+TEST_F(DeviceKvStoreTest, APlansRowsNameTheirSequences) {
+  const uint32_t a = store_->Open(200, nullptr).value(), b = store_->Open(300, nullptr).value();
+  const auto plan = DevicePlan::Create(&table_, device_.get(), store_.get(), Spec(), 4).value();
+  const std::vector<uint32_t> bases = {4, 5, 6, 7};
+  plan->Seat(0, b, 150, {.slot_pool = nullptr, .pool_bases = bases});
+  plan->Seat(2, a, 99, {.slot_pool = nullptr, .pool_bases = bases});
+  plan->Upload(nullptr);
+  EXPECT_EQ(plan->num_rows(), 3);
+  EXPECT_EQ(plan->greatest_position(), 150u);
+  EXPECT_EQ(plan->sequences()[2], a);
+  const cuda::SelectionList& list = plan->lists(1)[2 * 2 + 1];
+  EXPECT_EQ(list.first_block, store_->FirstBlock(a, kLayout.list(1, 1)));
+  EXPECT_EQ(list.query, 5u);
+  EXPECT_EQ(list.first, 4u);
+  EXPECT_EQ(list.budget, 128u);
+  EXPECT_EQ(plan->targets(1)[1].pool_base, 7u);
+  EXPECT_EQ(plan->residency(0)[1].position_of, store_->Residency(b, 1).position_of);
+}
+
+TEST_F(DeviceKvStoreTest, APlanStopsAtTheEndOfASequence) {
+  const uint32_t a = store_->Open(200, nullptr).value();
+  const auto plan = DevicePlan::Create(&table_, device_.get(), store_.get(), Spec(), 4).value();
+  const std::vector<uint32_t> bases(4);
+  plan->Seat(0, a, 199, {.slot_pool = nullptr, .pool_bases = bases});
+  EXPECT_THAT(plan->CheckPositions(), IsOkStatus());
+  plan->Advance();
+  EXPECT_THAT(plan->CheckPositions(), FailsWith(absl::StatusCode::kOutOfRange, HasSubstr("ends at 200")));
+  plan->Leave(0);
+  EXPECT_THAT(plan->CheckPositions(), IsOkStatus());
+  EXPECT_EQ(plan->num_rows(), 0);
+}
+
+}  // namespace
+}  // namespace winnow

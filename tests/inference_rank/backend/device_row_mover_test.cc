@@ -1,0 +1,222 @@
+#include "inference_rank/backend/device_row_mover.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "tests/kernels/cuda/fake_device.h"
+#include "tests/support/host_gpu/host_table.h"
+
+namespace winnow {
+namespace {
+
+constexpr size_t kRowBytes = 64;
+constexpr size_t kSlots = 40;
+
+// Moves of one launch of the host's table run last to first: an order that a mover counts on within one shows.
+class DeviceRowMoverTest : public testing::Test {
+ protected:
+  DeviceRowMoverTest()
+      : device_(test::HostGpuTable().open_device(0).value()), slots_(device_->Allocate(kSlots * kRowBytes).value()) {
+    std::memset(slots_->data(), 0, slots_->bytes());
+  }
+  std::unique_ptr<DeviceRowMover> Mover(size_t staging_bytes) {
+    return DeviceRowMover::Create(test::HostGpuTable(), *device_, nullptr, slots_->data(), kSlots,
+                                  {.row_bytes = kRowBytes, .staging_bytes = staging_bytes})
+        .value();
+  }
+  std::byte* slot(size_t i) { return static_cast<std::byte*>(slots_->data()) + i * kRowBytes; }
+  static std::vector<std::byte> Row(int value) { return std::vector<std::byte>(kRowBytes, std::byte(value)); }
+  int value(size_t i) { return static_cast<int>(*slot(i)); }
+
+  std::unique_ptr<cuda::Device> device_;
+  std::unique_ptr<cuda::DeviceMemory> slots_;
+};
+
+TEST_F(DeviceRowMoverTest, NothingMovesBeforeItIsFlushed) {
+  const auto mover = Mover(1 << 20);
+  mover->Write(slot(3), Row(7).data());
+  EXPECT_EQ(value(3), 0);
+  mover->Flush();
+  EXPECT_EQ(value(3), 7);
+}
+
+TEST_F(DeviceRowMoverTest, ALaterMoveSeesWhatAnEarlierOneWrote) {
+  const auto mover = Mover(1 << 20);
+  mover->Write(slot(0), Row(1).data());
+  mover->Copy(slot(1), slot(0));         // reads what was written
+  mover->Write(slot(0), Row(2).data());  // writes what was read
+  mover->Write(slot(0), Row(3).data());  // and again
+  mover->Copy(slot(2), slot(1));
+  mover->Flush();
+  EXPECT_EQ(value(0), 3);
+  EXPECT_EQ(value(1), 1);
+  EXPECT_EQ(value(2), 1);
+}
+
+TEST_F(DeviceRowMoverTest, AnyMovesEndLikeMovesOneByOne) {
+  std::mt19937 random(17);
+  // 64 rows of staging: it runs full many times.
+  const auto mover = Mover(1);
+  std::vector<std::byte> expected(kSlots * kRowBytes);
+  for (int move = 0; move < 5000; ++move) {
+    const size_t to = random() % kSlots, from = random() % kSlots;
+    if (random() % 2 == 0) {
+      const std::vector<std::byte> row = Row(static_cast<int>(random() % 256));
+      mover->Write(slot(to), row.data());
+      std::memcpy(expected.data() + to * kRowBytes, row.data(), kRowBytes);
+    } else if (to != from) {
+      mover->Copy(slot(to), slot(from));
+      std::memcpy(expected.data() + to * kRowBytes, expected.data() + from * kRowBytes, kRowBytes);
+    }
+    if (random() % 50 == 0) {
+      mover->Flush();
+      if (random() % 2 == 0) mover->Recycle(mover->num_launched());
+      ASSERT_EQ(std::memcmp(slots_->data(), expected.data(), expected.size()), 0) << "move " << move;
+    }
+  }
+}
+
+TEST_F(DeviceRowMoverTest, RowsComeFromOtherMemoryOfTheDeviceToo) {
+  const auto mover = Mover(1 << 20);
+  const auto arena = device_->Allocate(kRowBytes).value();
+  std::memset(arena->data(), 9, kRowBytes);
+  mover->Copy(slot(39), arena->data());
+  mover->Flush();
+  EXPECT_EQ(value(39), 9);
+}
+
+TEST_F(DeviceRowMoverTest, PiecesGoToOtherMemoryOfTheDeviceInOrder) {
+  std::mt19937 random(5);
+  constexpr size_t kRows = 24;
+  const auto mover = Mover(1 << 20);
+  const auto arena = device_->Allocate(kRows * kRowBytes).value();
+  std::memset(arena->data(), 0, arena->bytes());
+  const auto row = [&](size_t i) { return static_cast<std::byte*>(arena->data()) + i * kRowBytes; };
+  std::vector<int> expected(kRows, 0);
+  for (int move = 0; move < 500; ++move) {
+    // Two pieces of two rows, five rows apart on one side and three on the other.
+    const size_t to = random() % (kRows - 6), read = random() % kRows;
+    mover->Copy(slot(0), row(read));  // before the pieces
+    const int before = expected[read];
+    auto rows = std::make_shared<std::vector<std::byte>>(5 * kRowBytes);
+    for (const size_t i : {0, 1, 3, 4}) {
+      const int written = static_cast<int>(random() % 256);
+      std::fill_n(rows->begin() + static_cast<std::ptrdiff_t>(i * kRowBytes), kRowBytes, std::byte(written));
+      expected[to + (i < 3 ? i : i + 2)] = written;
+    }
+    mover->WriteBeside({.to = row(to),
+                        .to_stride = 5 * kRowBytes,
+                        .from = rows->data(),
+                        .from_stride = 3 * kRowBytes,
+                        .piece_bytes = 2 * kRowBytes,
+                        .num_pieces = 2},
+                       rows);
+    mover->Copy(slot(1), row(read));  // behind them
+    mover->Flush();
+    ASSERT_EQ(value(0), before);
+    ASSERT_EQ(value(1), expected[read]);
+    for (size_t i = 0; i < kRows; ++i) ASSERT_EQ(static_cast<int>(*row(i)), expected[i]) << "move " << move;
+  }
+}
+
+// The place of a prompt that goes layer by layer: a layer's rows are kept before those of the next take their place.
+TEST_F(DeviceRowMoverTest, RowsOfOtherMemoryAreReadBeforeTheyAreWrittenAgain) {
+  const auto mover = Mover(1 << 20);
+  const auto arena = device_->Allocate(2 * kRowBytes).value();
+  const auto row = [&](size_t i) { return static_cast<std::byte*>(arena->data()) + i * kRowBytes; };
+  std::memset(arena->data(), 1, arena->bytes());
+  for (int layer = 2; layer < 9; ++layer) {
+    mover->Copy(slot(layer), row(0));
+    mover->Copy(slot(20 + layer), row(1));
+    auto rows = std::make_shared<std::vector<std::byte>>(Row(layer));
+    rows->resize(2 * kRowBytes, std::byte(100 + layer));
+    mover->WriteBeside({.to = row(0), .from = rows->data(), .piece_bytes = 2 * kRowBytes, .num_pieces = 1}, rows);
+  }
+  mover->Flush();
+  for (int layer = 2; layer < 9; ++layer) {
+    EXPECT_EQ(value(layer), layer - 1);
+    EXPECT_EQ(value(20 + layer), layer == 2 ? 1 : 100 + layer - 1);
+  }
+}
+
+// Copies end when somebody waits for them, or `have_ended`.
+class SlowDevice final : public cuda::FakeDevice {
+ public:
+  SlowDevice() : FakeDevice("slow") {}
+  std::unique_ptr<cuda::Event> NewEvent() override { return std::make_unique<Copied>(*this); }
+  bool have_ended = false;
+
+ private:
+  class Copied final : public cuda::Event {
+   public:
+    explicit Copied(const SlowDevice& device) : device_(device) {}
+    void Record(cuda::Stream) override { has_ended_ = false; }
+    void Hold(cuda::Stream) override {}
+    absl::Status Wait() override {
+      has_ended_ = true;
+      return absl::OkStatus();
+    }
+    absl::StatusOr<bool> HasPassed() override { return has_ended_ || device_.have_ended; }
+
+   private:
+    const SlowDevice& device_;
+    bool has_ended_ = true;
+  };
+};
+
+class RowsOfPieces : public testing::Test {
+ protected:
+  // Each with rows of its own.
+  void Write(int count) {
+    for (int i = 0; i < count; ++i) {
+      auto rows = std::make_shared<std::vector<std::byte>>(kRowBytes);
+      mover_->WriteBeside({.to = arena_->data(), .from = rows->data(), .piece_bytes = kRowBytes, .num_pieces = 1},
+                          rows);
+      kept_.emplace_back(rows);
+    }
+  }
+  int num_kept() const {
+    return static_cast<int>(
+        std::count_if(kept_.begin(), kept_.end(), [](const auto& rows) { return !rows.expired(); }));
+  }
+
+  SlowDevice device_;
+  const std::unique_ptr<cuda::DeviceMemory> slots_ = device_.Allocate(kSlots * kRowBytes).value();
+  const std::unique_ptr<cuda::DeviceMemory> arena_ = device_.Allocate(kRowBytes).value();
+  const std::unique_ptr<DeviceRowMover> mover_ =
+      DeviceRowMover::Create(test::HostGpuTable(), device_, nullptr, slots_->data(), kSlots, {.row_bytes = kRowBytes})
+          .value();
+  std::vector<std::weak_ptr<const void>> kept_;
+};
+
+TEST_F(RowsOfPieces, AreKeptUntilTheyHaveBeenRead) {
+  Write(3);
+  mover_->ReleaseRead();
+  EXPECT_EQ(num_kept(), 3);
+  device_.have_ended = true;
+  EXPECT_EQ(num_kept(), 3);
+  mover_->ReleaseRead();
+  EXPECT_EQ(num_kept(), 0);
+}
+
+// They take room of the channel that they came by.
+TEST_F(RowsOfPieces, AreFewAtATimeAndTheNewest) {
+  Write(50);
+  EXPECT_LT(num_kept(), 10);
+  EXPECT_FALSE(kept_.back().expired());
+  EXPECT_TRUE(kept_.front().expired());
+}
+
+TEST_F(RowsOfPieces, AreWaitedForAtTheEnd) {
+  Write(50);
+  mover_->ReleaseAll();
+  EXPECT_EQ(num_kept(), 0);
+}
+
+}  // namespace
+}  // namespace winnow

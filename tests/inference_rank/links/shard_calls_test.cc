@@ -1,0 +1,241 @@
+// Control calls to the real services of several cache ranks: all of a sequence's shards, or none.
+#include "inference_rank/links/shard_calls.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/inference_rank/served_cache_rank.h"
+
+namespace winnow {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kPrompt = 96;
+
+v1::KvShape Shape() {
+  v1::KvShape shape;
+  shape.set_num_layers(2);
+  shape.set_num_query_heads(4);
+  shape.set_num_kv_heads(2);
+  shape.set_head_dim(8);
+  shape.set_kv_dtype(v1::KV_DTYPE_F32);
+  for (int i = 0; i < 4; ++i) shape.add_rope_inv_freq(1.0f / (1 + i));
+  shape.set_rope_attention_factor(1);
+  shape.set_attention_scale(0.3f);
+  return shape;
+}
+
+class ShardCallsTest : public testing::Test {
+ protected:
+  explicit ShardCallsTest(size_t second_memory_bytes = size_t{4} << 20)
+      : first_("cache-0", 61, size_t{4} << 20),
+        second_("cache-1", 62, second_memory_bytes),
+        transport_(NewInprocTransport({.incarnation = 60})),
+        links_(
+            LinkOptions(), *transport_,
+            [](const std::function<void()>& work) {
+              work();
+              return true;
+            },
+            [] {}),
+        calls_{links_, kLayout, milliseconds(5000)} {
+    const std::vector<KvShard> shards = CutIntoShards(kLayout, 2).value();
+    places_ = {{first_.identity, shards[0]}, {second_.identity, shards[1]}};
+  }
+  ~ShardCallsTest() override { links_.Clear(); }
+
+  LinkTable::Options LinkOptions() {
+    LinkTable::Options options;
+    options.identity.set_rank("inference-0");
+    options.fingerprint = first_.rank->Fingerprint();
+    *options.fingerprint.mutable_kv_shape() = Shape();
+    return options;
+  }
+  v1::OpenSequenceRequest OpenRequest(uint64_t id, uint32_t max_positions = 200) {
+    v1::OpenSequenceRequest request;
+    request.set_sequence_id(id);
+    request.set_max_positions(max_positions);
+    request.set_prompt_tokens(kPrompt);
+    for (uint32_t p = 0; p < kPrompt; ++p) request.add_prompt_token_ids(p);
+    request.set_prefix_salt("salt");
+    return request;
+  }
+  absl::StatusOr<ShardCalls::Attached> Open(uint64_t id, uint32_t max_positions = 200) {
+    return calls_.Open(places_, kDense, OpenRequest(id, max_positions));
+  }
+  // Sends rows [first, first + count) of all layers of a shard.
+  void Append(const ShardLink& shard, uint64_t id, uint32_t first, uint32_t count) {
+    for (int layer = shard.shard.first_layer; layer <= shard.shard.last_layer(); ++layer) {
+      SendBuffer buffer =
+          shard.link->channel()->Allocate(count * shard.shard.num_kv_heads * kLayout.row_bytes()).value();
+      std::memset(buffer.payload().data(), 0, buffer.payload().size());
+      wire::FrameHeader header{};
+      header.type = wire::FrameType::kAppendRange;
+      header.sequence_id = id;
+      header.attach_epoch = shard.attach_epoch;
+      header.apply_position = first;
+      header.layer_first = static_cast<uint16_t>(layer);
+      header.row_count = count;
+      ASSERT_TRUE(shard.link->channel()->Post(header, std::move(buffer)).ok());
+    }
+  }
+  // Frames and calls come on two ways: waits until so many rows have come.
+  static void AwaitRows(const test::ServedCacheRank& served, uint64_t rows) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (served.Snapshot().appended_rows < rows && std::chrono::steady_clock::now() < give_up) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(served.Snapshot().appended_rows, rows);
+  }
+  static uint64_t SequencesOn(const test::ServedCacheRank& served) {
+    const CacheRankSnapshot snapshot = served.Snapshot();
+    return snapshot.active_sequences + snapshot.detached_sequences;
+  }
+
+  static inline const KvLayout kLayout{2, 4, 2, 8, Dtype::kF32};
+  static inline const SelectionSpec kDense{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+  test::ServedCacheRank first_, second_;
+  std::unique_ptr<Transport> transport_;
+  LinkTable links_;
+  const ShardCalls calls_;
+  std::vector<ShardPlace> places_;
+};
+
+TEST_F(ShardCallsTest, OpensAndFreesAllShards) {
+  const auto opened = Open(7);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->position, 0u);
+  ASSERT_EQ(opened->shards.size(), 2u);
+  EXPECT_EQ(first_.Snapshot().sharded_sequences, 1u);
+  EXPECT_EQ(second_.Snapshot().sharded_sequences, 1u);
+  calls_.Release(opened->shards, 7, /*detach=*/false);
+  EXPECT_EQ(SequencesOn(first_) + SequencesOn(second_), 0u);
+}
+
+TEST_F(ShardCallsTest, AllShardsRestartWhereTheShortestDoes) {
+  const auto opened = Open(7);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  Append(opened->shards[0], 7, 0, kPrompt + 9);
+  Append(opened->shards[1], 7, 0, kPrompt + 5);
+  AwaitRows(first_, 2 * (kPrompt + 9));
+  AwaitRows(second_, 2 * (kPrompt + 5));
+  const auto attached = calls_.Attach(places_, 7, kPrompt + 20);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->position, kPrompt + 5);
+  EXPECT_EQ(attached->shards[0].attach_epoch, 3u) << "once more, at the position of the other";
+  EXPECT_EQ(attached->shards[1].attach_epoch, 2u);
+  // Both go on there: a row at the next position is stored, one behind it is refused.
+  Append(attached->shards[0], 7, kPrompt + 5, 1);
+  AwaitRows(first_, 2 * (kPrompt + 9) + 2);
+}
+
+TEST_F(ShardCallsTest, APromptThatOneShardLacksIsComputedAgainForAll) {
+  const auto opened = Open(7);
+  Append(opened->shards[0], 7, 0, kPrompt + 3);
+  Append(opened->shards[1], 7, 0, kPrompt - 1);
+  AwaitRows(first_, 2 * (kPrompt + 3));
+  AwaitRows(second_, 2 * (kPrompt - 1));
+  const auto attached = calls_.Attach(places_, 7, kPrompt + 20);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->position, 0u);
+}
+
+TEST_F(ShardCallsTest, WhatIsLeftOfALostSequenceIsFreed) {
+  const auto opened = Open(7);
+  calls_.Release({&opened->shards[1], 1}, 7, /*detach=*/false);
+  const auto attached = calls_.Attach(places_, 7, 10);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(attached.status().message()), HasSubstr("cache-1"));
+  EXPECT_EQ(SequencesOn(first_), 0u);
+}
+
+TEST_F(ShardCallsTest, ACacheRankWithAnotherShardIsNotAttachedTo) {
+  ASSERT_TRUE(Open(7).ok());
+  std::swap(places_[0].shard, places_[1].shard);
+  const auto attached = calls_.Attach(places_, 7, 10);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(attached.status().message()), HasSubstr("has another shard of sequence 7"));
+}
+
+// One has evicted what the other one still has.
+TEST_F(ShardCallsTest, TheCachedPrefixIsTheShortestOfAll) {
+  const auto opened = Open(7);
+  for (const ShardLink& shard : opened->shards) Append(shard, 7, 0, kPrompt);
+  AwaitRows(first_, 2 * kPrompt);
+  AwaitRows(second_, 2 * kPrompt);
+  calls_.Release(opened->shards, 7, /*detach=*/false);
+  const auto again = Open(8);
+  ASSERT_TRUE(again.ok()) << again.status();
+  const uint32_t cached = again->position;
+  EXPECT_GT(cached, 0u);
+  calls_.Release(again->shards, 8, /*detach=*/false);
+
+  // The second rank's memory is taken by a sequence that leaves no room for idle prefixes.
+  v1::OpenSequenceRequest large = OpenRequest(9, 10'000);
+  large.clear_prompt_token_ids();
+  large.set_max_positions(static_cast<uint32_t>(second_.Snapshot().blocks_total / 2 * kBlockTokens));
+  const auto filling = calls_.Open(std::span(places_).subspan(1), kDense, large);
+  ASSERT_TRUE(filling.ok()) << filling.status();
+  EXPECT_GT(second_.Snapshot().prefix_evictions, 0u);
+  calls_.Release(filling->shards, 9, /*detach=*/false);
+  const auto uneven = Open(10);
+  ASSERT_TRUE(uneven.ok()) << uneven.status();
+  EXPECT_EQ(uneven->position, 0u);
+  for (const ShardLink& shard : uneven->shards) Append(shard, 10, 0, kPrompt);  // both begin at 0
+  AwaitRows(first_, 2 * 2 * kPrompt);
+}
+
+TEST_F(ShardCallsTest, ForksAllShardsAtOnePosition) {
+  const auto opened = Open(7);
+  for (const ShardLink& shard : opened->shards) Append(shard, 7, 0, kPrompt + 1);
+  AwaitRows(first_, 2 * (kPrompt + 1));
+  AwaitRows(second_, 2 * (kPrompt + 1));
+  v1::ForkSequenceRequest request;
+  request.set_source_sequence_id(7);
+  request.set_sequence_id(8);
+  request.set_max_positions(200);
+  const auto forked = calls_.Fork(opened->shards, request, kPrompt + 1);
+  ASSERT_TRUE(forked.ok()) << forked.status();
+  EXPECT_EQ(SequencesOn(first_) + SequencesOn(second_), 4u);
+  request.set_sequence_id(9);
+  EXPECT_EQ(calls_.Fork(opened->shards, request, kPrompt).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(SequencesOn(first_) + SequencesOn(second_), 4u) << "nothing is left of it";
+}
+
+TEST_F(ShardCallsTest, ADetachedSequenceIsThereToBeAttached) {
+  const auto opened = Open(7);
+  calls_.Release(opened->shards, 7, /*detach=*/true);
+  EXPECT_EQ(first_.Snapshot().detached_sequences, 1u);
+  EXPECT_TRUE(calls_.Attach(places_, 7, 10).ok());
+  EXPECT_EQ(first_.Snapshot().active_sequences, 1u);
+}
+
+TEST_F(ShardCallsTest, SaysWhichCacheRanksWereNotReachedSoThatTheyCanBeToldLater) {
+  const auto opened = Open(7);
+  const ShardCalls impatient{links_, kLayout, milliseconds(0)};
+  const std::vector<ShardLink> unanswered = impatient.Release(opened->shards, 7, /*detach=*/false);
+  ASSERT_EQ(unanswered.size(), 2u);
+  EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty());
+  EXPECT_EQ(SequencesOn(first_) + SequencesOn(second_), 0u);
+  EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty()) << "what is not there was freed";
+}
+
+class OneCacheRankIsSmall : public ShardCallsTest {
+ protected:
+  OneCacheRankIsSmall() : ShardCallsTest(/*second_memory_bytes=*/size_t{64} << 10) {}
+};
+
+TEST_F(OneCacheRankIsSmall, WhatTheOthersHaveOpenedIsGivenBack) {
+  const auto opened = Open(7, 2000);
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("cache-1"));
+  EXPECT_EQ(SequencesOn(first_), 0u);
+}
+
+}  // namespace
+}  // namespace winnow

@@ -1,0 +1,9 @@
+#pragma once
+#include "tools/bench/gpu/gpu_context.h"
+
+namespace winnow {
+
+// DeviceBatchSelector against the definition: sequences whose rows lie in host memory, over positions and attachments.
+void CheckBatchSelector(GpuContext& gpu);
+
+}  // namespace winnow

@@ -1,0 +1,20 @@
+#pragma once
+#include "tools/bench/gpu/gpu_context.h"
+
+namespace winnow {
+
+GpuSection AttentionSection();
+GpuSection CacheSection();
+GpuSection DeviceSelectionSection();
+GpuSection ElementwiseSection();
+GpuSection EngineSection();
+GpuSection MatmulSection();
+GpuSection PageUnitsSection();
+GpuSection PrefillAttentionSection();
+GpuSection RowMovesSection();
+GpuSection SelectionSection();
+GpuSection ServeSection();
+GpuSection TensorParallelSection();
+GpuSection TransportSection();
+
+}  // namespace winnow

@@ -1,0 +1,206 @@
+#include "transport/framed_channel.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "transport/framed_transport.h"
+#include "transport/wire/wire_check.h"
+
+namespace winnow {
+namespace {
+
+void ReleaseUnsent(void* owner, std::byte* /*payload*/) {
+  const BlockPtr block(static_cast<Block*>(owner));
+  block->window->Unreserve(block->payload_bytes);
+}
+
+void ReleaseReceived(void* owner, const std::byte* /*payload*/, size_t bytes) {
+  BlockPtr block(static_cast<Block*>(owner));
+  const std::shared_ptr<Consumption> consumption = std::move(block->consumption);
+  block.reset();
+  consumption->Consume(bytes);
+}
+
+}  // namespace
+
+FramedChannel::FramedChannel(FramedTransport& transport, uint32_t id)
+    : transport_(transport),
+      window_(std::make_shared<SendWindow>(transport.options().window_bytes)),
+      pool_(std::make_shared<BlockPool>()),
+      id_(id) {
+  transport_.Add(*this);
+}
+
+FramedChannel::~FramedChannel() {
+  transport_.Remove(*this);
+}
+
+absl::Status FramedChannel::CheckAllocate(size_t bytes) const {
+  if (!failed_.ok()) return failed_;
+  if (!connected_) return absl::FailedPreconditionError("channel is not connected");
+  if (bytes > wire::kMaxPayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes exceed the largest payload"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::AllocateSpare(size_t bytes) {
+  WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
+  UpdateWindow(/*starved=*/false);
+  if (!window_->ReserveSpare(bytes)) return absl::ResourceExhaustedError("no send window to spare");
+  return TakeBlock(bytes);
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::AllocateBulk(size_t bytes) {
+  return AllocateFrom(&SendWindow::ReserveBulk, bytes, "the window for bulk is used up");
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::Allocate(size_t bytes) {
+  return AllocateFrom(&SendWindow::Reserve, bytes, "send window is used up");
+}
+
+absl::StatusOr<SendBuffer> FramedChannel::AllocateFrom(bool (SendWindow::*reserve)(size_t), size_t bytes,
+                                                       const char* used_up) {
+  WINNOW_RETURN_IF_ERROR(CheckAllocate(bytes));
+  UpdateWindow(/*starved=*/false);
+  if (!(*window_.*reserve)(bytes)) {
+    UpdateWindow(/*starved=*/true);
+    if (!(*window_.*reserve)(bytes)) return absl::ResourceExhaustedError(used_up);
+  }
+  return TakeBlock(bytes);
+}
+
+SendBuffer FramedChannel::TakeBlock(size_t bytes) {
+  BlockPtr block = NewBlock(bytes);
+  block->window = window_;
+  const std::span<std::byte> payload = block->bytes();
+  return SendBuffer(payload, block.release(), ReleaseUnsent);
+}
+
+absl::Status FramedChannel::Post(const wire::FrameHeader& header, SendBuffer buffer) {
+  if (!failed_.ok()) return failed_;
+  if (!connected_) return absl::FailedPreconditionError("channel is not connected");
+  if (buffer.payload().data() == nullptr) return absl::InvalidArgumentError("buffer was not allocated");
+  if (!IsKnownFrameType(header.type) || header.type == wire::FrameType::kCredit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("frames of type ", static_cast<int>(header.type), " cannot be posted"));
+  }
+  WINNOW_CHECK(static_cast<Block*>(buffer.owner())->pool == pool_);  // else it is another channel's buffer
+  BlockPtr block(static_cast<Block*>(buffer.Release()));
+  const size_t bytes = block->payload_bytes;
+  window_->Sent(bytes);
+  block->window.reset();
+  block->header = header;
+  block->header.frame_number = ++last_sent_frame_;
+  FinishHeader(block->header);
+  SealFrame(block->header, block->bytes());
+
+  PostFault fault = PostFault::kNone;
+  if (transport_.faults()) fault = transport_.faults()(block->header, block->bytes());
+  if (fault == PostFault::kDrop) return absl::OkStatus();
+  absl::Status sent = fault == PostFault::kFail ? absl::UnavailableError("injected fault") : Send(std::move(block));
+  if (!sent.ok()) {
+    Fail(Annotate(sent, "post"));
+    return failed_;
+  }
+  ++transport_.mutable_counters().frames_sent;
+  return absl::OkStatus();
+}
+
+void FramedChannel::Close() {
+  Fail(absl::CancelledError("channel was closed"));
+}
+
+void FramedChannel::Fail(absl::Status status) {
+  if (!failed_.ok()) return;
+  failed_ = std::move(status);
+  arrived_.clear();
+  Disconnect();
+}
+
+void FramedChannel::SetPeer(uint32_t peer_channel, uint64_t peer_incarnation) {
+  peer_channel_ = peer_channel;
+  peer_incarnation_ = peer_incarnation;
+  connected_ = true;
+}
+
+absl::Status FramedChannel::CheckConnectable() const {
+  if (!failed_.ok()) return failed_;
+  if (connected_) return absl::FailedPreconditionError("channel is connected already");
+  return absl::OkStatus();
+}
+
+void FramedChannel::FinishHeader(wire::FrameHeader& header) const {
+  header.source_incarnation = transport_.options().incarnation;
+  header.channel = peer_channel_;
+}
+
+void FramedChannel::SendCredit(const Consumption& consumption) {
+  if (!failed_.ok() || !connected_) return;
+  BlockPtr block = pool_->Take(0);
+  wire::FrameHeader& header = block->header;
+  header = {};
+  header.type = wire::FrameType::kCredit;
+  header.frame_number = ++last_sent_credit_;
+  header.plan = consumption.bytes.load(std::memory_order_relaxed);
+  header.sequence_id = consumption.frames.load(std::memory_order_relaxed);
+  FinishHeader(header);
+  SealFrame(header, block->bytes());
+  if (const absl::Status sent = Send(std::move(block)); !sent.ok()) Fail(Annotate(sent, "return of credit"));
+}
+
+absl::Status FramedChannel::TakeCredit(const wire::FrameHeader& header) {
+  if (header.payload_bytes != 0) return absl::DataLossError("credit carries a payload");
+  if (header.frame_number != last_arrived_credit_ + 1) return absl::DataLossError("credit is out of sequence");
+  ++last_arrived_credit_;
+  if (!window_->SetConsumed(header.plan, header.sequence_id))
+    return absl::DataLossError("credit exceeds what was sent");
+  if (window_->TakeStarved()) transport_.NoteRoom();
+  return absl::OkStatus();
+}
+
+void FramedChannel::Arrived(BlockPtr block) {
+  if (failed_.ok()) arrived_.push_back(std::move(block));
+}
+
+absl::Status FramedChannel::Check(const Block& block) {
+  const wire::FrameHeader& header = block.header;
+  WINNOW_RETURN_IF_ERROR(CheckFrameHeader(header));
+  if (header.channel != id_ || header.source_incarnation != peer_incarnation_)
+    return absl::NotFoundError("stray frame");
+  if (header.type == wire::FrameType::kCredit) return absl::OkStatus();
+  if (header.frame_number != last_arrived_frame_ + 1) {
+    return absl::DataLossError(
+        absl::StrCat("frame ", header.frame_number, " arrived where ", last_arrived_frame_ + 1, " was due"));
+  }
+  return CheckFramePayload(header, {const_cast<Block&>(block).payload(), block.payload_bytes});
+}
+
+std::optional<ReceivedFrame> FramedChannel::NextFrame() {
+  while (connected_ && !arrived_.empty()) {
+    BlockPtr block = std::move(arrived_.front());
+    arrived_.pop_front();
+    absl::Status good = Check(*block);
+    if (absl::IsNotFound(good)) {
+      ++transport_.mutable_counters().stray_frames;
+      continue;
+    }
+    const bool credit = block->header.type == wire::FrameType::kCredit;
+    if (good.ok() && credit) good = TakeCredit(block->header);
+    if (!good.ok()) {
+      ++transport_.mutable_counters().bad_frames;
+      Fail(std::move(good));
+      return std::nullopt;
+    }
+    if (credit) continue;
+    ++last_arrived_frame_;
+    received_bytes_ += block->payload_bytes;
+    ++transport_.mutable_counters().frames_delivered;
+    const std::span<const std::byte> payload = block->bytes();
+    const wire::FrameHeader header = block->header;
+    return ReceivedFrame(header, payload, block.release(), ReleaseReceived);
+  }
+  return std::nullopt;
+}
+
+}  // namespace winnow

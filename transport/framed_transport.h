@@ -1,0 +1,54 @@
+#pragma once
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/framed_channel.h"
+#include "transport/link_faults.h"
+#include "transport/transport.h"
+
+namespace winnow {
+
+// The half of a transport that is the same for every implementation: its channels, handler, counters.
+class FramedTransport : public Transport {
+ public:
+  FramedTransport(const FramedTransport&) = delete;
+  FramedTransport& operator=(const FramedTransport&) = delete;
+  ~FramedTransport() override;
+
+  void SetHandler(FrameHandler handler) override { handler_ = std::move(handler); }
+  TransportCounters counters() const override { return counters_; }
+
+  // For channels.
+  void Add(FramedChannel& channel);
+  void Remove(FramedChannel& channel);
+  const TransportOptions& options() const { return options_; }
+  const LinkFaults& faults() const { return faults_; }
+  TransportCounters& mutable_counters() { return counters_; }
+  void NoteRoom() { room_ = true; }
+
+ protected:
+  FramedTransport(const TransportOptions& options, LinkFaults faults);
+
+  uint32_t NewChannelId();
+  // Null when there is no such channel.
+  FramedChannel* Find(uint32_t channel) const;
+  // Hands every frame that has arrived to the handler, which may destroy channels. Returns their number.
+  int DeliverArrived();
+  // Null entries are channels that are gone.
+  const std::vector<FramedChannel*>& channels() const { return channels_; }
+  // True once after a channel that had refused an Allocate has got window back.
+  bool TakeRoom() { return std::exchange(room_, false); }
+
+ private:
+  const TransportOptions options_;
+  const LinkFaults faults_;
+  FrameHandler handler_;
+  TransportCounters counters_;
+  std::vector<FramedChannel*> channels_;
+  std::unordered_map<uint32_t, FramedChannel*> by_id_;
+  uint32_t next_channel_id_;
+  bool room_ = false;
+};
+
+}  // namespace winnow
