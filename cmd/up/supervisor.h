@@ -78,6 +78,8 @@ class Supervisor {
   using Clock = std::chrono::steady_clock;
 
   struct Supervised {
+    Supervised(Child of, RestartDelays restart_delays) : child(std::move(of)), delays(std::move(restart_delays)) {}
+
     Child child;
     ChildProcess process;
     bool ready = false;  // in this run

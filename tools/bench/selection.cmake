@@ -12,7 +12,7 @@ winnow_library(bench_answers
 winnow_library(bench_quality
   SRCS quality/forced_decoder.cc quality/hosted_cache_rank.cc quality/quality_model.cc quality/saved_prompt.cc
        quality/spec_choice.cc
-  DEPS absl::cleanup bench_answers cache_rank common_selection common_selection_profile inference_rank router
+  DEPS absl::cleanup bench_answers cache_rank common_selection common_selection_profile inference_rank router transport_inproc
   PRECOMPILE <grpcpp/grpcpp.h>)
 
 if(TARGET tests_e2e)  # for its HTTP client
