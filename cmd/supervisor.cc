@@ -79,8 +79,7 @@ Supervisor::~Supervisor() {
 
 absl::Status Supervisor::Start(Child child) {
   auto supervised = std::make_unique<Supervised>(
-      Supervised{.child = std::move(child),
-                 .delays = RestartDelays(options_.first_backoff, options_.last_backoff, std::random_device()())});
+      std::move(child), RestartDelays(options_.first_backoff, options_.last_backoff, std::random_device()()));
   WINNOW_RETURN_IF_ERROR(Spawn(*supervised));
   children_.push_back(std::move(supervised));
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cmd/child_process.h"
@@ -78,6 +79,8 @@ class Supervisor {
   using Clock = std::chrono::steady_clock;
 
   struct Supervised {
+    Supervised(Child c, RestartDelays d) : child(std::move(c)), delays(d) {}
+
     Child child;
     ChildProcess process;
     bool ready = false;  // in this run
