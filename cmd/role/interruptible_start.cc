@@ -8,7 +8,8 @@ constexpr int kStarted = SIGUSR1;  // sent to the waiting thread alone
 void EndWhenTold() {
   sigset_t set = StopSignals();
   sigaddset(&set, kStarted);
-  const int number = sigwaitinfo(&set, nullptr);
+  int number = -1;
+  while (number < 0) number = sigwaitinfo(&set, nullptr);  // a debugger may interrupt it
   if (number == kStarted) return;
   signal(number, SIG_DFL);
   sigset_t one;

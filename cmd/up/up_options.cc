@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
 #include "cache_rank/store/kv_block_pool.h"
 #include "cache_rank/store/row_tiers.h"
@@ -103,12 +104,12 @@ absl::Status UpOptions::Validate() const {
 
 // Each would find its port free before the others listen.
 absl::Status UpOptions::CheckPortsDiffer() const {
-  std::map<uint16_t, std::string> users = {{http.port, "--http"}};
+  std::map<std::string, std::string> users = {{http.ToString(), "--http"}};
   const auto use = [&users](const HostPort& address, const std::string& user) -> absl::Status {
-    const auto [other, is_first] = users.try_emplace(address.port, user);
+    const auto [other, is_first] = users.try_emplace(address.ToString(), user);
     if (is_first || address.port == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("port ", address.port, " is wanted twice: by ", other->second, " and by ", user));
+        absl::StrCat(address.ToString(), " is wanted twice: by ", other->second, " and by ", user));
   };
   WINNOW_RETURN_IF_ERROR(use(grpc, "--grpc"));
   for (int process = 0; process < num_processes(); ++process) {

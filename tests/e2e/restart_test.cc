@@ -39,7 +39,7 @@ TEST(Restart, ARankThatCannotStartAgainLeavesTheOthersServingUntilItCan) {
   kill(cluster.Pids("inference-rank").at(1), SIGKILL);
   EXPECT_TRUE(Logged(cluster, "winnow up: inference-1 was killed by signal 9 (Killed): "));
   // The reason stands in the line that says when the next try is.
-  EXPECT_TRUE(Logged(cluster, "model.safetensors")) << cluster.process().Log();
+  EXPECT_TRUE(Logged(cluster, "no model.safetensors")) << cluster.process().Log();
   EXPECT_TRUE(Logged(cluster, "; restart 7 in ")) << cluster.process().Log();
   const Completion completion = Complete(cluster.http(), GreedyRequest(DemoText(64), 4));
   EXPECT_TRUE(completion.ok()) << completion.error;

@@ -145,18 +145,15 @@ TEST(Stop, ARouterAloneEndsItsAnswersWithTheDocumentedError) {
 }
 
 TEST(Stop, HeedsASignalWhileItStarts) {
-  // Reading the tokenizer takes as long as nobody writes to the pipe.
-  const TempDir model;
-  for (const char* file : {"config.json", "generation_config.json", "model.safetensors"}) {
-    std::filesystem::create_symlink(DemoModel() + "/" + file, model.path() + "/" + file);
-  }
-  ASSERT_EQ(mkfifo((model.path() + "/tokenizer.json").c_str(), 0600), 0);
-  const std::vector<std::string> addresses = {"--http=127.0.0.1:0", "--grpc=127.0.0.1:0", "--metrics=127.0.0.1:0",
-                                              "--model=" + model.path()};
-  const auto run = [&](const char* command) {
-    std::vector<std::string> arguments = {WinnowBinary(), command};
-    arguments.insert(arguments.end(), addresses.begin(), addresses.end());
-    return arguments;
+  // Reading the weights of keys takes as long as nobody writes to the pipe.
+  const TempDir folder;
+  const std::string pipe = folder.path() + "/keys";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const auto run = [&](const char* command) -> std::vector<std::string> {
+    return {WinnowBinary(),           command,
+            "--model=" + DemoModel(), "--key-weights=" + pipe,
+            "--http=127.0.0.1:0",     "--grpc=127.0.0.1:0",
+            "--metrics=127.0.0.1:0"};
   };
   const auto starts = [](const Process& process) {
     return WaitUntil(kLong, [&] { return process.Log().find(" starts as ") != std::string::npos; });

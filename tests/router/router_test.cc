@@ -176,7 +176,7 @@ class DrainTest : public RouterTest {
   }
   std::thread Drain(std::chrono::milliseconds grace) {
     std::thread drain([this, grace] { router_->Drain(grace, [this] { return hurry_.load(); }); });
-    while (router_->Ready().message() != kStopping) std::this_thread::yield();
+    while (std::string(router_->Ready().message()) != kStopping) std::this_thread::yield();
     return drain;
   }
 

@@ -33,12 +33,12 @@ class UpOptionsTest : public testing::Test {
 TEST_F(UpOptionsTest, TwoThatWantOnePortAreNamed) {
   options_.http.port = 9000;
   options_.grpc.port = 9000;
-  EXPECT_EQ(options_.Validate().message(), "port 9000 is wanted twice: by --http and by --grpc");
+  EXPECT_EQ(options_.Validate().message(), "127.0.0.1:9000 is wanted twice: by --http and by --grpc");
   options_.grpc.port = 9001;
   options_.metrics.port = 8999;  // the router's; 9000 is the inference rank's
-  EXPECT_EQ(
-      options_.Validate().message(),
-      "port 9000 is wanted twice: by --http and by --metrics=127.0.0.1:8999, from which 3 processes take one each");
+  EXPECT_EQ(options_.Validate().message(),
+            "127.0.0.1:9000 is wanted twice: by --http and by --metrics=127.0.0.1:8999, from which 3 "
+            "processes take one each");
   for (HostPort* address : {&options_.http, &options_.grpc, &options_.metrics}) address->port = 0;
   EXPECT_TRUE(options_.Validate().ok());
 }
