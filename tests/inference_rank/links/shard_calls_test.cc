@@ -217,7 +217,7 @@ TEST_F(ShardCallsTest, ADetachedSequenceIsThereToBeAttached) {
 
 TEST_F(ShardCallsTest, SaysWhichCacheRanksWereNotReachedSoThatTheyCanBeToldLater) {
   const auto opened = Open(7);
-  const ShardCalls impatient{links_, kLayout, milliseconds(0)};
+  const ShardCalls impatient{links_, kLayout, milliseconds(-1000)};  // every call is too late
   const std::vector<ShardLink> unanswered = impatient.Release(opened->shards, 7, /*detach=*/false);
   ASSERT_EQ(unanswered.size(), 2u);
   EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty());

@@ -65,7 +65,7 @@ class GpuLaneTest : public testing::Test {
     return sequence;
   }
   absl::Status Seat(int seat, const CachedSequence& sequence) {
-    constexpr size_t kPagesPerList = 32;
+    constexpr size_t kPagesPerList = 6;  // what lists of this specification may have at most
     const std::vector<uint32_t> pages(kLayout.num_lists() * kPagesPerList);
     return lane_->Seat(seat, sequence, pages);
   }
