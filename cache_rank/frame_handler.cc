@@ -51,6 +51,9 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kPrefixQueries:
       status = HandlePrefixQueries(link, frame);
       break;
+    case wire::FrameType::kStepRows:
+      status = step_rows_.Take(link, frame);
+      break;
     case wire::FrameType::kTransferFailed:
     case wire::FrameType::kFenced:
       break;  // the peer detaches or re-attaches by itself

@@ -12,15 +12,17 @@
 #include "cache_rank/query_intake.h"
 #include "cache_rank/selector.h"
 #include "cache_rank/sequence_store.h"
+#include "cache_rank/step_rows_intake.h"
 #include "cache_rank/streamer.h"
 #include "common/transport/transport.h"
 
 namespace winnow {
 
-// What an arriving frame does: opens plans, appends their rows, keeps queries (QueryIntake) and rows of prompts
-// (PromptIntake), and tells the selector and the PrefixAttender; frames of lanes go to LaneIntake. Cheap by design:
-// nothing is scored here. A frame that no correct peer sends fails its link; one of a sequence that the peer no longer
-// holds is answered kFenced (EpochFence), and the other rows of its plan go on. Data-plane thread.
+// What an arriving frame does: opens plans, appends their rows, keeps queries (QueryIntake), rows of prompts
+// (PromptIntake) and of steps that need no plan (StepRowsIntake), and tells the selector and the PrefixAttender; frames
+// of lanes go to LaneIntake. Cheap by design: nothing is scored here. A frame that no correct peer sends fails its
+// link; one of a sequence that the peer no longer holds is answered kFenced (EpochFence), and the other rows of its
+// plan go on. Data-plane thread.
 class FrameHandler {
  public:
   // `hidden_size` of the residuals that may come; 0 where this rank projects none. `lanes` may be null.
@@ -37,6 +39,7 @@ class FrameHandler {
         queries_(layout, hidden_size, rope, kernels, selector, prefetcher),
         prompts_(store, streamer, selector, executor, metrics),
         lanes_(layout, lanes, store, &fence_, &prompts_, streamer, selector, executor, metrics),
+        step_rows_(layout, &fence_, &lanes_, streamer, selector, executor, metrics),
         sections_(layout, hidden_size) {}
   FrameHandler(const FrameHandler&) = delete;
   FrameHandler& operator=(const FrameHandler&) = delete;
@@ -66,6 +69,7 @@ class FrameHandler {
   QueryIntake queries_;
   PromptIntake prompts_;
   LaneIntake lanes_;
+  StepRowsIntake step_rows_;
   LayerSections sections_;  // of the Layer frame at hand
 };
 
