@@ -84,6 +84,7 @@ TEST_F(StepRowsIntakeTest, RefusesRowsThatDoNotContinueTheirSequenceAndTakesTheO
 
 TEST_F(StepRowsIntakeTest, FencesAnEarlierHolder) {
   FakeSequence* lost = Prefill(1, 17);
+  cluster_.PumpCacheRank();
   auto other = cluster_.NewRank();
   other->Attach(*lost);
   rank_->Progress();
