@@ -50,6 +50,9 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kPrefixQueries:
       status = HandlePrefixQueries(link, frame);
       break;
+    case wire::FrameType::kStepRows:
+      status = step_rows_.Take(link, frame);
+      break;
     case wire::FrameType::kTransferFailed:
       HandleTransferFailed(link, frame.header());
       break;

@@ -11,6 +11,7 @@
 #include "cache_rank/step/prompt_intake.h"
 #include "cache_rank/step/query_intake.h"
 #include "cache_rank/step/selector.h"
+#include "cache_rank/step/step_rows_intake.h"
 #include "cache_rank/store/sequence_store.h"
 #include "cache_rank/stream/peer_link.h"
 #include "cache_rank/stream/streamer.h"
@@ -18,10 +19,11 @@
 
 namespace winnow {
 
-// What an arriving frame does: opens plans, appends their rows, keeps queries (QueryIntake) and rows of prompts
-// (PromptIntake), and tells the selector and the PrefixAttender; frames of lanes go to LaneIntake. Cheap by design:
-// nothing is scored here. A frame that no correct peer sends fails its link; one of a sequence that the peer no longer
-// holds is answered kFenced (EpochFence), and the other rows of its plan go on. Data-plane thread.
+// What an arriving frame does: opens plans, appends their rows, keeps queries (QueryIntake), rows of prompts
+// (PromptIntake) and of steps that need no plan (StepRowsIntake), and tells the selector and the PrefixAttender; frames
+// of lanes go to LaneIntake. Cheap by design: nothing is scored here. A frame that no correct peer sends fails its
+// link; one of a sequence that the peer no longer holds is answered kFenced (EpochFence), and the other rows of its
+// plan go on. Data-plane thread.
 class FrameHandler {
  public:
   // `hidden_size` of the residuals that may come; 0 where this rank projects none. `lanes` may be null.
@@ -38,6 +40,7 @@ class FrameHandler {
         queries_(layout, hidden_size, rope, kernels, selector, prefetcher),
         prompts_(store, streamer, selector, executor, metrics),
         lanes_(layout, lanes, store, &fence_, &prompts_, streamer, selector, executor, metrics),
+        step_rows_(layout, &fence_, &lanes_, streamer, selector, executor, metrics),
         sections_(layout, hidden_size) {}
   FrameHandler(const FrameHandler&) = delete;
   FrameHandler& operator=(const FrameHandler&) = delete;
@@ -69,6 +72,7 @@ class FrameHandler {
   QueryIntake queries_;
   PromptIntake prompts_;
   LaneIntake lanes_;
+  StepRowsIntake step_rows_;
   LayerSections sections_;                // of the Layer frame at hand
   std::vector<wire::PlanRow> plan_rows_;  // of the StepPlan frame at hand
 };

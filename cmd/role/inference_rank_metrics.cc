@@ -42,6 +42,15 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   of_prefixes("remote", metrics.remote_prefix_prompts, metrics.remote_prefix_bytes);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
+  counter("winnow_local_steps_total",
+          "Of those, steps over KV in the rank's own GPU, launched before the tokens of the step before had come.",
+          metrics.local_steps);
+  gauge("winnow_local_sequences", "Sequences that decode so.", metrics.local_sequences);
+  counter("winnow_local_rows_dropped_total", "Rows of such steps whose sequence had ended meanwhile.",
+          metrics.local_rows_dropped);
+  counter("winnow_local_step_wait_seconds_total",
+          "Time that the engine has waited for such steps: next to none where the host is what holds them up.",
+          1e-6 * static_cast<double>(metrics.local_step_wait_us));
   counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
   gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
   counter("winnow_pushed_prompt_rows_total", "KV rows of prompts pushed from GPU to GPU, one per layer and kv head.",

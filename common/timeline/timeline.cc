@@ -12,6 +12,12 @@ std::string_view SpanName(Span span) {
       return "prefill chunk";
     case Span::kStep:
       return "step";
+    case Span::kLaunchStep:
+      return "launch step";
+    case Span::kAwaitStep:
+      return "await step";
+    case Span::kFinishStep:
+      return "finish step";
     case Span::kPublish:
       return "publish";
     case Span::kAwaitRoom:

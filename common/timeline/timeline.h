@@ -12,6 +12,9 @@ namespace winnow {
 enum class Span : uint8_t {
   kPrefillChunk,  // inference rank: a chunk of one prompt
   kStep,          // inference rank: a decode iteration
+  kLaunchStep,    // inference rank: a decode step over KV of its own is planned and launched
+  kAwaitStep,     // inference rank: the end of such a step is waited for
+  kFinishStep,    // inference rank: its rows are sent and its tokens taken, while the next one runs
   kPublish,       // inference rank: a layer's rows and queries are made resident and sent
   kAwaitRoom,     // inference rank: a prompt's rows wait for room on their way to the cache rank
   kAwaitRows,     // inference rank: a layer waits for its selection: what is not hidden behind compute

@@ -9,6 +9,7 @@
 #include "inference_rank/memory/memory_plan.h"
 #include "inference_rank/memory/prefill_region.h"
 #include "inference_rank/memory/slot_pool.h"
+#include "inference_rank/step/step_client.h"
 #include "model/decode_lane.h"
 #include "model/forward.h"
 
@@ -30,6 +31,10 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard&) {
     return absl::FailedPreconditionError("the inference rank computes on the CPU");
   }
+
+  // Decode steps over KV in the backend's own memory that run ahead of the host, for sequences that attend to
+  // everything; null: there are none. They are the backend's, and run beside what `forward` does.
+  virtual StepClient* step_client() { return nullptr; }
 
   virtual const MemoryPlan& memory_plan() const = 0;
   // Kernel set, then dtypes: equal text promises equal bits.

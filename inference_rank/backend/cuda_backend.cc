@@ -7,6 +7,7 @@
 #include "inference_rank/backend/cuda_decode_lane.h"
 #include "inference_rank/backend/cuda_forward.h"
 #include "inference_rank/backend/cuda_lane_group.h"
+#include "inference_rank/backend/cuda_local_step.h"
 #include "inference_rank/backend/sharded_forward.h"
 #include "kernels/cuda/plugin.h"
 #include "model/weights/device_weights.h"
@@ -73,6 +74,7 @@ class CudaBackend final : public Backend {
     return SlotPool::OnDevices(forward_options_.row_bytes, memory_plan_.slot_pages, std::move(parts));
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
+  StepClient* step_client() override { return local_step_.get(); }
   absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard& shard) override {
     WINNOW_RETURN_IF_ERROR(lane_shape_.status());
     const ModelConfig& config = gpus_[0].forward->layers().config();
@@ -109,7 +111,7 @@ class CudaBackend final : public Backend {
     return text;
   }
   std::string description() const override {
-    size_t pinned_bytes = stages_->pinned_bytes();
+    size_t pinned_bytes = stages_->pinned_bytes() + (local_step_ == nullptr ? 0 : local_step_->pinned_bytes());
     std::string bus_ids;
     for (const Gpu& gpu : gpus_) {
       pinned_bytes += gpu.forward->pinned_bytes();
@@ -173,11 +175,13 @@ class CudaBackend final : public Backend {
     };
     const ModelConfig config = ShardConfig(*options.config, weight_options.shard);
     PlanLane(options, config);
+    PlanLocalStep(options, config);
     MemoryNeeds needs = options.needs;
     needs.parts = num_shards();
     needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
     needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
     needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
+    if (local_shape_.has_value()) needs.activation_bytes += CudaLocalStep::DeviceBytes(*local_shape_);
     if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());
     needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     needs.is_exclusive = true;
@@ -188,6 +192,19 @@ class CudaBackend final : public Backend {
     WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(needs, free > kReservedBytes ? free - kReservedBytes : 0));
     forward_options_.num_slots = memory_plan_.slot_pages * kSlotPageTokens;
     return absl::OkStatus();
+  }
+
+  // Of one GPU alone.
+  void PlanLocalStep(const BackendOptions& options, const ModelConfig& config) {
+    if (gpus_.size() > 1) return;
+    local_shape_ = CudaLocalStep::Shape{
+        .layout = options.needs.layout,
+        .max_rows = static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows)),
+        .hidden_size = static_cast<int>(config.hidden_size),
+        .vocab_size = static_cast<int>(config.vocab_size),
+        .max_context_tokens = options.max_context_tokens};
+    forward_options_.lane_list_rows =
+        std::max(forward_options_.lane_list_rows, CudaLocalStep::MaxListRows(*local_shape_));
   }
 
   // `config`: of a GPU's part.
@@ -240,6 +257,10 @@ class CudaBackend final : public Backend {
       first_slots.push_back(static_cast<uint32_t>(weight_options.shard.index) * forward_options_.num_slots);
     }
     prefill_region_.emplace(std::move(prefill_memory), memory_plan_.prefill_bytes);
+    if (local_shape_.has_value()) {
+      Gpu& gpu = gpus_[0];
+      WINNOW_ASSIGN_OR_RETURN(local_step_, CudaLocalStep::Create(*gpu.device, *gpu.forward, *gpu.slots, *local_shape_));
+    }
     if (gpus_.size() == 1) return absl::OkStatus();
     WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
     return absl::OkStatus();
@@ -265,7 +286,9 @@ class CudaBackend final : public Backend {
   std::vector<Gpu> gpus_;
   std::optional<PrefillRegion> prefill_region_;
   std::unique_ptr<ShardedForward> sharded_;  // null: one GPU
-  std::shared_ptr<CudaLaneGroup> lanes_;     // all of the one GPU; null before the first, and with several
+  std::optional<CudaLocalStep::Shape> local_shape_;
+  std::unique_ptr<CudaLocalStep> local_step_;  // null: several GPUs
+  std::shared_ptr<CudaLaneGroup> lanes_;       // all of the one GPU; null before the first, and with several
 };
 
 }  // namespace

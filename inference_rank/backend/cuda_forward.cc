@@ -189,6 +189,12 @@ void CudaForward::At(const char* doing, int layer) {
   layer_ = layer;
 }
 
+void CudaForward::NoteGraph(int num_rows) {
+  pass_ = "decode";
+  pass_rows_ = num_rows;
+  At("as one graph, from the first", 0);
+}
+
 std::string CudaForward::LastWork() const {
   return absl::StrCat(pass_, " of ", pass_rows_, " rows, ", doing_, " of layer ", layer_);
 }

@@ -69,10 +69,12 @@ class CudaForward final : public Forward {
 
   // For decode graphs beside it, while it does nothing.
   DeviceLayers& layers() { return *layers_; }
+  cuda::Stream stream() const { return stream_; }
   float* host_logits() { return logits_; }  // pinned, [kMaxDecodeRows, vocab_size]
   // Rows that have been written are in their slots before what is enqueued on `stream` from now on.
   void FlushMoves(cuda::Stream stream);
-  // The device has failed there.
+  // What it does in between, for a post-mortem; and that the device has failed there.
+  void NoteGraph(int num_rows);
   void NoteFailure(const absl::Status& status) { Take(status); }
   size_t pinned_bytes() const { return pinned_->bytes() + mover_->pinned_bytes(); }
   // What was done last, for a post-mortem: "decode of 3 rows, waiting for the rows of layer 5; attention of layer 4 and

@@ -44,6 +44,14 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
   if (options_.tpot_target.count() > 0) {
     inject_controller_.emplace(static_cast<double>(options_.tpot_target.count()));
   }
+  if (options_.step_client != nullptr && StepRowsSender::FitsFrame(layout_)) {
+    const StepLoop::Callbacks callbacks{
+        .draw_for = [this](const Sequence& sequence, uint32_t position) { return DrawFor(sequence, position); },
+        .take_token = [this](Sequence& sequence, std::optional<uint32_t> drawn,
+                             std::span<float> logits) { TakeToken(sequence, drawn, logits); }};
+    step_loop_.emplace(*options_.step_client, StepRowsSender(*transport_, layout_, options_.waits), layout_, callbacks,
+                       metrics_);
+  }
   metrics_.slot_pages_total = slots_.num_pages();
 }
 
@@ -199,9 +207,14 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
 void Engine::Preempt(Sequence& sequence) {
   ++metrics_.preempted_sequences;
   ++sequence.preempted_count;
-  LeaveLane(sequence);
+  LeaveSteps(sequence);
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
+}
+
+void Engine::LeaveSteps(Sequence& sequence) {
+  LeaveLane(sequence);
+  if (step_loop_.has_value()) step_loop_->Leave(sequence);
 }
 
 void Engine::GiveBackArena(Sequence& sequence) {
@@ -212,6 +225,7 @@ void Engine::GiveBackArena(Sequence& sequence) {
 
 void Engine::BeginHandOver(Sequence& sequence) {
   GiveBackArena(sequence);
+  LeaveSteps(sequence);
   sequence.working_set.reset();
   sequence.early_refill.clear();
   sequence.state = State::kHandingOver;
@@ -259,10 +273,15 @@ bool Engine::RunIteration() {
   const uint32_t most = MostInjected(start);
   metrics_.max_inject_tokens = most;
   const Scheduler::Iteration plan = scheduler_.Plan(most, start);
+  // A prompt's piece takes long: tokens do not wait for it.
+  const bool runs_ahead = plan.prefill_tokens == 0;
+  if (step_loop_.has_value() && !runs_ahead) step_loop_->Drain();
   const uint32_t prefilled = RunPrefill(plan.prefill_tokens, inject_controller_.has_value() && !plan.rows.empty());
   if (!forward_.status().ok()) return true;
   const auto prefill_end = SteadyClock::now();
-  if (!RunDecodeStep(plan.rows)) {
+  const bool decoded = RunDecodeStep(plan.rows);
+  if (step_loop_.has_value() && !runs_ahead) step_loop_->Drain();
+  if (!decoded) {
     last_step_.reset();
     return prefilled > 0;
   }
@@ -277,11 +296,16 @@ bool Engine::RunIteration() {
 
 bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
   batch_.clear();
-  // Prefill makes frames arrive, which can fail a sequence.
   lane_batch_.clear();
+  local_batch_.clear();
   for (Sequence* sequence : planned) {
-    if (!sequence->failure.ok()) continue;
-    (sequence->lane_state == Sequence::LaneState::kSeated ? lane_batch_ : batch_).push_back(sequence);
+    // Prefill makes frames arrive, which can fail a sequence, and steps under way may have ended it.
+    if (!sequence->failure.ok() || sequence->cancelled) continue;
+    if (sequence->lane_state == Sequence::LaneState::kSeated) {
+      lane_batch_.push_back(sequence);
+    } else {
+      (step_loop_.has_value() && step_loop_->Admits(*sequence) ? local_batch_ : batch_).push_back(sequence);
+    }
   }
   std::stable_sort(lane_batch_.begin(), lane_batch_.end(),
                    [](const Sequence* a, const Sequence* b) { return std::less<>()(a->lane_team(), b->lane_team()); });
@@ -292,29 +316,33 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     if (!forward_.status().ok()) return true;
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
-    const std::span<Sequence* const> rows(batch_.data() + first,
-                                          std::min<size_t>(kMaxDecodeRows, batch_.size() - first));
-    const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
-    if (forward_.DrawsTokens()) {
-      draws_.clear();
-      for (const Sequence* sequence : rows) draws_.push_back(DrawFor(*sequence));
-      forward_.PlanDraws(draws_);
-    }
-    decode_step_.Begin(next_plan_++, rows);
-    const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
-    decode_step_.Finish();
+    RunFrameStep({batch_.data() + first, std::min<size_t>(kMaxDecodeRows, batch_.size() - first)});
     if (!forward_.status().ok()) return true;
-    const size_t vocab = logits.size() / rows.size();
-    for (size_t row = 0; row < rows.size(); ++row) {
-      Sequence& sequence = *rows[row];
-      if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
-        TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
-      }
-    }
-    ++metrics_.decode_steps;
-    ++metrics_.progress;
   }
-  return !batch_.empty() || !lane_batch_.empty();
+  const bool turned = step_loop_.has_value() && step_loop_->Turn(local_batch_);
+  return turned || !batch_.empty() || !lane_batch_.empty();
+}
+
+void Engine::RunFrameStep(std::span<Sequence* const> rows) {
+  const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
+  if (forward_.DrawsTokens()) {
+    draws_.clear();
+    for (const Sequence* sequence : rows) draws_.push_back(DrawFor(*sequence, sequence->next_position));
+    forward_.PlanDraws(draws_);
+  }
+  decode_step_.Begin(next_plan_++, rows);
+  const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
+  decode_step_.Finish();
+  if (!forward_.status().ok()) return;
+  const size_t vocab = logits.size() / rows.size();
+  for (size_t row = 0; row < rows.size(); ++row) {
+    Sequence& sequence = *rows[row];
+    if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
+      TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
+    }
+  }
+  ++metrics_.decode_steps;
+  ++metrics_.progress;
 }
 
 bool Engine::DeviceFailed() {
@@ -360,7 +388,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
   GiveBackArena(*sequence);
   LetGoOfSource(*sequence);
-  LeaveLane(*sequence);
+  LeaveSteps(*sequence);
   sequence->early_refill.clear();
   if (!sequence->is_attached()) return;
   // A sequence that another rank may take over stays on its cache ranks for a while. So do the shards of one that is
@@ -379,10 +407,11 @@ void Engine::ReleaseShards(TaskPool& pool, std::vector<ShardLink> shards, uint64
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, lane_sequences = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, lane_sequences = 0, local_sequences = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
     lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
+    local_sequences += sequence.step_row >= 0;
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
     const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
     if (takes_steps) working_set_bytes += sequence.working_set_bytes();
@@ -392,6 +421,7 @@ void Engine::UpdateGauges() {
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
   metrics_.lane_sequences = lane_sequences;
+  metrics_.local_sequences = local_sequences;
   metrics_.working_set_rows = rows;
   metrics_.queued_prompt_tokens = queued_prompt_tokens;
   metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();

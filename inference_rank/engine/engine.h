@@ -23,6 +23,7 @@
 #include "inference_rank/sequence/prefix_times.h"
 #include "inference_rank/step/decode_step.h"
 #include "inference_rank/step/prefill_step.h"
+#include "inference_rank/step/step_loop.h"
 #include "model/forward.h"
 #include "transport/transport.h"
 
@@ -55,6 +56,8 @@ class Engine {
     std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
     // Where prompts in prefill lie when `forward` computes on a device; null: in host memory.
     PrefillRegion* prefill_region = nullptr;
+    // Runs the steps of sequences that attend to everything, over the same slots; null: they go by frames as others do.
+    StepClient* step_client = nullptr;
     // Called once, on the engine thread, when the device has failed for good: every sequence has been failed as
     // retryable, and none will run here any more. The KV of all of them lives on at their cache ranks.
     std::function<void(const absl::Status& why)> on_device_failure = nullptr;
@@ -159,6 +162,10 @@ class Engine {
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
   bool RunDecodeStep(std::span<Sequence* const> rows);
+  // Rows whose KV goes from the cache ranks to slots and back by frames.
+  void RunFrameStep(std::span<Sequence* const> rows);
+  // The sequence takes part in no steps that hold a place for it.
+  void LeaveSteps(Sequence& sequence);
   // The lanes that may decode the sequence; null: it goes by frames.
   LaneTeam* FindTeam(const Sequence& sequence);
   // Rows that have seats of these lanes.
@@ -182,8 +189,8 @@ class Engine {
   void LeaveLane(Sequence& sequence);
   // One planned iteration; false when there was nothing to do.
   bool RunIteration();
-  // What the forward pass can choose itself for the sequence's next position; nullopt: the logits are wanted.
-  std::optional<TokenDraw> DrawFor(const Sequence& sequence) const;
+  // How a device can choose the token that follows `position` itself; nullopt: the logits are wanted.
+  std::optional<TokenDraw> DrawFor(const Sequence& sequence, uint32_t position) const;
   // `drawn`: by the forward pass; nullopt: chosen from the logits.
   void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
   void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
@@ -231,6 +238,8 @@ class Engine {
   std::vector<float> logits_copy_;
   std::vector<std::optional<TokenDraw>> draws_;  // by row of the pass under way
   std::vector<Sequence*> batch_;
+  std::optional<StepLoop> step_loop_;
+  std::vector<Sequence*> local_batch_;  // of step_loop_
   std::vector<Sequence*> lane_batch_;
   std::vector<LaneGroup::Row> lane_rows_;
   std::vector<std::shared_ptr<LaneTeam>> lane_teams_;

@@ -97,7 +97,7 @@ void Engine::ServeFork(Sequence& fork) {
     fork.holds_source = true;
     ++source->forks_under_way;
   }
-  if (source->watermark < source->next_position) return;
+  if (source->steps_under_way > 0 || source->watermark < source->next_position) return;
   if (fork.fork_at_current_token) TakeCurrentTokens(fork, *source);
   if (!fork.cancelled) StartFork(fork, *source);
 }

@@ -125,7 +125,7 @@ void Engine::RunLaneStep(LaneTeam& team, std::span<Sequence*> rows) {
         {.seat = sequence->seat,
          .token_id = sequence->token_at(sequence->next_position),
          .position = sequence->next_position,
-         .draw = DrawFor(*sequence),
+         .draw = DrawFor(*sequence, sequence->next_position),
          .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
   }
   const absl::Status decoded = team.Decode(lane_rows_);

@@ -10,11 +10,11 @@ std::optional<uint32_t> Engine::Drawn(int row) const {
   return forward_.drawn_token(row);
 }
 
-std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence) const {
+std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence, uint32_t position) const {
   // A known token that is computed again: whatever is drawn is dropped.
-  if (sequence.next_position + 1 < sequence.known_tokens()) return TokenDraw();
+  if (position + 1 < sequence.known_tokens()) return TokenDraw();
   if (sequence.top_logprobs.has_value()) return std::nullopt;
-  return sequence.sampler->DrawOf(static_cast<uint32_t>(sequence.generated.size()));
+  return sequence.sampler->DrawOf(position + 1 - sequence.prompt_tokens());
 }
 
 void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {

@@ -192,7 +192,7 @@ void Engine::FinishPromptLayer(Sequence& sequence) {
 
 void Engine::PlanPromptDraw(Sequence& sequence, bool followed) {
   if (!forward_.DrawsTokens()) return;
-  draws_.assign(1, followed ? std::nullopt : DrawFor(sequence));
+  draws_.assign(1, followed ? std::nullopt : DrawFor(sequence, sequence.prompt_tokens() - 1));
   forward_.PlanDraws(draws_);
 }
 

@@ -10,6 +10,7 @@ namespace winnow {
 namespace {
 
 uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t list, uint32_t max_positions) {
+  if (WorkingSet::IsByPosition(spec)) return (max_positions + kSlotPageTokens - 1) / kSlotPageTokens;
   const uint32_t slots = spec.sink_tokens + wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens) +
                          PoolSlots(spec, list, max_positions, layout.group_size());
   return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
@@ -38,6 +39,8 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
     : slots_(&slots),
       layout_(layout),
       spec_(spec),
+      by_position_(IsByPosition(spec)),
+      max_positions_(max_positions),
       sink_tokens_(spec.sink_tokens),
       ring_tokens_(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
       prompt_tokens_(prompt_tokens),
@@ -53,6 +56,7 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
     pages[part] += ListPages(layout, spec, list, max_positions);
     pool_slots_.push_back(PoolSlots(spec, list, max_positions, layout.group_size()));
     total_pool_slots_ += pool_slots_[list];
+    if (by_position_) continue;  // a step on the device reads no such lists
     const uint32_t most = sink_tokens_ + std::min(BudgetCeiling(spec, list), pool_slots_[list]) + ring_tokens_;
     for (int i = 0; i < lists_per_head_; ++i) slot_lists_[list * lists_per_head_ + i].reserve(most);
   }
@@ -79,7 +83,7 @@ std::vector<uint32_t> WorkingSet::PagesOfLists(const KvShard& shard, uint32_t pa
   for (int layer = shard.first_layer; layer <= shard.last_layer(); ++layer) {
     const size_t first = List(layer, shard.first_kv_head);
     for (size_t list = first; list < first + shard.num_kv_heads; ++list) {
-      const uint32_t slots = sink_tokens_ + ring_tokens_ + pool_slots_[list];
+      const uint32_t slots = by_position_ ? max_positions_ : sink_tokens_ + ring_tokens_ + pool_slots_[list];
       const uint32_t last = (slots - 1) / kSlotPageTokens;
       for (uint32_t i = 0; i < pages_per_list; ++i) pages.push_back(pages_[first_page_[list] + std::min(i, last)]);
     }
@@ -90,7 +94,7 @@ std::vector<uint32_t> WorkingSet::PagesOfLists(const KvShard& shard, uint32_t pa
 void WorkingSet::WriteRow(int layer, int kv_head, uint32_t position, const void* row) {
   const size_t list = List(layer, kv_head);
   slots_->Write(RingSlot(list, position), row);
-  if (position < sink_tokens_) slots_->Write(PhysicalSlot(list, position), row);
+  if (position < sink_tokens_ && !by_position_) slots_->Write(PhysicalSlot(list, position), row);
 }
 
 void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count, const std::byte* rows,
@@ -106,6 +110,10 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t position = first + i;
     const std::byte* row = rows + i * row_bytes;
+    if (by_position_) {
+      load(PhysicalSlot(list, position), row);
+      continue;
+    }
     if (position < sink_tokens_) load(PhysicalSlot(list, position), row);
     if (position >= sink_tokens_ && position < pooled_end) load(PoolSlot(list, position - sink_tokens_), row);
     if (position >= ring_first) load(RingSlot(list, position), row);
@@ -131,13 +139,22 @@ void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t posit
 
 void WorkingSet::Advance(uint32_t position) {
   for (size_t list = 0; list < num_lists(); ++list) {
-    if (AttendsEverything(list, position)) {
+    if (by_position_) {
+      AdvanceByPosition(list, position);
+    } else if (AttendsEverything(list, position)) {
       AdvanceDense(list, position);
     } else if (!NeedsDelta(list, position)) {
       AdvanceKept(list, position);
     }
   }
   pooled_end_ = std::max(pooled_end_, WindowStartOf(position));
+}
+
+// The slots of a position never change, so that the list only grows.
+void WorkingSet::AdvanceByPosition(size_t list, uint32_t position) {
+  std::vector<uint32_t>& slots = SlotListsOf(list)[0];
+  slots.resize(std::min<size_t>(slots.size(), position + 1));
+  while (slots.size() <= position) slots.push_back(PhysicalSlot(list, static_cast<uint32_t>(slots.size())));
 }
 
 void WorkingSet::AdvanceDense(size_t list, uint32_t position) {

@@ -18,6 +18,9 @@ namespace winnow {
 // and the slots that attention at the current position reads, in position order: one list of slots that the group's
 // query heads share, or, after a selection with a list per query head, one for each of them.
 //
+// Dense attention needs no such parts: its lists hold row p at slot p of their pages (IsByPosition), so that a step on
+// the device finds every row by the page table alone (inference_rank/step/step_client.h).
+//
 // Lists differ in their pools (PoolSlots): a streaming head has none. While a list attends everything, pool index i
 // holds position s + i for every position that has left the recent window, and the list is extended here without the
 // cache rank. After that the cache rank assigns pool indices (Delta frames), at the positions where NeedsDelta says so;
@@ -42,8 +45,13 @@ class WorkingSet {
   uint32_t ring_tokens() const { return ring_tokens_; }
   size_t num_lists() const { return pool_slots_.size(); }
   // Rows that can be resident, over all lists.
-  uint64_t resident_rows() const { return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_; }
+  uint64_t resident_rows() const {
+    if (by_position_) return num_lists() * uint64_t{max_positions_};
+    return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_;
+  }
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
+  // Whether slot p of each list's pages holds row p: what a specification's sequences all do, or none.
+  static bool IsByPosition(const SelectionSpec& spec) { return IsDense(spec); }
 
   // Slot pages of the lists of a shard, [num_lists][pages_per_list], each of the part that has its kv head; lists that
   // have fewer repeat their last.
@@ -107,12 +115,13 @@ class WorkingSet {
     return first_slot_[list] + page * kSlotPageTokens + logical % kSlotPageTokens;
   }
   uint32_t RingSlot(size_t list, uint32_t position) const {
-    return PhysicalSlot(list, sink_tokens_ + position % ring_tokens_);
+    return PhysicalSlot(list, by_position_ ? position : sink_tokens_ + position % ring_tokens_);
   }
   uint32_t PoolSlot(size_t list, uint32_t index) const {
-    return PhysicalSlot(list, sink_tokens_ + ring_tokens_ + index);
+    return PhysicalSlot(list, sink_tokens_ + (by_position_ ? 0 : ring_tokens_) + index);
   }
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
+  void AdvanceByPosition(size_t list, uint32_t position);
   void AdvanceDense(size_t list, uint32_t position);
   void AdvanceKept(size_t list, uint32_t position);
   void AppendSinks(size_t list, std::vector<uint32_t>& slots) const;
@@ -125,6 +134,8 @@ class WorkingSet {
   SlotPool* slots_;
   KvLayout layout_;
   SelectionSpec spec_;
+  bool by_position_;
+  uint32_t max_positions_;
   uint32_t sink_tokens_;
   uint32_t ring_tokens_;
   uint32_t prompt_tokens_;

@@ -101,6 +101,9 @@ struct Sequence {
   LaneState lane_state = LaneState::kNone;
   int seat = -1;         // kAsked and kSeated
   size_t seats_due = 0;  // kAsked: cache ranks that have not said that it has the seat
+  // StepLoop's: its row of the batch, -1 while it has none, and in how many steps under way it takes part.
+  int step_row = -1;
+  uint32_t steps_under_way = 0;
   // Refill frames that came before the Attach answer, and whose they are.
   std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_refill;
   size_t refills_due = 0;      // shards whose rows are still to come, all of them

@@ -100,6 +100,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.eos_token_ids = config.eos_token_ids;
   engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;
   engine_options.prefill_region = backend.prefill_region();
+  engine_options.step_client = backend.step_client();
   engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
     if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
   };

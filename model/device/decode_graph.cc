@@ -39,7 +39,7 @@ DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots
       config_(layers.config()),
       options_(options),
       inbox_(OffsetsInCacheInbox(slots.shape().exchange())),
-      stream_(device.NewStream(true)),
+      stream_(options.stream != nullptr ? options.stream : device.NewStream(true)),
       side_stream_(device.NewStream(true)),
       fork_(device.NewEvent()),
       published_(device.NewEvent()) {}
@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
   if (graph->is_sparse() && graph->converts_rows() && !slots.shape().holds_everything()) {
     return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
   }
+  WINNOW_CHECK(options.row_copies == nullptr || (!graph->is_sparse() && !graph->converts_rows()));
   WINNOW_ASSIGN_OR_RETURN(graph->memory_, device.Allocate(graph->Carve(nullptr)));
   WINNOW_ASSIGN_OR_RETURN(graph->words_, device.AllocatePinned(256));
   graph->Carve(graph->memory_->data());
@@ -138,6 +139,12 @@ absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows
 
 void DecodeGraph::EnqueueInputs(const Inputs& pinned) {
   device_.CopyAsync(state_.next.token_ids, pinned.token_ids, InputBytes(max_rows()), stream_);  // the first of all
+}
+
+void DecodeGraph::EnqueueRow(int row, const Inputs& pinned) {
+  device_.CopyAsync(state_.next.token_ids + row, pinned.token_ids + row, sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next.positions + row, pinned.positions + row, sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.next.draws + row, pinned.draws + row, sizeof(cuda::SampleRow), stream_);
 }
 
 void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
@@ -233,6 +240,10 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
     outputs.kv_mirror = state_.bf16_rows;
   } else {
     outputs.kv_destinations = state_.kv_destinations + first_list;
+  }
+  if (options_.row_copies != nullptr) {
+    outputs.kv_mirror = static_cast<std::byte*>(options_.row_copies) + layer * heads * row_bytes;
+    outputs.kv_mirror_stride = static_cast<int64_t>(config_.num_layers) * heads * 2 * config_.head_dim;
   }
   const void* bf16_rows = state_.bf16_rows;
   if (is_sparse()) {

@@ -85,6 +85,11 @@ struct DecodeGraphOptions {
   TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
+  // Where the steps run; null: on a stream of the graph's own.
+  cuda::Stream stream = nullptr;
+  // kDense with slots of bf16: device memory that the K and V of a step's rows go to as well, [max_rows][num_layers]
+  // [num_kv_heads] rows. Null: they go to their slots alone.
+  void* row_copies = nullptr;
   bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/step/row_digest.h)
 };
 
@@ -123,6 +128,8 @@ class DecodeGraph {
   // The same for all max_rows rows of the next step and their cache ranks, from pinned memory that stays as it is until
   // the step has ended: enqueued on stream().
   void EnqueueInputs(const Inputs& pinned);
+  // The same for one row alone: the token, position and draw at its place in `pinned`.
+  void EnqueueRow(int row, const Inputs& pinned);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
   // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs

@@ -21,7 +21,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 6;
+inline constexpr uint16_t kVersion = 7;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -38,6 +38,8 @@ enum class FrameType : uint8_t {
       6,  // prefill, instead of kAppendRange: push number `plan` of the lane holds the rows, in the cache rank's GPU
   kPrefixQueries = 7,  // prefill: f32 [count][num_query_heads][head_dim] rotated queries of one sequence and layer, of
   // positions from apply_position on; attention over rows [0, flags), whole key tiles, is asked for
+  kStepRows = 8,  // rows that steps on the inference rank's own device have computed, outside of plans: StepRowEntry
+                  // [row_count], then, from a multiple of kRowAlignment on, the rows of each entry
   // cache rank -> inference rank
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
@@ -88,7 +90,7 @@ struct FrameHeader {
   uint16_t layer_first;
   uint16_t prediction_layer;
   uint32_t row_count;  // rows of the plan (StepPlan, Layer), rows per kv head (AppendRange, Refill), queries
-                       // (PromptQueries, PrefixQueries, PrefixStates), entries (Delta, Partial, Watermark)
+                       // (PromptQueries, PrefixQueries, PrefixStates), entries (StepRows, Delta, Partial, Watermark)
   uint64_t payload_bytes;
   uint32_t payload_crc32c;
   uint32_t header_crc32c;  // over the header with this field 0
@@ -131,6 +133,22 @@ struct PlanRow {
   uint16_t num_layers;
 };
 static_assert(sizeof(PlanRow) == 40);
+
+// One position of one sequence that attends to everything, which needs no plan and no answer but a watermark. Its rows
+// are [num_layers][num_kv_heads][2 * head_dim] of the shard.
+struct StepRowEntry {
+  uint64_t sequence_id;
+  uint32_t attach_epoch;
+  uint32_t position;
+  uint32_t token_id;  // the input token of the position: the journal
+  // What of the sequence the cache rank holds.
+  uint16_t first_kv_head;
+  uint16_t num_kv_heads;
+  uint16_t first_layer;
+  uint16_t num_layers;
+  uint32_t reserved;  // 0
+};
+static_assert(sizeof(StepRowEntry) == 32);
 
 inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selection
 inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head

@@ -23,6 +23,7 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kPrefixQueries:
     case wire::FrameType::kSeat:
     case wire::FrameType::kLanded:
+    case wire::FrameType::kStepRows:
     case wire::FrameType::kLandingFree:
     case wire::FrameType::kSeated:
     case wire::FrameType::kDelta:

@@ -79,6 +79,30 @@ TEST_F(WorkingSetTest, AttendsToEveryPositionInOrderWhileEverythingFits) {
   }
 }
 
+TEST_F(WorkingSetTest, DenseListsHoldEveryPositionAtItsPlaceInTheirPages) {
+  const SelectionSpec spec{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+  constexpr uint32_t kPrompt = 130, kMost = 300, kTablePages = 7;
+  SlotPool slots = Pool(100);
+  auto set = WorkingSet::Create(slots, layout_, spec, kMost, kPrompt);
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_EQ(set->num_pages(), kLayers * kHeads * 5u) << "no more than whole pages for every position";
+  EXPECT_EQ(set->resident_rows(), kLayers * kHeads * uint64_t{kMost});
+  Load(*set, 0, kPrompt, kPrompt);
+  set->FinishLoad(kPrompt);
+  for (uint32_t p = kPrompt; p < kMost; ++p) Write(*set, p);
+  const std::vector<uint32_t> pages = set->PagesOfLists(WholeModel(layout_), kTablePages);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (int head = 0; head < kHeads; ++head) {
+      const uint32_t* const table = &pages[layout_.list(layer, head) * kTablePages];
+      for (uint32_t p = 0; p < kMost; ++p) {
+        const std::byte* const row = slots.row(table[p / kSlotPageTokens] * kSlotPageTokens + p % kSlotPageTokens);
+        ASSERT_EQ(row, set->PlaceOfRow(layer, head, p));
+        ASSERT_EQ(std::memcmp(row, Row(layer, head, p).data(), layout_.row_bytes()), 0) << "position " << p;
+      }
+    }
+  }
+}
+
 TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
   const SelectionSpec spec{.budget_tokens = 16, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 2};
   SlotPool slots = Pool(100);

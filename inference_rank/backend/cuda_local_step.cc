@@ -1,0 +1,147 @@
+#include "inference_rank/backend/cuda_local_step.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/cuda/device/arena.h"
+
+namespace winnow {
+
+DecodeSlotShape CudaLocalStep::SlotShape(const Shape& shape) {
+  return {.layout = shape.layout,
+          .max_rows = shape.max_rows,
+          .hidden_size = shape.hidden_size,
+          .dense_tokens = shape.max_context_tokens};
+}
+
+size_t CudaLocalStep::DeviceBytes(const Shape& shape) {
+  // Beside tables and copies: the graph's state, which is small.
+  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + (size_t{16} << 20);
+}
+
+uint32_t CudaLocalStep::MaxListRows(const Shape& shape) {
+  return SlotShape(shape).max_list_rows();
+}
+
+CudaLocalStep::CudaLocalStep(cuda::Device& device, CudaForward& forward, const Shape& shape)
+    : device_(device), forward_(forward), shape_(shape), positions_(shape.max_rows, cuda::kNoPosition) {}
+
+absl::StatusOr<std::unique_ptr<CudaLocalStep>> CudaLocalStep::Create(cuda::Device& device, CudaForward& forward,
+                                                                     const cuda::DeviceMemory& slot_memory,
+                                                                     const Shape& shape) {
+  std::unique_ptr<CudaLocalStep> step(new CudaLocalStep(device, forward, shape));
+  WINNOW_RETURN_IF_ERROR(step->Allocate(slot_memory));
+  WINNOW_RETURN_IF_ERROR(step->WarmUp());
+  return step;
+}
+
+absl::Status CudaLocalStep::Allocate(const cuda::DeviceMemory& slot_memory) {
+  WINNOW_ASSIGN_OR_RETURN(slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_), slot_memory.data()));
+  WINNOW_ASSIGN_OR_RETURN(row_copies_, device_.Allocate(shape_.max_rows * RowBytes(shape_)));
+  const size_t rows = shape_.max_rows;
+  const auto carve = [&](void* region) {
+    cuda::Arena arena(region);
+    for (Stage& stage : stages_) {
+      stage.inputs = DecodeGraph::InputsAt(shape_.max_rows, arena.Take(DecodeGraph::InputBytes(shape_.max_rows)));
+      stage.tokens = arena.TakeArray<uint32_t>(rows);
+      stage.kv_rows = static_cast<std::byte*>(arena.Take(rows * RowBytes(shape_)));
+    }
+    logits_ = arena.TakeArray<float>(rows * shape_.vocab_size);
+    return arena.used_bytes();
+  };
+  WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
+  carve(pinned_->data());
+  for (Stage& stage : stages_) stage.done = device_.NewEvent();
+  DecodeGraphOptions options;
+  options.stream = forward_.stream();
+  options.row_copies = row_copies_->data();
+  options.token_log_steps = 1;
+  WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
+  return absl::OkStatus();
+}
+
+// A step without sequences of each graph: it is captured, and its kernels are loaded.
+absl::Status CudaLocalStep::WarmUp() {
+  for (const int bucket : DecodeGraph::kBuckets) {
+    WINNOW_RETURN_IF_ERROR(graph_->Step(std::min(bucket, shape_.max_rows)));
+    if (bucket >= shape_.max_rows) break;
+  }
+  return device_.Synchronize(graph_->stream());
+}
+
+CudaLocalStep::~CudaLocalStep() {
+  if (graph_ != nullptr) (void)device_.Synchronize(graph_->stream());
+}
+
+void CudaLocalStep::SetRow(int row, std::span<const uint32_t> pages) {
+  slots_->SetRow(row, pages, graph_->stream());
+}
+
+void CudaLocalStep::Plan(std::span<const StepRow> rows) {
+  const Stage& stage = stages_[num_launched_ % stages_.size()];
+  const DecodeGraph::Inputs& inputs = stage.inputs;
+  std::fill_n(inputs.token_ids, shape_.max_rows, 0u);
+  std::fill_n(inputs.positions, shape_.max_rows, cuda::kNoPosition);
+  std::fill_n(inputs.draws, shape_.max_rows, cuda::SampleRow{});
+  changed_.clear();
+  wants_logits_.clear();
+  num_rows_ = 0;
+  num_planned_ = rows.size();
+  for (const StepRow& row : rows) {
+    WINNOW_CHECK(row.row >= 0 && row.row < shape_.max_rows && row.position < shape_.max_context_tokens);
+    WINNOW_CHECK(row.token_id.has_value() || positions_[row.row] == row.position);
+    num_rows_ = std::max(num_rows_, row.row + 1);
+    inputs.positions[row.row] = row.position;
+    if (!row.draw.has_value()) wants_logits_.push_back(row.row);
+    if (!row.token_id.has_value()) continue;
+    const TokenDraw draw = row.draw.value_or(TokenDraw());
+    inputs.token_ids[row.row] = *row.token_id;
+    inputs.draws[row.row] = {.temperature = draw.temperature,
+                             .top_p = draw.top_p,
+                             .top_k = draw.top_k,
+                             .min_p = draw.min_p,
+                             .sample_index = draw.sample_index,
+                             .token_index = draw.token_index - 1,  // the step's beginning adds one
+                             .seed = draw.seed};
+    changed_.push_back(row.row);
+  }
+  for (int row = 0; row < shape_.max_rows; ++row) {
+    const bool sits_out = inputs.positions[row] == cuda::kNoPosition;
+    if (sits_out && positions_[row] != cuda::kNoPosition) changed_.push_back(row);
+    positions_[row] = sits_out ? cuda::kNoPosition : inputs.positions[row] + 1;
+  }
+}
+
+absl::Status CudaLocalStep::Launch() {
+  WINNOW_CHECK(num_rows_ > 0 && num_launched_ - num_completed_ < stages_.size());
+  Stage& stage = stages_[num_launched_ % stages_.size()];
+  const cuda::Stream stream = graph_->stream();
+  device_.Bind();
+  forward_.FlushMoves(stream);
+  forward_.NoteGraph(static_cast<int>(num_planned_));
+  for (const int row : changed_) graph_->EnqueueRow(row, stage.inputs);
+  absl::Status status = graph_->Step(num_rows_);
+  device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows_ * sizeof(uint32_t), stream);
+  device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
+  for (const int row : wants_logits_) {
+    device_.CopyAsync(logits(row).data(), forward_.layers().logits() + row * static_cast<size_t>(shape_.vocab_size),
+                      shape_.vocab_size * sizeof(float), stream);
+  }
+  stage.done->Record(stream);
+  ++num_launched_;
+  if (status.ok()) status = device_.CheckLaunches();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+absl::Status CudaLocalStep::Complete() {
+  WINNOW_CHECK(num_completed_ < num_launched_);
+  const Stage& stage = stages_[num_completed_++ % stages_.size()];
+  completed_ = &stage;
+  const absl::Status status = stage.done->Wait();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+}  // namespace winnow

@@ -1,0 +1,86 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "inference_rank/backend/cuda_forward.h"
+#include "inference_rank/step/step_client.h"
+#include "model/device/decode_graph.h"
+#include "model/device/decode_slots.h"
+
+namespace winnow {
+
+// Steps of sequences that attend to everything, on one GPU: a step is one graph (DecodeGraph) over the slots of the
+// rank's working sets. It runs on the stream of the forward pass, whose activations it shares, so that prompts, moves
+// of rows and steps follow each other in the order in which the engine asked for them. The K and V of a step's rows are
+// copied to pinned host memory behind it, for the cache ranks.
+class CudaLocalStep final : public StepClient {
+ public:
+  struct Shape {
+    KvLayout layout;  // bf16
+    int max_rows = 0;
+    int hidden_size = 0;
+    int vocab_size = 0;
+    uint32_t max_context_tokens = 0;
+  };
+  // Device memory beside the forward pass, and the longest list of its rows.
+  static size_t DeviceBytes(const Shape& shape);
+  static uint32_t MaxListRows(const Shape& shape);
+
+  // `slot_memory` holds the slots of all working sets. The arguments outlive the steps. All graphs are captured and run
+  // once, so that no step that serves has to.
+  static absl::StatusOr<std::unique_ptr<CudaLocalStep>> Create(cuda::Device& device, CudaForward& forward,
+                                                               const cuda::DeviceMemory& slot_memory,
+                                                               const Shape& shape);
+  ~CudaLocalStep() override;
+
+  int max_rows() const override { return shape_.max_rows; }
+  uint32_t pages_per_list() const override { return slots_->shape().pages_per_list(); }
+  void SetRow(int row, std::span<const uint32_t> pages) override;
+  void Plan(std::span<const StepRow> rows) override;
+  absl::Status Launch() override;
+  absl::Status Complete() override;
+  uint32_t drawn_token(int row) const override { return completed_->tokens[row]; }
+  std::span<float> logits(int row) const override {
+    return {logits_ + static_cast<size_t>(row) * shape_.vocab_size, static_cast<size_t>(shape_.vocab_size)};
+  }
+  const std::byte* kv_rows(int row) const override { return completed_->kv_rows + row * RowBytes(shape_); }
+
+  size_t pinned_bytes() const { return pinned_->bytes(); }
+
+ private:
+  // What one of the steps under way has in pinned memory, and the end of its work on the GPU.
+  struct Stage {
+    DecodeGraph::Inputs inputs;    // of the rows whose state on the device changes
+    uint32_t* tokens = nullptr;    // [max_rows] drawn
+    std::byte* kv_rows = nullptr;  // [max_rows] x RowBytes
+    std::unique_ptr<cuda::Event> done;
+  };
+
+  CudaLocalStep(cuda::Device& device, CudaForward& forward, const Shape& shape);
+  static size_t RowBytes(const Shape& shape) { return shape.layout.num_lists() * shape.layout.row_bytes(); }
+  static DecodeSlotShape SlotShape(const Shape& shape);
+  absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
+  absl::Status WarmUp();
+
+  cuda::Device& device_;
+  CudaForward& forward_;
+  const Shape shape_;
+  std::unique_ptr<DecodeSlots> slots_;
+  std::unique_ptr<cuda::DeviceMemory> row_copies_;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  std::unique_ptr<DecodeGraph> graph_;
+  std::array<Stage, kMaxStepsUnderWay> stages_;  // in turn
+  float* logits_ = nullptr;                      // pinned, [max_rows, vocab_size]
+  uint64_t num_launched_ = 0, num_completed_ = 0;
+  const Stage* completed_ = nullptr;
+  std::vector<uint32_t> positions_;  // [max_rows] that the rows compute next if nothing changes; none: they sit out
+  // Of the step that was planned:
+  size_t num_planned_ = 0;
+  int num_rows_ = 0;          // up to the last of them
+  std::vector<int> changed_;  // rows whose state on the device is not what the step before has left
+  std::vector<int> wants_logits_;
+};
+
+}  // namespace winnow

@@ -1,0 +1,60 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/base/status.h"
+#include "model/token_draw.h"
+
+namespace winnow {
+
+// What one row of a step computes: one position of the sequence that holds the row.
+struct StepRow {
+  int row = 0;
+  // The token that enters. nullopt: the one that this row has drawn in the step launched before, which the host need
+  // not have seen.
+  std::optional<uint32_t> token_id = std::nullopt;
+  uint32_t position = 0;  // of that token
+  // How the row's next token is drawn; nullopt: the host chooses it from the logits.
+  std::optional<TokenDraw> draw = std::nullopt;
+};
+
+// Decode steps of one inference rank whose KV lies where they run, by one way of moving bytes and signals ("carrier").
+// A step is launched without waiting for the one before it: its state lies on the device, where a drawn token enters
+// the next step. Engine thread.
+//
+// Per step: Plan on the host, Launch, and later, in the order of the launches, Complete. At most kMaxStepsUnderWay
+// steps may be between the two. What is enqueued elsewhere on the device between two launches runs between the two
+// steps, so that slots of a sequence that has ended may be given to another one at once.
+class StepClient {
+ public:
+  static constexpr int kMaxStepsUnderWay = 2;
+
+  virtual ~StepClient() = default;
+
+  // Sequences that a step can hold: rows 0 .. max_rows() - 1.
+  virtual int max_rows() const = 0;
+  // Entries of a list's page table.
+  virtual uint32_t pages_per_list() const = 0;
+
+  // A sequence takes the row, from the next step on: the pages of its lists, [num_lists][pages_per_list()], whose slots
+  // hold its rows by position. `pages` is read before this returns.
+  virtual void SetRow(int row, std::span<const uint32_t> pages) = 0;
+
+  // Says what the next step computes. Rows that are not named sit it out.
+  virtual void Plan(std::span<const StepRow> rows) = 0;
+  // Launches the step that was planned. An error is the device's, for good.
+  virtual absl::Status Launch() = 0;
+
+  // Waits for the oldest step that is under way. What the calls below return is valid until the next Launch but one.
+  virtual absl::Status Complete() = 0;
+  // Of the step completed last. Of rows with a draw:
+  virtual uint32_t drawn_token(int row) const = 0;
+  // Of rows without one: [vocab_size], the caller's to change. They are valid until the row is planned again.
+  virtual std::span<float> logits(int row) const = 0;
+  // The row's K and V: [num_layers][num_kv_heads] rows of the KV layout.
+  virtual const std::byte* kv_rows(int row) const = 0;
+};
+
+}  // namespace winnow

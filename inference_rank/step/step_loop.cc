@@ -1,0 +1,155 @@
+#include "inference_rank/step/step_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/selection/selection_spec.h"
+
+namespace winnow {
+
+StepLoop::StepLoop(StepClient& client, StepRowsSender sender, const KvLayout& layout, Callbacks callbacks,
+                   InferenceRankMetrics& metrics)
+    : client_(client),
+      sender_(std::move(sender)),
+      layout_(layout),
+      callbacks_(std::move(callbacks)),
+      metrics_(metrics),
+      holders_(client.max_rows()) {}
+
+bool StepLoop::Admits(Sequence& sequence) {
+  if (sequence.step_row >= 0) return true;
+  if (!WorkingSet::IsByPosition(sequence.spec)) return false;
+  const auto free = std::find(holders_.begin(), holders_.end(), nullptr);
+  if (free == holders_.end()) return false;
+  *free = &sequence;
+  ++num_sequences_;
+  sequence.step_row = static_cast<int>(free - holders_.begin());
+  client_.SetRow(sequence.step_row, sequence.working_set->PagesOfLists(WholeModel(layout_), client_.pages_per_list()));
+  return true;
+}
+
+void StepLoop::Leave(Sequence& sequence) {
+  if (sequence.step_row < 0) return;
+  for (Step& step : steps_) {
+    for (StepOf& of : step.rows) {
+      if (of.sequence == &sequence) of.sequence = nullptr;
+    }
+  }
+  holders_[sequence.step_row] = nullptr;
+  --num_sequences_;
+  sequence.step_row = -1;
+  sequence.steps_under_way = 0;
+}
+
+const StepLoop::StepOf* StepLoop::UnderWay(const Sequence& sequence) const {
+  if (sequence.steps_under_way == 0) return nullptr;
+  for (const StepOf& of : steps_.back().rows) {
+    if (of.sequence == &sequence) return &of;
+  }
+  return nullptr;
+}
+
+std::optional<StepRow> StepLoop::NextRow(const Sequence& sequence) const {
+  if (sequence.cancelled || !sequence.failure.ok()) return std::nullopt;
+  StepRow next{.row = sequence.step_row, .position = sequence.next_position + sequence.steps_under_way};
+  next.draw = callbacks_.draw_for(sequence, next.position);
+  if (next.position < sequence.known_tokens()) {
+    next.token_id = sequence.token_at(next.position);
+    return next;
+  }
+  // Its token is that of the step under way: one that the device has, and not the last of the answer.
+  const StepOf* const before = UnderWay(sequence);
+  WINNOW_CHECK(before != nullptr && next.position == sequence.known_tokens());
+  const bool goes_on = sequence.generated.size() + 1 < sequence.stopping.max_tokens() && !sequence.hand_over &&
+                       next.position < sequence.max_positions;
+  if (!before->is_drawn || !goes_on) return std::nullopt;
+  return next;
+}
+
+bool StepLoop::Turn(std::span<Sequence* const> rows) {
+  const size_t before = steps_.size();
+  Launch(rows);
+  const bool launched = steps_.size() > before;
+  if (before > 0) Complete();
+  return launched || before > 0;
+}
+
+void StepLoop::Drain() {
+  while (!steps_.empty()) Complete();
+}
+
+void StepLoop::Launch(std::span<Sequence* const> rows) {
+  planned_.clear();
+  Step step{.number = num_steps_ + 1, .rows = {}};
+  for (Sequence* sequence : rows) {
+    const std::optional<StepRow> next = NextRow(*sequence);
+    if (!next.has_value()) continue;
+    planned_.push_back(*next);
+    step.rows.push_back(
+        {.sequence = sequence, .row = next->row, .position = next->position, .is_drawn = next->draw.has_value()});
+  }
+  if (planned_.empty()) return;
+  const TimelineSpan span(metrics_.timeline, Span::kLaunchStep, kNoLayer, step.number,
+                          static_cast<uint32_t>(planned_.size()));
+  client_.Plan(planned_);
+  if (!client_.Launch().ok()) return;  // the device's failure, which ends the rank
+  for (const StepOf& of : step.rows) ++of.sequence->steps_under_way;
+  ++num_steps_;
+  steps_.push_back(std::move(step));
+}
+
+void StepLoop::Complete() {
+  const Step step = std::move(steps_.front());
+  steps_.pop_front();
+  const auto num_rows = static_cast<uint32_t>(step.rows.size());
+  {
+    const TimelineSpan span(metrics_.timeline, Span::kAwaitStep, kNoLayer, step.number, num_rows);
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status completed = client_.Complete();
+    const auto waited = std::chrono::steady_clock::now() - start;
+    metrics_.local_step_wait_us += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
+    if (!completed.ok()) return;  // likewise
+  }
+  const TimelineSpan span(metrics_.timeline, Span::kFinishStep, kNoLayer, step.number, num_rows);
+  ++metrics_.decode_steps;
+  ++metrics_.local_steps;
+  ++metrics_.progress;
+  sent_.clear();
+  for (const StepOf& of : step.rows) {
+    if (of.sequence != nullptr) --of.sequence->steps_under_way;
+    if (of.sequence == nullptr || of.sequence->cancelled || !of.sequence->failure.ok()) {
+      ++metrics_.local_rows_dropped;
+      continue;
+    }
+    sent_.push_back({.sequence = of.sequence,
+                     .position = of.position,
+                     .token_id = of.sequence->token_at(of.position),
+                     .kv_rows = client_.kv_rows(of.row)});
+  }
+  // First, because what a token brings about (its sequence's end) may need the rows there.
+  if (!sent_.empty()) sender_.Send(sent_);
+  for (const StepOf& of : step.rows) {
+    if (of.sequence != nullptr && !of.sequence->cancelled && of.sequence->failure.ok()) TakeRow(of);
+  }
+}
+
+void StepLoop::TakeRow(const StepOf& of) {
+  Sequence& sequence = *of.sequence;
+  WINNOW_CHECK(of.position == sequence.next_position);
+  const uint64_t lists = layout_.num_lists();
+  sequence.mass.Add(1.0, lists);
+  sequence.mass_before.Add(1.0, lists);
+  sequence.attended_rows += lists * (of.position + 1);
+  ++sequence.next_position;
+  ++sequence.decode_steps;
+  if (sequence.next_position != sequence.known_tokens()) return;
+  if (of.is_drawn) {
+    callbacks_.take_token(sequence, client_.drawn_token(of.row), {});
+  } else {
+    callbacks_.take_token(sequence, std::nullopt, client_.logits(of.row));
+  }
+}
+
+}  // namespace winnow

@@ -1,0 +1,89 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "common/base/status.h"
+#include "inference_rank/metrics.h"
+#include "inference_rank/sequence/sequence.h"
+#include "inference_rank/step/step_client.h"
+#include "inference_rank/step/step_rows_sender.h"
+
+namespace winnow {
+
+// Runs the decode steps of sequences whose KV lies where they are computed, ahead of what the host knows: the next step
+// is launched before the tokens of the one under way have come. A sequence holds a row of the batch from its first such
+// step until it leaves. Where its answer ends with a token that the host has yet to see, the step launched meanwhile
+// has computed one row too many, which is dropped.
+//
+// The rows of a step go to the cache ranks once the host has them, one step late, so that there every sequence stands
+// as it would after a step by frames: what needs it (another rank that attaches, a fork, a sequence that resumes) finds
+// it there. Sequence::next_position counts what has come to the host. Engine thread.
+class StepLoop {
+ public:
+  struct Callbacks {
+    // How the token that follows `position` is drawn; nullopt: from the logits.
+    std::function<std::optional<TokenDraw>(const Sequence& sequence, uint32_t position)> draw_for;
+    // The newest position's token has come: as drawn, or the logits to choose it from.
+    std::function<void(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits)> take_token;
+  };
+
+  StepLoop(StepClient& client, StepRowsSender sender, const KvLayout& layout, Callbacks callbacks,
+           InferenceRankMetrics& metrics);
+
+  // Whether the sequence's steps can run here: it has a row, or there is one for it, which it takes.
+  bool Admits(Sequence& sequence);
+  // The sequence takes part no more; what is under way of it is dropped. Before its working set is given back.
+  void Leave(Sequence& sequence);
+
+  // Launches the next step of those of `rows`, which are admitted, that need not wait for a token of the host's, and
+  // takes the results of the step before it, if there is one. Where nothing was launched it takes those of the step
+  // under way. False when there was nothing to do.
+  bool Turn(std::span<Sequence* const> rows);
+  // Takes the results of all that is under way.
+  void Drain();
+
+  bool idle() const { return steps_.empty(); }
+  int num_sequences() const { return num_sequences_; }
+
+ private:
+  // A row of a step under way.
+  struct StepOf {
+    Sequence* sequence = nullptr;  // null: it has left
+    int row = 0;
+    uint32_t position = 0;
+    bool is_drawn = false;  // on the device
+  };
+  struct Step {
+    uint64_t number = 0;
+    std::vector<StepOf> rows;
+  };
+
+  // What the sequence's next step computes; nullopt while it cannot be said.
+  std::optional<StepRow> NextRow(const Sequence& sequence) const;
+  const StepOf* UnderWay(const Sequence& sequence) const;
+  void Launch(std::span<Sequence* const> rows);
+  void Complete();
+  void TakeRow(const StepOf& of);
+
+  StepClient& client_;
+  StepRowsSender sender_;
+  const KvLayout layout_;
+  const Callbacks callbacks_;
+  InferenceRankMetrics& metrics_;
+
+  std::vector<Sequence*> holders_;  // [max_rows]
+  int num_sequences_ = 0;
+  std::deque<Step> steps_;  // under way, oldest first
+  uint64_t num_steps_ = 0;
+  // Of the step at hand:
+  std::vector<StepRow> planned_;
+  std::vector<StepRowsSender::Row> sent_;
+};
+
+}  // namespace winnow

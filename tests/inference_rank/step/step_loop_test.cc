@@ -1,0 +1,272 @@
+#include "inference_rank/step/step_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "inference_rank/memory/slot_pool.h"
+
+namespace winnow {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr uint32_t kVocab = 97;
+
+uint32_t TokenAfter(uint32_t token, uint32_t position) {
+  return (token * 31 + position * 7 + 5) % kVocab;
+}
+
+// A device that draws TokenAfter, keeps each row's token to itself as a GPU does, and finishes a step when it is asked
+// to.
+class FakeDevice final : public StepClient {
+ public:
+  int max_rows() const override { return 3; }
+  uint32_t pages_per_list() const override { return 2; }
+  void SetRow(int row, std::span<const uint32_t> pages) override {
+    EXPECT_EQ(pages.size(), 2u * 3 * 2) << "of the lists of both layers";
+    tokens_.erase(row);
+  }
+  void Plan(std::span<const StepRow> rows) override { planned_.assign(rows.begin(), rows.end()); }
+  absl::Status Launch() override {
+    std::string what;
+    Step step;
+    for (const StepRow& row : planned_) {
+      if (row.token_id.has_value()) tokens_[row.row] = *row.token_id;
+      EXPECT_EQ(tokens_.count(row.row), 1u) << "row " << row.row << " has drawn nothing";
+      what += absl::StrCat(what.empty() ? "" : " ", row.row, "@", row.position, row.token_id.has_value() ? "!" : "");
+      tokens_[row.row] = TokenAfter(tokens_[row.row], row.position);
+      if (!row.draw.has_value()) tokens_.erase(row.row);
+      step.rows[row.row] = row;
+      step.drawn[row.row] = tokens_.count(row.row) > 0 ? tokens_[row.row] : 0;
+    }
+    launched.push_back(what);
+    under_way_.push_back(step);
+    EXPECT_LE(under_way_.size(), static_cast<size_t>(kMaxStepsUnderWay));
+    return absl::OkStatus();
+  }
+  absl::Status Complete() override {
+    completed_ = under_way_.front();
+    under_way_.pop_front();
+    return fails ? absl::InternalError("the device is gone") : absl::OkStatus();
+  }
+  uint32_t drawn_token(int row) const override { return completed_.drawn.at(row); }
+  std::span<float> logits(int row) const override {
+    logits_.assign(kVocab, 0);
+    logits_[(completed_.rows.at(row).position * 11) % kVocab] = 1;
+    return logits_;
+  }
+  const std::byte* kv_rows(int) const override { return nullptr; }  // nobody is sent any
+
+  std::vector<std::string> launched;  // "row@position", with ! where the host says the token
+  bool fails = false;
+
+ private:
+  struct Step {
+    std::map<int, StepRow> rows;
+    std::map<int, uint32_t> drawn;
+  };
+  std::vector<StepRow> planned_;
+  std::map<int, uint32_t> tokens_;
+  std::deque<Step> under_way_;
+  Step completed_;
+  mutable std::vector<float> logits_;
+};
+
+class StepLoopTest : public testing::Test {
+ protected:
+  StepLoopTest()
+      : slots_(SlotPool::Create(layout_.row_bytes(), 64).value()),
+        transport_(NewInprocTransport({.incarnation = 1})),
+        loop_(device_, StepRowsSender(*transport_, layout_, {}), layout_,
+              {.draw_for =
+                   [](const Sequence& sequence, uint32_t) {
+                     return sequence.top_logprobs.has_value() ? std::nullopt : std::optional<TokenDraw>(TokenDraw());
+                   },
+               .take_token =
+                   [this](Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
+                     const uint32_t token =
+                         drawn.has_value()
+                             ? *drawn
+                             : static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+                     sequence.generated.push_back(token);
+                     const bool stops = token == stop_token_;
+                     if (stops || sequence.generated.size() >= sequence.stopping.max_tokens()) {
+                       sequence.cancelled = true;
+                     }
+                   }},
+              metrics_) {}
+
+  // Its prompt is computed, and its first token drawn.
+  Sequence& NewSequence(uint32_t prompt, uint32_t max_tokens, std::vector<uint32_t> generated = {3}) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->sequence_id = sequences_.size() + 1;
+    sequence->spec = {.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+    sequence->prompt.assign(prompt, 1);
+    sequence->generated = std::move(generated);
+    sequence->stopping.set_max_tokens(max_tokens);
+    sequence->max_positions = prompt + max_tokens;
+    sequence->next_position = prompt;
+    sequence->state = Sequence::State::kDecoding;
+    sequence->working_set.emplace(
+        WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, prompt).value());
+    sequences_.push_back(std::move(sequence));
+    EXPECT_TRUE(loop_.Admits(*sequences_.back()));
+    return *sequences_.back();
+  }
+  // Turns with all that have not ended, each of which leaves when it has, as an engine has it.
+  bool Turn() {
+    std::vector<Sequence*> rows;
+    for (const auto& sequence : sequences_) {
+      if (sequence->cancelled) loop_.Leave(*sequence);
+      if (!sequence->cancelled) rows.push_back(sequence.get());
+    }
+    return loop_.Turn(rows);
+  }
+  static std::vector<uint32_t> Tokens(uint32_t prompt, uint32_t first, size_t count) {
+    std::vector<uint32_t> tokens = {first};
+    while (tokens.size() < count) tokens.push_back(TokenAfter(tokens.back(), prompt + tokens.size() - 1));
+    return tokens;
+  }
+
+  const KvLayout layout_{2, 6, 3, 4, Dtype::kF32};
+  SlotPool slots_;
+  std::unique_ptr<Transport> transport_;
+  InferenceRankMetrics metrics_{2};
+  FakeDevice device_;
+  uint32_t stop_token_ = kVocab;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  StepLoop loop_;
+};
+
+TEST_F(StepLoopTest, LaunchesTheNextStepBeforeItKnowsTheTokenOfTheOneUnderWay) {
+  Sequence& sequence = NewSequence(10, 5);
+  EXPECT_TRUE(Turn());
+  EXPECT_THAT(device_.launched, ElementsAre("0@10!"));
+  EXPECT_EQ(sequence.generated.size(), 1u) << "nothing has come yet";
+  EXPECT_TRUE(Turn());
+  EXPECT_THAT(device_.launched, ElementsAre("0@10!", "0@11"));
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 2));
+  while (Turn()) {
+  }
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 5));
+  EXPECT_EQ(device_.launched.size(), 4u) << "the last token is known to be the last: no step follows it";
+  EXPECT_EQ(metrics_.local_rows_dropped, 0u);
+  EXPECT_EQ(metrics_.local_steps, 4u);
+  EXPECT_TRUE(loop_.idle());
+}
+
+TEST_F(StepLoopTest, DropsTheRowThatFollowsATokenThatEndsTheAnswer) {
+  Sequence& sequence = NewSequence(10, 50, {4});
+  stop_token_ = Tokens(10, 4, 4).back();
+  while (Turn()) {
+  }
+  EXPECT_EQ(sequence.generated, Tokens(10, 4, 4));
+  EXPECT_EQ(device_.launched.size(), 4u);
+  EXPECT_EQ(metrics_.local_rows_dropped, 1u);
+  EXPECT_EQ(sequence.next_position, 13u) << "the row too many is not the sequence's";
+}
+
+TEST_F(StepLoopTest, SequencesJoinAndLeaveBetweenStepsWithoutAnyOthersNotice) {
+  Sequence& longest = NewSequence(10, 12);
+  Turn();
+  Sequence& brief = NewSequence(20, 3, {7});
+  Turn();
+  Turn();
+  Turn();
+  Sequence& late = NewSequence(30, 4, {9});
+  while (Turn()) {
+  }
+  EXPECT_EQ(longest.generated, Tokens(10, 3, 12));
+  EXPECT_EQ(brief.generated, Tokens(20, 7, 3));
+  EXPECT_EQ(late.generated, Tokens(30, 9, 4));
+  EXPECT_EQ(device_.launched[1], "0@11 1@20!");
+  EXPECT_EQ(loop_.num_sequences(), 0);
+}
+
+TEST_F(StepLoopTest, ASequenceThatLeavesInFlightTakesNothingWithIt) {
+  Sequence& one = NewSequence(10, 20);
+  Sequence& other = NewSequence(20, 20, {7});
+  Turn();
+  Turn();
+  loop_.Leave(one);
+  EXPECT_EQ(one.step_row, -1);
+  one.failure = absl::CancelledError("preempted");
+  Turn();
+  EXPECT_EQ(one.generated.size(), 2u);
+  EXPECT_EQ(one.next_position, 11u);
+  EXPECT_EQ(other.generated, Tokens(20, 7, 3));
+  EXPECT_EQ(metrics_.local_rows_dropped, 1u);
+  // Resumed, in whatever row, it says what it would have said.
+  one.failure = absl::OkStatus();
+  ASSERT_TRUE(loop_.Admits(one));
+  while (Turn()) {
+  }
+  EXPECT_EQ(one.generated, Tokens(10, 3, 20));
+  EXPECT_EQ(other.generated, Tokens(20, 7, 20));
+}
+
+TEST_F(StepLoopTest, KnownTokensAreComputedAgainWithoutBeingDrawn) {
+  const std::vector<uint32_t> known = Tokens(10, 3, 4);
+  Sequence& sequence = NewSequence(10, 6, known);
+  while (Turn()) {
+  }
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 6));
+  EXPECT_THAT(device_.launched, ElementsAre("0@10!", "0@11!", "0@12!", "0@13!", "0@14"));
+}
+
+TEST_F(StepLoopTest, ARowWhoseTokenTheHostChoosesTakesPartOnceItHasBeenChosen) {
+  Sequence& drawn = NewSequence(10, 20);
+  Sequence& chosen = NewSequence(20, 4);
+  chosen.top_logprobs = 2;
+  for (int i = 0; i < 6; ++i) Turn();
+  EXPECT_THAT(device_.launched, ElementsAre("0@10! 1@20!", "0@11", "0@12 1@21!", "0@13", "0@14 1@22!", "0@15"));
+  EXPECT_THAT(chosen.generated, ElementsAre(3, 20 * 11 % kVocab, 21 * 11 % kVocab, 22 * 11 % kVocab));
+  while (Turn()) {
+  }
+  EXPECT_EQ(drawn.generated, Tokens(10, 3, 20)) << "the others do not wait for it";
+}
+
+TEST_F(StepLoopTest, AdmitsAsManyAsTheDeviceHasRowsAndOnlyWhatAttendsToEverything) {
+  Sequence& first = NewSequence(10, 4);
+  NewSequence(10, 4);
+  NewSequence(10, 4);
+  Sequence extra;
+  extra.spec = first.spec;
+  EXPECT_FALSE(loop_.Admits(extra)) << "all rows are held";
+  loop_.Leave(first);
+  extra.spec = {.budget_tokens = 16};
+  EXPECT_FALSE(loop_.Admits(extra)) << "it selects";
+  EXPECT_TRUE(loop_.Admits(first));
+}
+
+TEST_F(StepLoopTest, DrainTakesAllThatIsUnderWay) {
+  Sequence& sequence = NewSequence(10, 20);
+  Turn();
+  Turn();
+  EXPECT_EQ(sequence.steps_under_way, 1u);
+  loop_.Drain();
+  EXPECT_TRUE(loop_.idle());
+  EXPECT_EQ(sequence.steps_under_way, 0u);
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 3));
+  Turn();
+  EXPECT_EQ(device_.launched.back(), "0@12!") << "the host says what it knows";
+}
+
+TEST_F(StepLoopTest, NothingIsTakenFromADeviceThatHasFailed) {
+  Sequence& sequence = NewSequence(10, 20);
+  Turn();
+  device_.fails = true;
+  Turn();
+  loop_.Drain();
+  EXPECT_THAT(sequence.generated, ElementsAre(3));
+  EXPECT_EQ(metrics_.local_steps, 0u);
+}
+
+}  // namespace
+}  // namespace winnow
