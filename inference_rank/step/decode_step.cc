@@ -269,7 +269,7 @@ absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& f
 }
 
 absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const PartialEntryView& verdict) {
-  const StepRow& row = rows_[row_index];
+  const FrameStepRow& row = rows_[row_index];
   if (!row.judged || layer > verdicts_.layer()) {
     return absl::InvalidArgumentError(absl::StrCat("unexpected verdict on layer ", layer));
   }
@@ -339,7 +339,7 @@ void DecodeStep::Finish() {
   metrics_.selection_lookups += step_lookups_;
   metrics_.selection_hits += step_lookups_ - step_streamed_;
   metrics_.streamed_rows += step_streamed_;
-  for (const StepRow& row : rows_) {
+  for (const FrameStepRow& row : rows_) {
     if (!row.sequence->failure.ok()) continue;
     ++row.sequence->next_position;
     ++row.sequence->decode_steps;

@@ -88,7 +88,7 @@ class DecodeStep final : public DecodeKv {
   int first_ahead_layer_ = 0;  // from it on, deltas come of what earlier layers or plans have sent
   uint64_t step_lookups_ = 0;
   uint64_t step_streamed_ = 0;
-  std::vector<StepRow> rows_;
+  std::vector<FrameStepRow> rows_;
   LinkPlans plans_;
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;

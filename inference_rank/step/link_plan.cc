@@ -35,14 +35,14 @@ const LinkPlan* LinkPlans::Find(const CacheLink& link) const {
   return nullptr;
 }
 
-absl::Status PlanSender::PostPlan(uint64_t plan, const LinkPlan& of, std::span<const StepRow> rows) {
+absl::Status PlanSender::PostPlan(uint64_t plan, const LinkPlan& of, std::span<const FrameStepRow> rows) {
   const size_t count = of.members.size();
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer,
                           AwaitSendBuffer(transport_, *of.link, count * sizeof(wire::PlanRow), waits_));
   auto* plan_rows = reinterpret_cast<wire::PlanRow*>(buffer.payload().data());
   for (size_t i = 0; i < count; ++i) {
     const KvShard& shard = of.members[i].shard;
-    const StepRow& row = rows[of.members[i].row];
+    const FrameStepRow& row = rows[of.members[i].row];
     plan_rows[i] = {.sequence_id = row.sequence->sequence_id,
                     .attach_epoch = row.sequence->FindShard(*of.link)->attach_epoch,
                     .position = row.position,

@@ -16,7 +16,7 @@
 namespace winnow {
 
 // One row of a decode step.
-struct StepRow {
+struct FrameStepRow {
   Sequence* sequence = nullptr;
   uint32_t position = 0;
   uint32_t token_id = 0;     // its input
@@ -66,7 +66,7 @@ class PlanSender {
       : transport_(transport), layout_(layout), waits_(waits) {}
 
   // StepPlan.
-  absl::Status PostPlan(uint64_t plan, const LinkPlan& of, std::span<const StepRow> rows);
+  absl::Status PostPlan(uint64_t plan, const LinkPlan& of, std::span<const FrameStepRow> rows);
   // That the sequence's rows of this plan come to nothing: the cache rank drops what it gets of them from here on.
   absl::Status PostWithdrawal(uint64_t plan, CacheLink& link, const Sequence& sequence);
   // Layer: what the rows' specifications want of it, for the rows whose shard has it. `hidden_target`: the layer that
