@@ -20,6 +20,8 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   RouterOptions router_options;
   router_options.model_dir = options.model;
   router_options.model_id = options.model_id;
+  router_options.tool_format = options.chat.tool_format;
+  router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
   WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
   router_options.head_profile = options.selection.head_profile;

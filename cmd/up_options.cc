@@ -20,6 +20,7 @@ void UpOptions::Declare(Fields& fields) {
                    SyntheticModelNames(), ". Required."));
   fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
+  chat.Declare(fields);
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
   fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
   fields.Integer("inference-ranks", &inference_ranks,
@@ -137,6 +138,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.model = model;
   options.model_id = model_id;
   options.http = http;
+  options.chat = chat;
   options.selection = selection;
   options.key_weights = key_weights;
   options.placement = placement;

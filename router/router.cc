@@ -178,6 +178,9 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   model.vocab_size = vocab_size;
   model.max_budget_tokens = options.selection.budget_tokens;
   model.default_selection = options.selection;
+  const ChatFormats detected = text->DetectFormats();
+  model.chat_formats = {.tools = options.tool_format.value_or(detected.tools),
+                        .reasoning = options.reasoning_format.value_or(detected.reasoning)};
   TextGenerationOptions generation;
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
   if (!options.head_profile.empty()) {

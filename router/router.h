@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,10 @@ namespace winnow {
 
 struct RouterOptions {
   std::string model_dir;
-  std::string model_id;      // empty: the name of model_dir
+  std::string model_id;  // empty: the name of model_dir
+  // How answers are read; absent: as the model's files show it.
+  std::optional<ToolFormat> tool_format;
+  std::optional<ReasoningFormat> reasoning_format;
   v1::Identity identity;     // of this process
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none

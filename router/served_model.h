@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/selection/selection_spec.h"
+#include "router/openai/chat_output/chat_formats.h"
 
 namespace winnow {
 
@@ -17,6 +18,7 @@ struct ServedModel {
   uint32_t max_budget_tokens = 0;  // largest budget per request
   SelectionSpec default_selection;
   bool has_head_profile = false;  // that profile_use may refer to
+  ChatFormats chat_formats = {};  // of its answers
 };
 
 }  // namespace winnow

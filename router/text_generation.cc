@@ -270,9 +270,8 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
 
   RunningGeneration::Tools tools{
       .generator = generator_, .timers = timers_, .metrics = options_.metrics, .new_text = {}};
-  tools.new_text = [decoders = decoders_, stop = std::move(input.stop), silent = std::move(silent)] {
-    return OutputText(decoders->NewDecoder(), stop, silent);
-  };
+  tools.new_text = [decoders = decoders_, decoding = std::move(input.decoding), stop = std::move(input.stop),
+                    silent = std::move(silent)] { return OutputText(decoders->NewDecoder(decoding), stop, silent); };
   auto generation = std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request));
   const absl::Status status = generation->Start(input.n, first_sample);
   if (options_.metrics) {

@@ -1,7 +1,5 @@
 #include "router/openai/completion_request.h"
 
-#include <limits>
-
 #include "router/openai/api_error.h"
 
 namespace winnow {
@@ -60,7 +58,7 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kCompletions));
 
   JsonReader reader(body);
-  const std::optional<int64_t> max_tokens = reader.Int("max_tokens", 1, std::numeric_limits<int32_t>::max());
+  const TokenLimit max_tokens = ReadTokenLimit(reader);
   if (const auto top = reader.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<uint32_t>(*top);
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
@@ -71,7 +69,7 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
                           ParsePrompts(*prompt, add_special_tokens, request.fields.n, model, codec));
   for (std::vector<uint32_t>& token_ids : prompts) {
     WINNOW_ASSIGN_OR_RETURN(const uint32_t limit,
-                            ResolveMaxTokens(token_ids.size(), max_tokens, "max_tokens", kDefaultCompletionTokens,
+                            ResolveMaxTokens(token_ids.size(), max_tokens, kDefaultCompletionTokens,
                                              request.fields.selection, model, "prompt"));
     request.prompts.push_back({.token_ids = std::move(token_ids), .max_tokens = limit});
   }

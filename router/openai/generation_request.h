@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "router/openai/chat_output/message_parser.h"
 #include "router/openai/sampling_fields.h"
 #include "router/openai/text_codec.h"
 
@@ -20,12 +21,22 @@ struct GenerationRequest {
   CommonFields fields;
   std::vector<Prompt> prompts;  // choice index = prompt index * n + sample
   std::optional<uint32_t> top_logprobs;
+  ChatParsing parsing;                  // of a chat: how its answers become messages
+  std::vector<uint32_t> shown_special;  // special tokens that the text is to show, because they mark something
 };
+
+// How many tokens a request allows for an answer, and the field that says so.
+struct TokenLimit {
+  std::optional<int64_t> tokens;  // absent: the request says nothing
+  const char* field = "max_tokens";
+};
+
+// "max_tokens", or "max_completion_tokens", its newer name, which wins where both are given.
+TokenLimit ReadTokenLimit(JsonReader& reader);
 
 // What a prompt may generate. `given` is the client's limit: it must fit the context together with the prompt; without
 // one it is DefaultMaxTokens, at most `fallback`. An empty prompt, or one that leaves no room for a token, is an error.
-absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,
-                                          std::string_view given_name, uint32_t fallback,
+absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, const TokenLimit& given, uint32_t fallback,
                                           const SelectionSpec& selection, const ServedModel& model,
                                           std::string_view prompt_name);
 

@@ -36,6 +36,9 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
       sse_(exchange_),
       choices_(request_.prompts.size() * request_.fields.n) {
   usage_.SetSelection(SpecText(request_.fields.selection));
+  for (Choice& choice : choices_) {
+    choice.parser = MakeMessageParser(request_.parsing, [this] { return NewToolCallId(request_.parsing.tools); });
+  }
 }
 
 GenerationSession::~GenerationSession() = default;
@@ -58,6 +61,7 @@ void GenerationSession::Start(Generation* generation) {
     input.stop = fields.stop;
     input.stop_token_ids = fields.stop_token_ids;
     input.ignore_eos = fields.ignore_eos;
+    input.decoding.shown_special = request_.shown_special;
     input.top_logprobs = request_.top_logprobs;
     input.selection = fields.selection;
     input.priority = fields.priority;
@@ -98,29 +102,49 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, Text
   const uint32_t index = prompt_index * request_.fields.n + delta.output_index;
   Choice& choice = choices_.at(index);
   ObserveLatency(&choice, at, delta.tokens.size());
-  if (!request_.fields.stream) {
-    choice.result.text += delta.text;
-    if (request_.top_logprobs || request_.fields.return_token_ids) {
-      std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(choice.result.tokens));
-    }
-    return;
-  }
-  SendFirstChunk(index);
-  const bool says_something = !delta.text.empty() || request_.top_logprobs || request_.fields.return_token_ids;
-  if (says_something) Send(format_->DeltaChunk(index, delta, &choice.text_offset));
+  choice.tokens += static_cast<uint32_t>(delta.tokens.size());
+  ChoiceDelta said{.message = {}, .tokens = std::move(delta.tokens)};
+  choice.parser->Push(delta.text, &said.message);
+  Deliver(index, std::move(said));
 }
 
 void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputEnd& end) {
   const uint32_t index = prompt_index * request_.fields.n + end.output_index;
   Choice& choice = choices_.at(index);
   if (end.stats) usage_.Add(*end.stats);
+  ChoiceDelta rest;
+  choice.parser->Finish(&rest.message);
+  if (!rest.message.empty()) Deliver(index, std::move(rest));
+  ChoiceEnd how{.reason = end.reason, .stop_match = std::move(end.stop_match), .called_tools = choice.called_tools};
   if (!request_.fields.stream) {
-    choice.result.reason = end.reason;
-    choice.result.stop_match = std::move(end.stop_match);
+    choice.result.end = std::move(how);
     return;
   }
   SendFirstChunk(index);
-  Send(format_->EndChunk(index, end.reason, end.stop_match));
+  Send(format_->EndChunk(index, how, UsageOf(index)));
+}
+
+void GenerationSession::Deliver(uint32_t index, ChoiceDelta delta) {
+  Choice& choice = choices_[index];
+  choice.called_tools = choice.called_tools || !delta.message.tool_calls.empty();
+  const bool tokens_wanted = request_.top_logprobs || request_.fields.return_token_ids;
+  if (!request_.fields.stream) {
+    choice.result.message.Append(std::move(delta.message));
+    if (tokens_wanted) {
+      std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(choice.result.tokens));
+    }
+    return;
+  }
+  SendFirstChunk(index);
+  const bool says_something = !delta.message.empty() || (tokens_wanted && !delta.tokens.empty());
+  if (says_something) Send(format_->DeltaChunk(index, delta, UsageOf(index), &choice.text_offset));
+}
+
+std::optional<ChunkUsage> GenerationSession::UsageOf(uint32_t index) const {
+  if (!request_.fields.continuous_usage_stats) return std::nullopt;
+  const GenerationRequest::Prompt& prompt = request_.prompts[index / request_.fields.n];
+  return ChunkUsage{.prompt_tokens = static_cast<uint32_t>(prompt.token_ids.size()),
+                    .completion_tokens = choices_[index].tokens};
 }
 
 void GenerationSession::Handle(uint32_t, Clock::time_point, GenerationUsage& usage) {
@@ -149,7 +173,7 @@ void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, siz
 
 void GenerationSession::SendFirstChunk(uint32_t index) {
   if (std::exchange(choices_[index].first_sent, true)) return;
-  if (const std::string chunk = format_->FirstChunk(index); !chunk.empty()) Send(chunk);
+  if (const std::string chunk = format_->FirstChunk(index, UsageOf(index)); !chunk.empty()) Send(chunk);
 }
 
 void GenerationSession::Send(const std::string& chunk) {

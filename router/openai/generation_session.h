@@ -45,8 +45,11 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   };
   class PromptObserver;
   struct Choice {
+    std::unique_ptr<MessageParser> parser;
     ChoiceResult result;     // of a stream only what its chunks need
     size_t text_offset = 0;  // characters streamed
+    uint32_t tokens = 0;     // so far
+    bool called_tools = false;
     bool first_sent = false;
     Clock::time_point last_token_at;
     bool has_token = false;
@@ -62,7 +65,10 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   void Handle(uint32_t prompt_index, Clock::time_point at, GenerationUsage& usage);
   void Handle(uint32_t prompt_index, Clock::time_point at, absl::Status& status);
   void ObserveLatency(Choice* choice, Clock::time_point at, size_t tokens);
+  // Tells the client what has become of a choice, or keeps it for the whole response.
+  void Deliver(uint32_t index, ChoiceDelta delta);
   void SendFirstChunk(uint32_t index);
+  std::optional<ChunkUsage> UsageOf(uint32_t index) const;
   void Send(const std::string& chunk);
   void Complete();
   void Fail(const absl::Status& status);

@@ -6,7 +6,7 @@
 
 #include "router/generation.h"
 #include "router/openai/json_reader.h"
-#include "router/openai/unsupported_fields.h"
+#include "router/openai/request_fields.h"
 #include "router/served_model.h"
 
 namespace winnow {
@@ -31,11 +31,12 @@ struct CommonFields {
 
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage_stats = false;  // every chunk carries the counts so far
   bool return_token_ids = false;
 };
 
-// Checks "model", reads every field that is neither the prompt, a token limit nor logprobs, and refuses known fields
-// that are not supported.
+// Checks "model" and that every field is known and served (CheckFields), and reads every field that is neither the
+// prompt, a token limit nor logprobs.
 absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint);
 
 // Token ids of a list; `path` names the list in errors. Each must be below the vocabulary's size.

@@ -4,7 +4,9 @@
 #include "router/openai/chat_messages.h"
 #include "router/openai/json_reader.h"
 #include "router/openai/json_writer.h"
+#include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
+#include "router/openai/tool_fields.h"
 
 namespace winnow {
 namespace {
@@ -14,7 +16,9 @@ absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCod
   if (reader.Find("messages") != nullptr) {
     if (reader.Find("prompt") != nullptr)
       return InvalidField("messages", "Give either \"prompt\" or \"messages\", not both.");
-    return EncodeConversation(body, codec);
+    WINNOW_ASSIGN_OR_RETURN(const ToolFields tools, ReadToolFields(body));
+    WINNOW_ASSIGN_OR_RETURN(Conversation conversation, EncodeConversation(body, tools.tools, codec));
+    return std::move(conversation.token_ids);
   }
   const std::optional<std::string> prompt = reader.String("prompt");
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
@@ -25,17 +29,18 @@ absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCod
   return ids;
 }
 
-absl::Status CheckModel(const Json& body, const ServedModel& model) {
+absl::Status CheckBody(const Json& body, const ServedModel& model, Endpoint endpoint) {
   JsonReader reader(body);
   if (const auto name = reader.String("model"); name && *name != model.id)
     return ModelNotFound(name->substr(0, 256), model.id);
-  return reader.status();
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  return CheckFields(body, endpoint);
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& model, const TextCodec& codec) {
-  WINNOW_RETURN_IF_ERROR(CheckModel(body, model));
+  WINNOW_RETURN_IF_ERROR(CheckBody(body, model, Endpoint::kTokenize));
   WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, EncodeBody(body, codec));
   JsonWriter json;
   json.BeginObject();
@@ -48,7 +53,7 @@ absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& mo
 }
 
 absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ServedModel& model, const TextCodec& codec) {
-  WINNOW_RETURN_IF_ERROR(CheckModel(body, model));
+  WINNOW_RETURN_IF_ERROR(CheckBody(body, model, Endpoint::kDetokenize));
   const auto tokens = body.find("tokens");
   if (tokens == body.end()) return InvalidField("tokens", "\"tokens\" is missing.", "missing_required_parameter");
   WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ParseTokenIds(*tokens, "tokens", model.vocab_size));

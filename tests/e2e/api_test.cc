@@ -58,7 +58,7 @@ TEST_F(Api, RefusesBadRequestsAndNamesTheField) {
       {"/v1/chat/completions",
        {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"tools", {Json::object()}}},
        400,
-       "tools"},
+       "tools[0].type"},
       {"/v1/nothing", Json::object(), 404, nullptr},
       {"/detokenize", {{"tokens", {4096}}}, 400, "tokens"},
   };

@@ -45,7 +45,8 @@ class OpenAiServiceTest : public ::testing::Test {
                       .max_context_tokens = 100'000,
                       .vocab_size = FakeTextCodec::kVocabSize,
                       .max_budget_tokens = 4096,
-                      .default_selection = {}};
+                      .default_selection = {},
+                      .chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink}};
     service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks);
     routes_ = RouteTable(HttpErrorResponse);
     service_->AddRoutes(&routes_);
@@ -222,6 +223,59 @@ TEST_F(OpenAiServiceTest, StreamsAChat) {
   // The connection is good for another request.
   client.Request("GET", "/health");
   EXPECT_EQ(client.ReadResponse().status, 200);
+}
+
+constexpr char kToolChat[] =
+    R"({"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "function": {"name": "f"}}])";
+
+TEST_F(OpenAiServiceTest, StreamsReasoningAndToolCallsAsTheyCome) {
+  TestClient client(port());
+  client.Request("POST", "/v1/chat/completions",
+                 std::string(kToolChat) + R"(, "stream": true, "stream_options": {"continuous_usage_stats": true}})");
+  const auto run = generation_.WaitForStart();
+  EXPECT_THAT(run->input().decoding.shown_special, ElementsAre(258u)) << "the marker is to be decoded";
+  EXPECT_TRUE(run->input().decoding.skip_special_tokens);
+  for (const char* text :
+       {"<think>hm</th", "ink>\n", "<tool_call>{\"name\": \"f\", \"argu", "ments\": {\"a\": ", "1}}", "</tool_call>"}) {
+    run->Delta(0, text);
+  }
+  run->End(0);
+  run->Done();
+  client.ReadHead();
+  std::vector<Json> deltas;
+  Json end;
+  for (auto event = client.ReadEvent(); event && *event != "[DONE]"; event = client.ReadEvent()) {
+    end = Json::parse(*event);
+    deltas.push_back(end["choices"][0]["delta"]);
+  }
+  ASSERT_EQ(deltas.size(), 5u) << "role, reasoning, two pieces of the call, and the end";
+  EXPECT_EQ(deltas[1], (Json{{"reasoning_content", "hm"}}));
+  const Json first = deltas[2]["tool_calls"][0];
+  EXPECT_EQ(first["index"], 0);
+  EXPECT_EQ(first["type"], "function");
+  EXPECT_THAT(first["id"].get<std::string>(), StartsWith("call_"));
+  EXPECT_EQ(first["function"], (Json{{"name", "f"}, {"arguments", "{\"a\": "}}));
+  EXPECT_EQ(deltas[3].dump(), R"({"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]})");
+  EXPECT_EQ(deltas[4], Json::object());
+  EXPECT_EQ(end["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(end["usage"]["completion_tokens"], 77);
+}
+
+TEST_F(OpenAiServiceTest, AnswersWithToolCalls) {
+  TestClient client(port());
+  client.Request("POST", "/v1/chat/completions", std::string(kToolChat) + R"(, "n": 2})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)");
+  run->Delta(1, "No. <tool_");
+  run->End(0);
+  run->End(1);
+  run->Done();
+  const Json choices = Json::parse(client.ReadResponse().body)["choices"];
+  EXPECT_EQ(choices[0]["finish_reason"], "tool_calls");
+  EXPECT_TRUE(choices[0]["message"]["content"].is_null());
+  EXPECT_EQ(choices[0]["message"]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(choices[1]["finish_reason"], "stop");
+  EXPECT_EQ(choices[1]["message"]["content"], "No. <tool_") << "what could have become a marker is told at the end";
 }
 
 TEST_F(OpenAiServiceTest, StreamsCompletionsWithoutIdsOrUsageUnlessAsked) {
