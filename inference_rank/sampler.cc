@@ -33,7 +33,15 @@ Sampler::Sampler(const v1::SamplingParams& params, std::span<const uint32_t> pro
       repetition_penalty_(params.has_repetition_penalty() ? params.repetition_penalty() : 1.0f),
       seed_(params.seed()),
       sample_index_(params.sample_index()),
-      has_penalties_(presence_penalty_ != 0 || frequency_penalty_ != 0 || repetition_penalty_ != 1) {
+      has_penalties_(presence_penalty_ != 0 || frequency_penalty_ != 0 || repetition_penalty_ != 1),
+      allowed_(params.allowed_token_ids().begin(), params.allowed_token_ids().end()),
+      min_tokens_(params.min_tokens()),
+      end_token_ids_(params.end_token_ids().begin(), params.end_token_ids().end()) {
+  for (const v1::TokenSequence& sequence : params.banned_sequences()) {
+    if (sequence.token_ids().empty()) continue;
+    banned_.emplace_back(sequence.token_ids().begin(), sequence.token_ids().end());
+    longest_banned_ = std::max(longest_banned_, banned_.back().size());
+  }
   for (const v1::LogitBias& bias : params.logit_bias()) logit_bias_.emplace_back(bias.token_id(), bias.bias());
   if (has_penalties_) {
     for (uint32_t id : prompt_token_ids) counts_[id].in_prompt = true;
@@ -42,6 +50,9 @@ Sampler::Sampler(const v1::SamplingParams& params, std::span<const uint32_t> pro
 
 void Sampler::Observe(uint32_t token_id) {
   if (has_penalties_) ++counts_[token_id].generated;
+  if (longest_banned_ <= 1) return;
+  tail_.push_back(token_id);
+  if (tail_.size() >= longest_banned_) tail_.pop_front();
 }
 
 void Sampler::ApplyPenalties(std::span<float> logits) const {
@@ -54,7 +65,8 @@ void Sampler::ApplyPenalties(std::span<float> logits) const {
 }
 
 std::optional<TokenDraw> Sampler::DrawOf(uint32_t token_index) const {
-  if (has_penalties_ || !logit_bias_.empty()) return std::nullopt;
+  const bool masks = !allowed_.empty() || !banned_.empty() || token_index < min_tokens_;
+  if (has_penalties_ || !logit_bias_.empty() || masks) return std::nullopt;
   return TokenDraw{.temperature = temperature_,
                    .top_p = top_p_,
                    .top_k = top_k_,
@@ -64,11 +76,37 @@ std::optional<TokenDraw> Sampler::DrawOf(uint32_t token_index) const {
                    .token_index = token_index};
 }
 
+void Sampler::Mask(std::span<float> logits, uint32_t token_index) {
+  constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+  const auto forbid = [&](uint32_t id) {
+    if (id < logits.size()) logits[id] = kImpossible;
+  };
+  if (!allowed_.empty()) {
+    kept_.clear();
+    for (const uint32_t id : allowed_) {
+      if (id < logits.size()) kept_.emplace_back(id, logits[id]);
+    }
+    std::fill(logits.begin(), logits.end(), kImpossible);
+    for (const auto& [id, logit] : kept_) logits[id] = logit;
+  }
+  for (const std::vector<uint32_t>& sequence : banned_) {
+    const size_t before = sequence.size() - 1;
+    if (before <= tail_.size() &&
+        std::equal(sequence.begin(), sequence.end() - 1, tail_.end() - static_cast<ptrdiff_t>(before))) {
+      forbid(sequence.back());
+    }
+  }
+  if (token_index < min_tokens_) {
+    for (const uint32_t id : end_token_ids_) forbid(id);
+  }
+}
+
 uint32_t Sampler::Sample(std::span<float> logits, uint32_t token_index) {
   if (has_penalties_) ApplyPenalties(logits);
   for (const auto& [id, bias] : logit_bias_) {
     if (id < logits.size()) logits[id] += bias;
   }
+  Mask(logits, token_index);
   return temperature_ <= 0 ? ArgMax(logits) : Draw(logits, token_index);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -12,13 +13,15 @@
 namespace winnow {
 
 // Draws the tokens of one sequence from its logits. The order of operations: repetition, presence and frequency
-// penalties, logit bias, temperature, top_k, top_p, min_p, draw. Temperature 0 takes the largest logit (the lower id on
-// a tie). A draw is a pure function of (logits, token history, parameters, seed, sample index, token index).
+// penalties, logit bias, tokens that may not be drawn, temperature, top_k, top_p, min_p, draw. Temperature 0 takes the
+// largest logit (the lower id on a tie). A draw is a pure function of (logits, token history, parameters, seed, sample
+// index, token index).
 class Sampler {
  public:
   Sampler(const v1::SamplingParams& params, std::span<const uint32_t> prompt_token_ids);
 
-  // Counts a token into the history that penalties look at. `generated` tokens also count for presence and frequency.
+  // Counts a token into the history that penalties and banned sequences look at. `generated` tokens also count for
+  // presence and frequency.
   void Observe(uint32_t token_id);
 
   // What a device needs to choose the token with that index instead; nullopt when the logits are to be changed first.
@@ -37,6 +40,8 @@ class Sampler {
     uint32_t id;
   };
   void ApplyPenalties(std::span<float> logits) const;
+  // Makes impossible what may not be the token with that index.
+  void Mask(std::span<float> logits, uint32_t token_index);
   uint32_t Draw(std::span<const float> logits, uint32_t token_index);
 
   float temperature_;
@@ -50,6 +55,13 @@ class Sampler {
   uint32_t sample_index_;
   bool has_penalties_;
   std::vector<std::pair<uint32_t, float>> logit_bias_;
+  std::vector<uint32_t> allowed_;              // empty: all
+  std::vector<std::vector<uint32_t>> banned_;  // sequences, none empty
+  size_t longest_banned_ = 0;
+  uint32_t min_tokens_;
+  std::vector<uint32_t> end_token_ids_;
+  std::deque<uint32_t> tail_;                     // the newest generated tokens, one less than longest_banned_
+  std::vector<std::pair<uint32_t, float>> kept_;  // scratch of Mask
   std::unordered_map<uint32_t, Count> counts_;
   std::vector<Candidate> candidates_;
 };

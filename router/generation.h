@@ -26,6 +26,7 @@ struct GenerationInput {
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
   TextDecoding decoding = {};
+  bool include_stop = false;  // what ended the output is part of its text
   std::optional<uint32_t> top_logprobs;
   SelectionSpec selection;
   int32_t priority = 0;  // -100 to 100, higher goes first

@@ -11,12 +11,19 @@
 
 namespace winnow {
 
-// The text of one output: decodes its tokens, leaves out what is silent (ids that end a sequence), and cuts at stop
-// strings. Pure but for the decoder; one thread at a time.
+// Where the text of an output ends.
+struct TextStop {
+  std::vector<std::string> strings;
+  std::set<uint32_t> silent_ids;  // tokens that end an output, and contribute no text
+  bool include = false;           // the stop string belongs to the text
+  uint32_t min_tokens = 0;        // stop strings are looked for in what comes after so many tokens
+};
+
+// The text of one output: decodes its tokens, leaves out what is silent, and cuts at stop strings. Pure but for the
+// decoder; one thread at a time.
 class OutputText {
  public:
-  // `silent_ids` contribute no text.
-  OutputText(std::unique_ptr<TextDecoder> decoder, std::vector<std::string> stops, std::set<uint32_t> silent_ids);
+  OutputText(std::unique_ptr<TextDecoder> decoder, TextStop stop);
 
   struct Piece {
     size_t tokens = 0;  // how many were used: all, or those up to the one that completed a stop string
@@ -31,6 +38,9 @@ class OutputText {
   std::unique_ptr<TextDecoder> decoder_;
   StopStrings stops_;
   const std::set<uint32_t> silent_ids_;
+  const bool include_stop_;
+  const uint32_t min_tokens_;
+  uint32_t tokens_ = 0;  // so far
 };
 
 }  // namespace winnow

@@ -57,6 +57,15 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
     WINNOW_RETURN_IF_ERROR(CheckTokenId("logit_bias", bias.token_id(), model));
     WINNOW_RETURN_IF_ERROR(CheckRange("logit_bias", bias.bias(), -100, 100));
   }
+  for (const uint32_t id : s.allowed_token_ids()) WINNOW_RETURN_IF_ERROR(CheckTokenId("allowed_token_ids", id, model));
+  if (static_cast<size_t>(s.banned_sequences_size()) > RequestLimits::kBannedSequences) {
+    return FieldError("banned_sequences", absl::StrCat("has ", s.banned_sequences_size(), " entries, at most ",
+                                                       RequestLimits::kBannedSequences));
+  }
+  for (const v1::TokenSequence& sequence : s.banned_sequences()) {
+    WINNOW_RETURN_IF_ERROR(CheckRange("banned_sequences", sequence.token_ids_size(), 1, RequestLimits::kBannedTokens));
+    for (const uint32_t id : sequence.token_ids()) WINNOW_RETURN_IF_ERROR(CheckTokenId("banned_sequences", id, model));
+  }
   return absl::OkStatus();
 }
 
@@ -81,6 +90,7 @@ absl::Status CheckGenerationInput(const GenerationInput& input, const ServedMode
   WINNOW_RETURN_IF_ERROR(CheckRequestId(input.request_id));
   WINNOW_RETURN_IF_ERROR(
       LimitMaxTokens(input.max_tokens, input.prompt_token_ids.size(), input.selection, model).status());
+  WINNOW_RETURN_IF_ERROR(CheckRange("min_tokens", input.sampling.min_tokens(), 0, input.max_tokens));
   for (const uint32_t id : input.prompt_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("prompt", id, model));
   WINNOW_RETURN_IF_ERROR(CheckRange("n", input.n, 1, RequestLimits::kSamples));
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));

@@ -3,7 +3,8 @@
 
 namespace winnow {
 
-// All that choosing a token takes besides the logits, where neither history nor the client changes them: as Sampler
+// All that choosing a token takes besides the logits, where neither history nor the client changes or
+// forbids any: as Sampler
 // does it (sampler.h), a pure function of the two. Temperature 0 takes the largest logit.
 struct TokenDraw {
   float temperature = 0;

@@ -121,7 +121,7 @@ class ChatFormat : public ResponseFormat {
   void WriteLogprobs(const std::vector<v1::Token>& tokens, JsonWriter* json) const {
     json->Key("logprobs");
     if (identity_.top_logprobs && !tokens.empty()) {
-      WriteChatLogprobs(tokens, *identity_.top_logprobs, codec_, json);
+      WriteChatLogprobs(tokens, {*identity_.top_logprobs, identity_.tokens_as_ids}, codec_, json);
     } else {
       json->Null();
     }

@@ -42,7 +42,7 @@ std::vector<uint32_t> ShownSpecialTokens(const ChatParsing& parsing, const TextC
 absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const ServedModel& model, const TextCodec& codec) {
   GenerationRequest request;
   request.endpoint = Endpoint::kChatCompletions;
-  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kChatCompletions));
+  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, codec, Endpoint::kChatCompletions));
 
   JsonReader reader(body);
   const TokenLimit max_tokens = ReadTokenLimit(reader);
@@ -58,9 +58,10 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const Serve
   WINNOW_ASSIGN_OR_RETURN(request.parsing, ParsingOf(tools, conversation, include_reasoning, model));
   request.shown_special = ShownSpecialTokens(request.parsing, codec);
   GenerationRequest::Prompt prompt{.token_ids = std::move(conversation.token_ids)};
+  WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, max_tokens, model, &prompt.token_ids));
   WINNOW_ASSIGN_OR_RETURN(prompt.max_tokens,
                           ResolveMaxTokens(prompt.token_ids.size(), max_tokens, std::numeric_limits<uint32_t>::max(),
-                                           request.fields.selection, model, "messages"));
+                                           request.fields, model, "messages"));
   request.prompts.push_back(std::move(prompt));
   return request;
 }

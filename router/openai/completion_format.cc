@@ -65,7 +65,7 @@ class CompletionFormat : public ResponseFormat {
     json->Key("text").String(text);
     json->Key("logprobs");
     if (identity_.top_logprobs && !tokens.empty()) {
-      WriteCompletionLogprobs(tokens, *identity_.top_logprobs, codec_, text_offset, json);
+      WriteCompletionLogprobs(tokens, {*identity_.top_logprobs, identity_.tokens_as_ids}, codec_, text_offset, json);
     } else {
       json->Null();
     }

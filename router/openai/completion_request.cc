@@ -55,11 +55,16 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
                                                          const TextCodec& codec) {
   GenerationRequest request;
   request.endpoint = Endpoint::kCompletions;
-  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kCompletions));
+  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, codec, Endpoint::kCompletions));
 
   JsonReader reader(body);
   const TokenLimit max_tokens = ReadTokenLimit(reader);
   if (const auto top = reader.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<uint32_t>(*top);
+  const bool echo = reader.Bool("echo").value_or(false);
+  if (echo && request.top_logprobs) {
+    reader.Fail("echo", "with \"logprobs\" needs the log probabilities of the prompt, which are not computed here.",
+                "unsupported_parameter");
+  }
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
 
@@ -68,10 +73,13 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   WINNOW_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> prompts,
                           ParsePrompts(*prompt, add_special_tokens, request.fields.n, model, codec));
   for (std::vector<uint32_t>& token_ids : prompts) {
-    WINNOW_ASSIGN_OR_RETURN(const uint32_t limit,
-                            ResolveMaxTokens(token_ids.size(), max_tokens, kDefaultCompletionTokens,
-                                             request.fields.selection, model, "prompt"));
+    WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, max_tokens, model, &token_ids));
+    WINNOW_ASSIGN_OR_RETURN(
+        const uint32_t limit,
+        ResolveMaxTokens(token_ids.size(), max_tokens, kDefaultCompletionTokens, request.fields, model, "prompt"));
     request.prompts.push_back({.token_ids = std::move(token_ids), .max_tokens = limit});
+    GenerationRequest::Prompt& added = request.prompts.back();
+    if (echo) added.echo = codec.Decode(added.token_ids, request.fields.skip_special_tokens);
   }
   return request;
 }

@@ -17,8 +17,20 @@ TokenLimit ReadTokenLimit(JsonReader& reader) {
   return limit;
 }
 
+absl::Status TruncatePrompt(JsonReader& reader, const TokenLimit& limit, const ServedModel& model,
+                            std::vector<uint32_t>* token_ids) {
+  const auto given = reader.Int("truncate_prompt_tokens", -1, std::numeric_limits<int32_t>::max());
+  if (given == 0) reader.Fail("truncate_prompt_tokens", "must be -1 or a positive number of tokens.");
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  if (!given) return absl::OkStatus();
+  const int64_t room = int64_t{model.max_context_tokens} - limit.tokens.value_or(1);
+  const auto keep = static_cast<size_t>(*given < 0 ? std::max<int64_t>(room, 1) : *given);
+  if (token_ids->size() > keep) token_ids->erase(token_ids->begin(), token_ids->end() - static_cast<ptrdiff_t>(keep));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, const TokenLimit& given, uint32_t fallback,
-                                          const SelectionSpec& selection, const ServedModel& model,
+                                          const CommonFields& fields, const ServedModel& model,
                                           std::string_view prompt_name) {
   if (prompt_tokens == 0) {
     return InvalidField(prompt_name,
@@ -31,8 +43,16 @@ absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, const TokenLimit
                                      prompt_tokens, " tokens, which leaves no room for an answer."),
                         "context_length_exceeded");
   }
-  if (!given.tokens) return std::min(fallback, DefaultMaxTokens(prompt_tokens, selection, model));
   const size_t left = context - prompt_tokens;
+  const uint32_t min_tokens = fields.sampling.min_tokens();
+  const int64_t allowed = given.tokens.value_or(static_cast<int64_t>(left));
+  if (min_tokens > allowed) {
+    return InvalidField("min_tokens", absl::StrCat("\"min_tokens\" is ", min_tokens, ", but at most ", allowed,
+                                                   " tokens may be generated."));
+  }
+  if (!given.tokens) {
+    return std::max(min_tokens, std::min(fallback, DefaultMaxTokens(prompt_tokens, fields.selection, model)));
+  }
   if (static_cast<uint64_t>(*given.tokens) > left) {
     return InvalidField(given.field,
                         absl::StrCat("This model's maximum context length is ", context, " tokens, but the prompt has ",

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct GenerationRequest {
   struct Prompt {
     std::vector<uint32_t> token_ids;
     uint32_t max_tokens = 0;
+    std::string echo = {};  // of a completion: text that stands before the answer
   };
 
   Endpoint endpoint = Endpoint::kCompletions;
@@ -34,10 +36,16 @@ struct TokenLimit {
 // "max_tokens", or "max_completion_tokens", its newer name, which wins where both are given.
 TokenLimit ReadTokenLimit(JsonReader& reader);
 
-// What a prompt may generate. `given` is the client's limit: it must fit the context together with the prompt; without
-// one it is DefaultMaxTokens, at most `fallback`. An empty prompt, or one that leaves no room for a token, is an error.
+// "truncate_prompt_tokens": of a longer prompt, only so many tokens at its end are kept; -1: as many as leave room for
+// the answer that `limit` asks for, or for one token.
+absl::Status TruncatePrompt(JsonReader& reader, const TokenLimit& limit, const ServedModel& model,
+                            std::vector<uint32_t>* token_ids);
+
+// What a prompt may generate, which must be at least `min_tokens`. `given` is the client's limit: it must fit the
+// context together with the prompt; without one it is DefaultMaxTokens, at most `fallback`. An empty prompt, or one
+// that leaves no room for a token, is an error.
 absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, const TokenLimit& given, uint32_t fallback,
-                                          const SelectionSpec& selection, const ServedModel& model,
+                                          const CommonFields& fields, const ServedModel& model,
                                           std::string_view prompt_name);
 
 }  // namespace winnow

@@ -36,7 +36,9 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
       sse_(exchange_),
       choices_(request_.prompts.size() * request_.fields.n) {
   usage_.SetSelection(SpecText(request_.fields.selection));
-  for (Choice& choice : choices_) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    if (!request_.fields.stream) choice.result.message.content = request_.prompts[i / request_.fields.n].echo;
     choice.parser = MakeMessageParser(request_.parsing, [this] { return NewToolCallId(request_.parsing.tools); });
   }
 }
@@ -61,7 +63,8 @@ void GenerationSession::Start(Generation* generation) {
     input.stop = fields.stop;
     input.stop_token_ids = fields.stop_token_ids;
     input.ignore_eos = fields.ignore_eos;
-    input.decoding.shown_special = request_.shown_special;
+    input.decoding = {.skip_special_tokens = fields.skip_special_tokens, .shown_special = request_.shown_special};
+    input.include_stop = fields.include_stop;
     input.top_logprobs = request_.top_logprobs;
     input.selection = fields.selection;
     input.priority = fields.priority;
@@ -174,6 +177,10 @@ void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, siz
 void GenerationSession::SendFirstChunk(uint32_t index) {
   if (std::exchange(choices_[index].first_sent, true)) return;
   if (const std::string chunk = format_->FirstChunk(index, UsageOf(index)); !chunk.empty()) Send(chunk);
+  const std::string& echo = request_.prompts[index / request_.fields.n].echo;
+  if (echo.empty()) return;
+  const ChoiceDelta delta{.message = {.content = echo}, .tokens = {}};
+  Send(format_->DeltaChunk(index, delta, UsageOf(index), &choices_[index].text_offset));
 }
 
 void GenerationSession::Send(const std::string& chunk) {

@@ -132,6 +132,7 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
                             .created_unix_s = UnixSeconds(),
                             .model = model_().id,
                             .top_logprobs = request->top_logprobs,
+                            .tokens_as_ids = request->fields.tokens_as_ids,
                             .return_token_ids = request->fields.return_token_ids,
                             .include_usage = request->fields.include_usage};
   GenerationSession::Config config{.request = *std::move(request),

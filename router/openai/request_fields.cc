@@ -60,6 +60,10 @@ std::vector<RequestField> MakeFields() {
                       "top_k",
                       "top_p",
                       "winnow"});
+  served(generation, {"min_tokens", "bad_words", "allowed_token_ids", "skip_special_tokens",
+                      "include_stop_str_in_output", "return_tokens_as_token_ids"});
+  served(prompts, {"truncate_prompt_tokens"});
+  served(completions, {"echo"});
   // Load generators send both limits to both endpoints.
   served(generation, {"max_completion_tokens"});
   served(chat, {"top_logprobs", "include_reasoning", "parallel_tool_calls"});
@@ -72,17 +76,10 @@ std::vector<RequestField> MakeFields() {
   // Nothing here puts spaces between special tokens; a fast tokenizer of vLLM does not either.
   no_effect(generation, {"spaces_between_special_tokens"});
 
-  refused(generation, "echo", {false});
+  refused(chat, "echo", {false});
   refused(generation, "use_beam_search", {false});
   refused(generation, "length_penalty", {1.0});
-  refused(generation, "min_tokens", {0});
-  refused(generation, "bad_words", {Json::array()});
-  refused(generation, "allowed_token_ids");
   refused(generation, "prompt_logprobs");
-  refused(generation, "truncate_prompt_tokens");
-  refused(generation, "skip_special_tokens", {true});
-  refused(generation, "include_stop_str_in_output", {false});
-  refused(generation, "return_tokens_as_token_ids", {false});
   refused(generation, "logits_processors", {Json::array()});
   refused(generation, "response_format", {Json::object({{"type", "text"}})});
   for (const std::string_view name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",

@@ -19,6 +19,7 @@ struct ResponseIdentity {
   int64_t created_unix_s = 0;
   std::string model;
   std::optional<uint32_t> top_logprobs;
+  bool tokens_as_ids = false;
   bool return_token_ids = false;
   bool include_usage = false;  // chunks carry "usage": null, as OpenAI's do
 };

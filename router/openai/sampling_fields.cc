@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "router/openai/api_error.h"
 #include "router/openai/selection_fields.h"
+#include "router/request_checks.h"
 
 namespace winnow {
 namespace {
@@ -80,6 +81,45 @@ absl::Status ReadLogitBias(JsonReader& reader, uint32_t vocab_size, v1::Sampling
   return absl::OkStatus();
 }
 
+// Each word as tokens, in the middle of a text and at the beginning of a word, where tokenizers differ.
+absl::Status ReadBadWords(JsonReader& reader, const TextCodec& codec, v1::SamplingParams* sampling) {
+  const Json* value = reader.Find("bad_words");
+  if (value == nullptr) return absl::OkStatus();
+  const auto fail = [](std::string_view message, std::string_view code = "invalid_value") {
+    return InvalidField("bad_words", absl::StrCat("\"bad_words\" ", AbslSv(message)), code);
+  };
+  if (!value->is_array()) return fail("must be a list of strings.", "invalid_type");
+  if (value->size() > kMaxBadWords) return fail(absl::StrCat("may hold up to ", kMaxBadWords, " words."));
+  for (const Json& item : *value) {
+    if (!item.is_string()) return fail("must be a list of strings.", "invalid_type");
+    const std::string_view word = item.get_ref<const std::string&>();
+    if (word.find_first_not_of(' ') == word.npos) return fail("must not hold an empty word.");
+    if (word.size() > kMaxBadWordBytes) {
+      return fail(absl::StrCat("holds a word longer than ", kMaxBadWordBytes, " bytes."));
+    }
+    std::vector<uint32_t> before;
+    for (const std::string_view space : {"", " "}) {
+      const std::string text = absl::StrCat(AbslSv(space), AbslSv(word.substr(word.find_first_not_of(' '))));
+      absl::StatusOr<std::vector<uint32_t>> ids = codec.Encode(text, /*add_special_tokens=*/false);
+      if (!ids.ok()) return fail(StdSv(ids.status().message()));
+      if (ids->empty() || *ids == before) continue;
+      if (ids->size() > RequestLimits::kBannedTokens) return fail("holds a word of too many tokens.");
+      sampling->add_banned_sequences()->mutable_token_ids()->Assign(ids->begin(), ids->end());
+      before = *std::move(ids);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAllowedTokens(JsonReader& reader, uint32_t vocab_size, v1::SamplingParams* sampling) {
+  const Json* value = reader.Find("allowed_token_ids");
+  if (value == nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ParseTokenIds(*value, "allowed_token_ids", vocab_size));
+  if (ids.empty()) return InvalidField("allowed_token_ids", "\"allowed_token_ids\" must not be an empty list.");
+  sampling->mutable_allowed_token_ids()->Assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
 absl::Status ReadStreamOptions(JsonReader& reader, CommonFields* fields) {
   fields->stream = reader.Bool("stream").value_or(false);
   const Json* options = reader.Find("stream_options");
@@ -118,7 +158,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const Json& list, std::strin
   return ids;
 }
 
-absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint) {
+absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, const TextCodec& codec,
+                                               Endpoint endpoint) {
   JsonReader reader(body);
   if (const std::optional<std::string> name = reader.String("model"); name && *name != model.id) {
     return ModelNotFound(name->substr(0, 256), model.id);
@@ -135,9 +176,16 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   WINNOW_RETURN_IF_ERROR(ReadStreamOptions(reader, &fields));
   fields.ignore_eos = reader.Bool("ignore_eos").value_or(false);
   fields.return_token_ids = reader.Bool("return_token_ids").value_or(false);
+  fields.tokens_as_ids = reader.Bool("return_tokens_as_token_ids").value_or(false);
+  fields.skip_special_tokens = reader.Bool("skip_special_tokens").value_or(true);
+  fields.include_stop = reader.Bool("include_stop_str_in_output").value_or(false);
+  const auto min_tokens = reader.Int("min_tokens", 0, std::numeric_limits<int32_t>::max());
+  if (min_tokens && *min_tokens > 0) fields.sampling.set_min_tokens(static_cast<uint32_t>(*min_tokens));
   WINNOW_RETURN_IF_ERROR(reader.status());
 
   WINNOW_RETURN_IF_ERROR(ReadLogitBias(reader, model.vocab_size, &fields.sampling));
+  WINNOW_RETURN_IF_ERROR(ReadBadWords(reader, codec, &fields.sampling));
+  WINNOW_RETURN_IF_ERROR(ReadAllowedTokens(reader, model.vocab_size, &fields.sampling));
   if (const Json* ids = reader.Find("stop_token_ids")) {
     WINNOW_ASSIGN_OR_RETURN(fields.stop_token_ids, ParseTokenIds(*ids, "stop_token_ids", model.vocab_size));
     if (fields.stop_token_ids.size() > kMaxStopTokenIds) {

@@ -7,6 +7,7 @@
 #include "router/generation.h"
 #include "router/openai/json_reader.h"
 #include "router/openai/request_fields.h"
+#include "router/openai/text_codec.h"
 #include "router/served_model.h"
 
 namespace winnow {
@@ -17,6 +18,8 @@ inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr size_t kMaxStopTokenIds = 64;
 inline constexpr size_t kMaxLogitBiases = 4096;
+inline constexpr size_t kMaxBadWords = 64;
+inline constexpr size_t kMaxBadWordBytes = 256;
 inline constexpr size_t kMaxChoices = 1024;  // prompts times n
 
 // What completions and chat completions have in common.
@@ -33,11 +36,15 @@ struct CommonFields {
   bool include_usage = false;
   bool continuous_usage_stats = false;  // every chunk carries the counts so far
   bool return_token_ids = false;
+  bool tokens_as_ids = false;  // log probabilities name tokens by id
+  bool skip_special_tokens = true;
+  bool include_stop = false;  // the stop string is part of the text
 };
 
 // Checks "model" and that every field is known and served (CheckFields), and reads every field that is neither the
 // prompt, a token limit nor logprobs.
-absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint);
+absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, const TextCodec& codec,
+                                               Endpoint endpoint);
 
 // Token ids of a list; `path` names the list in errors. Each must be below the vocabulary's size.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const Json& list, std::string_view path, uint32_t vocab_size);

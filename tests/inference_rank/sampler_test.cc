@@ -52,6 +52,55 @@ TEST(SamplerTest, DrawsFollowTheSoftmax) {
   }
 }
 
+TEST(SamplerTest, DrawsOnlyAllowedTokens) {
+  v1::SamplingParams params = Params(0);
+  for (const uint32_t id : {3u, 1u, 99u}) params.add_allowed_token_ids(id);
+  Sampler greedy(params, {});
+  EXPECT_EQ(SampleOnce(greedy, {9, 1, 8, 2}, 0), 3u);
+  EXPECT_EQ(greedy.DrawOf(0), std::nullopt) << "a device would draw any";
+  params.set_temperature(1);
+  Sampler sampler(params, {});
+  for (uint32_t i = 0; i < 100; ++i) {
+    const uint32_t id = SampleOnce(sampler, {9, 1, 8, 2}, i);
+    EXPECT_TRUE(id == 1 || id == 3) << id;
+  }
+}
+
+TEST(SamplerTest, CompletesNoBannedSequence) {
+  v1::SamplingParams params = Params(0);
+  params.add_banned_sequences()->add_token_ids(2);
+  v1::TokenSequence* pair = params.add_banned_sequences();
+  for (const uint32_t id : {0u, 1u, 3u}) pair->add_token_ids(id);
+  Sampler sampler(params, {});
+  EXPECT_EQ(sampler.DrawOf(0), std::nullopt);
+  const std::vector<float> logits = {0, 1, 9, 8};
+  EXPECT_EQ(SampleOnce(sampler, logits, 0), 3u) << "2 alone is banned, 3 not yet";
+  for (const uint32_t id : {3u, 0u, 1u}) sampler.Observe(id);
+  EXPECT_EQ(SampleOnce(sampler, logits, 3), 1u) << "3 would complete 0 1 3";
+  sampler.Observe(1);
+  EXPECT_EQ(SampleOnce(sampler, logits, 4), 3u) << "1 1 3 is another sequence";
+}
+
+TEST(SamplerTest, ThePromptCompletesNoBannedSequence) {
+  v1::SamplingParams params = Params(0);
+  v1::TokenSequence* pair = params.add_banned_sequences();
+  for (const uint32_t id : {0u, 1u}) pair->add_token_ids(id);
+  const std::vector<uint32_t> prompt = {0};
+  Sampler sampler(params, prompt);
+  EXPECT_EQ(SampleOnce(sampler, {0, 5}, 0), 1u);
+}
+
+TEST(SamplerTest, EndsNoOutputBeforeMinTokens) {
+  v1::SamplingParams params = Params(0);
+  params.set_min_tokens(2);
+  params.add_end_token_ids(1);
+  Sampler sampler(params, {});
+  EXPECT_EQ(SampleOnce(sampler, {0, 5, 3}, 1), 2u);
+  EXPECT_EQ(sampler.DrawOf(1), std::nullopt);
+  EXPECT_EQ(SampleOnce(sampler, {0, 5, 3}, 2), 1u);
+  EXPECT_NE(sampler.DrawOf(2), std::nullopt) << "from then on a device may draw";
+}
+
 TEST(SamplerTest, ADrawDependsOnSeedSampleAndIndexOnly) {
   const std::vector<float> logits = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f};
   Sampler a(Params(1), {}), b(Params(1), {});

@@ -295,6 +295,38 @@ TEST_F(OpenAiServiceTest, StreamsCompletionsWithoutIdsOrUsageUnlessAsked) {
   EXPECT_EQ(client.ReadEvent(), "[DONE]");
 }
 
+TEST_F(OpenAiServiceTest, EchoesThePromptBeforeTheAnswer) {
+  TestClient client(port());
+  size_t starts = 0;
+  for (const char* stream : {"false", "true"}) {
+    client.Request(
+        "POST", "/v1/completions",
+        absl::StrCat(R"({"prompt": ["ab", "c"], "echo": true, "include_stop_str_in_output": true, "stream": )", stream,
+                     "}"));
+    for (const char* answer : {"!", "?"}) {
+      const auto run = generation_.WaitForStart(starts++);
+      EXPECT_TRUE(run->input().include_stop);
+      run->Delta(0, answer);
+      run->End(0);
+      run->Done();
+    }
+    if (std::string_view(stream) == "false") {
+      const Json choices = Json::parse(client.ReadResponse().body)["choices"];
+      EXPECT_EQ(choices[0]["text"], "ab!");
+      EXPECT_EQ(choices[1]["text"], "c?");
+      continue;
+    }
+    std::string texts[2];
+    client.ReadHead();
+    for (auto event = client.ReadEvent(); event && *event != "[DONE]"; event = client.ReadEvent()) {
+      const Json choice = Json::parse(*event)["choices"][0];
+      texts[choice["index"].get<int>()] += choice["text"].get<std::string>();
+    }
+    EXPECT_EQ(texts[0], "ab!");
+    EXPECT_EQ(texts[1], "c?");
+  }
+}
+
 TEST_F(OpenAiServiceTest, RefusalsHaveTheirStatus) {
   TestClient client(port());
   const struct {

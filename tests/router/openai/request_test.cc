@@ -87,6 +87,33 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_EQ(fields.selection.budget_tokens, 512u);
 }
 
+TEST(CompletionRequest, ReadsWhatMayBeDrawnAndShown) {
+  const GenerationRequest request = *ParseCompletion(With(R"(
+      "min_tokens": 20, "bad_words": ["ab", " c"], "allowed_token_ids": [1, 2], "skip_special_tokens": false,
+      "include_stop_str_in_output": true, "return_tokens_as_token_ids": true, "echo": true)"));
+  const v1::SamplingParams& sampling = request.fields.sampling;
+  EXPECT_EQ(sampling.min_tokens(), 20u);
+  EXPECT_EQ(request.prompts[0].max_tokens, 20u) << "the default gives way";
+  EXPECT_THAT(sampling.allowed_token_ids(), ElementsAre(1u, 2u));
+  ASSERT_EQ(sampling.banned_sequences_size(), 4) << "each word also behind a space";
+  EXPECT_THAT(sampling.banned_sequences(0).token_ids(), ElementsAre('a', 'b'));
+  EXPECT_THAT(sampling.banned_sequences(1).token_ids(), ElementsAre(' ', 'a', 'b'));
+  EXPECT_THAT(sampling.banned_sequences(3).token_ids(), ElementsAre(' ', 'c'));
+  EXPECT_FALSE(request.fields.skip_special_tokens);
+  EXPECT_TRUE(request.fields.include_stop && request.fields.tokens_as_ids);
+  EXPECT_EQ(request.prompts[0].echo, "<s>hi");
+}
+
+TEST(CompletionRequest, KeepsTheEndOfALongPrompt) {
+  const auto prompt = [](const std::string& fields) {
+    return ParseCompletion(R"({"prompt": [1, 2, 3, 4], )" + fields + "}")->prompts[0].token_ids;
+  };
+  EXPECT_THAT(prompt(R"("truncate_prompt_tokens": 2)"), ElementsAre(3u, 4u));
+  EXPECT_THAT(prompt(R"("truncate_prompt_tokens": 9)"), ElementsAre(1u, 2u, 3u, 4u));
+  EXPECT_THAT(prompt(R"("truncate_prompt_tokens": -1, "max_tokens": 97)"), ElementsAre(2u, 3u, 4u))
+      << "what leaves room for the answer";
+}
+
 TEST(CompletionRequest, TakesEveryFormOfPrompt) {
   const auto prompts = [](const std::string& prompt) {
     std::vector<std::vector<uint32_t>> ids;
@@ -190,13 +217,24 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("max_tokens": 9999999999999999999999)", "max_tokens"},
       {R"("max_tokens": "5")", "max_tokens"},
       {R"("max_tokens": 98)", "max_tokens"},
-      {R"("echo": true)", "echo"},
+      {R"("echo": true, "logprobs": 1)", "echo"},
+      {R"("echo": 1)", "echo"},
       {R"("suffix": "x")", "suffix"},
-      {R"("min_tokens": 1)", "min_tokens"},
+      {R"("min_tokens": -1)", "min_tokens"},
+      {R"("min_tokens": 98)", "min_tokens"},
+      {R"("min_tokens": 6, "max_tokens": 5)", "min_tokens"},
+      {R"("bad_words": "a")", "bad_words"},
+      {R"("bad_words": [1])", "bad_words"},
+      {R"("bad_words": [" "])", "bad_words"},
+      {R"("allowed_token_ids": [])", "allowed_token_ids"},
+      {R"("allowed_token_ids": [300])", "allowed_token_ids"},
+      {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
+      {R"("truncate_prompt_tokens": -2)", "truncate_prompt_tokens"},
+      {R"("skip_special_tokens": 1)", "skip_special_tokens"},
       {R"("use_beam_search": true)", "use_beam_search"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("guided_json": {})", "guided_json"},
-      {R"("include_stop_str_in_output": true)", "include_stop_str_in_output"},
+      {R"("include_stop_str_in_output": "no")", "include_stop_str_in_output"},
       {R"("ignore_eos": "yes")", "ignore_eos"},
       {R"("return_token_ids": 1)", "return_token_ids"},
       {R"("stop_token_ids": [300])", "stop_token_ids"},

@@ -152,12 +152,26 @@ TEST(Logprobs, CountCharactersNotBytes) {
   const std::vector<v1::Token> tokens = {Token('a', -1), Token(0xc3, -1), Token(0xa4, -1), Token('b', -1)};
   JsonWriter json;
   size_t offset = 10;
-  WriteCompletionLogprobs(tokens, 0, kCodec, &offset, &json);
+  WriteCompletionLogprobs(tokens, {}, kCodec, &offset, &json);
   const Json logprobs = Json::parse(json.Take());
   EXPECT_EQ(logprobs["text_offset"], Json({10, 11, 12, 12}));
   EXPECT_EQ(logprobs["tokens"], Json({"a", "bytes:\\xc3", "bytes:\\xa4", "b"}));
   EXPECT_TRUE(logprobs["top_logprobs"].is_null());
   EXPECT_EQ(offset, 13u);
+}
+
+TEST(Logprobs, NameTokensByIdWhenAsked) {
+  const std::vector<v1::Token> tokens = {Token('a', -1, {{'a', -1}, {257, -2}})};
+  JsonWriter completion, chat;
+  size_t offset = 0;
+  WriteCompletionLogprobs(tokens, {.top = 2, .tokens_as_ids = true}, kCodec, &offset, &completion);
+  const Json map = Json::parse(completion.Take());
+  EXPECT_EQ(map["tokens"], Json({"token_id:97"}));
+  EXPECT_EQ(map["top_logprobs"][0].dump(), R"({"token_id:97":-1.0,"token_id:257":-2.0})");
+  WriteChatLogprobs(tokens, {.top = 1, .tokens_as_ids = true}, kCodec, &chat);
+  const Json token = Json::parse(chat.Take())["content"][0];
+  EXPECT_EQ(token["token"], "token_id:97");
+  EXPECT_EQ(token["bytes"], Json({97})) << "these stay the token's";
 }
 
 TEST(Logprobs, StayFiniteAndUnambiguous) {
@@ -168,7 +182,7 @@ TEST(Logprobs, StayFiniteAndUnambiguous) {
                                          unmeasured};
   JsonWriter json;
   size_t offset = 0;
-  WriteCompletionLogprobs(tokens, 2, kCodec, &offset, &json);
+  WriteCompletionLogprobs(tokens, {.top = 2}, kCodec, &offset, &json);
   EXPECT_EQ(
       json.Take(),
       R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},{}],"text_offset":[0,1]})");
