@@ -206,7 +206,10 @@ void ChatFlags::Declare(Fields& fields) {
 void RouterProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
-  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Text(
+      "model-id", &model_id,
+      "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
+      "the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
   chat.Declare(fields);
   selection.Declare(fields);

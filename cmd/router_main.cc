@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_split.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/role_options.h"
@@ -19,7 +20,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
   RouterOptions router_options;
   router_options.model_dir = options.model;
-  router_options.model_id = options.model_id;
+  router_options.model_ids = absl::StrSplit(options.model_id, ',', absl::SkipEmpty());
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();

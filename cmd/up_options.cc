@@ -18,7 +18,10 @@ void UpOptions::Declare(Fields& fields) {
       absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
                    "weights, for measuring: ",
                    SyntheticModelNames(), ". Required."));
-  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Text(
+      "model-id", &model_id,
+      "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
+      "the folder's name.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
   chat.Declare(fields);
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");

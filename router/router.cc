@@ -172,7 +172,10 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
                                                    " layers has at most ", num_lists, " shards"));
   }
   ServedModel model;
-  model.id = options.model_id.empty() ? DirectoryName(options.model_dir) : options.model_id;
+  std::vector<std::string> names = options.model_ids;
+  if (names.empty()) names.push_back(DirectoryName(options.model_dir));
+  model.id = names.front();
+  model.aliases.assign(names.begin() + 1, names.end());
   model.max_context_tokens =
       static_cast<uint32_t>(std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max()));
   model.vocab_size = vocab_size;

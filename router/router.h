@@ -17,7 +17,7 @@ namespace winnow {
 
 struct RouterOptions {
   std::string model_dir;
-  std::string model_id;  // empty: the name of model_dir
+  std::vector<std::string> model_ids;  // names in the APIs, the first one in answers; empty: the name of model_dir
   // How answers are read; absent: as the model's files show it.
   std::optional<ToolFormat> tool_format;
   std::optional<ReasoningFormat> reasoning_format;

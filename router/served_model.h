@@ -1,7 +1,11 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/selection/selection_spec.h"
 #include "router/openai/chat_output/chat_formats.h"
 
@@ -17,8 +21,19 @@ struct ServedModel {
   uint32_t vocab_size = 0;
   uint32_t max_budget_tokens = 0;  // largest budget per request
   SelectionSpec default_selection;
-  bool has_head_profile = false;  // that profile_use may refer to
-  ChatFormats chat_formats = {};  // of its answers
+  bool has_head_profile = false;          // that profile_use may refer to
+  ChatFormats chat_formats = {};          // of its answers
+  std::vector<std::string> aliases = {};  // further names of the same model
+
+  bool HasName(std::string_view name) const {
+    return name == id || std::find(aliases.begin(), aliases.end(), name) != aliases.end();
+  }
+  // `"a", "b"`, for errors.
+  std::string QuotedNames() const {
+    std::string names = absl::StrCat("\"", id, "\"");
+    for (const std::string& alias : aliases) absl::StrAppend(&names, ", \"", alias, "\"");
+    return names;
+  }
 };
 
 }  // namespace winnow

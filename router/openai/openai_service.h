@@ -35,7 +35,7 @@ struct OpenAiCallbacks {
 //   POST /v1/completions, /v1/chat/completions    whole or as server-sent events
 //   GET  /v1/models, /v1/models/{id}
 //   POST /tokenize, /detokenize                   as vLLM has them
-//   GET  /health, /ready, /metrics
+//   GET  /health, /ping, /ready, /version, /metrics
 //
 // Stop the HTTP server before destroying it.
 class OpenAiService {

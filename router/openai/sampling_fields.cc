@@ -161,12 +161,12 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const Json& list, std::strin
 absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, const TextCodec& codec,
                                                Endpoint endpoint) {
   JsonReader reader(body);
-  if (const std::optional<std::string> name = reader.String("model"); name && *name != model.id) {
-    return ModelNotFound(name->substr(0, 256), model.id);
-  }
+  const std::string name = reader.String("model").value_or(model.id);
+  if (!model.HasName(name)) return ModelNotFound(name, model);
   WINNOW_RETURN_IF_ERROR(CheckFields(body, endpoint));
 
   CommonFields fields;
+  fields.model = name;
   fields.n = static_cast<uint32_t>(reader.Int("n", 1, kMaxSamples).value_or(1));
   if (const auto best_of = reader.Int("best_of", 1, kMaxSamples); best_of && *best_of != fields.n) {
     reader.Fail("best_of", "is not supported by this server unless it equals \"n\".", "unsupported_parameter");

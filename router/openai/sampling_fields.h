@@ -24,6 +24,7 @@ inline constexpr size_t kMaxChoices = 1024;  // prompts times n
 
 // What completions and chat completions have in common.
 struct CommonFields {
+  std::string model;  // as the request names it
   uint32_t n = 1;
   v1::SamplingParams sampling;
   std::vector<std::string> stop;

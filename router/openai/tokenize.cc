@@ -31,8 +31,7 @@ absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCod
 
 absl::Status CheckBody(const Json& body, const ServedModel& model, Endpoint endpoint) {
   JsonReader reader(body);
-  if (const auto name = reader.String("model"); name && *name != model.id)
-    return ModelNotFound(name->substr(0, 256), model.id);
+  if (const auto name = reader.String("model"); name && !model.HasName(*name)) return ModelNotFound(*name, model);
   WINNOW_RETURN_IF_ERROR(reader.status());
   return CheckFields(body, endpoint);
 }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "common/metrics/version.h"
 #include "router/http/http_server.h"
 #include "router/openai/api_error.h"
 #include "router/openai/json_document.h"
@@ -46,7 +47,8 @@ class OpenAiServiceTest : public ::testing::Test {
                       .vocab_size = FakeTextCodec::kVocabSize,
                       .max_budget_tokens = 4096,
                       .default_selection = {},
-                      .chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink}};
+                      .chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink},
+                      .aliases = {"small"}};
     service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks);
     routes_ = RouteTable(HttpErrorResponse);
     service_->AddRoutes(&routes_);
@@ -94,16 +96,41 @@ TEST_F(OpenAiServiceTest, ServesModels) {
     client.Request("GET", path);
     EXPECT_EQ(Json::parse(client.ReadResponse().body), list["data"][0]);
   }
+  client.Request("GET", "/v1/models/small");
+  const Json alias = Json::parse(client.ReadResponse().body);
+  EXPECT_EQ(alias, list["data"][1]);
+  EXPECT_EQ(alias["id"], "small");
+  EXPECT_EQ(alias["root"], "org/tiny");
   client.Request("GET", "/v1/models/other");
   const TestClient::Response missing = client.ReadResponse();
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(Error(missing)["code"], "model_not_found");
+  EXPECT_THAT(Error(missing)["message"].get<std::string>(), HasSubstr(R"(this server serves "org/tiny", "small".)"));
+}
+
+TEST_F(OpenAiServiceTest, AnswersUnderTheNameThatTheRequestUsed) {
+  TestClient client(port());
+  const char* bodies[] = {R"({"prompt": "a"})", R"({"prompt": "a", "model": "small"})"};
+  const char* names[] = {"org/tiny", "small"};
+  for (size_t i = 0; i < 2; ++i) {
+    client.Request("POST", "/v1/completions", bodies[i]);
+    const auto run = generation_.WaitForStart(i);
+    run->End(0);
+    run->Done();
+    EXPECT_EQ(Json::parse(client.ReadResponse().body)["model"], names[i]);
+  }
 }
 
 TEST_F(OpenAiServiceTest, ReportsHealthReadinessAndMetrics) {
   TestClient client(port());
   client.Request("GET", "/health");
   EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("GET", "/ping");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("POST", "/ping");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("GET", "/version");
+  EXPECT_EQ(Json::parse(client.ReadResponse().body)["version"], std::string(Version()));
   client.Request("GET", "/ready");
   EXPECT_EQ(client.ReadResponse().status, 200);
   ready_ = false;
