@@ -180,6 +180,17 @@ void PlacementFlags::Declare(Fields& fields) {
                   "then more and more; 0s = its share at once.");
 }
 
+void HttpApiFlags::Declare(Fields& fields) {
+  fields.Text("cors-origins", &cors_origins,
+              "Origins whose pages may use the HTTP API from a browser, separated by commas "
+              "(https://example.org,http://localhost:3000); * = all. Empty = none. There is no authentication: whoever "
+              "opens such a page uses the server.");
+  fields.Duration(
+      "stream-keep-alive", &stream_keep_alive,
+      "A stream that has had nothing to say for so long sends a comment, so that proxies do not close it. An "
+      "error that comes after one is an event of the stream and no HTTP status. 0s = never.");
+}
+
 void ChatFlags::Declare(Fields& fields) {
   fields.Enum<std::optional<ToolFormat>>(
       "tool-format", &tool_format,
@@ -211,6 +222,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
       "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
       "the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
+  http_api.Declare(fields);
   chat.Declare(fields);
   selection.Declare(fields);
   DeclareKeyWeights(fields, &key_weights);

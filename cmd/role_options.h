@@ -80,6 +80,14 @@ struct PlacementFlags {
   void Declare(Fields& fields);
 };
 
+// What the HTTP API lets clients do, and how it keeps them waiting.
+struct HttpApiFlags {
+  std::string cors_origins;
+  std::chrono::microseconds stream_keep_alive{15'000'000};
+
+  void Declare(Fields& fields);
+};
+
 // How answers of chats are read.
 struct ChatFlags {
   std::optional<ToolFormat> tool_format;  // absent: as the model's files show it
@@ -93,6 +101,7 @@ struct RouterProcessOptions {
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
+  HttpApiFlags http_api;
   ChatFlags chat;
   SelectionOptions selection;
   std::string key_weights;

@@ -21,6 +21,9 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   RouterOptions router_options;
   router_options.model_dir = options.model;
   router_options.model_ids = absl::StrSplit(options.model_id, ',', absl::SkipEmpty());
+  router_options.cors.origins = absl::StrSplit(options.http_api.cors_origins, ',', absl::SkipEmpty());
+  router_options.stream_keep_alive =
+      std::chrono::duration_cast<std::chrono::milliseconds>(options.http_api.stream_keep_alive);
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();

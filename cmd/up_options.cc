@@ -23,6 +23,7 @@ void UpOptions::Declare(Fields& fields) {
       "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
       "the folder's name.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
+  http_api.Declare(fields);
   chat.Declare(fields);
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
   fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
@@ -141,6 +142,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.model = model;
   options.model_id = model_id;
   options.http = http;
+  options.http_api = http_api;
   options.chat = chat;
   options.selection = selection;
   options.key_weights = key_weights;

@@ -223,16 +223,18 @@ absl::Status Router::StartHttp() {
   OpenAiOptions openai;
   openai.default_timeout = parts.options.request_timeout;
   openai.max_timeout = std::max(parts.options.request_timeout, Parts::kMaxTimeout);
+  openai.stream_keep_alive = parts.options.stream_keep_alive;
   parts.openai = std::make_unique<OpenAiService>([&parts] { return parts.Model(); }, parts.text.get(),
                                                  &parts.generation, std::move(callbacks), openai);
   parts.openai->AddRoutes(&parts.routes);
   HttpHooks hooks;
   hooks.on_warning = [](std::string_view message) { spdlog::warn("http: {}", message); };
-  WINNOW_ASSIGN_OR_RETURN(
-      parts.http, HttpServer::Start(
-                      parts.options.http,
-                      [&parts](std::shared_ptr<HttpExchange> exchange) { parts.routes.Dispatch(std::move(exchange)); },
-                      std::move(hooks), HttpErrorResponse));
+  WINNOW_ASSIGN_OR_RETURN(parts.http, HttpServer::Start(parts.options.http,
+                                                        WithCors(parts.options.cors,
+                                                                 [&parts](std::shared_ptr<HttpExchange> exchange) {
+                                                                   parts.routes.Dispatch(std::move(exchange));
+                                                                 }),
+                                                        std::move(hooks), HttpErrorResponse));
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/rpc_server.h"
+#include "router/http/cors.h"
 #include "router/http/http_options.h"
 #include "router/routing_policy.h"
 #include "router/served_model.h"
@@ -26,9 +27,11 @@ struct RouterOptions {
   std::string head_profile;  // file of a HeadProfile; empty: none
   std::string key_weights;   // file of KeyWeights; empty: all are served alike
   HttpServerOptions http;
-  ShardRange shards;                        // of a sequence's KV, over cache ranks
-  std::chrono::milliseconds slow_start{0};  // of cache ranks that join; 0: none
-  uint32_t max_queue = 1024;                // requests under way, each sample counted; more are refused
+  CorsPolicy cors;
+  std::chrono::milliseconds stream_keep_alive{15'000};  // of quiet streams; 0: none
+  ShardRange shards;                                    // of a sequence's KV, over cache ranks
+  std::chrono::milliseconds slow_start{0};              // of cache ranks that join; 0: none
+  uint32_t max_queue = 1024;                            // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none
 };
 

@@ -33,7 +33,9 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
       format_(std::move(config.format)),
       deadline_(config.deadline),
       hooks_(*config.hooks),
+      keep_alive_(config.keep_alive),
       sse_(exchange_),
+      last_sent_(Clock::now()),
       choices_(request_.prompts.size() * request_.fields.n) {
   usage_.SetSelection(SpecText(request_.fields.selection));
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -187,6 +189,16 @@ void GenerationSession::Send(const std::string& chunk) {
   // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
   // then.
   if (!released_ && !sse_.Event(chunk)) Release("cancelled", kClientClosedRequest);
+  last_sent_ = Clock::now();
+}
+
+void GenerationSession::KeepAlive() {
+  if (!request_.fields.stream || keep_alive_.count() == 0) return;
+  exchange_->Post([self = shared_from_this()] {
+    if (self->released_ || Clock::now() - self->last_sent_ < self->keep_alive_) return;
+    if (!self->sse_.Comment("waiting")) return self->Release("cancelled", kClientClosedRequest);
+    self->last_sent_ = Clock::now();
+  });
 }
 
 void GenerationSession::Complete() {

@@ -56,7 +56,8 @@ class OpenAiService::Impl {
         callbacks_(std::move(callbacks)),
         options_(options),
         started_unix_s_(UnixSeconds()),
-        workers_(static_cast<size_t>(std::max(1, options.num_workers))) {}
+        workers_(static_cast<size_t>(std::max(1, options.num_workers))),
+        keep_alive_(options.stream_keep_alive) {}
 
   ~Impl() { workers_.join(); }
 
@@ -95,6 +96,7 @@ class OpenAiService::Impl {
   const OpenAiOptions options_;
   const int64_t started_unix_s_;
   boost::asio::thread_pool workers_;
+  StreamKeepAlive keep_alive_;
 };
 
 void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
@@ -151,8 +153,12 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
                                    .format = chat ? MakeChatFormat(std::move(identity), &codec_)
                                                   : MakeCompletionFormat(std::move(identity), &codec_),
                                    .deadline = std::chrono::system_clock::now() + *timeout,
-                                   .hooks = &callbacks_.hooks};
-  std::make_shared<GenerationSession>(exchange, std::move(config))->Start(&generation_);
+                                   .hooks = &callbacks_.hooks,
+                                   .keep_alive = options_.stream_keep_alive};
+  const bool stream = config.request.fields.stream;
+  const auto session = std::make_shared<GenerationSession>(exchange, std::move(config));
+  session->Start(&generation_);
+  if (stream) keep_alive_.Watch(session);
 }
 
 void OpenAiService::Impl::Refuse(const Exchange& exchange, const absl::Status& status) {

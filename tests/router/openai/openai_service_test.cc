@@ -26,7 +26,7 @@ class OpenAiServiceTest : public ::testing::Test {
  protected:
   void SetUp() override { StartServer({}); }
 
-  void StartServer(HttpServerOptions http) {
+  void StartServer(HttpServerOptions http, OpenAiOptions options = {}) {
     server_.reset();
     OpenAiCallbacks callbacks;
     callbacks.ready = [this] { return ready_ ? absl::OkStatus() : absl::UnavailableError("no inference rank"); };
@@ -49,7 +49,7 @@ class OpenAiServiceTest : public ::testing::Test {
                       .default_selection = {},
                       .chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink},
                       .aliases = {"small"}};
-    service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks);
+    service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks, options);
     routes_ = RouteTable(HttpErrorResponse);
     service_->AddRoutes(&routes_);
     http.port = 0;
@@ -352,6 +352,21 @@ TEST_F(OpenAiServiceTest, EchoesThePromptBeforeTheAnswer) {
     EXPECT_EQ(texts[0], "ab!");
     EXPECT_EQ(texts[1], "c?");
   }
+}
+
+TEST_F(OpenAiServiceTest, AQuietStreamSendsComments) {
+  StartServer({}, {.stream_keep_alive = std::chrono::milliseconds(20)});
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  client.ReadHead();
+  EXPECT_EQ(client.ReadChunk(), ": waiting\n\n") << "before the first token";
+  run->Delta(0, "x");
+  std::string chunks;
+  while (chunks.find("waiting", chunks.find("\"x\"")) == chunks.npos) chunks += client.ReadChunk();
+  run->End(0);
+  run->Done();
+  while (chunks.find("[DONE]") == chunks.npos) chunks += client.ReadChunk();
 }
 
 TEST_F(OpenAiServiceTest, RefusalsHaveTheirStatus) {
