@@ -184,6 +184,9 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   const ChatFormats detected = text->DetectFormats();
   model.chat_formats = {.tools = options.tool_format.value_or(detected.tools),
                         .reasoning = options.reasoning_format.value_or(detected.reasoning)};
+  if (model.chat_formats.tools != ToolFormat::kNone) {
+    spdlog::info("tool calls are read in the format {}", ToolFormatName(model.chat_formats.tools));
+  }
   TextGenerationOptions generation;
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
   if (!options.head_profile.empty()) {

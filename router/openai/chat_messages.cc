@@ -60,10 +60,10 @@ absl::StatusOr<Json> NormalizeToolCalls(const Json& calls, size_t index) {
     }
     if (!arguments->is_string()) continue;
     const auto& text = arguments->get_ref<const std::string&>();
-    absl::StatusOr<Json> parsed = text.empty() ? Json::object() : ParseJsonObject(text);
+    absl::StatusOr<Json> parsed = ParseJsonObject(text.empty() ? "{}" : text);
     if (!parsed.ok()) {
       return BadMessage(index, field + ".function.arguments",
-                        absl::StrCat("must be the text of a JSON object: ", parsed.status().message()));
+                        absl::StrCat("must be the text of a JSON object of at most ", kMaxJsonDepth, " levels."));
     }
     function["arguments"] = *std::move(parsed);
   }

@@ -56,7 +56,7 @@ test('answers with tool calls and takes their results', async () => {
   const { message } = first.choices[0];
   assert.equal(message.tool_calls.length, 1);
   const second = await client.chat.completions.create({
-    model: 'echo', max_completion_tokens: 400,
+    model: 'echo', max_completion_tokens: 1000,
     messages: [...user('add'), message, { role: 'tool', tool_call_id: message.tool_calls[0].id, content: '3' }],
   });
   assert.match(second.choices[0].message.content, /"arguments":\{"a":1,"b":\[2,"\}"\]\}.*tool:3;/);

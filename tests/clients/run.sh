@@ -17,4 +17,4 @@ fi
 coproc server { exec "$echo_server" 0 1; }
 trap 'kill "$server_PID" 2>/dev/null || true' EXIT
 read -r -t 10 line <&"${server[0]}" || { echo "the echo server did not start"; exit 1; }
-WINNOW_BASE_URL="http://127.0.0.1:${line##* }/v1" node --test .
+WINNOW_BASE_URL="http://127.0.0.1:${line##* }/v1" node --test ./*.test.mjs
