@@ -2,6 +2,7 @@
 
 #include "router/openai/api_error.h"
 #include "router/openai/chat_messages.h"
+#include "router/openai/generation_request.h"
 #include "router/openai/json_reader.h"
 #include "router/openai/json_writer.h"
 #include "router/openai/request_fields.h"
@@ -11,7 +12,7 @@
 namespace winnow {
 namespace {
 
-absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCodec& codec) {
+absl::StatusOr<std::vector<uint32_t>> EncodeWhole(const Json& body, const TextCodec& codec) {
   JsonReader reader(body);
   if (reader.Find("messages") != nullptr) {
     if (reader.Find("prompt") != nullptr)
@@ -29,6 +30,13 @@ absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCod
   return ids;
 }
 
+absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const ServedModel& model, const TextCodec& codec) {
+  WINNOW_ASSIGN_OR_RETURN(std::vector<uint32_t> ids, EncodeWhole(body, codec));
+  JsonReader reader(body);
+  WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, {}, model, &ids));
+  return ids;
+}
+
 absl::Status CheckBody(const Json& body, const ServedModel& model, Endpoint endpoint) {
   JsonReader reader(body);
   if (const auto name = reader.String("model"); name && !model.HasName(*name)) return ModelNotFound(*name, model);
@@ -40,7 +48,7 @@ absl::Status CheckBody(const Json& body, const ServedModel& model, Endpoint endp
 
 absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& model, const TextCodec& codec) {
   WINNOW_RETURN_IF_ERROR(CheckBody(body, model, Endpoint::kTokenize));
-  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, EncodeBody(body, codec));
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, EncodeBody(body, model, codec));
   JsonWriter json;
   json.BeginObject();
   json.Key("count").Int(ids.size());

@@ -59,6 +59,15 @@ TEST_F(Api, RefusesBadRequestsAndNamesTheField) {
        {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"tools", {Json::object()}}},
        400,
        "tools[0].type"},
+      {"/v1/chat/completions",
+       {{"messages", {{{"role", "user"}, {"content", "x"}}}},
+        {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}},
+       400,
+       "tools"},
+      {"/v1/chat/completions",
+       {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"max_token", 5}},
+       400,
+       "max_token"},
       {"/v1/nothing", Json::object(), 404, nullptr},
       {"/detokenize", {{"tokens", {4096}}}, 400, "tokens"},
   };
@@ -168,6 +177,25 @@ TEST_F(Api, StopsAtATokenId) {
   const Completion stopped = Complete(cluster_->http(), request);
   EXPECT_EQ(stopped.finish_reason, "stop");
   EXPECT_LE(stopped.ids.size(), 6u);
+}
+
+TEST_F(Api, DrawsOnlyWhatItMay) {
+  Json request = GreedyRequest(DemoText(40), 8);
+  request["allowed_token_ids"] = {1000, 1001};
+  const Completion limited = Complete(cluster_->http(), request);
+  ASSERT_TRUE(limited.ok()) << limited.error;
+  EXPECT_EQ(limited.ids.size(), 8u);
+  for (const uint32_t id : limited.ids) EXPECT_TRUE(id == 1000 || id == 1001) << id;
+}
+
+TEST_F(Api, EndsNoAnswerBeforeMinTokens) {
+  Json request = Chat(kFact);
+  request["max_tokens"] = 60;
+  const int tokens = cluster_->http().Post("/v1/chat/completions", request).json()["usage"]["completion_tokens"];
+  ASSERT_LT(tokens, 30);
+  request["min_tokens"] = 30;
+  const Json longer = cluster_->http().Post("/v1/chat/completions", request).json();
+  EXPECT_GE(longer["usage"]["completion_tokens"], 30) << longer.dump();
 }
 
 TEST_F(Api, ReportsLogprobs) {

@@ -634,6 +634,13 @@ TEST(Tokenize, GoesBothWays) {
   EXPECT_EQ(*tokenize(R"({"prompt": "hi", "add_special_tokens": false})"),
             R"({"count":2,"max_model_len":100,"tokens":[104,105]})");
   EXPECT_THAT(*tokenize(R"({"messages": [{"role": "user", "content": "a"}]})"), HasSubstr(R"("count":17)"));
+  EXPECT_EQ(*tokenize(R"({"prompt": "hi", "truncate_prompt_tokens": 1})"),
+            R"({"count":1,"max_model_len":100,"tokens":[105]})");
+  EXPECT_THAT(*tokenize(R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function",
+                          "function": {"name": "f"}}], "continue_final_message": true})"),
+              HasSubstr(R"("count":62)"))
+      << "as the chat's prompt would be";
+  EXPECT_EQ(ToApiError(tokenize(R"({"prompt": "a", "temperature": 1})").status()).param, "temperature");
   EXPECT_FALSE(tokenize("{}").ok());
   EXPECT_FALSE(tokenize(R"({"prompt": ["a"]})").ok());
   EXPECT_FALSE(tokenize(R"({"prompt": "a", "messages": []})").ok());
