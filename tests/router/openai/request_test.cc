@@ -526,13 +526,17 @@ TEST(ChatTools, AreRefusedWhereTheyWouldHaveNoEffect) {
 }
 
 TEST(ChatTools, EarlierCallsReachTheTemplateWithArgumentsAsObjects) {
-  const GenerationRequest request = *ParseChat(
+  ServedModel model = TestModel();
+  model.max_context_tokens = 200;
+  const Json body = *ParseJsonObject(
       R"({"add_generation_prompt": false, "messages": [
           {"role": "assistant", "content": null, "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]},
           {"role": "tool", "tool_call_id": "1", "content": "3"},
           {"role": "assistant", "content": "x", "tool_calls": []}]})");
-  EXPECT_EQ(FakeTextCodec().Decode(request.prompts[0].token_ids, false).substr(0, 200),
+  const auto request = ParseChatRequest(body, model, FakeTextCodec());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(FakeTextCodec().Decode(request->prompts[0].token_ids, false),
             R"(assistant:[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}];tool:3;)"
             "assistant:x;");
 }

@@ -167,7 +167,7 @@ TEST(Logprobs, NameTokensByIdWhenAsked) {
   WriteCompletionLogprobs(tokens, {.top = 2, .tokens_as_ids = true}, kCodec, &offset, &completion);
   const Json map = Json::parse(completion.Take());
   EXPECT_EQ(map["tokens"], Json({"token_id:97"}));
-  EXPECT_EQ(map["top_logprobs"][0].dump(), R"({"token_id:97":-1.0,"token_id:257":-2.0})");
+  EXPECT_EQ(map["top_logprobs"][0].dump(), R"({"token_id:97":-1,"token_id:257":-2})");
   WriteChatLogprobs(tokens, {.top = 1, .tokens_as_ids = true}, kCodec, &chat);
   const Json token = Json::parse(chat.Take())["content"][0];
   EXPECT_EQ(token["token"], "token_id:97");
