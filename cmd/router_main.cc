@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_split.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/role/role_options.h"
@@ -27,7 +28,12 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
   RouterOptions router_options;
   router_options.model_dir = options.model;
-  router_options.model_id = options.model_id;
+  router_options.model_ids = absl::StrSplit(options.model_id, ',', absl::SkipEmpty());
+  router_options.cors.origins = absl::StrSplit(options.http_api.cors_origins, ',', absl::SkipEmpty());
+  router_options.stream_keep_alive =
+      std::chrono::duration_cast<std::chrono::milliseconds>(options.http_api.stream_keep_alive);
+  router_options.tool_format = options.chat.tool_format;
+  router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
   WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
   router_options.head_profile = options.selection.head_profile;

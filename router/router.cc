@@ -184,13 +184,22 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
                                                    " layers has at most ", num_lists, " shards"));
   }
   ServedModel model;
-  model.id = options.model_id.empty() ? DirectoryName(options.model_dir) : options.model_id;
+  std::vector<std::string> names = options.model_ids;
+  if (names.empty()) names.push_back(DirectoryName(options.model_dir));
+  model.id = names.front();
+  model.aliases.assign(names.begin() + 1, names.end());
   model.max_context_tokens =
       static_cast<uint32_t>(std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max()));
   model.vocab_size = vocab_size;
   model.max_budget_tokens = options.selection.budget_tokens;
   model.max_queue = options.max_queue;
   model.default_selection = options.selection;
+  const ChatFormats detected = text->DetectFormats();
+  model.chat_formats = {.tools = options.tool_format.value_or(detected.tools),
+                        .reasoning = options.reasoning_format.value_or(detected.reasoning)};
+  if (model.chat_formats.tools != ToolFormat::kNone) {
+    spdlog::info("tool calls are read in the format {}", ToolFormatName(model.chat_formats.tools));
+  }
   TextGenerationOptions generation;
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
   if (!options.head_profile.empty()) {
@@ -230,16 +239,18 @@ absl::Status Router::StartHttp() {
   OpenAiOptions openai;
   openai.default_timeout = parts.options.request_timeout;
   openai.max_timeout = std::max(parts.options.request_timeout, Parts::kMaxTimeout);
+  openai.stream_keep_alive = parts.options.stream_keep_alive;
   parts.openai = std::make_unique<OpenAiService>([&parts] { return parts.Model(); }, parts.text.get(),
                                                  &parts.generation, std::move(callbacks), openai);
   parts.openai->AddRoutes(&parts.routes);
   HttpHooks hooks;
   hooks.on_warning = [](std::string_view message) { spdlog::warn("http: {}", message); };
-  WINNOW_ASSIGN_OR_RETURN(
-      parts.http, HttpServer::Start(
-                      parts.options.http,
-                      [&parts](std::shared_ptr<HttpExchange> exchange) { parts.routes.Dispatch(std::move(exchange)); },
-                      std::move(hooks), HttpErrorResponse));
+  WINNOW_ASSIGN_OR_RETURN(parts.http, HttpServer::Start(parts.options.http,
+                                                        WithCors(parts.options.cors,
+                                                                 [&parts](std::shared_ptr<HttpExchange> exchange) {
+                                                                   parts.routes.Dispatch(std::move(exchange));
+                                                                 }),
+                                                        std::move(hooks), HttpErrorResponse));
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "common/rpc/rpc_server.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/served_model.h"
+#include "router/http/cors.h"
 #include "router/http/http_options.h"
 #include "winnow/v1/membership.pb.h"
 
@@ -17,15 +19,20 @@ namespace winnow {
 
 struct RouterOptions {
   std::string model_dir;
-  std::string model_id;      // empty: the name of model_dir
+  std::vector<std::string> model_ids;  // names in the APIs, the first one in answers; empty: the name of model_dir
+  // How answers are read; absent: as the model's files show it.
+  std::optional<ToolFormat> tool_format;
+  std::optional<ReasoningFormat> reasoning_format;
   v1::Identity identity;     // of this process
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none
   std::string key_weights;   // file of KeyWeights; empty: all are served alike
   HttpServerOptions http;
-  ShardRange shards;                        // of a sequence's KV, over cache ranks
-  std::chrono::milliseconds slow_start{0};  // of cache ranks that join; 0: none
-  uint32_t max_queue = 1024;                // requests under way, each sample counted; more are refused
+  CorsPolicy cors;
+  std::chrono::milliseconds stream_keep_alive{15'000};  // of quiet streams; 0: none
+  ShardRange shards;                                    // of a sequence's KV, over cache ranks
+  std::chrono::milliseconds slow_start{0};              // of cache ranks that join; 0: none
+  uint32_t max_queue = 1024;                            // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none
 };
 

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_fields.h"
+#include "router/openai/request_fields.h"
 
 namespace winnow {
 namespace {
@@ -72,6 +73,35 @@ TEST(Documentation, SelectionListsEveryPreset) {
     ASSERT_EQ(rows.size(), 1u) << preset.spec.preset;
     ASSERT_EQ(rows[0].size(), 5u) << preset.spec.preset;
     EXPECT_EQ(rows[0][3].empty(), preset.not_built.empty()) << preset.spec.preset;
+  }
+}
+
+// The part of a document from one heading to the next of its kind.
+std::string SectionOf(const std::string& document, const std::string& heading) {
+  const size_t begin = document.find("\n" + heading + "\n");
+  EXPECT_NE(begin, std::string::npos) << heading;
+  if (begin == std::string::npos) return "";
+  return document.substr(begin, document.find("\n##", begin + 1) - begin);
+}
+
+TEST(Documentation, ApiSaysOfEveryFieldWhatBecomesOfIt) {
+  const std::string document = ReadSource("docs/api.md");
+  const std::string refused = SectionOf(document, "### Fields that are refused");
+  const std::string without_effect = SectionOf(document, "### Fields without effect");
+  for (const RequestField& field : RequestFields()) {
+    const std::string name = absl::StrCat("`", std::string(field.name), "`");
+    switch (field.use) {
+      case FieldUse::kServed:
+        EXPECT_THAT(document, HasSubstr(name));
+        EXPECT_THAT(without_effect, testing::Not(HasSubstr(name)));
+        break;
+      case FieldUse::kNoEffect:
+        EXPECT_THAT(without_effect, HasSubstr(name));
+        break;
+      case FieldUse::kRefused:
+        EXPECT_THAT(refused, HasSubstr(name));
+        break;
+    }
   }
 }
 

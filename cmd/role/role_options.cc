@@ -178,11 +178,49 @@ void PlacementFlags::Declare(Fields& fields) {
                   "then more and more; 0s = its share at once.");
 }
 
+void HttpApiFlags::Declare(Fields& fields) {
+  fields.Text("cors-origins", &cors_origins,
+              "Origins whose pages may use the HTTP API from a browser, separated by commas "
+              "(https://example.org,http://localhost:3000); * = all. Empty = none. There is no authentication: whoever "
+              "opens such a page uses the server.");
+  fields.Duration(
+      "stream-keep-alive", &stream_keep_alive,
+      "A stream that has had nothing to say for so long sends a comment, so that proxies do not close it. An "
+      "error that comes after one is an event of the stream and no HTTP status. 0s = never.");
+}
+
+void ChatFlags::Declare(Fields& fields) {
+  fields.Enum<std::optional<ToolFormat>>(
+      "tool-format", &tool_format,
+      {{"auto", std::nullopt},
+       {"hermes", ToolFormat::kHermes},
+       {"llama", ToolFormat::kLlama},
+       {"mistral", ToolFormat::kMistral},
+       {"harmony", ToolFormat::kHarmony},
+       {"none", ToolFormat::kNone}},
+      "How the model writes tool calls: hermes is <tool_call>{...}</tool_call> (Qwen too), llama the JSON of "
+      "Llama 3.x, mistral what follows [TOOL_CALLS], harmony the channels of gpt-oss. auto = what its chat template or "
+      "vocabulary shows; none = requests with tools are refused.");
+  fields.Enum<std::optional<ReasoningFormat>>(
+      "reasoning-format", &reasoning_format,
+      {{"auto", std::nullopt},
+       {"think", ReasoningFormat::kThink},
+       {"harmony", ReasoningFormat::kHarmony},
+       {"none", ReasoningFormat::kNone}},
+      "How the model sets its reasoning apart, which answers then have in reasoning_content: think is "
+      "<think>...</think>. auto = what its chat template or vocabulary shows; none = it stays in the content.");
+}
+
 void RouterProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
-  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Text(
+      "model-id", &model_id,
+      "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
+      "the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
+  http_api.Declare(fields);
+  chat.Declare(fields);
   selection.Declare(fields);
   DeclareKeyWeights(fields, &key_weights);
   placement.Declare(fields);

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "inference_rank/memory/prefill_mode.h"
 #include "inference_rank/scheduler/scheduling_options.h"
 #include "inference_rank/sequence/prefix_attention.h"
+#include "router/chat_output/chat_formats.h"
 
 namespace winnow {
 
@@ -78,11 +80,29 @@ struct PlacementFlags {
   void Declare(Fields& fields);
 };
 
+// What the HTTP API lets clients do, and how it keeps them waiting.
+struct HttpApiFlags {
+  std::string cors_origins;
+  std::chrono::microseconds stream_keep_alive{15'000'000};
+
+  void Declare(Fields& fields);
+};
+
+// How answers of chats are read.
+struct ChatFlags {
+  std::optional<ToolFormat> tool_format;  // absent: as the model's files show it
+  std::optional<ReasoningFormat> reasoning_format;
+
+  void Declare(Fields& fields);
+};
+
 struct RouterProcessOptions {
   ProcessOptions process;
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
+  HttpApiFlags http_api;
+  ChatFlags chat;
   SelectionOptions selection;
   std::string key_weights;
   PlacementFlags placement;

@@ -20,8 +20,13 @@ void UpOptions::Declare(Fields& fields) {
       absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
                    "weights, for measuring: ",
                    SyntheticModelNames(), ". Required."));
-  fields.Text("model-id", &model_id, "Name of the model in the APIs; empty = the folder's name.");
+  fields.Text(
+      "model-id", &model_id,
+      "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
+      "the folder's name.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
+  http_api.Declare(fields);
+  chat.Declare(fields);
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
   fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
   fields.Integer("inference-ranks", &inference_ranks,
@@ -157,6 +162,8 @@ RouterProcessOptions UpOptions::Router() const {
   options.model = model;
   options.model_id = model_id;
   options.http = http;
+  options.http_api = http_api;
+  options.chat = chat;
   options.selection = selection;
   options.key_weights = key_weights;
   options.placement = placement;

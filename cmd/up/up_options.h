@@ -13,6 +13,8 @@ struct UpOptions {
   HostPort http{"127.0.0.1", 8000};
   HostPort grpc{"127.0.0.1", 8001};
   HostPort metrics{"127.0.0.1", 9100};
+  HttpApiFlags http_api;
+  ChatFlags chat;
   int inference_ranks = 1;
   int prefill_ranks = 0;
   int decode_ranks = 0;

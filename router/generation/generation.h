@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
+#include "router/generation/text_decoder.h"
 #include "winnow/v1/rank.pb.h"
 #include "winnow/v1/sampling.pb.h"
 
@@ -24,6 +25,8 @@ struct GenerationInput {
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
+  TextDecoding decoding = {};
+  bool include_stop = false;  // what ended the output is part of its text
   std::optional<uint32_t> top_logprobs;
   SelectionSpec selection;
   int32_t priority = 0;  // -100 to 100, higher goes first

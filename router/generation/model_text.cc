@@ -10,7 +10,8 @@ namespace {
 
 class DetokenizingDecoder final : public TextDecoder {
  public:
-  explicit DetokenizingDecoder(const Tokenizer* tokenizer) : detokenizer_(tokenizer, /*skip_special=*/true) {}
+  DetokenizingDecoder(const Tokenizer* tokenizer, const TextDecoding& decoding)
+      : detokenizer_(tokenizer, decoding.skip_special_tokens, decoding.shown_special) {}
   std::string Push(uint32_t id) override { return detokenizer_.Push(id); }
   std::string Flush() override { return detokenizer_.Flush(); }
 
@@ -63,9 +64,22 @@ absl::StatusOr<std::string> ModelText::RenderChat(const nlohmann::ordered_json& 
   return chat_template_.Render(messages, options);
 }
 
-std::unique_ptr<TextDecoder> ModelText::NewDecoder() const {
+bool ModelText::TemplateReads(std::string_view variable) const {
+  return chat_template_.Mentions(variable);
+}
+
+std::optional<uint32_t> ModelText::TokenId(std::string_view token) const {
+  return tokenizer_ == nullptr ? std::nullopt : tokenizer_->TokenId(token);
+}
+
+ChatFormats ModelText::DetectFormats() const {
+  return DetectChatFormats(chat_template_.Sources(),
+                           [this](std::string_view token) { return TokenId(token).has_value(); });
+}
+
+std::unique_ptr<TextDecoder> ModelText::NewDecoder(const TextDecoding& decoding) const {
   if (tokenizer_ == nullptr) return std::make_unique<NoTextDecoder>();
-  return std::make_unique<DetokenizingDecoder>(tokenizer_.get());
+  return std::make_unique<DetokenizingDecoder>(tokenizer_.get(), decoding);
 }
 
 }  // namespace winnow

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "router/chat_output/chat_formats.h"
 #include "router/generation/text_codec.h"
 #include "router/generation/text_decoder.h"
 #include "router/text/chat_template/chat_template.h"
@@ -26,8 +27,13 @@ class ModelText final : public TextCodec, public TextDecoderFactory {
   absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
                                          const nlohmann::ordered_json& variables) const override;
 
-  // Leaves special tokens out.
-  std::unique_ptr<TextDecoder> NewDecoder() const override;
+  bool TemplateReads(std::string_view variable) const override;
+  std::optional<uint32_t> TokenId(std::string_view token) const override;
+
+  // As the model's files show them.
+  ChatFormats DetectFormats() const;
+
+  std::unique_ptr<TextDecoder> NewDecoder(const TextDecoding& decoding) const override;
 
  private:
   ModelText(std::unique_ptr<Tokenizer> tokenizer, ChatTemplate chat_template)

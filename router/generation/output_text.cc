@@ -4,9 +4,11 @@
 
 namespace winnow {
 
-OutputText::OutputText(std::unique_ptr<TextDecoder> decoder, std::vector<std::string> stops,
-                       std::set<uint32_t> silent_ids)
-    : decoder_(std::move(decoder)), stops_(std::move(stops)), silent_ids_(std::move(silent_ids)) {}
+OutputText::OutputText(std::unique_ptr<TextDecoder> decoder, TextStop stop)
+    : decoder_(std::move(decoder)),
+      stops_(std::move(stop.strings)),
+      silent_ids_(std::move(stop.silent_ids)),
+      include_stop_(stop.include) {}
 
 OutputText::Piece OutputText::Push(const std::vector<v1::Token>& tokens) {
   Piece piece;
@@ -16,6 +18,7 @@ OutputText::Piece OutputText::Push(const std::vector<v1::Token>& tokens) {
     StopStrings::Result result = stops_.Push(decoder_->Push(token.id()));
     piece.text += result.text;
     if (result.match) {
+      if (include_stop_) piece.text += *result.match;
       piece.stop_match = std::move(result.match);
       break;
     }
@@ -27,6 +30,7 @@ OutputText::Piece OutputText::Finish() {
   StopStrings::Result result = stops_.Push(decoder_->Flush());
   Piece piece{.text = std::move(result.text), .stop_match = std::move(result.match)};
   if (!piece.stop_match) piece.text += stops_.Flush();
+  if (piece.stop_match && include_stop_) piece.text += *piece.stop_match;
   return piece;
 }
 

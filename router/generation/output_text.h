@@ -11,12 +11,18 @@
 
 namespace winnow {
 
-// The text of one output: decodes its tokens, leaves out what is silent (ids that end a sequence), and cuts at stop
-// strings. Pure but for the decoder; one thread at a time.
+// Where the text of an output ends.
+struct TextStop {
+  std::vector<std::string> strings;
+  std::set<uint32_t> silent_ids;  // tokens that end an output, and contribute no text
+  bool include = false;           // the stop string belongs to the text
+};
+
+// The text of one output: decodes its tokens, leaves out what is silent, and cuts at stop strings. Pure but for the
+// decoder; one thread at a time.
 class OutputText {
  public:
-  // `silent_ids` contribute no text.
-  OutputText(std::unique_ptr<TextDecoder> decoder, std::vector<std::string> stops, std::set<uint32_t> silent_ids);
+  OutputText(std::unique_ptr<TextDecoder> decoder, TextStop stop);
 
   struct Piece {
     size_t tokens = 0;  // how many were used: all, or those up to the one that completed a stop string
@@ -31,6 +37,7 @@ class OutputText {
   std::unique_ptr<TextDecoder> decoder_;
   StopStrings stops_;
   const std::set<uint32_t> silent_ids_;
+  const bool include_stop_;
 };
 
 }  // namespace winnow

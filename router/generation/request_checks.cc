@@ -30,8 +30,9 @@ absl::Status CheckRequestId(const std::string& id) {
 }
 
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model) {
-  if (!name || *name == model.id) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("model: \"", *name, "\" does not exist; this server has \"", model.id, "\""));
+  if (!name || model.HasName(*name)) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("model: \"", *name, "\" does not exist; this server has ", model.QuotedNames()));
 }
 
 absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model) {

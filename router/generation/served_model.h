@@ -1,9 +1,14 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/selection/selection_spec.h"
+#include "router/chat_output/chat_formats.h"
 
 namespace winnow {
 
@@ -19,7 +24,19 @@ struct ServedModel {
   // Samples under way at once, of all requests: more in one request could never run.
   uint32_t max_queue = std::numeric_limits<uint32_t>::max();
   SelectionSpec default_selection;
-  bool has_head_profile = false;  // that profile_use may refer to
+  bool has_head_profile = false;          // that profile_use may refer to
+  ChatFormats chat_formats = {};          // of its answers
+  std::vector<std::string> aliases = {};  // further names of the same model
+
+  bool HasName(std::string_view name) const {
+    return name == id || std::find(aliases.begin(), aliases.end(), name) != aliases.end();
+  }
+  // `"a", "b"`, for errors.
+  std::string QuotedNames() const {
+    std::string names = absl::StrCat("\"", id, "\"");
+    for (const std::string& alias : aliases) absl::StrAppend(&names, ", \"", alias, "\"");
+    return names;
+  }
 };
 
 }  // namespace winnow

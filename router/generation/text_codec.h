@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,12 @@ class TextCodec {
   // INVALID_ARGUMENT with the template's own words when it refuses the messages.
   virtual absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
                                                  const nlohmann::ordered_json& variables) const = 0;
+
+  // Whether the template mentions a variable; what it does not mention has no effect.
+  virtual bool TemplateReads(std::string_view variable) const = 0;
+
+  // The id of a token of the vocabulary, spelled as the vocabulary has it.
+  virtual std::optional<uint32_t> TokenId(std::string_view token) const = 0;
 };
 
 }  // namespace winnow

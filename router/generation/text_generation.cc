@@ -246,8 +246,8 @@ TextGeneration::TextGeneration(TextGenerationOptions options, TokenGenerator* ge
 absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(GenerationInput input,
                                                                         GenerationObserver* observer) {
   const auto prompt_tokens = static_cast<uint32_t>(input.prompt_token_ids.size());
-  std::set<uint32_t> silent(input.stop_token_ids.begin(), input.stop_token_ids.end());
-  if (!input.ignore_eos) silent.insert(options_.eos_token_ids.begin(), options_.eos_token_ids.end());
+  std::set<uint32_t> ends(input.stop_token_ids.begin(), input.stop_token_ids.end());
+  if (!input.ignore_eos) ends.insert(options_.eos_token_ids.begin(), options_.eos_token_ids.end());
 
   const uint32_t first_sample = input.sampling.sample_index();
   TokenRequest request{.prompt_token_ids = std::move(input.prompt_token_ids),
@@ -270,8 +270,11 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
 
   RunningGeneration::Tools tools{
       .generator = generator_, .timers = timers_, .metrics = options_.metrics, .new_text = {}};
-  tools.new_text = [decoders = decoders_, stop = std::move(input.stop), silent = std::move(silent)] {
-    return OutputText(decoders->NewDecoder(), stop, silent);
+  TextStop stop{.strings = std::move(input.stop),
+                .silent_ids = input.include_stop ? std::set<uint32_t>() : std::move(ends),
+                .include = input.include_stop};
+  tools.new_text = [decoders = decoders_, decoding = std::move(input.decoding), stop = std::move(stop)] {
+    return OutputText(decoders->NewDecoder(decoding), stop);
   };
   auto generation = std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request));
   const absl::Status status = generation->Start(input.n, first_sample);

@@ -62,9 +62,10 @@ absl::Status InvalidField(std::string_view param, std::string_view message, std:
   return status;
 }
 
-absl::Status ModelNotFound(std::string_view model, std::string_view served) {
-  absl::Status status = absl::NotFoundError(absl::StrCat(
-      "The model \"", AbslSv(model), "\" does not exist here; this server serves \"", AbslSv(served), "\"."));
+absl::Status ModelNotFound(std::string_view name, const ServedModel& served) {
+  absl::Status status =
+      absl::NotFoundError(absl::StrCat("The model \"", AbslSv(name.substr(0, 256)),
+                                       "\" does not exist here; this server serves ", served.QuotedNames(), "."));
   status.SetPayload(kParamPayload, absl::Cord("model"));
   status.SetPayload(kCodePayload, absl::Cord("model_not_found"));
   return status;

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "router/generation/served_model.h"
 #include "router/http/http_message.h"
 
 namespace winnow {
@@ -12,7 +13,7 @@ namespace winnow {
 absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code = "invalid_value");
 
 // The model asked for is not served here: NOT_FOUND with the code model_not_found.
-absl::Status ModelNotFound(std::string_view model, std::string_view served);
+absl::Status ModelNotFound(std::string_view name, const ServedModel& served);
 
 // How an error looks to an OpenAI client.
 //

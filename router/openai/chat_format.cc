@@ -22,11 +22,10 @@ class ChatFormat : public ResponseFormat {
       const ChoiceResult& choice = choices[i];
       json.BeginObject();
       json.Key("index").Int(i);
-      json.Key("message").BeginObject();
-      json.Key("role").String("assistant").Key("content").String(choice.text).Key("refusal").Null();
-      json.EndObject();
+      json.Key("message");
+      WriteMessage(choice.message, &json);
       WriteLogprobs(choice.tokens, &json);
-      WriteFinish(choice.reason, choice.stop_match, &json);
+      WriteFinish(choice.end, &json);
       if (identity_.return_token_ids) WriteTokenIds(choice.tokens, &json);
       json.EndObject();
     }
@@ -36,27 +35,35 @@ class ChatFormat : public ResponseFormat {
     return json.Take();
   }
 
-  std::string FirstChunk(uint32_t choice) const override {
+  std::string FirstChunk(uint32_t choice, const std::optional<ChunkUsage>& usage) const override {
     JsonWriter json;
     OpenChunk(choice, &json);
     json.Key("role").String("assistant").Key("content").String("");
-    CloseChunk({}, v1::FINISH_REASON_UNSPECIFIED, std::nullopt, &json);
+    CloseChunk({}, {}, usage, &json);
     return json.Take();
   }
 
-  std::string DeltaChunk(uint32_t choice, const TextDelta& delta, size_t*) const override {
+  std::string DeltaChunk(uint32_t choice, const ChoiceDelta& delta, const std::optional<ChunkUsage>& usage,
+                         size_t*) const override {
+    const MessageDelta& message = delta.message;
     JsonWriter json;
     OpenChunk(choice, &json);
-    json.Key("content").String(delta.text);
-    CloseChunk(delta.tokens, v1::FINISH_REASON_UNSPECIFIED, std::nullopt, &json);
+    if (!message.reasoning.empty()) json.Key("reasoning_content").String(message.reasoning);
+    // Tokens without text still make a chunk, and clients expect content in one.
+    if (!message.content.empty() || message.empty()) json.Key("content").String(message.content);
+    if (!message.tool_calls.empty()) {
+      json.Key("tool_calls").BeginArray();
+      for (const ToolCallDelta& call : message.tool_calls) WriteToolCall(call, /*whole=*/false, &json);
+      json.EndArray();
+    }
+    CloseChunk(delta.tokens, {}, usage, &json);
     return json.Take();
   }
 
-  std::string EndChunk(uint32_t choice, v1::FinishReason reason,
-                       const std::optional<std::string>& stop_match) const override {
+  std::string EndChunk(uint32_t choice, const ChoiceEnd& end, const std::optional<ChunkUsage>& usage) const override {
     JsonWriter json;
     OpenChunk(choice, &json);
-    CloseChunk({}, reason, stop_match, &json);
+    CloseChunk({}, end, usage, &json);
     return json.Take();
   }
 
@@ -74,21 +81,47 @@ class ChatFormat : public ResponseFormat {
     json->Key("delta").BeginObject();
   }
 
-  void CloseChunk(const std::vector<v1::Token>& tokens, v1::FinishReason reason,
-                  const std::optional<std::string>& stop_match, JsonWriter* json) const {
+  void CloseChunk(const std::vector<v1::Token>& tokens, const ChoiceEnd& end, const std::optional<ChunkUsage>& usage,
+                  JsonWriter* json) const {
     json->EndObject();
     WriteLogprobs(tokens, json);
-    WriteFinish(reason, stop_match, json);
+    WriteFinish(end, json);
     if (identity_.return_token_ids) WriteTokenIds(tokens, json);
     json->EndObject().EndArray();
-    if (identity_.include_usage) json->Key("usage").Null();
+    WriteChunkUsage(identity_, usage, json);
     json->EndObject();
+  }
+
+  static void WriteMessage(const MessageDelta& message, JsonWriter* json) {
+    json->BeginObject();
+    json->Key("role").String("assistant");
+    json->Key("content");
+    message.content.empty() && !message.tool_calls.empty() ? json->Null() : json->String(message.content);
+    json->Key("refusal").Null();
+    if (!message.reasoning.empty()) json->Key("reasoning_content").String(message.reasoning);
+    if (!message.tool_calls.empty()) {
+      json->Key("tool_calls").BeginArray();
+      for (const ToolCallDelta& call : message.tool_calls) WriteToolCall(call, /*whole=*/true, json);
+      json->EndArray();
+    }
+    json->EndObject();
+  }
+
+  // The pieces of a stream have an index; of a call only the first has its id and name.
+  static void WriteToolCall(const ToolCallDelta& call, bool whole, JsonWriter* json) {
+    json->BeginObject();
+    if (!whole) json->Key("index").Int(call.index);
+    if (!call.id.empty()) json->Key("id").String(call.id).Key("type").String("function");
+    json->Key("function").BeginObject();
+    if (!call.name.empty()) json->Key("name").String(call.name);
+    json->Key("arguments").String(call.arguments);
+    json->EndObject().EndObject();
   }
 
   void WriteLogprobs(const std::vector<v1::Token>& tokens, JsonWriter* json) const {
     json->Key("logprobs");
     if (identity_.top_logprobs && !tokens.empty()) {
-      WriteChatLogprobs(tokens, *identity_.top_logprobs, codec_, json);
+      WriteChatLogprobs(tokens, {*identity_.top_logprobs, identity_.tokens_as_ids}, codec_, json);
     } else {
       json->Null();
     }

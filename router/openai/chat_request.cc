@@ -4,8 +4,40 @@
 
 #include "router/openai/api_error.h"
 #include "router/openai/chat_messages.h"
+#include "router/openai/tool_fields.h"
 
 namespace winnow {
+namespace {
+
+absl::StatusOr<ChatParsing> ParsingOf(const ToolFields& tools, const Conversation& conversation, bool include_reasoning,
+                                      const ServedModel& model) {
+  ChatParsing parsing{.reasoning = model.chat_formats.reasoning,
+                      .begins_in_reasoning = conversation.ends_in_reasoning,
+                      .include_reasoning = include_reasoning,
+                      .parallel_tool_calls = tools.parallel_tool_calls};
+  if (tools.tools.is_null()) return parsing;
+  if (model.chat_formats.tools == ToolFormat::kNone) {
+    return InvalidField("tools",
+                        "\"tools\" cannot be served: how this model writes tool calls is not known, so its answers "
+                        "cannot be searched for them. The server's option --tool-format names the format.",
+                        "unsupported_parameter");
+  }
+  parsing.tools = model.chat_formats.tools;
+  return parsing;
+}
+
+std::vector<uint32_t> ShownSpecialTokens(const ChatParsing& parsing, const TextCodec& codec) {
+  std::vector<uint32_t> ids;
+  std::vector<std::string_view> markers = MarkersOf(parsing.tools);
+  const std::vector<std::string_view> more = MarkersOf(parsing.reasoning);
+  markers.insert(markers.end(), more.begin(), more.end());
+  for (const std::string_view marker : markers) {
+    if (const auto id = codec.TokenId(marker)) ids.push_back(*id);
+  }
+  return ids;
+}
+
+}  // namespace
 
 absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const ServedModel& model, const TextCodec& codec) {
   GenerationRequest request;
@@ -13,24 +45,24 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const Serve
   WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kChatCompletions));
 
   JsonReader reader(body);
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  std::optional<int64_t> max_tokens = reader.Int("max_tokens", 1, kMax);
-  const char* limit_name = "max_tokens";
-  if (const auto newer = reader.Int("max_completion_tokens", 1, kMax)) {
-    max_tokens = newer;
-    limit_name = "max_completion_tokens";
-  }
+  const TokenLimit max_tokens = ReadTokenLimit(reader);
   const bool logprobs = reader.Bool("logprobs").value_or(false);
   const std::optional<int64_t> top = reader.Int("top_logprobs", 0, kMaxTopLogprobs);
   if (top && *top > 0 && !logprobs) reader.Fail("top_logprobs", "needs \"logprobs\" to be true.");
   if (logprobs) request.top_logprobs = static_cast<uint32_t>(top.value_or(0));
+  const bool include_reasoning = reader.Bool("include_reasoning").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
 
-  GenerationRequest::Prompt prompt;
-  WINNOW_ASSIGN_OR_RETURN(prompt.token_ids, EncodeConversation(body, &model, codec));
-  WINNOW_ASSIGN_OR_RETURN(prompt.max_tokens, ResolveMaxTokens(prompt.token_ids.size(), max_tokens, limit_name,
-                                                              std::numeric_limits<uint32_t>::max(),
-                                                              request.fields.selection, model, "messages"));
+  WINNOW_ASSIGN_OR_RETURN(const ToolFields tools, ReadToolFields(body));
+  WINNOW_ASSIGN_OR_RETURN(Conversation conversation,
+                          EncodeConversation(body, tools.tools, PromptBound(body, model), codec));
+  WINNOW_ASSIGN_OR_RETURN(request.parsing, ParsingOf(tools, conversation, include_reasoning, model));
+  request.shown_special = ShownSpecialTokens(request.parsing, codec);
+  GenerationRequest::Prompt prompt{.token_ids = std::move(conversation.token_ids)};
+  WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, max_tokens, model, &prompt.token_ids));
+  WINNOW_ASSIGN_OR_RETURN(prompt.max_tokens,
+                          ResolveMaxTokens(prompt.token_ids.size(), max_tokens, std::numeric_limits<uint32_t>::max(),
+                                           request.fields.selection, model, "messages"));
   request.prompts.push_back(std::move(prompt));
   return request;
 }

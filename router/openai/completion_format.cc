@@ -20,7 +20,7 @@ class CompletionFormat : public ResponseFormat {
     json.Key("choices").BeginArray();
     for (uint32_t i = 0; i < choices.size(); ++i) {
       size_t text_offset = 0;
-      WriteChoice(i, choices[i].text, choices[i].tokens, choices[i].reason, choices[i].stop_match, &text_offset, &json);
+      WriteChoice(i, choices[i].message.content, choices[i].tokens, choices[i].end, &text_offset, &json);
     }
     json.EndArray().Key("usage");
     usage.Write(&json);
@@ -28,16 +28,16 @@ class CompletionFormat : public ResponseFormat {
     return json.Take();
   }
 
-  std::string FirstChunk(uint32_t) const override { return {}; }
+  std::string FirstChunk(uint32_t, const std::optional<ChunkUsage>&) const override { return {}; }
 
-  std::string DeltaChunk(uint32_t choice, const TextDelta& delta, size_t* text_offset) const override {
-    return Chunk(choice, delta.text, delta.tokens, v1::FINISH_REASON_UNSPECIFIED, std::nullopt, text_offset);
+  std::string DeltaChunk(uint32_t choice, const ChoiceDelta& delta, const std::optional<ChunkUsage>& usage,
+                         size_t* text_offset) const override {
+    return Chunk(choice, delta, {}, usage, text_offset);
   }
 
-  std::string EndChunk(uint32_t choice, v1::FinishReason reason,
-                       const std::optional<std::string>& stop_match) const override {
+  std::string EndChunk(uint32_t choice, const ChoiceEnd& end, const std::optional<ChunkUsage>& usage) const override {
     size_t unused = 0;
-    return Chunk(choice, "", {}, reason, stop_match, &unused);
+    return Chunk(choice, {}, end, usage, &unused);
   }
 
   std::string UsageChunk(const UsageTotals& usage) const override {
@@ -45,32 +45,31 @@ class CompletionFormat : public ResponseFormat {
   }
 
  private:
-  std::string Chunk(uint32_t choice, const std::string& text, const std::vector<v1::Token>& tokens,
-                    v1::FinishReason reason, const std::optional<std::string>& stop_match, size_t* text_offset) const {
+  std::string Chunk(uint32_t choice, const ChoiceDelta& delta, const ChoiceEnd& end,
+                    const std::optional<ChunkUsage>& usage, size_t* text_offset) const {
     JsonWriter json;
     json.BeginObject();
     WriteResponseHead(identity_, kObject, &json);
     json.Key("choices").BeginArray();
-    WriteChoice(choice, text, tokens, reason, stop_match, text_offset, &json);
+    WriteChoice(choice, delta.message.content, delta.tokens, end, text_offset, &json);
     json.EndArray();
-    if (identity_.include_usage) json.Key("usage").Null();
+    WriteChunkUsage(identity_, usage, &json);
     json.EndObject();
     return json.Take();
   }
 
-  void WriteChoice(uint32_t index, const std::string& text, const std::vector<v1::Token>& tokens,
-                   v1::FinishReason reason, const std::optional<std::string>& stop_match, size_t* text_offset,
-                   JsonWriter* json) const {
+  void WriteChoice(uint32_t index, const std::string& text, const std::vector<v1::Token>& tokens, const ChoiceEnd& end,
+                   size_t* text_offset, JsonWriter* json) const {
     json->BeginObject();
     json->Key("index").Int(index);
     json->Key("text").String(text);
     json->Key("logprobs");
     if (identity_.top_logprobs && !tokens.empty()) {
-      WriteCompletionLogprobs(tokens, *identity_.top_logprobs, codec_, text_offset, json);
+      WriteCompletionLogprobs(tokens, {*identity_.top_logprobs, identity_.tokens_as_ids}, codec_, text_offset, json);
     } else {
       json->Null();
     }
-    WriteFinish(reason, stop_match, json);
+    WriteFinish(end, json);
     if (identity_.return_token_ids) WriteTokenIds(tokens, json);
     json->EndObject();
   }

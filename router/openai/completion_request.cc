@@ -1,7 +1,5 @@
 #include "router/openai/completion_request.h"
 
-#include <limits>
-
 #include "router/openai/api_error.h"
 
 namespace winnow {
@@ -13,18 +11,20 @@ absl::Status PromptTypeError() {
       "invalid_type");
 }
 
-absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const Json& text, bool add_special_tokens, const ServedModel& model,
-                                                   const TextCodec& codec) {
-  return CheckedPrompt(
-      codec.EncodeAtMost(model.max_context_tokens, text.get_ref<const std::string&>(), add_special_tokens), model,
-      "prompt");
+absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const Json& text, bool add_special_tokens, bool bounded,
+                                                   const ServedModel& model, const TextCodec& codec) {
+  const auto& string = text.get_ref<const std::string&>();
+  return CheckedPrompt(bounded ? codec.EncodeAtMost(model.max_context_tokens, string, add_special_tokens)
+                               : codec.Encode(string, add_special_tokens),
+                       model, "prompt");
 }
 
-absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prompt, bool add_special_tokens, size_t n,
-                                                                const ServedModel& model, const TextCodec& codec) {
+absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prompt, bool add_special_tokens,
+                                                                bool bounded, size_t n, const ServedModel& model,
+                                                                const TextCodec& codec) {
   std::vector<std::vector<uint32_t>> prompts(1);
   if (prompt.is_string()) {
-    WINNOW_ASSIGN_OR_RETURN(prompts[0], EncodePrompt(prompt, add_special_tokens, model, codec));
+    WINNOW_ASSIGN_OR_RETURN(prompts[0], EncodePrompt(prompt, add_special_tokens, bounded, model, codec));
     return prompts;
   }
   if (!prompt.is_array()) return PromptTypeError();
@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prom
   for (const Json& item : prompt) {
     if (texts ? !item.is_string() : !item.is_array()) return PromptTypeError();
     if (texts) {
-      WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(), EncodePrompt(item, add_special_tokens, model, codec));
+      WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(), EncodePrompt(item, add_special_tokens, bounded, model, codec));
     } else {
       WINNOW_ASSIGN_OR_RETURN(prompts.emplace_back(),
                               ParseTokenIds(item, absl::StrCat("prompt[", prompts.size(), "]"), model.vocab_size));
@@ -66,20 +66,29 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kCompletions));
 
   JsonReader reader(body);
-  const std::optional<int64_t> max_tokens = reader.Int("max_tokens", 1, std::numeric_limits<int32_t>::max());
+  const TokenLimit max_tokens = ReadTokenLimit(reader);
   if (const auto top = reader.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<uint32_t>(*top);
+  const bool echo = reader.Bool("echo").value_or(false);
+  if (echo && request.top_logprobs) {
+    reader.Fail("echo", "with \"logprobs\" needs the log probabilities of the prompt, which are not computed here.",
+                "unsupported_parameter");
+  }
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
 
   const Json* prompt = reader.Find("prompt");
   if (prompt == nullptr) return InvalidField("prompt", "\"prompt\" is missing.", "missing_required_parameter");
-  WINNOW_ASSIGN_OR_RETURN(std::vector<std::vector<uint32_t>> prompts,
-                          ParsePrompts(*prompt, add_special_tokens, request.fields.n, model, codec));
+  WINNOW_ASSIGN_OR_RETURN(
+      std::vector<std::vector<uint32_t>> prompts,
+      ParsePrompts(*prompt, add_special_tokens, PromptBound(body, model) != nullptr, request.fields.n, model, codec));
   for (std::vector<uint32_t>& token_ids : prompts) {
+    WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, max_tokens, model, &token_ids));
     WINNOW_ASSIGN_OR_RETURN(const uint32_t limit,
-                            ResolveMaxTokens(token_ids.size(), max_tokens, "max_tokens", kDefaultCompletionTokens,
+                            ResolveMaxTokens(token_ids.size(), max_tokens, kDefaultCompletionTokens,
                                              request.fields.selection, model, "prompt"));
     request.prompts.push_back({.token_ids = std::move(token_ids), .max_tokens = limit});
+    GenerationRequest::Prompt& added = request.prompts.back();
+    if (echo) added.echo = codec.Decode(added.token_ids, request.fields.skip_special_tokens);
   }
   return request;
 }

@@ -1,6 +1,7 @@
 #include "router/openai/generation_request.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "router/generation/answer_length.h"
 #include "router/openai/api_error.h"
@@ -17,8 +18,32 @@ absl::StatusOr<std::vector<uint32_t>> CheckedPrompt(absl::StatusOr<std::vector<u
                       "context_length_exceeded");
 }
 
-absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<int64_t> given,
-                                          std::string_view given_name, uint32_t fallback,
+TokenLimit ReadTokenLimit(JsonReader& reader) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  TokenLimit limit{.tokens = reader.Int("max_tokens", 1, kMax)};
+  if (const auto newer = reader.Int("max_completion_tokens", 1, kMax)) {
+    limit = {.tokens = newer, .field = "max_completion_tokens"};
+  }
+  return limit;
+}
+
+const ServedModel* PromptBound(const Json& body, const ServedModel& model) {
+  return JsonReader(body).Find("truncate_prompt_tokens") == nullptr ? &model : nullptr;
+}
+
+absl::Status TruncatePrompt(JsonReader& reader, const TokenLimit& limit, const ServedModel& model,
+                            std::vector<uint32_t>* token_ids) {
+  const auto given = reader.Int("truncate_prompt_tokens", -1, std::numeric_limits<int32_t>::max());
+  if (given == 0) reader.Fail("truncate_prompt_tokens", "must be -1 or a positive number of tokens.");
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  if (!given) return absl::OkStatus();
+  const int64_t room = int64_t{model.max_context_tokens} - limit.tokens.value_or(1);
+  const auto keep = static_cast<size_t>(*given < 0 ? std::max<int64_t>(room, 1) : *given);
+  if (token_ids->size() > keep) token_ids->erase(token_ids->begin(), token_ids->end() - static_cast<ptrdiff_t>(keep));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, const TokenLimit& given, uint32_t fallback,
                                           const SelectionSpec& selection, const ServedModel& model,
                                           std::string_view prompt_name) {
   if (prompt_tokens == 0) {
@@ -32,16 +57,16 @@ absl::StatusOr<uint32_t> ResolveMaxTokens(size_t prompt_tokens, std::optional<in
                                      prompt_tokens, " tokens, which leaves no room for an answer."),
                         "context_length_exceeded");
   }
-  if (!given) return std::min(fallback, DefaultMaxTokens(prompt_tokens, selection, model));
+  if (!given.tokens) return std::min(fallback, DefaultMaxTokens(prompt_tokens, selection, model));
   const size_t left = context - prompt_tokens;
-  if (static_cast<uint64_t>(*given) > left) {
-    return InvalidField(given_name,
+  if (static_cast<uint64_t>(*given.tokens) > left) {
+    return InvalidField(given.field,
                         absl::StrCat("This model's maximum context length is ", context, " tokens, but the prompt has ",
-                                     prompt_tokens, " and \"", AbslSv(given_name), "\" asks for ", *given, " more (",
-                                     prompt_tokens + *given, " in all); at most ", left, " can be generated."),
+                                     prompt_tokens, " and \"", given.field, "\" asks for ", *given.tokens, " more (",
+                                     prompt_tokens + *given.tokens, " in all); at most ", left, " can be generated."),
                         "context_length_exceeded");
   }
-  return static_cast<uint32_t>(*given);
+  return static_cast<uint32_t>(*given.tokens);
 }
 
 }  // namespace winnow

@@ -33,9 +33,16 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
       format_(std::move(config.format)),
       deadline_(config.deadline),
       hooks_(*config.hooks),
+      keep_alive_(config.keep_alive),
       sse_(exchange_),
+      last_sent_(Clock::now()),
       choices_(request_.prompts.size() * request_.fields.n) {
   usage_.SetSelection(SpecText(request_.fields.selection));
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    if (!request_.fields.stream) choice.result.message.content = request_.prompts[i / request_.fields.n].echo;
+    choice.parser = MakeMessageParser(request_.parsing, [this] { return NewToolCallId(request_.parsing.tools); });
+  }
 }
 
 GenerationSession::~GenerationSession() = default;
@@ -58,6 +65,8 @@ void GenerationSession::Start(Generation* generation) {
     input.stop = fields.stop;
     input.stop_token_ids = fields.stop_token_ids;
     input.ignore_eos = fields.ignore_eos;
+    input.decoding = {.skip_special_tokens = fields.skip_special_tokens, .shown_special = request_.shown_special};
+    input.include_stop = fields.include_stop;
     input.top_logprobs = request_.top_logprobs;
     input.selection = fields.selection;
     input.priority = fields.priority;
@@ -98,29 +107,49 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, Text
   const uint32_t index = prompt_index * request_.fields.n + delta.output_index;
   Choice& choice = choices_.at(index);
   ObserveLatency(&choice, at, delta.tokens.size());
-  if (!request_.fields.stream) {
-    choice.result.text += delta.text;
-    if (request_.top_logprobs || request_.fields.return_token_ids) {
-      std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(choice.result.tokens));
-    }
-    return;
-  }
-  SendFirstChunk(index);
-  const bool says_something = !delta.text.empty() || request_.top_logprobs || request_.fields.return_token_ids;
-  if (says_something) Send(format_->DeltaChunk(index, delta, &choice.text_offset));
+  choice.tokens += static_cast<uint32_t>(delta.tokens.size());
+  ChoiceDelta said{.message = {}, .tokens = std::move(delta.tokens)};
+  choice.parser->Push(delta.text, &said.message);
+  Deliver(index, std::move(said));
 }
 
 void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputEnd& end) {
   const uint32_t index = prompt_index * request_.fields.n + end.output_index;
   Choice& choice = choices_.at(index);
   if (end.stats) usage_.Add(*end.stats);
+  ChoiceDelta rest;
+  choice.parser->Finish(&rest.message);
+  if (!rest.message.empty()) Deliver(index, std::move(rest));
+  ChoiceEnd how{.reason = end.reason, .stop_match = std::move(end.stop_match), .called_tools = choice.called_tools};
   if (!request_.fields.stream) {
-    choice.result.reason = end.reason;
-    choice.result.stop_match = std::move(end.stop_match);
+    choice.result.end = std::move(how);
     return;
   }
   SendFirstChunk(index);
-  Send(format_->EndChunk(index, end.reason, end.stop_match));
+  Send(format_->EndChunk(index, how, UsageOf(index)));
+}
+
+void GenerationSession::Deliver(uint32_t index, ChoiceDelta delta) {
+  Choice& choice = choices_[index];
+  choice.called_tools = choice.called_tools || !delta.message.tool_calls.empty();
+  const bool tokens_wanted = request_.top_logprobs || request_.fields.return_token_ids;
+  if (!request_.fields.stream) {
+    choice.result.message.Append(std::move(delta.message));
+    if (tokens_wanted) {
+      std::move(delta.tokens.begin(), delta.tokens.end(), std::back_inserter(choice.result.tokens));
+    }
+    return;
+  }
+  SendFirstChunk(index);
+  const bool says_something = !delta.message.empty() || (tokens_wanted && !delta.tokens.empty());
+  if (says_something) Send(format_->DeltaChunk(index, delta, UsageOf(index), &choice.text_offset));
+}
+
+std::optional<ChunkUsage> GenerationSession::UsageOf(uint32_t index) const {
+  if (!request_.fields.continuous_usage_stats) return std::nullopt;
+  const GenerationRequest::Prompt& prompt = request_.prompts[index / request_.fields.n];
+  return ChunkUsage{.prompt_tokens = static_cast<uint32_t>(prompt.token_ids.size()),
+                    .completion_tokens = choices_[index].tokens};
 }
 
 void GenerationSession::Handle(uint32_t, Clock::time_point, GenerationUsage& usage) {
@@ -149,13 +178,27 @@ void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, siz
 
 void GenerationSession::SendFirstChunk(uint32_t index) {
   if (std::exchange(choices_[index].first_sent, true)) return;
-  if (const std::string chunk = format_->FirstChunk(index); !chunk.empty()) Send(chunk);
+  if (const std::string chunk = format_->FirstChunk(index, UsageOf(index)); !chunk.empty()) Send(chunk);
+  const std::string& echo = request_.prompts[index / request_.fields.n].echo;
+  if (echo.empty()) return;
+  const ChoiceDelta delta{.message = {.content = echo}, .tokens = {}};
+  Send(format_->DeltaChunk(index, delta, UsageOf(index), &choices_[index].text_offset));
 }
 
 void GenerationSession::Send(const std::string& chunk) {
   // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
   // then.
   if (!released_ && !sse_.Event(chunk)) Release("cancelled", kClientClosedRequest);
+  last_sent_ = Clock::now();
+}
+
+void GenerationSession::KeepAlive() {
+  if (!request_.fields.stream || keep_alive_.count() == 0) return;
+  exchange_->Post([self = shared_from_this()] {
+    if (self->released_ || Clock::now() - self->last_sent_ < self->keep_alive_) return;
+    if (!self->sse_.Comment("waiting")) return self->Release("cancelled", kClientClosedRequest);
+    self->last_sent_ = Clock::now();
+  });
 }
 
 void GenerationSession::Complete() {

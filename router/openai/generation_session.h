@@ -12,6 +12,7 @@
 #include "router/openai/generation_request.h"
 #include "router/openai/openai_hooks.h"
 #include "router/openai/response_format.h"
+#include "router/openai/stream_keep_alive.h"
 
 namespace winnow {
 
@@ -20,20 +21,23 @@ namespace winnow {
 // Observer callbacks only queue what they are told; one task on the connection's thread takes all that has come and
 // writes it, so that callbacks never wait for a client. When the exchange ends early, the handles are destroyed and
 // that cancels downstream. It keeps itself alive until the exchange closes.
-class GenerationSession : public std::enable_shared_from_this<GenerationSession> {
+class GenerationSession : public StreamKeepAlive::Stream, public std::enable_shared_from_this<GenerationSession> {
  public:
   struct Config {
     GenerationRequest request;
     std::unique_ptr<ResponseFormat> format;
     std::chrono::system_clock::time_point deadline;
     const OpenAiHooks* hooks = nullptr;
+    std::chrono::milliseconds keep_alive{0};  // a stream that says nothing for so long sends a comment; 0: never
   };
 
   GenerationSession(std::shared_ptr<HttpExchange> exchange, Config config);
-  ~GenerationSession();
+  ~GenerationSession() override;
 
   // Starts one generation per prompt; answers with the error when one is refused. On the connection's thread, once.
   void Start(Generation* generation);
+
+  void KeepAlive() override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -45,8 +49,11 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   };
   class PromptObserver;
   struct Choice {
+    std::unique_ptr<MessageParser> parser;
     ChoiceResult result;     // of a stream only what its chunks need
     size_t text_offset = 0;  // characters streamed
+    uint32_t tokens = 0;     // so far
+    bool called_tools = false;
     bool first_sent = false;
     Clock::time_point last_token_at;
     bool has_token = false;
@@ -62,7 +69,10 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   void Handle(uint32_t prompt_index, Clock::time_point at, GenerationUsage& usage);
   void Handle(uint32_t prompt_index, Clock::time_point at, absl::Status& status);
   void ObserveLatency(Choice* choice, Clock::time_point at, size_t tokens);
+  // Tells the client what has become of a choice, or keeps it for the whole response.
+  void Deliver(uint32_t index, ChoiceDelta delta);
   void SendFirstChunk(uint32_t index);
+  std::optional<ChunkUsage> UsageOf(uint32_t index) const;
   void Send(const std::string& chunk);
   void Complete();
   void Fail(const absl::Status& status);
@@ -75,6 +85,7 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
   const std::unique_ptr<ResponseFormat> format_;
   const std::chrono::system_clock::time_point deadline_;
   const OpenAiHooks& hooks_;
+  const std::chrono::milliseconds keep_alive_;
 
   std::mutex mutex_;
   std::vector<QueuedEvent> events_;  // guarded by mutex_
@@ -82,6 +93,7 @@ class GenerationSession : public std::enable_shared_from_this<GenerationSession>
 
   // On the connection's thread.
   SseWriter sse_;
+  Clock::time_point last_sent_;
   std::vector<Choice> choices_;
   UsageTotals usage_;
   size_t prompts_done_ = 0;

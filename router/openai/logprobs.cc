@@ -20,20 +20,25 @@ void WriteTokenLogprob(const v1::Token& token, JsonWriter* json) {
   token.has_logprob() ? WriteLogprob(token.logprob(), json) : static_cast<void>(json->Null());
 }
 
-void WriteChatToken(std::string_view bytes, JsonWriter* json) {
-  json->Key("token").String(TokenLabel(bytes));
+std::string LabelOf(uint32_t id, const LogprobsShown& shown, const TextCodec& codec) {
+  return shown.tokens_as_ids ? absl::StrCat("token_id:", id) : TokenLabel(codec.TokenText(id));
+}
+
+void WriteChatToken(uint32_t id, const LogprobsShown& shown, const TextCodec& codec, JsonWriter* json) {
+  const std::string bytes = codec.TokenText(id);
+  json->Key("token").String(LabelOf(id, shown, codec));
   json->Key("bytes").BeginArray();
   for (const char c : bytes) json->Int(static_cast<int>(static_cast<unsigned char>(c)));
   json->EndArray();
 }
 
-void WriteTopMap(const v1::Token& token, uint32_t top, const TextCodec& codec, JsonWriter* json) {
+void WriteTopMap(const v1::Token& token, const LogprobsShown& shown, const TextCodec& codec, JsonWriter* json) {
   // Tokens come most likely first; of two that look the same the likelier stays.
   std::vector<std::string> seen;
   json->BeginObject();
   for (const v1::TokenLogprob& candidate : token.top_logprobs()) {
-    if (seen.size() == top) break;
-    std::string label = TokenLabel(codec.TokenText(candidate.id()));
+    if (seen.size() == shown.top) break;
+    std::string label = LabelOf(candidate.id(), shown, codec);
     if (std::find(seen.begin(), seen.end(), label) != seen.end()) continue;
     json->Key(label);
     WriteLogprob(candidate.logprob(), json);
@@ -51,21 +56,21 @@ std::string TokenLabel(std::string_view bytes) {
   return label;
 }
 
-void WriteCompletionLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec,
+void WriteCompletionLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
                              size_t* text_offset, JsonWriter* json) {
   json->BeginObject();
   json->Key("tokens").BeginArray();
-  for (const v1::Token& token : tokens) json->String(TokenLabel(codec.TokenText(token.id())));
+  for (const v1::Token& token : tokens) json->String(LabelOf(token.id(), shown, codec));
   json->EndArray();
   json->Key("token_logprobs").BeginArray();
   for (const v1::Token& token : tokens) WriteTokenLogprob(token, json);
   json->EndArray();
   json->Key("top_logprobs");
-  if (top == 0) {
+  if (shown.top == 0) {
     json->Null();
   } else {
     json->BeginArray();
-    for (const v1::Token& token : tokens) WriteTopMap(token, top, codec, json);
+    for (const v1::Token& token : tokens) WriteTopMap(token, shown, codec, json);
     json->EndArray();
   }
   json->Key("text_offset").BeginArray();
@@ -77,18 +82,19 @@ void WriteCompletionLogprobs(std::span<const v1::Token> tokens, uint32_t top, co
   json->EndObject();
 }
 
-void WriteChatLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec, JsonWriter* json) {
+void WriteChatLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
+                       JsonWriter* json) {
   json->BeginObject().Key("content").BeginArray();
   for (const v1::Token& token : tokens) {
     json->BeginObject();
-    WriteChatToken(codec.TokenText(token.id()), json);
+    WriteChatToken(token.id(), shown, codec, json);
     json->Key("logprob");
     WriteTokenLogprob(token, json);
     json->Key("top_logprobs").BeginArray();
-    const int count = std::min<int>(static_cast<int>(top), token.top_logprobs_size());
+    const int count = std::min<int>(static_cast<int>(shown.top), token.top_logprobs_size());
     for (int i = 0; i < count; ++i) {
       json->BeginObject();
-      WriteChatToken(codec.TokenText(token.top_logprobs(i).id()), json);
+      WriteChatToken(token.top_logprobs(i).id(), shown, codec, json);
       json->Key("logprob");
       WriteLogprob(token.top_logprobs(i).logprob(), json);
       json->EndObject();

@@ -15,13 +15,19 @@ namespace winnow {
 // "bytes:\xe2\x80", so that different tokens stay different.
 std::string TokenLabel(std::string_view bytes);
 
-// The "logprobs" object of a completions choice for consecutive tokens. `top` is the number of alternatives asked for;
-// with 0, top_logprobs is null. `text_offset` is the number of characters of the output before the tokens, and is
-// advanced past them.
-void WriteCompletionLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec,
+// What log probabilities show.
+struct LogprobsShown {
+  uint32_t top = 0;            // alternatives per token
+  bool tokens_as_ids = false;  // "token_id:5" in place of a token's text
+};
+
+// The "logprobs" object of a completions choice for consecutive tokens. Without alternatives top_logprobs is null.
+// `text_offset` is the number of characters of the output before the tokens, and is advanced past them.
+void WriteCompletionLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
                              size_t* text_offset, JsonWriter* json);
 
 // The "logprobs" object of a chat choice.
-void WriteChatLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec, JsonWriter* json);
+void WriteChatLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
+                       JsonWriter* json);
 
 }  // namespace winnow

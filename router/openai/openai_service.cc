@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "common/metrics/version.h"
 #include "router/openai/api_error.h"
 #include "router/openai/chat_request.h"
 #include "router/openai/completion_request.h"
@@ -23,6 +24,12 @@ int64_t UnixSeconds() {
 std::string JsonReason(const absl::Status& status) {
   JsonWriter json;
   json.BeginObject().Key("status").String("not ready").Key("reason").String(StdSv(status.message())).EndObject();
+  return json.Take();
+}
+
+std::string VersionJson() {
+  JsonWriter json;
+  json.BeginObject().Key("version").String(Version()).EndObject();
   return json.Take();
 }
 
@@ -49,7 +56,8 @@ class OpenAiService::Impl {
         callbacks_(std::move(callbacks)),
         options_(options),
         started_unix_s_(UnixSeconds()),
-        workers_(static_cast<size_t>(std::max(1, options.num_workers))) {}
+        workers_(static_cast<size_t>(std::max(1, options.num_workers))),
+        keep_alive_(options.stream_keep_alive) {}
 
   ~Impl() { workers_.join(); }
 
@@ -94,6 +102,7 @@ class OpenAiService::Impl {
   const OpenAiOptions options_;
   const int64_t started_unix_s_;
   boost::asio::thread_pool workers_;
+  StreamKeepAlive keep_alive_;
 };
 
 void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
@@ -110,6 +119,11 @@ void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
               [this](Exchange exchange) { Answer(std::move(exchange), &DetokenizeJson); });
   routes->Add(HttpMethod::kGet, "/health",
               [](Exchange exchange) { exchange->Respond({.body = R"({"status":"ok"})"}); });
+  // What SageMaker asks.
+  for (const HttpMethod method : {HttpMethod::kGet, HttpMethod::kPost}) {
+    routes->Add(method, "/ping", [](Exchange exchange) { exchange->Respond({.content_type = "", .body = ""}); });
+  }
+  routes->Add(HttpMethod::kGet, "/version", [](Exchange exchange) { exchange->Respond({.body = VersionJson()}); });
   routes->Add(HttpMethod::kGet, "/ready", [this](Exchange exchange) { ShowReady(exchange); });
   routes->Add(HttpMethod::kGet, "/metrics", [this](Exchange exchange) { ShowMetrics(std::move(exchange)); });
 }
@@ -136,16 +150,21 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
   const bool chat = request->endpoint == Endpoint::kChatCompletions;
   ResponseIdentity identity{.id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", exchange->request().request_id),
                             .created_unix_s = UnixSeconds(),
-                            .model = model_().id,
+                            .model = request->fields.model,
                             .top_logprobs = request->top_logprobs,
+                            .tokens_as_ids = request->fields.tokens_as_ids,
                             .return_token_ids = request->fields.return_token_ids,
                             .include_usage = request->fields.include_usage};
   GenerationSession::Config config{.request = *std::move(request),
                                    .format = chat ? MakeChatFormat(std::move(identity), &codec_)
                                                   : MakeCompletionFormat(std::move(identity), &codec_),
                                    .deadline = std::chrono::system_clock::now() + *timeout,
-                                   .hooks = &callbacks_.hooks};
-  std::make_shared<GenerationSession>(exchange, std::move(config))->Start(&generation_);
+                                   .hooks = &callbacks_.hooks,
+                                   .keep_alive = options_.stream_keep_alive};
+  const bool stream = config.request.fields.stream;
+  const auto session = std::make_shared<GenerationSession>(exchange, std::move(config));
+  session->Start(&generation_);
+  if (stream) keep_alive_.Watch(session);
 }
 
 void OpenAiService::Impl::Refuse(const Exchange& exchange, const absl::Status& status) {
@@ -172,8 +191,8 @@ void OpenAiService::Impl::Answer(Exchange exchange,
 void OpenAiService::Impl::ShowModel(const Exchange& exchange) {
   const std::string id = PathTail(exchange->request(), "/v1/models/");
   const ServedModel model = model_();
-  if (id != model.id) return exchange->Respond(ErrorResponse(ModelNotFound(id.substr(0, 256), model.id)));
-  exchange->Respond({.body = ModelJson(model, started_unix_s_)});
+  if (!model.HasName(id)) return exchange->Respond(ErrorResponse(ModelNotFound(id, model)));
+  exchange->Respond({.body = ModelJson(model, id, started_unix_s_)});
 }
 
 void OpenAiService::Impl::ShowReady(const Exchange& exchange) {

@@ -20,6 +20,9 @@ struct OpenAiOptions {
   // pool, so that a long prompt does not hold up other connections.
   size_t inline_body_bytes = 16 << 10;
   int num_workers = 2;
+  // A stream that has had nothing to say for so long sends a comment, which also begins the response: an error that
+  // comes later is an event of the stream and no status. 0: never.
+  std::chrono::milliseconds stream_keep_alive = std::chrono::seconds(15);
 };
 
 struct OpenAiCallbacks {
@@ -35,7 +38,7 @@ struct OpenAiCallbacks {
 //   POST /v1/completions, /v1/chat/completions    whole or as server-sent events
 //   GET  /v1/models, /v1/models/{id}
 //   POST /tokenize, /detokenize                   as vLLM has them
-//   GET  /health, /ready, /metrics
+//   GET  /health, /ping, /ready, /version, /metrics
 //
 // Stop the HTTP server before destroying it.
 class OpenAiService {

@@ -9,11 +9,11 @@ void WriteResponseHead(const ResponseIdentity& identity, const char* object, Jso
   json->Key("model").String(identity.model);
 }
 
-void WriteFinish(v1::FinishReason reason, const std::optional<std::string>& stop_match, JsonWriter* json) {
+void WriteFinish(const ChoiceEnd& end, JsonWriter* json) {
   json->Key("finish_reason");
-  switch (reason) {
+  switch (end.reason) {
     case v1::FINISH_REASON_STOP:
-      json->String("stop");
+      json->String(end.called_tools ? "tool_calls" : "stop");
       break;
     case v1::FINISH_REASON_LENGTH:
       json->String("length");
@@ -22,7 +22,19 @@ void WriteFinish(v1::FinishReason reason, const std::optional<std::string>& stop
       json->Null();
   }
   json->Key("stop_reason");
-  stop_match ? json->String(*stop_match) : json->Null();
+  end.stop_match ? json->String(*end.stop_match) : json->Null();
+}
+
+void WriteChunkUsage(const ResponseIdentity& identity, const std::optional<ChunkUsage>& usage, JsonWriter* json) {
+  if (usage) {
+    json->Key("usage").BeginObject();
+    json->Key("prompt_tokens").Int(usage->prompt_tokens);
+    json->Key("completion_tokens").Int(usage->completion_tokens);
+    json->Key("total_tokens").Int(uint64_t{usage->prompt_tokens} + usage->completion_tokens);
+    json->EndObject();
+  } else if (identity.include_usage) {
+    json->Key("usage").Null();
+  }
 }
 
 void WriteTokenIds(const std::vector<v1::Token>& tokens, JsonWriter* json) {

@@ -7,7 +7,7 @@
 #include "router/generation/generation.h"
 #include "router/generation/served_model.h"
 #include "router/openai/json_reader.h"
-#include "router/openai/unsupported_fields.h"
+#include "router/openai/request_fields.h"
 
 namespace winnow {
 
@@ -21,6 +21,7 @@ inline constexpr size_t kMaxChoices = 1024;  // prompts times n
 
 // What completions and chat completions have in common.
 struct CommonFields {
+  std::string model;  // as the request names it
   uint32_t n = 1;
   v1::SamplingParams sampling;
   std::vector<std::string> stop;
@@ -31,11 +32,15 @@ struct CommonFields {
 
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage_stats = false;  // every chunk carries the counts so far
   bool return_token_ids = false;
+  bool tokens_as_ids = false;  // log probabilities name tokens by id
+  bool skip_special_tokens = true;
+  bool include_stop = false;  // the stop string is part of the text
 };
 
-// Checks "model", reads every field that is neither the prompt, a token limit nor logprobs, and refuses known fields
-// that are not supported.
+// Checks "model" and that every field is known and served (CheckFields), and reads every field that is neither the
+// prompt, a token limit nor logprobs.
 absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint);
 
 // Token ids of a list; `path` names the list in errors. Each must be below the vocabulary's size.

@@ -2,19 +2,25 @@
 
 #include "router/openai/api_error.h"
 #include "router/openai/chat_messages.h"
+#include "router/openai/generation_request.h"
 #include "router/openai/json_reader.h"
 #include "router/openai/json_writer.h"
+#include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
+#include "router/openai/tool_fields.h"
 
 namespace winnow {
 namespace {
 
-absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCodec& codec) {
+absl::StatusOr<std::vector<uint32_t>> EncodeWhole(const Json& body, const TextCodec& codec) {
   JsonReader reader(body);
   if (reader.Find("messages") != nullptr) {
     if (reader.Find("prompt") != nullptr)
       return InvalidField("messages", "Give either \"prompt\" or \"messages\", not both.");
-    return EncodeConversation(body, /*bounded_by=*/nullptr, codec);
+    WINNOW_ASSIGN_OR_RETURN(const ToolFields tools, ReadToolFields(body));
+    WINNOW_ASSIGN_OR_RETURN(Conversation conversation,
+                            EncodeConversation(body, tools.tools, /*bounded_by=*/nullptr, codec));
+    return std::move(conversation.token_ids);
   }
   const std::optional<std::string> prompt = reader.String("prompt");
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
@@ -25,18 +31,25 @@ absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const TextCod
   return ids;
 }
 
-absl::Status CheckModel(const Json& body, const ServedModel& model) {
+absl::StatusOr<std::vector<uint32_t>> EncodeBody(const Json& body, const ServedModel& model, const TextCodec& codec) {
+  WINNOW_ASSIGN_OR_RETURN(std::vector<uint32_t> ids, EncodeWhole(body, codec));
   JsonReader reader(body);
-  if (const auto name = reader.String("model"); name && *name != model.id)
-    return ModelNotFound(name->substr(0, 256), model.id);
-  return reader.status();
+  WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, {}, model, &ids));
+  return ids;
+}
+
+absl::Status CheckBody(const Json& body, const ServedModel& model, Endpoint endpoint) {
+  JsonReader reader(body);
+  if (const auto name = reader.String("model"); name && !model.HasName(*name)) return ModelNotFound(*name, model);
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  return CheckFields(body, endpoint);
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& model, const TextCodec& codec) {
-  WINNOW_RETURN_IF_ERROR(CheckModel(body, model));
-  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, EncodeBody(body, codec));
+  WINNOW_RETURN_IF_ERROR(CheckBody(body, model, Endpoint::kTokenize));
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, EncodeBody(body, model, codec));
   JsonWriter json;
   json.BeginObject();
   json.Key("count").Int(ids.size());
@@ -48,7 +61,7 @@ absl::StatusOr<std::string> TokenizeJson(const Json& body, const ServedModel& mo
 }
 
 absl::StatusOr<std::string> DetokenizeJson(const Json& body, const ServedModel& model, const TextCodec& codec) {
-  WINNOW_RETURN_IF_ERROR(CheckModel(body, model));
+  WINNOW_RETURN_IF_ERROR(CheckBody(body, model, Endpoint::kDetokenize));
   const auto tokens = body.find("tokens");
   if (tokens == body.end()) return InvalidField("tokens", "\"tokens\" is missing.", "missing_required_parameter");
   WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, ParseTokenIds(*tokens, "tokens", model.vocab_size));

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "router/text/tokenizer.h"
 
@@ -13,7 +14,8 @@ namespace winnow {
 // the decoder replaces. All pieces and Flush() together equal Tokenizer::Decode of all ids. O(1) amortised per id.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer* tokenizer, bool skip_special);
+  // `shown_special`: special tokens that are not skipped.
+  Detokenizer(const Tokenizer* tokenizer, bool skip_special, std::vector<uint32_t> shown_special = {});
 
   // The text that has become final with this id; often empty.
   std::string Push(uint32_t id);
@@ -21,8 +23,11 @@ class Detokenizer {
   std::string Flush();
 
  private:
+  bool Skips(uint32_t id) const;
+
   const Tokenizer* const tokenizer_;
   const bool skip_special_;
+  const std::vector<uint32_t> shown_special_;
   DecodeStream stream_;
 };
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
 #include "common/base/check.h"
 #include "router/text/chat_template/interpreter.h"
 #include "router/text/chat_template/parser.h"
@@ -55,14 +56,14 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Load(const std::string& model_dir) {
   if (config.has_value()) {
     WINNOW_RETURN_IF_ERROR(result.ReadConfig(*config, config_path.string(), /*with_templates=*/!source.has_value()));
   }
-  if (result.templates_.empty()) result.templates_ = ChatMl().templates_;
+  if (result.templates_.empty()) WINNOW_CHECK(result.Add(kChatMl, "ChatML", "default").ok());
   return result;
 }
 
 absl::StatusOr<ChatTemplate> ChatTemplate::FromConfig(std::string_view tokenizer_config, std::string_view name) {
   ChatTemplate result;
   WINNOW_RETURN_IF_ERROR(result.ReadConfig(tokenizer_config, name, /*with_templates=*/true));
-  if (result.templates_.empty()) result.templates_ = ChatMl().templates_;
+  if (result.templates_.empty()) WINNOW_CHECK(result.Add(kChatMl, "ChatML", "default").ok());
   return result;
 }
 
@@ -86,7 +87,18 @@ absl::Status ChatTemplate::Add(std::string_view source, std::string name, std::s
   parsed->key = std::move(key);
   parsed->body = *std::move(body);
   templates_.push_back(std::move(parsed));
+  absl::StrAppend(&sources_, AbslSv(source), "\n");
   return absl::OkStatus();
+}
+
+bool ChatTemplate::Mentions(std::string_view word) const {
+  const auto in_word = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (size_t at = sources_.find(word); at != sources_.npos; at = sources_.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool begins = at == 0 || !in_word(sources_[at - 1]);
+    if (begins && (end == sources_.size() || !in_word(sources_[end]))) return true;
+  }
+  return false;
 }
 
 absl::Status ChatTemplate::ReadConfig(std::string_view tokenizer_config, std::string_view name, bool with_templates) {

@@ -43,6 +43,11 @@ class ChatTemplate {
   // wrong, raise_exception's message included; ResourceExhausted when the template exceeds its limits.
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& messages, const Options& options) const;
 
+  // Whether any of the templates has this word, so that a variable of that name may have an effect.
+  bool Mentions(std::string_view word) const;
+  // The text of all templates, one behind the other.
+  const std::string& Sources() const { return sources_; }
+
  private:
   struct Parsed {
     std::string name;  // of the template, for errors
@@ -55,7 +60,8 @@ class ChatTemplate {
   // "tool_use" when there are tools and such a template, else "default" or the first.
   const Parsed& Choose(const Options& options) const;
 
-  std::vector<std::shared_ptr<const Parsed>> templates_;        // not empty
+  std::vector<std::shared_ptr<const Parsed>> templates_;  // not empty
+  std::string sources_;
   std::vector<std::pair<std::string, std::string>> variables_;  // bos_token, eos_token ...
 };
 

@@ -36,6 +36,8 @@ class ByteCodec : public TextCodec {
     return text;
   }
   std::string TokenText(uint32_t id) const override { return {static_cast<char>(id)}; }
+  bool TemplateReads(std::string_view) const override { return false; }
+  std::optional<uint32_t> TokenId(std::string_view) const override { return std::nullopt; }
   absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool,
                                          const nlohmann::ordered_json&) const override {
     std::string text;

@@ -28,7 +28,9 @@ class LetterDecoder : public TextDecoder {
 };
 class LetterDecoders : public TextDecoderFactory {
  public:
-  std::unique_ptr<TextDecoder> NewDecoder() const override { return std::make_unique<LetterDecoder>(); }
+  std::unique_ptr<TextDecoder> NewDecoder(const TextDecoding&) const override {
+    return std::make_unique<LetterDecoder>();
+  }
 };
 
 // Streams whose events the test sends itself.

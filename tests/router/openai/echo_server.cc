@@ -111,7 +111,9 @@ int Main(int argc, char** argv) {
                     .max_context_tokens = 1 << 20,
                     .vocab_size = FakeTextCodec::kVocabSize,
                     .max_budget_tokens = 4096,
-                    .default_selection = {}};
+                    .default_selection = {},
+                    .chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink},
+                    .aliases = {"mirror"}};
   OpenAiService service([&model] { return model; }, &codec, &generation, {});
   RouteTable routes(HttpErrorResponse);
   service.AddRoutes(&routes);

@@ -1,5 +1,8 @@
 #pragma once
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,7 +12,8 @@
 namespace winnow {
 
 // A tokenizer simple enough to compute by eye: each byte is its own id, 256 is "<s>" (the special token that encoding
-// adds), 257 is "lo". A conversation becomes "role:content;" per message, with "assistant:" at its end.
+// adds), 257 is "lo", 258 "<tool_call>". A conversation becomes "role:content;" per message, with "assistant:" at its
+// end.
 class FakeTextCodec : public TextCodec {
  public:
   static constexpr uint32_t kBos = 256;
@@ -39,7 +43,7 @@ class FakeTextCodec : public TextCodec {
 
   std::string TokenText(uint32_t id) const override {
     if (id < 256) return std::string(1, static_cast<char>(id));
-    return id == kBos ? "<s>" : id == 257 ? "lo" : "";
+    return id == kBos ? "<s>" : id == 257 ? "lo" : id == 258 ? "<tool_call>" : "";
   }
 
   absl::StatusOr<std::string> RenderChat(const nlohmann::ordered_json& messages, bool add_generation_prompt,
@@ -47,10 +51,25 @@ class FakeTextCodec : public TextCodec {
     if (variables.contains("refuse")) return absl::InvalidArgumentError("the template refuses");
     std::string text = variables.empty() ? "" : variables.dump() + ";";
     for (const auto& message : messages) {
-      text += message.at("role").get<std::string>() + ":" + message.at("content").get<std::string>() + ";";
+      const auto& content = message.at("content");
+      text += message.at("role").get<std::string>() + ":" + (content.is_null() ? "" : content.get<std::string>());
+      if (message.contains("tool_calls")) text += message.at("tool_calls").dump();
+      text += ";";
     }
-    return add_generation_prompt ? text + "assistant:" : text;
+    return add_generation_prompt ? text + "assistant:" + opening : text;
   }
+
+  bool TemplateReads(std::string_view variable) const override { return read_variables.contains(variable); }
+
+  std::optional<uint32_t> TokenId(std::string_view token) const override {
+    for (uint32_t id = 256; id < kVocabSize; ++id) {
+      if (TokenText(id) == token) return id;
+    }
+    return std::nullopt;
+  }
+
+  std::set<std::string, std::less<>> read_variables = {"tools", "enable_thinking", "reasoning_effort"};
+  std::string opening;  // what the template writes of the answer
 };
 
 }  // namespace winnow

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "common/metrics/version.h"
 #include "router/http/http_server.h"
 #include "router/openai/api_error.h"
 #include "router/openai/json_document.h"
@@ -25,7 +26,7 @@ class OpenAiServiceTest : public ::testing::Test {
  protected:
   void SetUp() override { StartServer({}); }
 
-  void StartServer(HttpServerOptions http) {
+  void StartServer(HttpServerOptions http, OpenAiOptions options = {}) {
     server_.reset();
     OpenAiCallbacks callbacks;
     callbacks.ready = [this] { return ready_ ? absl::OkStatus() : absl::UnavailableError("no inference rank"); };
@@ -45,8 +46,10 @@ class OpenAiServiceTest : public ::testing::Test {
                       .max_context_tokens = 100'000,
                       .vocab_size = FakeTextCodec::kVocabSize,
                       .max_budget_tokens = 4096,
-                      .default_selection = {}};
-    service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks);
+                      .default_selection = {},
+                      .chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink},
+                      .aliases = {"small"}};
+    service_ = std::make_unique<OpenAiService>(model, &codec_, &generation_, callbacks, options);
     routes_ = RouteTable(HttpErrorResponse);
     service_->AddRoutes(&routes_);
     http.port = 0;
@@ -93,16 +96,41 @@ TEST_F(OpenAiServiceTest, ServesModels) {
     client.Request("GET", path);
     EXPECT_EQ(Json::parse(client.ReadResponse().body), list["data"][0]);
   }
+  client.Request("GET", "/v1/models/small");
+  const Json alias = Json::parse(client.ReadResponse().body);
+  EXPECT_EQ(alias, list["data"][1]);
+  EXPECT_EQ(alias["id"], "small");
+  EXPECT_EQ(alias["root"], "org/tiny");
   client.Request("GET", "/v1/models/other");
   const TestClient::Response missing = client.ReadResponse();
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(Error(missing)["code"], "model_not_found");
+  EXPECT_THAT(Error(missing)["message"].get<std::string>(), HasSubstr(R"(this server serves "org/tiny", "small".)"));
+}
+
+TEST_F(OpenAiServiceTest, AnswersUnderTheNameThatTheRequestUsed) {
+  TestClient client(port());
+  const char* bodies[] = {R"({"prompt": "a"})", R"({"prompt": "a", "model": "small"})"};
+  const char* names[] = {"org/tiny", "small"};
+  for (size_t i = 0; i < 2; ++i) {
+    client.Request("POST", "/v1/completions", bodies[i]);
+    const auto run = generation_.WaitForStart(i);
+    run->End(0);
+    run->Done();
+    EXPECT_EQ(Json::parse(client.ReadResponse().body)["model"], names[i]);
+  }
 }
 
 TEST_F(OpenAiServiceTest, ReportsHealthReadinessAndMetrics) {
   TestClient client(port());
   client.Request("GET", "/health");
   EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("GET", "/ping");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("POST", "/ping");
+  EXPECT_EQ(client.ReadResponse().status, 200);
+  client.Request("GET", "/version");
+  EXPECT_EQ(Json::parse(client.ReadResponse().body)["version"], std::string(Version()));
   client.Request("GET", "/ready");
   EXPECT_EQ(client.ReadResponse().status, 200);
   ready_ = false;
@@ -224,6 +252,59 @@ TEST_F(OpenAiServiceTest, StreamsAChat) {
   EXPECT_EQ(client.ReadResponse().status, 200);
 }
 
+constexpr char kToolChat[] =
+    R"({"messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function", "function": {"name": "f"}}])";
+
+TEST_F(OpenAiServiceTest, StreamsReasoningAndToolCallsAsTheyCome) {
+  TestClient client(port());
+  client.Request("POST", "/v1/chat/completions",
+                 std::string(kToolChat) + R"(, "stream": true, "stream_options": {"continuous_usage_stats": true}})");
+  const auto run = generation_.WaitForStart();
+  EXPECT_THAT(run->input().decoding.shown_special, ElementsAre(258u)) << "the marker is to be decoded";
+  EXPECT_TRUE(run->input().decoding.skip_special_tokens);
+  for (const char* text :
+       {"<think>hm</th", "ink>\n", "<tool_call>{\"name\": \"f\", \"argu", "ments\": {\"a\": ", "1}}", "</tool_call>"}) {
+    run->Delta(0, text);
+  }
+  run->End(0);
+  run->Done();
+  client.ReadHead();
+  std::vector<Json> deltas;
+  Json end;
+  for (auto event = client.ReadEvent(); event && *event != "[DONE]"; event = client.ReadEvent()) {
+    end = Json::parse(*event);
+    deltas.push_back(end["choices"][0]["delta"]);
+  }
+  ASSERT_EQ(deltas.size(), 5u) << "role, reasoning, two pieces of the call, and the end";
+  EXPECT_EQ(deltas[1], (Json{{"reasoning_content", "hm"}}));
+  const Json first = deltas[2]["tool_calls"][0];
+  EXPECT_EQ(first["index"], 0);
+  EXPECT_EQ(first["type"], "function");
+  EXPECT_THAT(first["id"].get<std::string>(), StartsWith("call_"));
+  EXPECT_EQ(first["function"], (Json{{"name", "f"}, {"arguments", "{\"a\": "}}));
+  EXPECT_EQ(deltas[3].dump(), R"({"tool_calls":[{"index":0,"function":{"arguments":"1}"}}]})");
+  EXPECT_EQ(deltas[4], Json::object());
+  EXPECT_EQ(end["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(end["usage"]["completion_tokens"], 77);
+}
+
+TEST_F(OpenAiServiceTest, AnswersWithToolCalls) {
+  TestClient client(port());
+  client.Request("POST", "/v1/chat/completions", std::string(kToolChat) + R"(, "n": 2})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)");
+  run->Delta(1, "No. <tool_");
+  run->End(0);
+  run->End(1);
+  run->Done();
+  const Json choices = Json::parse(client.ReadResponse().body)["choices"];
+  EXPECT_EQ(choices[0]["finish_reason"], "tool_calls");
+  EXPECT_TRUE(choices[0]["message"]["content"].is_null());
+  EXPECT_EQ(choices[0]["message"]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(choices[1]["finish_reason"], "stop");
+  EXPECT_EQ(choices[1]["message"]["content"], "No. <tool_") << "what could have become a marker is told at the end";
+}
+
 TEST_F(OpenAiServiceTest, StreamsCompletionsWithoutIdsOrUsageUnlessAsked) {
   TestClient client(port());
   client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
@@ -239,6 +320,53 @@ TEST_F(OpenAiServiceTest, StreamsCompletionsWithoutIdsOrUsageUnlessAsked) {
   EXPECT_FALSE(delta["choices"][0].contains("token_ids"));
   EXPECT_EQ(Json::parse(client.ReadEvent().value())["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(client.ReadEvent(), "[DONE]");
+}
+
+TEST_F(OpenAiServiceTest, EchoesThePromptBeforeTheAnswer) {
+  TestClient client(port());
+  size_t starts = 0;
+  for (const char* stream : {"false", "true"}) {
+    client.Request(
+        "POST", "/v1/completions",
+        absl::StrCat(R"({"prompt": ["ab", "c"], "echo": true, "include_stop_str_in_output": true, "stream": )", stream,
+                     "}"));
+    for (const char* answer : {"!", "?"}) {
+      const auto run = generation_.WaitForStart(starts++);
+      EXPECT_TRUE(run->input().include_stop);
+      run->Delta(0, answer);
+      run->End(0);
+      run->Done();
+    }
+    if (std::string_view(stream) == "false") {
+      const Json choices = Json::parse(client.ReadResponse().body)["choices"];
+      EXPECT_EQ(choices[0]["text"], "ab!");
+      EXPECT_EQ(choices[1]["text"], "c?");
+      continue;
+    }
+    std::string texts[2];
+    client.ReadHead();
+    for (auto event = client.ReadEvent(); event && *event != "[DONE]"; event = client.ReadEvent()) {
+      const Json choice = Json::parse(*event)["choices"][0];
+      texts[choice["index"].get<int>()] += choice["text"].get<std::string>();
+    }
+    EXPECT_EQ(texts[0], "ab!");
+    EXPECT_EQ(texts[1], "c?");
+  }
+}
+
+TEST_F(OpenAiServiceTest, AQuietStreamSendsComments) {
+  StartServer({}, {.stream_keep_alive = std::chrono::milliseconds(20)});
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  client.ReadHead();
+  EXPECT_THAT(client.ReadChunk(), StartsWith(": waiting\n\n")) << "before the first token";
+  run->Delta(0, "x");
+  std::string chunks;
+  while (chunks.find("waiting", chunks.find("\"x\"")) == chunks.npos) chunks += client.ReadChunk();
+  run->End(0);
+  run->Done();
+  while (chunks.find("[DONE]") == chunks.npos) chunks += client.ReadChunk();
 }
 
 TEST_F(OpenAiServiceTest, RefusalsHaveTheirStatus) {

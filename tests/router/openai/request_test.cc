@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <set>
 
 #include "common/selection/spec_text.h"
 #include "router/openai/api_error.h"
@@ -58,9 +59,9 @@ TEST(CompletionRequest, HasOpenAisDefaults) {
 TEST(CompletionRequest, ReadsEveryField) {
   const GenerationRequest request = *ParseCompletion(With(R"(
       "model": "org/tiny", "max_tokens": 7, "temperature": 0, "top_p": 0.5, "top_k": 20, "min_p": 0.1, "seed": -1,
-      "stop": ["\n", "end"], "n": 3, "best_of": 3, "logprobs": 5, "stream": true, "stream_options": {"include_usage": true, "other": 1},
+      "stop": ["\n", "end"], "n": 3, "best_of": 3, "logprobs": 5, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true},
       "ignore_eos": true, "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "logit_bias": {"5": -100, "299": 1.5},
-      "stop_token_ids": [1, 2], "echo": false, "user": "u", "metadata": {"a": 1}, "unheard_of": [1], "return_token_ids": true,
+      "stop_token_ids": [1, 2], "echo": false, "user": "u", "metadata": {"a": 1}, "return_token_ids": true,
       "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0.95, "priority": -100})"));
   const CommonFields& fields = request.fields;
   EXPECT_EQ(fields.priority, -100);
@@ -84,6 +85,39 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_EQ(fields.selection.preset, "exact-token");
   EXPECT_EQ(fields.selection.predictor, Predictor::kExact);
   EXPECT_EQ(fields.selection.budget_tokens, 512u);
+}
+
+TEST(CompletionRequest, ReadsWhatTheTextShows) {
+  const GenerationRequest request = *ParseCompletion(With(R"(
+      "skip_special_tokens": false, "include_stop_str_in_output": true, "return_tokens_as_token_ids": true, "echo": true)"));
+  EXPECT_FALSE(request.fields.skip_special_tokens);
+  EXPECT_TRUE(request.fields.include_stop && request.fields.tokens_as_ids);
+  EXPECT_EQ(request.prompts[0].echo, "<s>hi");
+}
+
+TEST(CompletionRequest, KeepsTheEndOfALongPrompt) {
+  const auto prompt = [](const std::string& fields) {
+    return ParseCompletion(R"({"prompt": [1, 2, 3, 4], )" + fields + "}")->prompts[0].token_ids;
+  };
+  EXPECT_THAT(prompt(R"("truncate_prompt_tokens": 2)"), ElementsAre(3u, 4u));
+  EXPECT_THAT(prompt(R"("truncate_prompt_tokens": 9)"), ElementsAre(1u, 2u, 3u, 4u));
+  EXPECT_THAT(prompt(R"("truncate_prompt_tokens": -1, "max_tokens": 97)"), ElementsAre(2u, 3u, 4u))
+      << "what leaves room for the answer";
+}
+
+// The codec would refuse it by its length alone.
+TEST(CompletionRequest, KeepsTheEndOfAPromptThatIsFarTooLong) {
+  const std::string text = std::string(1001, 'x') + "yz";
+  const auto completion = ParseCompletion(R"({"truncate_prompt_tokens": 2, "prompt": ")" + text + "\"}");
+  ASSERT_TRUE(completion.ok()) << completion.status();
+  EXPECT_THAT(completion->prompts[0].token_ids, ElementsAre('y', 'z'));
+  const auto listed = ParseCompletion(R"({"truncate_prompt_tokens": 2, "prompt": [")" + text + "\"]}");
+  ASSERT_TRUE(listed.ok()) << listed.status();
+  EXPECT_THAT(listed->prompts[0].token_ids, ElementsAre('y', 'z'));
+  const auto chat =
+      ParseChat(R"({"truncate_prompt_tokens": 3, "messages": [{"role": "user", "content": ")" + text + "\"}]}");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_THAT(chat->prompts[0].token_ids, ElementsAre('n', 't', ':'));
 }
 
 TEST(CompletionRequest, TakesEveryFormOfPrompt) {
@@ -189,13 +223,19 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("max_tokens": 9999999999999999999999)", "max_tokens"},
       {R"("max_tokens": "5")", "max_tokens"},
       {R"("max_tokens": 98)", "max_tokens"},
-      {R"("echo": true)", "echo"},
+      {R"("echo": true, "logprobs": 1)", "echo"},
+      {R"("echo": 1)", "echo"},
       {R"("suffix": "x")", "suffix"},
       {R"("min_tokens": 1)", "min_tokens"},
+      {R"("bad_words": ["a"])", "bad_words"},
+      {R"("allowed_token_ids": [1])", "allowed_token_ids"},
+      {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
+      {R"("truncate_prompt_tokens": -2)", "truncate_prompt_tokens"},
+      {R"("skip_special_tokens": 1)", "skip_special_tokens"},
       {R"("use_beam_search": true)", "use_beam_search"},
       {R"("response_format": {"type": "json_object"})", "response_format"},
       {R"("guided_json": {})", "guided_json"},
-      {R"("include_stop_str_in_output": true)", "include_stop_str_in_output"},
+      {R"("include_stop_str_in_output": "no")", "include_stop_str_in_output"},
       {R"("ignore_eos": "yes")", "ignore_eos"},
       {R"("return_token_ids": 1)", "return_token_ids"},
       {R"("stop_token_ids": [300])", "stop_token_ids"},
@@ -407,7 +447,27 @@ TEST(ChatRequest, RefusesAndNamesTheField) {
       {ChatWith(R"("logprobs": 1)"), "logprobs"},
       {ChatWith(R"("max_completion_tokens": 1000)"), "max_completion_tokens"},
       {ChatWith(R"("max_tokens": 0)"), "max_tokens"},
-      {ChatWith(R"("tools": [{"type": "function"}])"), "tools"},
+      {ChatWith(R"("tools": {})"), "tools"},
+      {ChatWith(R"("tools": [1])"), "tools[0]"},
+      {ChatWith(R"("tools": [{"type": "custom"}])"), "tools[0].type"},
+      {ChatWith(R"("tools": [{"type": "function"}])"), "tools[0].function"},
+      {ChatWith(R"("tools": [{"type": "function", "function": {}}])"), "tools[0].function.name"},
+      {ChatWith(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": []}}])"),
+       "tools[0].function.parameters"},
+      {ChatWith(R"("tool_choice": {"type": "function", "function": {"name": "f"}})"), "tool_choice"},
+      {ChatWith(R"("tool_choice": "some")"), "tool_choice"},
+      {ChatWith(R"("parallel_tool_calls": 1)"), "parallel_tool_calls"},
+      {ChatWith(R"("reasoning_effort": "huge")"), "reasoning_effort"},
+      {ChatWith(R"("enable_thinking": "yes")"), "enable_thinking"},
+      {ChatWith(R"("documents": [{"text": "a"}])"), "documents"},
+      {R"({"messages": [{"role": "user", "content": "a", "tool_calls": [{}]}]})", "messages[0].tool_calls"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": 1}]})", "messages[0].tool_calls"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]})", "messages[0].tool_calls[0].function"},
+      {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {ChatWith(R"("continue_final_message": true, "add_generation_prompt": true)"), "continue_final_message"},
+      {R"({"continue_final_message": true, "messages": [{"role": "assistant", "content": " "}]})",
+       "messages[0].content"},
       {ChatWith(R"("tool_choice": "required")"), "tool_choice"},
       {ChatWith(R"("functions": [{}])"), "functions"},
       {ChatWith(R"("modalities": ["audio"])"), "modalities"},
@@ -415,12 +475,184 @@ TEST(ChatRequest, RefusesAndNamesTheField) {
       {ChatWith(R"("chat_template": "x")"), "chat_template"},
       {ChatWith(R"("chat_template_kwargs": [])"), "chat_template_kwargs"},
       {ChatWith(R"("chat_template_kwargs": {"refuse": true})"), "messages"},
-      {ChatWith(R"("continue_final_message": true)"), "continue_final_message"},
   };
   for (const auto& c : cases) {
     const absl::Status status = ParseChat(c.body).status();
     EXPECT_EQ(ToApiError(status).http_status, 400) << c.body;
     EXPECT_EQ(ToApiError(status).param, c.param) << c.body << ": " << status;
+  }
+}
+
+// A chat of a model that writes Hermes' calls and thinks.
+absl::StatusOr<GenerationRequest> ParseToolChat(const std::string& fields, const FakeTextCodec& codec = {}) {
+  ServedModel model = TestModel();
+  model.max_context_tokens = 1000;
+  model.chat_formats = {.tools = ToolFormat::kHermes, .reasoning = ReasoningFormat::kThink};
+  WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(ChatWith(fields)));
+  return ParseChatRequest(body, model, codec);
+}
+
+std::string PromptOf(const absl::StatusOr<GenerationRequest>& request) {
+  return request.ok() ? FakeTextCodec().Decode(request->prompts[0].token_ids, false) : request.status().ToString();
+}
+
+constexpr char kTool[] = R"({"type":"function","function":{"name":"f","parameters":{"b":1,"a":2}}})";
+
+TEST(ChatTools, AreShownToTheTemplateAsTheClientWroteThem) {
+  const auto request = ParseToolChat(std::string(R"("tools": [)") + kTool + R"(], "parallel_tool_calls": false)");
+  EXPECT_EQ(PromptOf(request), std::string(R"({"tools":[)") + kTool + "]};user:hi;assistant:");
+  EXPECT_EQ(request->parsing.tools, ToolFormat::kHermes);
+  EXPECT_FALSE(request->parsing.parallel_tool_calls);
+  EXPECT_THAT(request->shown_special, ElementsAre(258u)) << "the marker that is a token";
+}
+
+TEST(ChatTools, AreNotShownAndNotLookedForWhenNoneMayBeCalled) {
+  const auto request = ParseToolChat(std::string(R"("tool_choice": "none", "tools": [)") + kTool + "]");
+  EXPECT_EQ(PromptOf(request), "user:hi;assistant:");
+  EXPECT_EQ(request->parsing.tools, ToolFormat::kNone);
+  EXPECT_EQ(ParseToolChat(R"("user": "u")")->parsing.tools, ToolFormat::kNone);
+}
+
+TEST(ChatTools, AreRefusedWhereTheyWouldHaveNoEffect) {
+  const std::string tools = std::string(R"("tools": [)") + kTool + "]";
+  EXPECT_THAT(ToApiError(ParseChat(ChatWith(tools)).status()).message, HasSubstr("--tool-format"))
+      << "the format is not known";
+  FakeTextCodec blind;
+  blind.read_variables = {};
+  EXPECT_THAT(ToApiError(ParseToolChat(tools, blind).status()).message, HasSubstr("template does not show them"));
+  const ApiError forced = ToApiError(ParseToolChat(tools + R"(, "tool_choice": "required")").status());
+  EXPECT_EQ(forced.code, "unsupported_parameter");
+  EXPECT_THAT(forced.message, HasSubstr("needs constrained decoding"));
+}
+
+TEST(ChatTools, EarlierCallsReachTheTemplateWithArgumentsAsObjects) {
+  ServedModel model = TestModel();
+  model.max_context_tokens = 200;
+  const Json body = *ParseJsonObject(
+      R"({"add_generation_prompt": false, "messages": [
+          {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]},
+          {"role": "tool", "tool_call_id": "1", "content": "3"},
+          {"role": "assistant", "content": "x", "tool_calls": []}]})");
+  const auto request = ParseChatRequest(body, model, FakeTextCodec());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(FakeTextCodec().Decode(request->prompts[0].token_ids, false),
+            R"(assistant:[{"id":"1","type":"function","function":{"name":"f","arguments":{"b":1,"a":2}}}];tool:3;)"
+            "assistant:x;");
+}
+
+TEST(ChatReasoning, SwitchesReachTemplatesThatReadThem) {
+  EXPECT_EQ(PromptOf(ParseToolChat(R"("reasoning_effort": "low", "enable_thinking": true)")),
+            R"({"enable_thinking":true,"reasoning_effort":"low"};user:hi;assistant:)");
+  EXPECT_EQ(PromptOf(ParseToolChat(R"("enable_thinking": true, "chat_template_kwargs": {"enable_thinking": false})")),
+            R"({"enable_thinking":false};user:hi;assistant:)")
+      << "what names the template's variables wins";
+  FakeTextCodec binary;
+  binary.read_variables = {"enable_thinking"};
+  EXPECT_EQ(PromptOf(ParseToolChat(R"("reasoning_effort": "none")", binary)),
+            R"({"enable_thinking":false};user:hi;assistant:)");
+  EXPECT_EQ(PromptOf(ParseToolChat(R"("reasoning_effort": "high")", binary)),
+            R"({"enable_thinking":true};user:hi;assistant:)");
+  FakeTextCodec blind;
+  blind.read_variables = {};
+  for (const char* field : {R"("reasoning_effort": "low")", R"("enable_thinking": false)"}) {
+    EXPECT_THAT(ToApiError(ParseToolChat(field, blind).status()).message, HasSubstr("would have no effect"));
+  }
+}
+
+TEST(ChatReasoning, IsOpenWhereThePromptEndsWithItsMarker) {
+  EXPECT_FALSE(ParseToolChat(R"("user": "u")")->parsing.begins_in_reasoning);
+  FakeTextCodec opening;
+  opening.opening = "<think>\n";
+  const auto request = ParseToolChat(R"("include_reasoning": false)", opening);
+  EXPECT_TRUE(request->parsing.begins_in_reasoning);
+  EXPECT_FALSE(request->parsing.include_reasoning);
+}
+
+TEST(ChatRequest, ContinuesTheLastMessage) {
+  const auto prompt = [](const std::string& content) {
+    const auto request = ParseChat(
+        R"({"continue_final_message": true, "messages": [{"role": "assistant", "content": ")" + content + R"("}]})");
+    return PromptOf(request);
+  };
+  EXPECT_EQ(prompt("One, two"), "assistant:One, two");
+  EXPECT_EQ(prompt(" One, two "), "assistant: One, two ") << "where the template keeps the space";
+}
+
+TEST(RequestFields, AreNeverIgnoredInSilence) {
+  const struct {
+    const char* fields;
+    const char* param;
+    const char* message;
+  } cases[] = {
+      {R"("max_token": 5)", "max_token", "did you mean \"max_tokens\"?"},
+      {R"("temprature": 0)", "temprature", "did you mean \"temperature\"?"},
+      {R"("unheard_of_field": [1])", "unheard_of_field", "is not a field of /v1/completions"},
+      {R"("messages": [])", "messages", "is a field of /v1/chat/completions, not of /v1/completions."},
+      {R"("grammar": "root ::= a")", "grammar", "is not supported"},
+      {R"("lora": "x")", "lora", "is not supported"},
+      {R"("cache_salt": "x")", "cache_salt", "instead there is the API key"},
+      {R"("priority": 3)", "priority", "winnow.priority"},
+      {R"("stream": true, "stream_options": {"include_usge": true})", "stream_options.include_usge",
+       "did you mean \"stream_options.include_usage\"?"},
+  };
+  for (const auto& c : cases) {
+    const ApiError error = ToApiError(ParseCompletion(With(c.fields)).status());
+    EXPECT_EQ(error.http_status, 400) << c.fields;
+    EXPECT_EQ(error.param, c.param);
+    EXPECT_THAT(error.message, HasSubstr(c.message));
+  }
+  const std::string long_name(1 << 20, 'x');
+  const ApiError error = ToApiError(ParseCompletion(With("\"" + long_name + "\": 1")).status());
+  EXPECT_EQ(error.param.size(), 64u) << "a name is shown as far as anybody would read it";
+}
+
+TEST(RequestFields, AreKnownOnceForEachEndpoint) {
+  std::set<std::pair<std::string, Endpoint>> seen;
+  for (const RequestField& field : RequestFields()) {
+    EXPECT_FALSE(field.endpoints.empty()) << field.name;
+    for (const Endpoint endpoint : field.endpoints) {
+      EXPECT_TRUE(seen.emplace(field.name, endpoint).second) << field.name << " of " << EndpointPath(endpoint);
+    }
+  }
+}
+
+// Bodies as public clients and load generators send them, extra fields included.
+TEST(RequestFields, PassWhatPublicClientsSend) {
+  const char* chats[] = {
+      // vllm bench serve
+      R"("model": "org/tiny", "temperature": 0.0, "max_completion_tokens": 5, "stream": true,
+         "stream_options": {"include_usage": true}, "ignore_eos": true, "repetition_penalty": 1.0)",
+      // guidellm: both limits, and usage in every chunk
+      R"("model": "org/tiny", "max_tokens": 5, "max_completion_tokens": 5, "stop": null, "ignore_eos": true,
+         "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})",
+      // aiperf
+      R"("model": "org/tiny", "max_completion_tokens": 5, "stream": true, "stream_options": {"include_usage": true})",
+      // langchain
+      R"("model": "org/tiny", "stream": false, "n": 1, "temperature": 0.7, "frequency_penalty": 0, "presence_penalty": 0,
+         "top_p": 1, "user": "me", "metadata": {"a": "b"}, "store": false, "service_tier": "auto",
+         "prompt_cache_key": "k")",
+      // ai-sdk
+      R"("model": "org/tiny", "max_tokens": 5, "temperature": 0, "response_format": {"type": "text"}, "seed": 1,
+         "verbosity": "medium", "stream": true, "stream_options": {"include_usage": true})",
+      // openai
+      R"("model": "org/tiny", "modalities": ["text"], "logprobs": true, "top_logprobs": 2, "safety_identifier": "s",
+         "prompt_cache_retention": "24h", "stream": true, "stream_options": {"include_obfuscation": false})",
+  };
+  for (const char* fields : chats)
+    EXPECT_TRUE(ParseChat(ChatWith(fields)).ok()) << ParseChat(ChatWith(fields)).status();
+  const char* completions[] = {
+      // vllm bench serve
+      R"("model": "org/tiny", "temperature": 0.0, "repetition_penalty": 1.0, "max_tokens": 5, "logprobs": null,
+         "stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true)",
+      // guidellm
+      R"("model": "org/tiny", "max_tokens": 5, "max_completion_tokens": 5, "stop": null, "ignore_eos": true,
+         "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true})",
+      // sglang bench_serving
+      R"("model": "org/tiny", "temperature": 0.0, "best_of": 1, "max_tokens": 5, "stream": true, "ignore_eos": true)",
+  };
+  for (const char* fields : completions) {
+    EXPECT_TRUE(ParseCompletion(With(fields)).ok()) << ParseCompletion(With(fields)).status();
   }
 }
 
@@ -440,6 +672,13 @@ TEST(Tokenize, GoesBothWays) {
   EXPECT_EQ(*tokenize(R"({"prompt": "hi", "add_special_tokens": false})"),
             R"({"count":2,"max_model_len":100,"tokens":[104,105]})");
   EXPECT_THAT(*tokenize(R"({"messages": [{"role": "user", "content": "a"}]})"), HasSubstr(R"("count":17)"));
+  EXPECT_EQ(*tokenize(R"({"prompt": "hi", "truncate_prompt_tokens": 1})"),
+            R"({"count":1,"max_model_len":100,"tokens":[105]})");
+  EXPECT_THAT(*tokenize(R"({"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function",
+                          "function": {"name": "f"}}], "continue_final_message": true})"),
+              HasSubstr(R"("count":62)"))
+      << "as the chat's prompt would be";
+  EXPECT_EQ(ToApiError(tokenize(R"({"prompt": "a", "temperature": 1})").status()).param, "temperature");
   EXPECT_FALSE(tokenize("{}").ok());
   EXPECT_FALSE(tokenize(R"({"prompt": ["a"]})").ok());
   EXPECT_FALSE(tokenize(R"({"prompt": "a", "messages": []})").ok());

@@ -50,8 +50,8 @@ constexpr char kUsage[] =
 TEST(CompletionFormat, WholeResponse) {
   const auto format = MakeCompletionFormat(Identity("cmpl-1"), &kCodec);
   const std::vector<ChoiceResult> choices = {
-      {.text = "a\n", .tokens = {}, .reason = v1::FINISH_REASON_LENGTH, .stop_match = {}},
-      {.text = "b", .tokens = {}, .reason = v1::FINISH_REASON_STOP, .stop_match = "END"}};
+      {.message = {.content = "a\n"}, .tokens = {}, .end = {.reason = v1::FINISH_REASON_LENGTH}},
+      {.message = {.content = "b"}, .tokens = {}, .end = {.reason = v1::FINISH_REASON_STOP, .stop_match = "END"}}};
   EXPECT_EQ(format->Whole(choices, SomeUsage()),
             std::string(R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[)"
                         R"({"index":0,"text":"a\n","logprobs":null,"finish_reason":"length","stop_reason":null},)"
@@ -65,20 +65,17 @@ TEST(CompletionFormat, Chunks) {
   identity.return_token_ids = true;
   identity.include_usage = true;
   const auto format = MakeCompletionFormat(identity, &kCodec);
-  EXPECT_EQ(format->FirstChunk(0), "");
+  EXPECT_EQ(format->FirstChunk(0, {}), "");
   size_t offset = 0;
-  const TextDelta first{.output_index = 0,
-                        .first_index = 0,
-                        .tokens = {Token('h', -0.5f, {{'h', -0.5f}}), Token(257, -1)},
-                        .text = "hlo"};
+  const ChoiceDelta first{.message = {.content = "hlo"}, .tokens = {Token('h', -0.5f, {{'h', -0.5f}}), Token(257, -1)}};
   EXPECT_EQ(
-      format->DeltaChunk(2, first, &offset),
+      format->DeltaChunk(2, first, {}, &offset),
       R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":2,"text":"hlo","logprobs":)"
       R"({"tokens":["h","lo"],"token_logprobs":[-0.5,-1],"top_logprobs":[{"h":-0.5},{}],"text_offset":[0,1]},)"
       R"("finish_reason":null,"stop_reason":null,"token_ids":[104,257]}],"usage":null})");
   EXPECT_EQ(offset, 3u) << "the next delta's offsets go on from here";
   EXPECT_EQ(
-      format->EndChunk(2, v1::FINISH_REASON_STOP, std::nullopt),
+      format->EndChunk(2, {.reason = v1::FINISH_REASON_STOP}, {}),
       R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":2,"text":"","logprobs":null,)"
       R"("finish_reason":"stop","stop_reason":null,"token_ids":[]}],"usage":null})");
   EXPECT_EQ(format->UsageChunk(SomeUsage()),
@@ -90,10 +87,9 @@ TEST(ChatFormat, WholeResponse) {
   ResponseIdentity identity = Identity("chatcmpl-1");
   identity.top_logprobs = 2;
   const auto format = MakeChatFormat(identity, &kCodec);
-  const std::vector<ChoiceResult> choices = {{.text = "h\xc3\xa4",
+  const std::vector<ChoiceResult> choices = {{.message = {.content = "h\xc3\xa4"},
                                               .tokens = {Token(0xc3, -0.25f, {{0xc3, -0.25f}, {'a', -2}, {'b', -3}})},
-                                              .reason = v1::FINISH_REASON_STOP,
-                                              .stop_match = {}}};
+                                              .end = {.reason = v1::FINISH_REASON_STOP}}};
   EXPECT_EQ(
       format->Whole(choices, SomeUsage()),
       std::string(
@@ -110,13 +106,45 @@ TEST(ChatFormat, Chunks) {
   const std::string head =
       R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[)";
   EXPECT_EQ(
-      format->FirstChunk(1),
+      format->FirstChunk(1, {}),
       head +
           R"({"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null,"stop_reason":null}]})");
-  EXPECT_EQ(format->DeltaChunk(1, {.output_index = 0, .first_index = 0, .tokens = {}, .text = "hi"}, nullptr),
+  EXPECT_EQ(format->DeltaChunk(1, {.message = {.content = "hi"}, .tokens = {}}, {}, nullptr),
             head + R"({"index":1,"delta":{"content":"hi"},"logprobs":null,"finish_reason":null,"stop_reason":null}]})");
-  EXPECT_EQ(format->EndChunk(1, v1::FINISH_REASON_LENGTH, std::nullopt),
+  EXPECT_EQ(format->EndChunk(1, {.reason = v1::FINISH_REASON_LENGTH}, {}),
             head + R"({"index":1,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null}]})");
+}
+
+TEST(ChatFormat, WritesReasoningAndToolCalls) {
+  const auto format = MakeChatFormat(Identity("chatcmpl-1"), &kCodec);
+  const MessageDelta message{.reasoning = "hm",
+                             .content = "",
+                             .tool_calls = {{.index = 0, .id = "call_1", .name = "f", .arguments = "{\"a\":1}"},
+                                            {.index = 1, .id = "call_2", .name = "g", .arguments = "{}"}}};
+  const std::vector<ChoiceResult> choices = {
+      {.message = message, .tokens = {}, .end = {.reason = v1::FINISH_REASON_STOP, .called_tools = true}}};
+  const Json whole = Json::parse(format->Whole(choices, SomeUsage()))["choices"][0];
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+  EXPECT_TRUE(whole["message"]["content"].is_null());
+  EXPECT_EQ(whole["message"]["reasoning_content"], "hm");
+  EXPECT_EQ(whole["message"]["tool_calls"].dump(),
+            R"([{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},)"
+            R"({"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}])");
+
+  const ChoiceDelta piece{.message = {.tool_calls = {{.index = 1, .arguments = "{\"a\""}}}, .tokens = {}};
+  EXPECT_EQ(Json::parse(format->DeltaChunk(0, piece, {}, nullptr))["choices"][0]["delta"].dump(),
+            R"({"tool_calls":[{"index":1,"function":{"arguments":"{\"a\""}}]})");
+  const std::string end = format->EndChunk(0, {.reason = v1::FINISH_REASON_LENGTH, .called_tools = true}, {});
+  EXPECT_EQ(Json::parse(end)["choices"][0]["finish_reason"], "length") << "the call may be incomplete";
+}
+
+TEST(Chunks, CarryTheCountsSoFarWhenAsked) {
+  for (const auto& format : {MakeChatFormat(Identity("1"), &kCodec), MakeCompletionFormat(Identity("1"), &kCodec)}) {
+    size_t offset = 0;
+    const ChoiceDelta delta{.message = {.content = "a"}, .tokens = {}};
+    const Json chunk = Json::parse(format->DeltaChunk(0, delta, ChunkUsage{3, 2}, &offset));
+    EXPECT_EQ(chunk["usage"].dump(), R"({"prompt_tokens":3,"completion_tokens":2,"total_tokens":5})");
+  }
 }
 
 TEST(Logprobs, CountCharactersNotBytes) {
@@ -124,12 +152,26 @@ TEST(Logprobs, CountCharactersNotBytes) {
   const std::vector<v1::Token> tokens = {Token('a', -1), Token(0xc3, -1), Token(0xa4, -1), Token('b', -1)};
   JsonWriter json;
   size_t offset = 10;
-  WriteCompletionLogprobs(tokens, 0, kCodec, &offset, &json);
+  WriteCompletionLogprobs(tokens, {}, kCodec, &offset, &json);
   const Json logprobs = Json::parse(json.Take());
   EXPECT_EQ(logprobs["text_offset"], Json({10, 11, 12, 12}));
   EXPECT_EQ(logprobs["tokens"], Json({"a", "bytes:\\xc3", "bytes:\\xa4", "b"}));
   EXPECT_TRUE(logprobs["top_logprobs"].is_null());
   EXPECT_EQ(offset, 13u);
+}
+
+TEST(Logprobs, NameTokensByIdWhenAsked) {
+  const std::vector<v1::Token> tokens = {Token('a', -1, {{'a', -1}, {257, -2}})};
+  JsonWriter completion, chat;
+  size_t offset = 0;
+  WriteCompletionLogprobs(tokens, {.top = 2, .tokens_as_ids = true}, kCodec, &offset, &completion);
+  const Json map = Json::parse(completion.Take());
+  EXPECT_EQ(map["tokens"], Json({"token_id:97"}));
+  EXPECT_EQ(map["top_logprobs"][0].dump(), R"({"token_id:97":-1,"token_id:257":-2})");
+  WriteChatLogprobs(tokens, {.top = 1, .tokens_as_ids = true}, kCodec, &chat);
+  const Json token = Json::parse(chat.Take())["content"][0];
+  EXPECT_EQ(token["token"], "token_id:97");
+  EXPECT_EQ(token["bytes"], Json({97})) << "these stay the token's";
 }
 
 TEST(Logprobs, StayFiniteAndUnambiguous) {
@@ -140,7 +182,7 @@ TEST(Logprobs, StayFiniteAndUnambiguous) {
                                          unmeasured};
   JsonWriter json;
   size_t offset = 0;
-  WriteCompletionLogprobs(tokens, 2, kCodec, &offset, &json);
+  WriteCompletionLogprobs(tokens, {.top = 2}, kCodec, &offset, &json);
   EXPECT_EQ(
       json.Take(),
       R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},{}],"text_offset":[0,1]})");

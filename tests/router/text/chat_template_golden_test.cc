@@ -51,9 +51,7 @@ TEST(ChatTemplateGoldenTest, LanguageMatchesJinja) {
   }
 }
 
-TEST(ChatTemplateGoldenTest, ModelStylesMatchJinja) {
-  const Json golden = Json::parse(ReadFile("model_styles.golden.json"));
-  ASSERT_GT(golden.size(), 180u);
+void ExpectStylesToMatch(const Json& golden) {
   for (const Json& c : golden) {
     const auto name = c["template"].get<std::string>();
     ChatTemplate::Options options;
@@ -61,6 +59,19 @@ TEST(ChatTemplateGoldenTest, ModelStylesMatchJinja) {
     options.variables = c["variables"];
     ExpectSame(RenderSource(ReadFile(name + ".jinja"), c["messages"], options), c, name + c["messages"].dump());
   }
+}
+
+TEST(ChatTemplateGoldenTest, ModelStylesMatchJinja) {
+  const Json golden = Json::parse(ReadFile("model_styles.golden.json"));
+  ASSERT_GT(golden.size(), 180u);
+  ExpectStylesToMatch(golden);
+}
+
+// Conversations with tool calls, their arguments as objects, and their answers, in the styles that show tools.
+TEST(ChatTemplateGoldenTest, ToolStylesMatchJinja) {
+  const Json golden = Json::parse(ReadFile("tool_styles.golden.json"));
+  ASSERT_GT(golden.size(), 160u);
+  ExpectStylesToMatch(golden);
 }
 
 }  // namespace
