@@ -4,7 +4,7 @@
 //   eflops MODEL [--measure 1] [--contexts LIST] [--batch LIST] [--selected T] [--page P] [--resident SHARE]
 //          [--machine h200|cpu] [--flops F] [--memory B] [--link B] [--shared-by-group 0|1] [--threads N] [--seconds S]
 //
-// MODEL is a model directory or a config.json; bench/eflops/qwen3-14b is the published configuration.
+// MODEL is a model directory or a config.json; tools/bench/eflops/qwen3-14b is the published configuration.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>

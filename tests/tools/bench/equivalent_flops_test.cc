@@ -67,7 +67,7 @@ struct Published {
 };
 
 TEST(EquivalentFlopsTest, ThePublishedConfiguration) {
-  const ModelConfig model = LoadModelConfig(WINNOW_SOURCE_DIR "/bench/eflops/qwen3-14b").value();
+  const ModelConfig model = LoadModelConfig(WINNOW_SOURCE_DIR "/tools/bench/eflops/qwen3-14b").value();
   const Published table[] = {{1, 8192, 5.86, 5.82, 5.55, 5.54},       {1, 32768, 5.99, 5.82, 5.58, 5.54},
                              {1, 131072, 6.51, 5.82, 5.68, 5.54},     {8, 8192, 8.78, 8.43, 6.29, 6.22},
                              {8, 32768, 9.82, 8.43, 6.50, 6.22},      {8, 131072, 13.99, 8.43, 7.35, 6.22},
