@@ -9,6 +9,7 @@
 #include "cmd/up/http_probe.h"
 #include "cmd/up/supervisor.h"
 #include "cmd/up/up_options.h"
+#include "common/config/host_address.h"
 #include "common/config/listen_address.h"
 
 namespace winnow {
@@ -57,7 +58,7 @@ Supervisor::Child Role(const std::string& program, const char* role, Options opt
 // The router's answers under way may go on for a while before anything ends.
 Supervisor::Options SupervisorOptions(const UpOptions& options) {
   Supervisor::Options supervisor;
-  supervisor.grace += std::chrono::duration_cast<milliseconds>(options.stop_grace);
+  supervisor.grace += std::chrono::duration_cast<milliseconds>(options.drain_delay + options.stop_grace);
   return supervisor;
 }
 
@@ -74,7 +75,8 @@ class Cluster {
     child.drains_first = true;
     WINNOW_RETURN_IF_ERROR(supervisor_.Start(std::move(child)));
     WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
-    WINNOW_ASSIGN_OR_RETURN(const HostPort router_address, ParseHostPort(Address(router_, "grpc")));
+    WINNOW_ASSIGN_OR_RETURN(HostPort router_address, ParseHostPort(Address(router_, "grpc")));
+    if (IsWildcardHost(router_address.host)) router_address.host = "127.0.0.1";
     if (!options_.hosts_cache()) {
       for (int i = 0; i < options_.cache_ranks; ++i) {
         WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));

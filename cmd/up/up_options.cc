@@ -71,6 +71,7 @@ void UpOptions::Declare(Fields& fields) {
                "cache-rank`); 0 = nine tenths of what is free.");
   DeclareDeviceHostMemory(fields, "cache-device-host-memory", &cache_device_host_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
+  DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
   DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
@@ -168,6 +169,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.key_weights = key_weights;
   options.placement = placement;
   options.max_queue = max_queue;
+  options.drain_delay = drain_delay;
   options.stop_grace = stop_grace;
   return options;
 }
@@ -178,7 +180,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.metrics = MetricsAddress(1 + index);
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
-  options.router = router;
+  options.join.routers = {router};
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
@@ -210,7 +212,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
-  options.router = router;
+  options.join.routers = {router};
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;

@@ -42,6 +42,7 @@ struct UpOptions {
   int64_t cache_device_host_memory_bytes = 0;
   bool prefix_cache = true;
   int64_t prefix_cache_memory_bytes = 0;
+  std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
   std::string log_level = "info";
 

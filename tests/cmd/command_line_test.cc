@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "common/config/listen_address.h"
-#include "common/metrics/metrics_server.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"
 #include "gmock/gmock.h"
@@ -107,9 +106,9 @@ TEST(CommandLine, ProfileHeadsNamesWhatItCannotMeasure) {
 }
 
 TEST(CommandLine, ATakenPortStartsNothing) {
-  const auto owner = MetricsServer::Start("127.0.0.1:0", std::make_shared<MetricsRegistry>());
+  const auto owner = ReservedAddress::Reserve("127.0.0.1:0");
   ASSERT_TRUE(owner.ok()) << owner.status();
-  const std::string address = (*owner)->address();
+  const std::string address = owner->address();
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--http", address, "--grpc=127.0.0.1:0", "--metrics=127.0.0.1:0"}),
                 1, "address " + address + " is in use");
 }
