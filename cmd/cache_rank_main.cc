@@ -43,7 +43,7 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
 int CacheRankMain(const Arguments& arguments) {
   CacheProcessOptions options;
   if (const auto code =
-          ParseCommandLine("cache-rank", "[--option=value ...]", arguments, options)) {
+          ParseCommandLine("cache-rank", "[--option=value ...]", arguments, options, nullptr, Environment::kRead)) {
     return *code;
   }
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));

@@ -164,7 +164,8 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
 
 int InferenceRankMain(const Arguments& arguments) {
   InferenceProcessOptions options;
-  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--option=value ...]", arguments, options)) {
+  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--option=value ...]", arguments, options,
+                                         nullptr, Environment::kRead)) {
     return *code;
   }
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("inference-rank", model, 2);

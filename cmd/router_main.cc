@@ -101,7 +101,8 @@ int RouterMain(const Arguments& arguments) {
   mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes);
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBlockBytes);
   RouterProcessOptions options;
-  if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options)) {
+  if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options, nullptr,
+                                         Environment::kRead)) {
     return *code;
   }
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("router", model, 2);
