@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cmd/role/process_http.h"
 #include "common/config/listen_address.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"
@@ -106,16 +107,18 @@ TEST(CommandLine, ProfileHeadsNamesWhatItCannotMeasure) {
 }
 
 TEST(CommandLine, ATakenPortStartsNothing) {
-  const auto owner = ReservedAddress::Reserve("127.0.0.1:0");
+  const auto ok = [] { return absl::OkStatus(); };
+  const auto owner =
+      ProcessHttp::Start({"127.0.0.1", 0}, std::make_shared<MetricsRegistry>(), {.ready = ok, .live = ok});
   ASSERT_TRUE(owner.ok()) << owner.status();
-  const std::string address = owner->address();
+  const std::string address = (*owner)->address();
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--http", address, "--grpc=127.0.0.1:0", "--metrics=127.0.0.1:0"}),
                 1, "address " + address + " is in use");
 }
 
 TEST(CommandLine, HelpIsOnStdout) {
-  for (const char* command :
-       {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection", "profile-heads"}) {
+  for (const char* command : {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection",
+                              "profile-heads", "config", "deploy"}) {
     const Outcome outcome = RunWinnow({command, "--help"});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));
