@@ -7,6 +7,7 @@ its output. usage: deploy_docs.py WINNOW SOURCE_DIR. Ends with 77 where network 
 
 import os
 import re
+import shutil
 import sys
 
 from network import Network, wait_until
@@ -47,6 +48,7 @@ try:
         ranks = hosts["head"].get("http://10.77.0.1:8000/ranks")[1]
         assert '"cache-9"' in ranks and '"inference-0"' in ranks, ranks
 finally:
-    os.unlink(f"{bin_folder}/winnow")
-    os.rmdir(bin_folder)
+    shutil.rmtree(bin_folder)
+    for left in set(re.findall(r"/tmp/winnow-[\w.-]+\b", document)):
+        shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
 print("passed")

@@ -13,8 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
-import yaml
+try:
+    import yaml
+except ImportError:
+    print("skipped: there is no python3-yaml")
+    raise SystemExit(77)
 
 winnow, source = os.path.abspath(sys.argv[1]), sys.argv[2]
 os.chdir(source)
@@ -128,6 +133,23 @@ def serves(path):
     cluster.stop()
 
 
+def status(address, path):
+    command = ["curl", "-sS", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}", f"http://{address}{path}"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def drains():
+    cluster = Cluster("-f", "deploy/cpu.yaml", *FREE_PORTS, "--drain-delay=4s")
+    http = cluster.ready()["http"]
+    assert status(http, "/ready") == "200"
+    cluster.process.send_signal(signal.SIGTERM)
+    end = time.monotonic() + 3
+    while status(http, "/ready") != "503":
+        assert time.monotonic() < end, "ready after SIGTERM"
+    answers(http)
+    assert cluster.process.wait(60) == 0, cluster.text()
+
+
 def nodes_serve_together():
     """The three nodes on this machine, which has all of 127.0.0.0/8."""
     with open("deploy/three-nodes.yaml") as file:
@@ -158,6 +180,9 @@ def nodes_serve_together():
 step("every manifest is right, and fits the schema")
 run(winnow, "config", "check", *manifests)
 fits_schema()
+step("docs/deploy.md lists the fields that there are")
+with open("docs/deploy.md") as file:
+    assert file.read().endswith(run(winnow, "config", "fields")), "`winnow config fields` prints another table"
 with tempfile.TemporaryDirectory() as rendered:
     step("what is rendered of them is committed: `./run render` writes it anew")
     rendered_is_committed(rendered)
@@ -166,6 +191,8 @@ with tempfile.TemporaryDirectory() as rendered:
 for manifest in ("deploy/cpu.yaml", "deploy/prefill-decode.yaml"):
     step(f"{manifest} serves")
     serves(manifest)
+step("after SIGTERM /ready is 503 at once, and requests are served through the drain delay")
+drains()
 step("deploy/three-nodes.yaml serves, and outlives the end of a rank")
 nodes_serve_together()
 print("passed")

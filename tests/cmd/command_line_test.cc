@@ -173,13 +173,13 @@ TEST(CommandLine, ARankSaysWhyTheRouterDoesNotAnswer) {
   const auto nobody = ReservedAddress::Reserve("127.0.0.1:0");
   ASSERT_TRUE(nobody.ok()) << nobody.status();
   WinnowProcess rank({"cache-rank", "--memory=1MiB", "--router", nobody->address()});
-  const std::string complaint = "no answer from the router at " + nobody->address();
+  const std::string complaint = "not registered, trying on: the router at " + nobody->address();
   for (int i = 0; i < 3000 && rank.errors().find(complaint) == std::string::npos; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   rank.Signal(SIGTERM);
   EXPECT_EQ(rank.Wait(), 0);
-  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ", trying on: .*Connection refused"));
+  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ": .*Connection refused"));
 }
 
 TEST(CommandLine, TheDoctorFindsThisMachineFit) {
