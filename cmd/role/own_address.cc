@@ -59,8 +59,9 @@ absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise, cons
 absl::Status CheckAdvertise(const std::string& advertise) {
   if (advertise.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> address = ParseAdvertise(advertise);
-  if (!address.ok())
+  if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("expected HOST or HOST:PORT, got \"", advertise, "\""));
+  }
   if (IsWildcardHost(address->host)) return absl::InvalidArgumentError("nobody can connect to a wildcard address");
   return absl::OkStatus();
 }

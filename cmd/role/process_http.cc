@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<ProcessHttp>> ProcessHttp::Start(const HostPort& 
 }
 
 ProcessHttp::~ProcessHttp() {
-  server_->Stop(kLastWords);
+  if (server_ != nullptr) server_->Stop(kLastWords);
 }
 
 }  // namespace winnow

@@ -80,7 +80,11 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   info.set_options_yaml(options_yaml_);
   ProcessHttp::Sources probes;
   probes.ready = [this] { return Ready(); };
-  probes.live = [this, load] { return liveness_.Observe(load(), Liveness::Clock::now()); };
+  // A router's requests may rightly wait for long, for ranks and for prompts to be computed.
+  const bool computes = identity_.role() != v1::ROLE_ROUTER;
+  probes.live = [this, load, computes] {
+    return computes ? liveness_.Observe(load(), Liveness::Clock::now()) : absl::OkStatus();
+  };
   admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines));
   services.push_back(Named<v1::AdminService>(admin_.get()));
   WINNOW_ASSIGN_OR_RETURN(http_, ProcessHttp::Start(options_.metrics, metrics_, std::move(probes)));
