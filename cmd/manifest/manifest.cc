@@ -32,6 +32,12 @@ std::string Canonical(std::string_view name) {
   return absl::StrReplaceAll(AbslSv(name), {{"-", "_"}});
 }
 
+// What all of the tools that manifests are rendered for take as a name.
+bool IsLabel(std::string_view name) {
+  return !name.empty() && name.size() <= 40 && name.front() != '-' && name.back() != '-' &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
 void DeclareDeviceField(Fields& fields, const char* name, DeviceChoice* device, std::string help) {
   fields.Custom(
       name, "auto|cpu|cuda[:N[,M...]]", std::move(help),
@@ -192,6 +198,9 @@ class Parser {
 
   void CheckWhole() {
     const Manifest& manifest = result_.manifest;
+    if (!IsLabel(manifest.deploy.name)) {
+      Add(LineOfField("deploy.name"), "deploy.name", "expected small letters, digits and \"-\", such as winnow-1");
+    }
     if (manifest.options.model.empty()) Add(LineOfField("model"), "model.path", "it is required");
     if (manifest.nodes.empty()) {
       if (const absl::Status status = manifest.options.CheckConsistency(); !status.ok()) AddForOptions(status);

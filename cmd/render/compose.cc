@@ -1,5 +1,6 @@
 #include "absl/strings/str_join.h"
 #include "cmd/render/plan.h"
+#include "cmd/render/quote.h"
 
 namespace winnow {
 namespace {
@@ -35,12 +36,16 @@ class Compose {
  private:
   void Service(const std::string& name, const std::vector<std::string>& command, int stop_seconds, int gpus,
                bool needs_model, const std::vector<std::string>& ports) {
-    absl::StrAppend(&text_, "  ", name, ":\n    image: ", plan_.deploy.image, "\n    command:\n");
-    for (const std::string& word : command) absl::StrAppend(&text_, "      - \"", word, "\"\n");
+    absl::StrAppend(&text_, "  ", name, ":\n    image: ", YamlQuoted(plan_.deploy.image), "\n    command:\n");
+    for (const std::string& word : command) {
+      // "$" begins a variable of compose.
+      absl::StrAppend(&text_, "      - ", YamlQuoted(absl::StrReplaceAll(word, {{"$", "$$"}})), "\n");
+    }
     if (!ports.empty()) absl::StrAppend(&text_, "    ports:\n");
     for (const std::string& port : ports) absl::StrAppend(&text_, "      - \"", port, "\"\n");
     if (needs_model)
-      absl::StrAppend(&text_, "    volumes:\n      - \"", plan_.model, ":", kModelInContainer, ":ro\"\n");
+      absl::StrAppend(&text_, "    volumes:\n      - ",
+                      YamlQuoted(absl::StrCat(plan_.model, ":", kModelInContainer, ":ro")), "\n");
     absl::StrAppend(&text_,
                     "    healthcheck:\n      test: [\"CMD\", \"curl\", \"-fsS\", \"http://127.0.0.1:9100/health\"]\n"
                     "      interval: 5s\n      start_period: 600s\n"

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "cmd/render/plan.h"
+#include "cmd/render/quote.h"
 
 namespace winnow {
 namespace {
@@ -69,9 +70,12 @@ class Kubernetes {
         "      enableServiceLinks: false\n      automountServiceAccountToken: false\n"
         "      securityContext:\n        runAsNonRoot: true\n        runAsUser: 65532\n        runAsGroup: 65532\n"
         "        seccompProfile: {type: RuntimeDefault}\n",
-        "      containers:\n        - name: ", component, "\n          image: ", plan_.deploy.image,
+        "      containers:\n        - name: ", component, "\n          image: ", YamlQuoted(plan_.deploy.image),
         "\n          command: [\"/usr/local/bin/winnow\"]\n          args:\n");
-    for (const std::string& argument : arguments) absl::StrAppend(&text, "            - \"", argument, "\"\n");
+    for (const std::string& argument : arguments) {
+      // "$(" begins a variable of the container's.
+      absl::StrAppend(&text, "            - ", YamlQuoted(absl::StrReplaceAll(argument, {{"$(", "$$("}})), "\n");
+    }
     absl::StrAppend(
         &text,
         "          env:\n"
@@ -98,8 +102,8 @@ class Kubernetes {
                     "      volumes:\n        - {name: tmp, emptyDir: {}}\n"
                     "        - {name: shm, emptyDir: {medium: Memory}}\n");
     if (needs_model) {
-      absl::StrAppend(&text, "        - name: model\n          hostPath: {path: \"", plan_.model,
-                      "\", type: Directory}\n");
+      absl::StrAppend(&text, "        - name: model\n          hostPath: {path: ", YamlQuoted(plan_.model),
+                      ", type: Directory}\n");
     }
     return text;
   }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_join.h"
 #include "cmd/render/plan.h"
+#include "cmd/render/quote.h"
 
 namespace winnow {
 namespace {
@@ -35,7 +36,7 @@ absl::StatusOr<RenderedFiles> RenderSlurm(const Manifest& manifest, std::string_
                   "srun --het-group=0 \"$winnow\" router --http=0.0.0.0:",
                   plan.http_port, " --grpc=0.0.0.0:", plan.grpc_port, " --metrics=0.0.0.0:", plan.metrics_port,
                   " --cluster=", plan.cluster);
-  for (const std::string& flag : plan.router_flags) absl::StrAppend(&text, " ", flag);
+  for (const std::string& flag : plan.router_flags) absl::StrAppend(&text, " ", ShellQuoted(flag));
   absl::StrAppend(&text, " &\n");
   for (size_t i = 0; i < plan.groups.size(); ++i) {
     const RankGroup& group = plan.groups[i];
@@ -43,7 +44,7 @@ absl::StatusOr<RenderedFiles> RenderSlurm(const Manifest& manifest, std::string_
     absl::StrAppend(&text, "srun --het-group=", i + 1, " bash -c 'exec \"$0\" ", group.command, " --rank=", group.name,
                     "-$SLURM_PROCID \"$@\"' \"$winnow\" \\\n  --router=\"$router\":", plan.grpc_port,
                     " --grpc=0.0.0.0:0 --metrics=0.0.0.0:0 --cluster=", plan.cluster);
-    for (const std::string& flag : group.flags) absl::StrAppend(&text, " ", flag);
+    for (const std::string& flag : group.flags) absl::StrAppend(&text, " ", ShellQuoted(flag));
     absl::StrAppend(&text, " &\n");
   }
   absl::StrAppend(&text, "\necho \"http://$router:", plan.http_port,
