@@ -14,13 +14,14 @@ constexpr int kItemRows = 96;
 constexpr int kBlockRows = 384;
 // A panel slice of kSliceK x 64 weights (256 KiB of bf16) stays in L2 while the rows of an item pass over it.
 constexpr int kSliceK = 2048;
-// Inputs of a quantised panel that are unpacked at a time: 32 KiB of f32, which stay in L1 while the rows pass over
-// them.
-constexpr int kTileK = 128;
+// Inputs of a quantised panel that are unpacked for many rows at a time: 128 KiB of f32, which stay in L2 beside the
+// rows' part of x. Shorter runs of x would be read from L2 again and again.
+constexpr int kTileK = 512;
 // Below this many input elements a transform is cheaper than waking the team for it.
 constexpr int64_t kSerialTransformElements = 8192;
 
 struct Job {
+  CpuExecutor& cpu;
   const MatmulParams& params;
   const MatmulMicro& micro;
   const char* x;  // [num_rows, in_padded] transformed
@@ -31,9 +32,9 @@ struct Job {
   int num_rows;
   int row_items;
 
-  void RunItem(int item) const;
+  void RunItem(int item, int worker) const;
   void RunPanel(PanelTask& task, const char* panel, int row_begin) const;
-  void RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin) const;
+  void RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin, int worker) const;
   void Finish(const float* acc, int64_t acc_stride, int row_begin, int num_rows, int column, int num_columns) const;
 };
 
@@ -63,7 +64,7 @@ void Job::RunPanel(PanelTask& task, const char* panel, int row_begin) const {
   }
 }
 
-void Job::RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin) const {
+void Job::RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin, int worker) const {
   const float* rows = reinterpret_cast<const float*>(x) + static_cast<size_t>(row_begin) * in_padded;
   if (task.num_rows <= micro.quantized_rows) {
     return micro.quantized_panel({.x = rows,
@@ -74,19 +75,25 @@ void Job::RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin) c
                                   .acc = task.acc,
                                   .acc_stride = task.acc_stride});
   }
-  alignas(64) float weights[kTileK * kPanel];
+  auto* weights = cpu.worker_scratch[worker].ReserveArray<float>(static_cast<size_t>(kTileK) * kPanel);
   task.dtype = Dtype::kF32;
   task.panel = weights;
-  ForEachTile(params.weight, panel, kTileK, [&](int k, const QuantizedTile& tile) {
-    micro.unpack(tile, weights);
-    task.x = rows + k;
-    task.num_k = tile.num_k;
-    task.resume = k > 0;
+  task.num_k = 0;
+  const auto multiply = [&](int end) {
+    task.x = rows + end - task.num_k;
+    task.resume = end > task.num_k;
     micro.panel(task);
+    task.num_k = 0;
+  };
+  ForEachTile(params.weight, panel, kTileK, [&](int k, const QuantizedTile& tile) {
+    if (task.num_k + tile.num_k > kTileK) multiply(k);
+    micro.unpack(tile, weights + static_cast<size_t>(task.num_k) * kPanel);
+    task.num_k += tile.num_k;
   });
+  multiply(in_padded);
 }
 
-void Job::RunItem(int item) const {
+void Job::RunItem(int item, int worker) const {
   const int panel = item / row_items;
   const int row_begin = item % row_items * kItemRows;
   const int rows = std::min(kItemRows, num_rows - row_begin);
@@ -95,7 +102,9 @@ void Job::RunItem(int item) const {
   const char* weights = static_cast<const char*>(params.weight.data) + static_cast<size_t>(panel) * panel_bytes;
 
   alignas(64) float buffer[kItemRows * kPanel];
-  const bool direct = num_columns == kPanel && params.bias == nullptr && !params.accumulate;
+  // Sums that are taken up again for every tile stay together.
+  const bool in_tiles = IsQuantized(params.weight.dtype) && rows > micro.quantized_rows;
+  const bool direct = num_columns == kPanel && params.bias == nullptr && !params.accumulate && !in_tiles;
   PanelTask task;
   task.x_stride = in_padded;
   task.num_rows = rows;
@@ -103,7 +112,7 @@ void Job::RunItem(int item) const {
   task.acc = direct ? params.y + (first_row + row_begin) * params.y_stride + column : buffer;
   task.acc_stride = direct ? params.y_stride : kPanel;
   if (IsQuantized(task.dtype)) {
-    RunQuantizedPanel(task, weights, row_begin);
+    RunQuantizedPanel(task, weights, row_begin, worker);
   } else {
     RunPanel(task, weights, row_begin);
   }
@@ -149,8 +158,8 @@ void RunMatmul(Executor& executor, const MatmulParams& params, const MatmulMicro
           rows, [&](int r, int worker) { transform(first, r, worker); }, /*grain=*/4);
     }
     const int row_items = (rows + kItemRows - 1) / kItemRows;
-    const Job job{params, micro, x, element_bytes, panel_bytes, in_padded, first, rows, row_items};
-    cpu.team.ParallelFor(num_panels * row_items, [&](int item, int) { job.RunItem(item); });
+    const Job job{cpu, params, micro, x, element_bytes, panel_bytes, in_padded, first, rows, row_items};
+    cpu.team.ParallelFor(num_panels * row_items, [&](int item, int worker) { job.RunItem(item, worker); });
   }
 }
 
