@@ -18,7 +18,4 @@ struct QuantizedPanelParams {
 // Lays the codes out as params.h says of PackedMatrix. What is padded has codes and scales of zero.
 void PackQuantizedPanel(const QuantizedPanelParams& params);
 
-// The value of an e4m3 code (of the variant without infinities: S.1111.111 is NaN).
-float Fp8ToF32(uint8_t code);
-
 }  // namespace winnow

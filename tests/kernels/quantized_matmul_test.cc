@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernels/quantized_pack.h"
+#include "common/base/fp8.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace winnow {

@@ -1,9 +1,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/base/fp8.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/quantized_pack.h"
 
 namespace winnow::portable {
 namespace {
