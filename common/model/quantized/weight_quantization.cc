@@ -18,6 +18,7 @@ using Format = WeightQuantization::Format;
 
 constexpr int64_t kMaxGroup = 1 << 20;
 constexpr const char kPattern[] = "re:";
+constexpr size_t kMaxPattern = 256;  // std::regex parses by recursion
 
 constexpr std::string_view kSupported =
     "supported are fp8, fbgemm_fp8, gptq, awq, and compressed-tensors as float-quantized, int-quantized or "
@@ -26,6 +27,9 @@ constexpr std::string_view kSupported =
 absl::Status CheckPattern(const JsonFields& fields, const char* field, const std::string& name) {
   absl::string_view pattern = name;
   if (!absl::ConsumePrefix(&pattern, kPattern)) return absl::OkStatus();
+  if (pattern.size() > kMaxPattern) {
+    return fields.Error(field, absl::StrCat("holds ", QuotedName(name), ", which is longer than ", kMaxPattern));
+  }
   try {
     std::regex(pattern.begin(), pattern.end());
   } catch (const std::regex_error& error) {

@@ -59,6 +59,8 @@ TEST(WeightQuantizationTest, NamesWhatIsNotSupported) {
   json pattern = Group(json::object());
   pattern["ignore"] = {"re:(unclosed"};
   expect(pattern, "quantization_config.ignore holds 're:(unclosed', which is no regular expression");
+  pattern["ignore"] = {"re:" + std::string(100'000, '(')};
+  expect(pattern, "which is longer than 256");
   json format = Group(json::object());
   format["format"] = "nvfp4-pack-quantized";
   expect(format, "quantization_config.format is 'nvfp4-pack-quantized'");
