@@ -15,8 +15,10 @@ constexpr int kBlockRows = 384;
 // A panel slice of kSliceK x 64 weights (256 KiB of bf16) stays in L2 while the rows of an item pass over it.
 constexpr int kSliceK = 2048;
 // Inputs of a quantised panel that are unpacked for many rows at a time: 128 KiB of f32, which stay in L2 beside the
-// rows' part of x. Shorter runs of x would be read from L2 again and again.
+// rows' part of x. Shorter runs of x would be read from L2 again and again. The tile of few rows stays in L1.
 constexpr int kTileK = 512;
+constexpr int kFewRowsTileK = 64;
+constexpr int kFewRows = 12;
 // Below this many input elements a transform is cheaper than waking the team for it.
 constexpr int64_t kSerialTransformElements = 8192;
 
@@ -54,7 +56,7 @@ void Job::Finish(const float* acc, int64_t acc_stride, int row_begin, int rows, 
 void Job::RunPanel(PanelTask& task, const char* panel, int row_begin) const {
   const size_t weight_bytes = DtypeBytes(task.dtype);
   // Few rows read each weight once or twice: slicing would only interrupt the stream.
-  const int slice_k = task.num_rows <= 12 ? in_padded : kSliceK;
+  const int slice_k = task.num_rows <= kFewRows ? in_padded : kSliceK;
   for (int k = 0; k < in_padded; k += slice_k) {
     task.num_k = std::min(slice_k, in_padded - k);
     task.x = x + (static_cast<size_t>(row_begin) * in_padded + k) * x_element_bytes;
@@ -75,6 +77,7 @@ void Job::RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin, i
                                   .acc = task.acc,
                                   .acc_stride = task.acc_stride});
   }
+  const int tile_k = task.num_rows <= kFewRows ? kFewRowsTileK : kTileK;
   auto* weights = cpu.worker_scratch[worker].ReserveArray<float>(static_cast<size_t>(kTileK) * kPanel);
   task.dtype = Dtype::kF32;
   task.panel = weights;
@@ -85,8 +88,8 @@ void Job::RunQuantizedPanel(PanelTask& task, const char* panel, int row_begin, i
     micro.panel(task);
     task.num_k = 0;
   };
-  ForEachTile(params.weight, panel, kTileK, [&](int k, const QuantizedTile& tile) {
-    if (task.num_k + tile.num_k > kTileK) multiply(k);
+  ForEachTile(params.weight, panel, tile_k, [&](int k, const QuantizedTile& tile) {
+    if (task.num_k + tile.num_k > tile_k) multiply(k);
     micro.unpack(tile, weights + static_cast<size_t>(task.num_k) * kPanel);
     task.num_k += tile.num_k;
   });
