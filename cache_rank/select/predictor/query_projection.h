@@ -25,7 +25,7 @@ class QueryProjection {
   static absl::StatusOr<std::unique_ptr<const QueryProjection>> Load(const std::string& model_dir,
                                                                      const KernelTable& kernels, Dtype compute_dtype,
                                                                      int num_threads);
-  // Memory that Load takes for this model.
+  // Memory that Load takes for this model. Its files are opened; tensors that are not as expected are left to Load.
   static absl::StatusOr<size_t> BytesNeeded(const std::string& model_dir, Dtype compute_dtype);
 
   // Of residuals [num_rows, hidden_size] to queries [num_rows, num_query_heads, head_dim] of `layer`, before RoPE;
