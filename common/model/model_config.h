@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/kv_layout.h"
+#include "common/model/quantized/weight_quantization.h"
 #include "common/model/rope_config.h"
 
 namespace winnow {
@@ -32,6 +33,7 @@ struct ModelConfig {
   bool qk_norm = false;  // RMSNorm of every query and key head before RoPE
   bool tie_word_embeddings = false;
   RopeConfig rope;
+  WeightQuantization quantization;
   // Longest context that the model computes as it was meant to: its trained or RoPE-extended positions, at most its
   // sliding window.
   int64_t max_context_tokens = 0;

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/params.h"
+#include "model/weights/matrix_plan.h"
+#include "model/weights/weights.h"
 
 namespace winnow {
 
@@ -19,28 +21,34 @@ bool QueryRowsAreWholePanels(const ModelConfig& config) {
   return config.q_features() % kPanel == 0;
 }
 
-WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype) {
-  const auto layers = static_cast<size_t>(config.num_layers);
+WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype,
+                                 const Checkpoint* checkpoint) {
+  const auto num_layers = static_cast<size_t>(config.num_layers);
   const auto hidden = static_cast<size_t>(config.hidden_size);
   const auto intermediate = static_cast<size_t>(config.intermediate_size);
   const auto vocab = static_cast<size_t>(config.vocab_size);
-  const auto packed = [compute_dtype](int out, int in) { return PackedBytes(out, in, compute_dtype); };
 
+  MatrixPlan plan({.checkpoint = checkpoint, .quantization = config.quantization, .compute_dtype = compute_dtype},
+                  /*region=*/nullptr);
+  std::vector<LayerWeights> layers(num_layers);
+  PackedMatrix lm_head;
+  PlanMatrices(config, plan, layers, lm_head);
   WeightMemory memory;
-  memory.qkv_bytes = layers * packed(config.qkv_features(), config.hidden_size);
-  if (!QueryRowsAreWholePanels(config))
-    memory.query_projection_bytes = layers * packed(config.q_features(), config.hidden_size);
-  memory.o_bytes = layers * packed(config.hidden_size, config.q_features());
-  memory.gate_up_bytes = layers * packed(2 * config.intermediate_size, config.hidden_size);
-  memory.down_bytes = layers * packed(config.hidden_size, config.intermediate_size);
-  memory.lm_head_bytes = packed(config.vocab_size, config.hidden_size);
+  for (const LayerWeights& layer : layers) {
+    memory.qkv_bytes += PlannedBytes(layer.qkv);
+    if (!QueryRowsAreWholePanels(config)) memory.query_projection_bytes += PlannedBytes(layer.query_projection);
+    memory.o_bytes += PlannedBytes(layer.o);
+    memory.gate_up_bytes += PlannedBytes(layer.gate_up);
+    memory.down_bytes += PlannedBytes(layer.down);
+  }
+  memory.lm_head_bytes = PlannedBytes(lm_head);
 
   size_t per_layer = 2 * hidden;
   if (config.qk_norm) per_layer += 2 * static_cast<size_t>(config.head_dim);
   if (config.qkv_bias) per_layer += static_cast<size_t>(config.qkv_features());
   if (config.o_bias) per_layer += hidden;
   if (config.mlp_bias) per_layer += 2 * intermediate + hidden;
-  memory.norm_and_bias_bytes = (layers * per_layer + hidden) * sizeof(float);
+  memory.norm_and_bias_bytes = (num_layers * per_layer + hidden) * sizeof(float);
   memory.embedding_bytes = vocab * hidden * DtypeBytes(embedding_dtype);
   return memory;
 }

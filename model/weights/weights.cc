@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr
   WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(*weights->checkpoint_, config));
   weights->layers_.resize(static_cast<size_t>(config.num_layers));
   WINNOW_RETURN_IF_ERROR(weights->LoadEmbedding());
-  weights->memory_ = ComputeWeightMemory(config, options.compute_dtype, weights->embedding_.dtype);
+  weights->memory_ =
+      ComputeWeightMemory(config, options.compute_dtype, weights->embedding_.dtype, weights->checkpoint_.get());
   WINNOW_RETURN_IF_ERROR(weights->LoadVectors());
   WINNOW_RETURN_IF_ERROR(weights->LoadMatrices(kernels, options.num_threads));
   return weights;
@@ -68,30 +69,39 @@ absl::Status ModelWeights::LoadVectors() {
   return loader.status();
 }
 
+void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWeights> layers, PackedMatrix& lm_head) {
+  const int hidden = config.hidden_size;
+  for (int i = 0; i < config.num_layers; ++i) {
+    LayerWeights& layer = layers[static_cast<size_t>(i)];
+    const auto rows = [i](std::string_view name, int outputs) { return MatrixRows{LayerTensor(i, name), outputs}; };
+    const MatrixRows q = rows("self_attn.q_proj.weight", config.q_features());
+    const MatrixRows k = rows("self_attn.k_proj.weight", config.kv_features());
+    const MatrixRows v = rows("self_attn.v_proj.weight", config.kv_features());
+    layer.qkv = plan.Add({q, k, v}, hidden);
+    if (QueryRowsAreWholePanels(config)) {
+      layer.query_projection = layer.qkv;
+      layer.query_projection.out_features = config.q_features();
+    } else {
+      layer.query_projection = plan.Add({q}, hidden, /*release_pages=*/true, {k, v});
+    }
+    layer.o = plan.Add({rows("self_attn.o_proj.weight", hidden)}, config.q_features());
+    layer.gate_up = plan.Add(
+        {rows("mlp.gate_proj.weight", config.intermediate_size), rows("mlp.up_proj.weight", config.intermediate_size)},
+        hidden);
+    layer.down = plan.Add({rows("mlp.down_proj.weight", hidden)}, config.intermediate_size);
+  }
+  const bool tied = config.tie_word_embeddings;
+  lm_head = plan.Add({{std::string(tied ? kEmbeddingTensor : kLmHeadTensor), config.vocab_size}}, hidden, !tied);
+}
+
 absl::Status ModelWeights::LoadMatrices(const KernelTable& kernels, int num_threads) {
   WINNOW_ASSIGN_OR_RETURN(region_, HugePageRegion::Allocate(memory_.packed_bytes()));
-  const int hidden = config_.hidden_size;
-  MatrixPlan plan(region_, compute_dtype_);
-  for (int i = 0; i < config_.num_layers; ++i) {
-    LayerWeights& layer = layers_[static_cast<size_t>(i)];
-    const std::string q = LayerTensor(i, "self_attn.q_proj.weight");
-    const std::string k = LayerTensor(i, "self_attn.k_proj.weight");
-    const std::string v = LayerTensor(i, "self_attn.v_proj.weight");
-    layer.qkv = plan.Add({q, k, v}, config_.qkv_features(), hidden);
-    if (QueryRowsAreWholePanels(config_)) {
-      layer.query_projection = layer.qkv;
-      layer.query_projection.out_features = config_.q_features();
-    } else {
-      layer.query_projection = plan.Add({q}, config_.q_features(), hidden);
-    }
-    layer.o = plan.Add({LayerTensor(i, "self_attn.o_proj.weight")}, hidden, config_.q_features());
-    layer.gate_up = plan.Add({LayerTensor(i, "mlp.gate_proj.weight"), LayerTensor(i, "mlp.up_proj.weight")},
-                             2 * config_.intermediate_size, hidden);
-    layer.down = plan.Add({LayerTensor(i, "mlp.down_proj.weight")}, hidden, config_.intermediate_size);
-  }
-  const bool tied = config_.tie_word_embeddings;
-  lm_head_ = plan.Add({std::string(tied ? kEmbeddingTensor : kLmHeadTensor)}, config_.vocab_size, hidden, !tied);
-  WINNOW_CHECK(plan.full());
+  MatrixPlan plan(
+      {.checkpoint = checkpoint_.get(), .quantization = config_.quantization, .compute_dtype = compute_dtype_},
+      region_.data());
+  PlanMatrices(config_, plan, layers_, lm_head_);
+  WINNOW_RETURN_IF_ERROR(plan.status());
+  WINNOW_CHECK(plan.bytes() == region_.bytes());
   return PackAll(*checkpoint_, kernels, plan.jobs(), num_threads);
 }
 

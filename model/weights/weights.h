@@ -13,8 +13,10 @@
 
 namespace winnow {
 
-// Weights of one decoder layer. Matrices are packed in the compute dtype; norms and biases are f32, and an absent one
-// is an empty span, whose data() is null as the kernels expect.
+class MatrixPlan;
+
+// Weights of one decoder layer. Matrices are packed in the compute dtype or as the checkpoint quantises them; norms and
+// biases are f32, and an absent one is an empty span, whose data() is null as the kernels expect.
 struct LayerWeights {
   std::span<const float> input_norm;  // [hidden_size]
   PackedMatrix qkv;                   // hidden_size -> q heads, k heads, v heads
@@ -38,8 +40,12 @@ struct EmbeddingTable {
   Dtype dtype = Dtype::kBf16;
 };
 
+// Adds the matrices of all layers and the lm_head to a plan.
+void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWeights> layers, PackedMatrix& lm_head);
+
 struct WeightLoadOptions {
-  Dtype compute_dtype = Dtype::kBf16;  // kBf16 or kF32; wider storage is rounded to nearest even
+  // kBf16 or kF32, of what is not quantised; wider storage is rounded to nearest even.
+  Dtype compute_dtype = Dtype::kBf16;
   int num_threads = 2;
 };
 

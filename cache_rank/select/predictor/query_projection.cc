@@ -16,10 +16,28 @@ size_t VectorFloats(const ModelConfig& config) {
   return per_layer * static_cast<size_t>(config.num_layers);
 }
 
+// A layer's Wq, in the form that an inference rank gives the stack of q, k and v.
+PackedMatrix PlanQuery(const ModelConfig& config, int layer, MatrixPlan& plan) {
+  const auto rows = [layer](std::string_view name, int outputs) {
+    return MatrixRows{LayerTensor(layer, name), outputs};
+  };
+  return plan.Add(
+      {rows("self_attn.q_proj.weight", config.q_features())}, config.hidden_size, /*release_pages=*/true,
+      {rows("self_attn.k_proj.weight", config.kv_features()), rows("self_attn.v_proj.weight", config.kv_features())});
+}
+
+size_t MatrixBytes(const MatrixSource& source, const ModelConfig& config) {
+  MatrixPlan plan(source, /*region=*/nullptr);
+  for (int i = 0; i < config.num_layers; ++i) PlanQuery(config, i, plan);
+  return plan.bytes();
+}
+
 }  // namespace
 
-size_t QueryProjection::BytesNeeded(const ModelConfig& config, Dtype compute_dtype) {
-  return static_cast<size_t>(config.num_layers) * PackedBytes(config.q_features(), config.hidden_size, compute_dtype) +
+absl::StatusOr<size_t> QueryProjection::BytesNeeded(const std::string& model_dir, Dtype compute_dtype) {
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model_dir));
+  return MatrixBytes({checkpoint.get(), config.quantization, compute_dtype}, config) +
          VectorFloats(config) * sizeof(float);
 }
 
@@ -33,25 +51,26 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model_dir));
   WINNOW_RETURN_IF_ERROR(ValidateTensors(*checkpoint, config).status());
-  std::unique_ptr<QueryProjection> projection(new QueryProjection(config, kernels, compute_dtype));
+  std::unique_ptr<QueryProjection> projection(new QueryProjection(config, kernels));
   projection->model_digest_ = checkpoint->Digest();
   projection->layers_.resize(static_cast<size_t>(config.num_layers));
 
   std::vector<float>& vectors = projection->vectors_;
   vectors.reserve(VectorFloats(config));
   VectorLoader loader(*checkpoint, vectors);
-  const size_t matrix_bytes = PackedBytes(config.q_features(), config.hidden_size, compute_dtype);
-  WINNOW_ASSIGN_OR_RETURN(projection->matrices_, HugePageRegion::Allocate(matrix_bytes * projection->layers_.size()));
-  MatrixPlan plan(projection->matrices_, compute_dtype);
+  const MatrixSource source{checkpoint.get(), config.quantization, compute_dtype};
+  WINNOW_ASSIGN_OR_RETURN(projection->matrices_, HugePageRegion::Allocate(MatrixBytes(source, config)));
+  MatrixPlan plan(source, projection->matrices_.data());
   for (int i = 0; i < config.num_layers; ++i) {
     Layer& layer = projection->layers_[static_cast<size_t>(i)];
     layer.input_norm = loader.Load({LayerTensor(i, "input_layernorm.weight")});
     if (config.qkv_bias) layer.query_bias = loader.Load({LayerTensor(i, "self_attn.q_proj.bias")});
     if (config.qk_norm) layer.q_norm = loader.Load({LayerTensor(i, "self_attn.q_norm.weight")});
-    layer.query = plan.Add({LayerTensor(i, "self_attn.q_proj.weight")}, config.q_features(), config.hidden_size);
+    layer.query = PlanQuery(config, i, plan);
   }
   WINNOW_RETURN_IF_ERROR(loader.status());
-  WINNOW_CHECK(vectors.size() == VectorFloats(config) && plan.full());
+  WINNOW_RETURN_IF_ERROR(plan.status());
+  WINNOW_CHECK(vectors.size() == VectorFloats(config) && plan.bytes() == projection->matrices_.bytes());
   WINNOW_RETURN_IF_ERROR(PackAll(*checkpoint, kernels, plan.jobs(), num_threads));
   return projection;
 }
