@@ -6,6 +6,7 @@
 #include "kernels/cuda/select/cuboid.cuh"
 #include "kernels/cuda/select/mass_of_units.cuh"
 #include "kernels/cuda/select/page_units.h"
+#include "kernels/cuda/select/predict.h"
 #include "kernels/cuda/select/rank_units.cuh"
 
 namespace winnow::cuda {
