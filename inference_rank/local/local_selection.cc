@@ -18,6 +18,7 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kLeastMaxBudget = 2048;   // requests may ask for so much whatever the rank was started with
+constexpr uint32_t kMostBudget = 6144;       // selecting more takes more shared memory than a block has
 constexpr uint32_t kMostRowsAround = 1024;   // sinks and recent window
 constexpr uint32_t kLeastBucketKeys = 4096;  // of graphs, by the number of keys that their grids cover
 
@@ -70,7 +71,7 @@ void LocalSelection::Together::EndPlan(cuda::Stream stream) {
 uint32_t LocalSelection::MaxBudget(const Shape& shape) {
   const SelectionSpec& spec = shape.selection;
   const uint32_t wanted = IsDense(spec) ? 0 : GreatestHeadBudget(spec, shape.layout.num_lists());
-  return std::min(std::max(wanted, kLeastMaxBudget), shape.max_context_tokens);
+  return std::min({std::max(wanted, kLeastMaxBudget), kMostBudget, shape.max_context_tokens});
 }
 
 uint32_t LocalSelection::MaxListRows(const Shape& shape) {
@@ -138,7 +139,7 @@ absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& s
   // One of the longest context covers everything.
   const uint32_t max_budget = MaxBudget(shape);
   if (max_budget < shape.max_context_tokens && GreatestHeadBudget(spec, shape.layout.num_lists()) > max_budget) {
-    return refuse("budgets above those that the rank was started for");
+    return refuse(absl::StrCat("budgets above ", max_budget));
   }
   if (spec.sink_tokens + spec.recent_tokens > kMostRowsAround) return refuse("so many sinks and recent tokens");
   if (spec.key_copy != KeyCopy::kNone && !index.key_copy) return refuse("8-bit keys, which the rank does not keep");

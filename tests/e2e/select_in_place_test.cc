@@ -18,12 +18,13 @@ Process::Environment HostGpus() {
   return {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}};
 }
 
+constexpr const char* kSparse = "winnow,budget=128";
 constexpr const char* kSelection = "--selection=winnow,budget=128,recent=32";
 
 struct InPlace {
   static Cluster::Options Options() {
-    return {.flags = {"--device=cuda:0", kSelection, "--select-in-place=on", "--max-context=2048", "--max-running=10",
-                      "--prefix-cache=false"},
+    return {.flags = {"--device=cuda:0", "--selection=winnow,budget=1024,recent=32", "--select-in-place=on", "--max-context=2048",
+                      "--max-running=10", "--prefix-cache=false"},
             .environment = HostGpus()};
   }
 };
@@ -41,7 +42,7 @@ Json Request(size_t prompt_tokens, int max_tokens, const char* selection = nullp
 
 TEST_F(SelectInPlace, NothingIsStreamedAndMassesAreReported) {
   const double before = Count("winnow_local_steps_total");
-  const Completion answer = Complete(cluster_->http(), Request(600, 60));
+  const Completion answer = Complete(cluster_->http(), Request(600, 60, kSparse));
   ASSERT_TRUE(answer.ok()) << answer.error;
   EXPECT_EQ(Count("winnow_local_steps_total") - before, 59);
   EXPECT_EQ(answer.Stat("streamed_rows"), 0);
@@ -54,7 +55,7 @@ TEST_F(SelectInPlace, ABudgetThatCoversTheContextGivesDenseAnswers) {
   for (const size_t prompt : {2u, 60u, 500u}) {
     const Completion dense = Complete(cluster_->http(), Request(prompt, 80, "dense"));
     ASSERT_TRUE(dense.ok()) << dense.error;
-    for (const char* selection : {"winnow,budget=1024", "exact-token,budget=1024", "depth,budget=1024,sinks=16"}) {
+    for (const char* selection : {"winnow,budget=1024", "exact-token,budget=1024", "depth,budget=1024"}) {
       const Completion selected = Complete(cluster_->http(), Request(prompt, 80, selection));
       ASSERT_TRUE(selected.ok()) << selected.error;
       EXPECT_EQ(selected.ids, dense.ids) << selection << ", " << prompt << " tokens";
@@ -63,10 +64,10 @@ TEST_F(SelectInPlace, ABudgetThatCoversTheContextGivesDenseAnswers) {
 }
 
 TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) {
-  const char* const selections[] = {nullptr,
+  const char* const selections[] = {kSparse,
                                     "exact-token,budget=64",
                                     "dense",
-                                    "winnow,budget=96,recent=32",
+                                    "winnow,budget=96",
                                     "depth,budget=100",
                                     "async-token,budget=64",  // looks back: the cache rank selects
                                     "winnow,epsilon=0.2,budget=128"};
@@ -101,17 +102,17 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
 
 TEST(SelectInPlaceOfManySequences, PreemptionAtAnyStepChangesNoAnswer) {
   const auto cluster = StartOrFail({"--device=cuda:0", kSelection, "--select-in-place=on", "--max-context=1024",
-                                    "--max-running=2", "--age-bound=30ms"},
+                                    "--max-running=2", "--age-bound=100ms"},
                                    HostGpus());
   ASSERT_NE(cluster, nullptr);
   std::vector<TokenIds> alone;
-  for (int i = 0; i < 4; ++i) alone.push_back(Complete(cluster->http(), Request(300 + i, 120)).ids);
+  for (int i = 0; i < 4; ++i) alone.push_back(Complete(cluster->http(), Request(250 + i, 60)).ids);
   double preempted = 0;
   for (int round = 0; round < 20 && preempted < 4; ++round) {
     std::vector<std::future<Completion>> together;
     for (int i = 0; i < 4; ++i) {
       together.push_back(
-          std::async(std::launch::async, [&, i] { return Complete(cluster->http(), Request(300 + i, 120)); }));
+          std::async(std::launch::async, [&, i] { return Complete(cluster->http(), Request(250 + i, 60)); }));
     }
     for (int i = 0; i < 4; ++i) {
       const Completion completion = together[i].get();
