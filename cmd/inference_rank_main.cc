@@ -40,6 +40,9 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
   rank.head_profile = options.selection.head_profile;
   rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
+  if (options.select_in_place != SelectInPlace::kAuto) {
+    rank.selects_in_place = options.select_in_place == SelectInPlace::kOn;
+  }
   rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);

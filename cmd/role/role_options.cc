@@ -282,6 +282,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "them over after the first token, decode goes on from there with what is on the cache rank.");
   DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   DeclareTransport(fields, &transport);
+  DeclareSelectInPlace(fields, &select_in_place);
   DeclareDevice(fields, &device, &tensor_parallel);
   DeclareCompute(fields, &compute);
   DeclareKvDtype(fields, &kv_dtype);
@@ -316,6 +317,17 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
       "--cache-device) that reach each other. nccl: prompts and frames from GPU to GPU by NCCL, also between hosts. "
       "What cannot be goes by ucx, and the log says why. inproc hosts a cache rank inside the inference process, so "
       "that a crash loses both. auto = p2p.");
+}
+
+void DeclareSelectInPlace(Fields& fields, SelectInPlace* select_in_place) {
+  fields.Enum(
+      "select-in-place", select_in_place,
+      {{"auto", SelectInPlace::kAuto}, {"on", SelectInPlace::kOn}, {"off", SelectInPlace::kOff}},
+      "Where an inference rank on one GPU selects the rows that its steps attend to: on, on that GPU, which then holds "
+      "all rows of its sequences and an index of their keys; cache ranks keep a copy, from which sequences go on after "
+      "a failure. off, on the cache ranks. What cannot be selected in place (predictors that look back, streaming "
+      "heads, corrections, lists for each query head) goes by the cache ranks all the same. auto = on where no cache "
+      "rank's GPU can be reached (--transport).");
 }
 
 void PrefillFlags::Declare(Fields& fields) {

@@ -137,6 +137,7 @@ struct PrefillFlags {
 
 // What of a request an inference rank is there for.
 enum class InferenceRole { kPrefill, kDecode, kBoth };
+enum class SelectInPlace { kAuto, kOn, kOff };
 
 struct InferenceProcessOptions {
   ProcessOptions process;
@@ -145,6 +146,7 @@ struct InferenceProcessOptions {
   InferenceRole role = InferenceRole::kBoth;
   uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
+  SelectInPlace select_in_place = SelectInPlace::kAuto;
   DeviceChoice device;
   int tensor_parallel = 0;
   Dtype compute = Dtype::kBf16;
@@ -174,6 +176,7 @@ struct CacheProcessOptions {
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclareSelectInPlace(Fields& fields, SelectInPlace* select_in_place);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
 void DeclareCompute(Fields& fields, Dtype* compute);

@@ -48,6 +48,7 @@ void UpOptions::Declare(Fields& fields) {
                  64);
   selection.Declare(fields);
   DeclareTransport(fields, &transport);
+  DeclareSelectInPlace(fields, &select_in_place);
   DeclareDevice(fields, &device, &tensor_parallel);
   fields.Custom(
       "cache-device", "auto|cpu|cuda[:N]",
@@ -210,6 +211,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
   options.transport = transport;
+  options.select_in_place = select_in_place;
   options.device = device;
   // GPUs of its own: two processes on one would take turns.
   const absl::StatusOr<std::vector<int>> gpus = GpusOfRank(device, tensor_parallel, index, num_inference_ranks());

@@ -28,6 +28,7 @@ struct UpOptions {
   int cache_ranks = 1;
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
+  SelectInPlace select_in_place = SelectInPlace::kAuto;
   DeviceChoice device;
   int tensor_parallel = 0;
   DeviceChoice cache_device{DeviceChoice::Kind::kCpu, 0};

@@ -21,7 +21,8 @@ void Engine::StartOpening(Sequence& sequence) {
     absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
     if (sequence.attach || sequence.resumes) {
       // The position that the next token comes from: a decode step, or, where that is the prompt's last, a new prefill.
-      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1);
+      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1,
+                             sequence.slot_order == SlotOrder::kByPosition);
     } else {
       v1::OpenSequenceRequest request;
       request.set_sequence_id(sequence.sequence_id);

@@ -60,6 +60,9 @@ struct Sequence {
   v1::SamplingParams sampling_params;
   v1::StoppingParams stopping;
   SelectionSpec spec;
+  // kByPosition: its steps run where its rows lie, all of them, whatever it attends to (StepLoop). On CPUs, dense
+  // sequences lie so as well.
+  SlotOrder slot_order = SlotOrder::kParts;
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
@@ -130,6 +133,8 @@ struct Sequence {
   uint64_t widened_corrections = 0;
   uint64_t correction_rows = 0;  // read on the cache rank
   uint64_t attended_rows = 0;    // by decode steps here, over all layers and kv heads
+  // In place: those of a step, as of the newest position whose captured mass was measured.
+  uint64_t selected_rows_of_step = 0;
   uint64_t selection_lookups = 0;
   uint64_t selection_hits = 0;
   uint64_t streamed_rows = 0;
@@ -173,9 +178,12 @@ struct Sequence {
   }
   // To another rank it leaves nothing but what is on the cache rank, so it needs no slots.
   bool needs_slots() const { return !hand_over; }
-  // A position leaves the recent window only below the watermark.
+  // Rows are selected where the sequence is computed, which has them all.
+  bool selects_in_place() const { return slot_order == SlotOrder::kByPosition && !IsDense(spec); }
+  // A position leaves the recent window only below the watermark, where other rows are on the cache ranks alone.
   bool ready_to_decode() const {
     if (held()) return false;
+    if (selects_in_place()) return true;
     if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;

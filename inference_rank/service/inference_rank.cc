@@ -17,6 +17,11 @@ namespace {
 constexpr uint32_t kCpuPrefillChunk = 512;
 constexpr uint32_t kGpuPrefillChunk = 2048;
 
+std::function<bool(const SelectionSpec&)> InPlaceOf(const StepClient* client) {
+  if (client == nullptr) return nullptr;
+  return [client](const SelectionSpec& spec) { return client->Serves(spec).ok(); };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const InferenceRankOptions& options,
@@ -66,6 +71,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                  .prefill_mode = options.prefill_mode},
                                        .paces_prompts = options.scheduling.tpot_target.count() > 0,
                                        .offers_lanes = options.offers_lanes,
+                                       .selects_in_place = options.selects_in_place,
                                        .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
                                        .model_name = options.model_dir};
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
@@ -118,7 +124,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                    .lookahead = options.selection.lookahead,
                                    .layout = rank->layout_,
                                    .slot_pages = backend.memory_plan().slot_pages,
-                                   .slot_parts = backend.memory_plan().parts});
+                                   .slot_parts = backend.memory_plan().parts,
+                                   .selects_in_place = InPlaceOf(backend.step_client())});
   return rank;
 }
 

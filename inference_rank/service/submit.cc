@@ -74,7 +74,15 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
-  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts);
+  if (limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
+    sequence->slot_order = SlotOrder::kByPosition;
+  }
+  const uint32_t pages =
+      WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts, sequence->slot_order);
+  if (pages > limits.slot_pages && sequence->slot_order == SlotOrder::kByPosition) {
+    return absl::InvalidArgumentError(absl::StrCat("the KV of ", sequence->max_positions, " positions needs ", pages,
+                                                   " slot pages, and the rank has ", limits.slot_pages));
+  }
   if (pages > limits.slot_pages) {
     std::string growth;
     if (GrowsBudgets(spec)) {

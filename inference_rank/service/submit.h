@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "common/base/status.h"
@@ -16,6 +17,8 @@ struct SubmitLimits {
   KvLayout layout;
   uint32_t slot_pages = 0;  // of the rank, all of them: a sequence that needs more would wait for ever
   int slot_parts = 1;       // memories that slots lie in, each with so many pages
+  // Whether rows are selected where they are computed, for sequences with this specification; null: for none.
+  std::function<bool(const SelectionSpec&)> selects_in_place;
 };
 
 // The Submit message as a sequence, checked.

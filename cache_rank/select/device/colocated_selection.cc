@@ -1,4 +1,4 @@
-#include "tools/engine/colocated_selection.h"
+#include "cache_rank/select/device/colocated_selection.h"
 
 #include <algorithm>
 
@@ -70,8 +70,10 @@ void ColocatedSelection::Enqueue(cuda::Stream stream, const SelectAction& action
 void ColocatedSelection::BeginPlan(cuda::Stream stream) {
   next_action_ = 0;
   hidden_seen_ = rows_seen_ = -1;
+  pushed_.assign(deltas_.size(), false);
+  appended_.assign(deltas_.size(), false);
   Join(stream);
-  plan_.EnqueueBegin(stream_, bucket_.num_rows);
+  plan_.EnqueueBegin(stream_, bucket_.num_rows, step_positions_);
 }
 
 void ColocatedSelection::EnqueueReady() {
@@ -80,7 +82,17 @@ void ColocatedSelection::EnqueueReady() {
     if (action.kind == SelectAction::Kind::kWaitHidden && action.layer > hidden_seen_) return;
     if (action.kind == SelectAction::Kind::kWaitRows && action.layer > rows_seen_) return;
     Enqueue(stream_, action);
+    if (measures_) MeasureBehind(action);
   }
+}
+
+void ColocatedSelection::MeasureBehind(const SelectAction& action) {
+  if (action.kind == SelectAction::Kind::kPush) pushed_[action.layer] = true;
+  if (action.kind == SelectAction::Kind::kAppend) appended_[action.layer] = true;
+  const bool settles = action.kind == SelectAction::Kind::kPush || action.kind == SelectAction::Kind::kAppend;
+  if (!settles || !pushed_[action.layer] || !appended_[action.layer]) return;
+  selection_.EnqueueRealQueries(stream_, bucket_, action.layer, inbox_);
+  selection_.EnqueueMass(stream_, bucket_, action.layer, peer_);
 }
 
 void ColocatedSelection::OnHidden(cuda::Stream stream, int layer) {
