@@ -31,6 +31,7 @@ const std::vector<Rule>& Rules() {
       {"common/model", {"common/base"}},
       {"common/selection", {"common/base"}},
       {"common/timeline", {"common/base"}},
+      {"common/tokenizer", {"common/base"}},
       {"common/metrics", {"common/base", "common/config"}},
       {"common/rpc", {"common/base", "common/config", "common/log", "common/timeline"}},
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "common/rpc/channel.h"
-#include "router/text/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 #include "tests/router/dispatch/scripted_rank.h"
 #include "winnow/v1/generation.grpc.pb.h"
 #include "winnow/v1/membership.grpc.pb.h"
