@@ -32,6 +32,8 @@ const std::vector<Rule>& Rules() {
       {"common/selection", {"common/base"}},
       {"common/timeline", {"common/base"}},
       {"common/tokenizer", {"common/base"}},
+      {"common/grammar", {"common/base", "common/tokenizer"}},
+      {"common/json_schema", {"common/base", "common/grammar", "common/tokenizer"}},
       {"common/metrics", {"common/base", "common/config"}},
       {"common/rpc", {"common/base", "common/config", "common/log", "common/timeline"}},
 
