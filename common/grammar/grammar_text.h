@@ -16,7 +16,7 @@ namespace winnow {
 // \xHH \uHHHH \UHHHHHHHH, `.` for any character, ( ), |, and the repetitions * + ? {m} {m,} {m,n}. An alternative may
 // be empty. Comments go from # to the end of the line.
 
-inline constexpr size_t kMaxGrammarTextBytes = size_t{4} << 20;
+inline constexpr size_t kMaxGrammarTextBytes = size_t{1} << 20;
 inline constexpr int kMaxGrammarDepth = 100;  // of parentheses
 
 // INVALID_ARGUMENT says what is wrong at which byte.

@@ -108,7 +108,7 @@ absl::StatusOr<const TokenMask*> TokenGrammar::Mask(StateId state) {
   }
   if (worked_too_much()) {
     Forget();
-    return absl::ResourceExhaustedError(
+    return absl::FailedPreconditionError(
         "the grammar is too ambiguous: which tokens may follow takes too much work to find out");
   }
   mask_bytes_ += mask->words().size_bytes();

@@ -36,7 +36,7 @@ class TokenGrammar {
   bool accepts(StateId state) const { return states_->accepts(state); }
   // The text is complete: nothing may follow.
   bool is_complete(StateId state) const { return accepts(state) && states_->places(state).empty(); }
-  // The tokens that may follow; valid until the next call. RESOURCE_EXHAUSTED when that is too much work.
+  // The tokens that may follow; valid until the next call. FAILED_PRECONDITION when that is too much work.
   absl::StatusOr<const TokenMask*> Mask(StateId state);
 
   const TokenTrie& trie() const { return *trie_; }

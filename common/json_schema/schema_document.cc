@@ -25,6 +25,14 @@ SchemaJson AsList(const SchemaJson& value) {
   return value.is_array() ? value : SchemaJson::array({value});
 }
 
+size_t CountValues(const SchemaJson& value) {
+  size_t count = 1;
+  if (value.is_structured()) {
+    for (const SchemaJson& each : value) count += CountValues(each);
+  }
+  return count;
+}
+
 // A name that one of two schemas has no property for goes by that schema's additional properties.
 void AddForOthers(const SchemaJson& from, const SchemaJson& to, SchemaJson& properties) {
   const SchemaJson* const names = FindMember(from, "properties");
@@ -57,7 +65,10 @@ absl::StatusOr<const SchemaJson*> SchemaDocument::Resolve(const std::string& ref
 }
 
 absl::StatusOr<const SchemaJson*> SchemaDocument::Keep(SchemaJson schema, std::string_view path) {
-  if (made_.size() >= kMaxMade) return SchemaError(path, "the schema combines too many others");
+  num_made_values_ += CountValues(schema);
+  if (made_.size() >= kMaxMade || num_made_values_ > kMaxMadeValues) {
+    return SchemaError(path, "the schema combines too many others");
+  }
   made_.push_back(std::move(schema));
   return &made_.back();
 }

@@ -13,6 +13,7 @@ class SchemaDocument {
  public:
   // Schemas that are made of others, at most: alternatives within alternatives multiply.
   static constexpr size_t kMaxMade = 10'000;
+  static constexpr size_t kMaxMadeValues = 500'000;  // JSON values within them
 
   // `root` must outlive this.
   explicit SchemaDocument(const SchemaJson& root) : root_(root) {}
@@ -35,6 +36,7 @@ class SchemaDocument {
 
   const SchemaJson& root_;
   std::deque<SchemaJson> made_;
+  size_t num_made_values_ = 0;
 };
 
 }  // namespace winnow

@@ -8,6 +8,7 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kMaxCount = 100'000;
+constexpr size_t kMaxMembers = 2'000;  // of one keyword: what compares them takes the square of their number
 
 // How the value of a keyword must look.
 enum class Form { kAny, kSchema, kSchemas, kSchemaList, kString, kStrings, kNumber, kCount, kList, kBool };
@@ -148,6 +149,10 @@ absl::Status CheckKeywords(const SchemaJson& schema, std::string_view path) {
     if (keyword == nullptr) {
       if (name.starts_with("x-")) continue;  // an annotation of somebody's own
       return SchemaError(path, absl::StrCat("keyword \"", name.substr(0, 64), "\" is not supported"));
+    }
+    if (IsAssertion(name) && value.is_structured() && value.size() > kMaxMembers) {
+      return SchemaError(path,
+                         absl::StrCat("\"", name, "\" may have ", kMaxMembers, " members, not ", value.size(), ","));
     }
     if (const std::string_view form = MissingForm(value, keyword->form); !form.empty()) {
       return SchemaError(path, absl::StrCat("\"", name, "\" must be ", AbslSv(form)));

@@ -97,7 +97,7 @@ TEST(TokenGrammar, TreatsSpecialTokensAsNoTextButForThoseThatAreShown) {
   EXPECT_THAT(Allowed(shown), testing::ElementsAre(3));
   plain.Advance(0);
   EXPECT_TRUE(plain.is_dead());
-  EXPECT_THAT(Allowed(plain), testing::IsEmpty());
+  EXPECT_TRUE((*plain.Mask())->empty());
 }
 
 TEST(TokenGrammar, KnowsWhereATextMayAndMustEnd) {
@@ -137,7 +137,7 @@ TEST(TokenGrammar, GivesUpGrammarsThatAreTooAmbiguous) {
   GrammarMatcher matcher(grammar);
   const absl::StatusOr<const TokenMask*> mask = matcher.Mask();
   ASSERT_FALSE(mask.ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(mask.status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(mask.status()));
   EXPECT_THAT(std::string(mask.status().message()), HasSubstr("ambiguous"));
 }
 
