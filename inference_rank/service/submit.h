@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "common/base/status.h"
+#include "inference_rank/sequence/grammar_cache.h"
 #include "inference_rank/sequence/sequence.h"
 #include "winnow/v1/rank.pb.h"
 
@@ -14,8 +15,9 @@ struct SubmitLimits {
   uint32_t max_budget_tokens = 0;  // kUnlimitedBudget = any
   uint32_t lookahead = 1;          // of the server: all rows of a batch share it
   KvLayout layout;
-  uint32_t slot_pages = 0;  // of the rank, all of them: a sequence that needs more would wait for ever
-  int slot_parts = 1;       // memories that slots lie in, each with so many pages
+  uint32_t slot_pages = 0;           // of the rank, all of them: a sequence that needs more would wait for ever
+  int slot_parts = 1;                // memories that slots lie in, each with so many pages
+  GrammarCache* grammars = nullptr;  // null: no output can be constrained
 };
 
 // The Submit message as a sequence, checked.
