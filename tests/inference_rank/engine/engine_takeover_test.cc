@@ -124,7 +124,7 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
   // Each token stands for a letter.
   std::shared_ptr<const TokenTrie> Letters() const {
     std::vector<std::string> letters;
-    for (uint32_t id = 0; id < config_.vocab_size; ++id) letters.emplace_back(1, static_cast<char>('a' + id % 26));
+    for (int64_t id = 0; id < config_.vocab_size; ++id) letters.emplace_back(1, static_cast<char>('a' + id % 26));
     return std::make_shared<TokenTrie>(letters, std::vector<uint32_t>());
   }
 
