@@ -29,6 +29,7 @@ void Engine::StartOpening(Sequence& sequence) {
       request.set_max_positions(sequence.max_positions);
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
+      request.mutable_sampling()->clear_constraint();  // which may be long, and which a router sends with each attempt
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
       opened = calls_.Open(sequence.places, sequence.spec, std::move(request));
@@ -73,8 +74,9 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   sequence.next_position = restart;
   for (ShardLink& shard : sequence.shards) shard.watermark = restart;
   sequence.watermark = restart;
-  sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
-  for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
+  BeginSampling(sequence);
+  // It was lost between its last token and the word that it is over.
+  if (sequence.filter->is_complete()) return FinishSequence(sequence, v1::FINISH_REASON_STOP);
   if (restart == 0) return BeginPrompt(sequence, resumed);
   const bool attached = resumed || sequence.attach, of_prompt = restart < sequence.prompt_tokens();
   if (attached && !of_prompt && restart < sequence.known_tokens()) {

@@ -18,6 +18,7 @@
 #include "inference_rank/sequence/mass_summary.h"
 #include "inference_rank/sequence/remote_prefix.h"
 #include "inference_rank/sequence/sampler.h"
+#include "inference_rank/sequence/token_filter.h"
 #include "transport/transport.h"
 #include "winnow/v1/rank.pb.h"
 
@@ -59,6 +60,7 @@ struct Sequence {
   bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
   v1::StoppingParams stopping;
+  std::shared_ptr<TokenGrammar> grammar;  // that its output must be of; may be null
   SelectionSpec spec;
   // kByPosition: its steps run where its rows lie, all of them, whatever it attends to (StepLoop). On CPUs, dense
   // sequences lie so as well.
@@ -94,8 +96,9 @@ struct Sequence {
   bool sequence_lost = false;
   std::vector<uint32_t> generated;
   std::optional<Sampler> sampler;
-  std::vector<ShardLink> shards;  // as the places; empty before it is opened or attached for the first time
-  bool taken_over = false;        // another rank attaches to it: its shards are not ours to free
+  std::optional<TokenFilter> filter;  // beside the sampler
+  std::vector<ShardLink> shards;      // as the places; empty before it is opened or attached for the first time
+  bool taken_over = false;            // another rank attaches to it: its shards are not ours to free
   std::optional<PrefillArena> arena;
   std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
   std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks

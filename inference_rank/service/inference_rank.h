@@ -17,6 +17,7 @@
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/metrics.h"
 #include "inference_rank/scheduler/scheduling_options.h"
+#include "inference_rank/sequence/grammar_cache.h"
 #include "inference_rank/service/rank_service.h"
 #include "transport/transport.h"
 #include "winnow/v1/membership.pb.h"
@@ -97,6 +98,7 @@ class InferenceRank {
   std::unique_ptr<Backend> backend_;
   std::string device_description_;
   std::unique_ptr<InferenceRankMetrics> metrics_;
+  std::unique_ptr<GrammarCache> grammars_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RankServiceImpl> service_;
 };

@@ -35,6 +35,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   if (submit.has_tenant_weight()) sequence->tenant_weight = submit.tenant_weight();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();
+  if (submit.sampling().has_constraint()) {
+    if (limits.grammars == nullptr) return absl::UnimplementedError("sampling.constraint: not served here");
+    absl::StatusOr<std::shared_ptr<TokenGrammar>> grammar = limits.grammars->Get(submit.sampling().constraint());
+    if (!grammar.ok()) return Annotate(grammar.status(), "sampling.constraint");
+    sequence->grammar = *std::move(grammar);
+  }
   if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();
   sequence->deadline =
       std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(

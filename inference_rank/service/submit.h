@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "common/base/status.h"
+#include "inference_rank/sequence/grammar_cache.h"
 #include "inference_rank/sequence/sequence.h"
 #include "winnow/v1/rank.pb.h"
 
@@ -19,6 +20,7 @@ struct SubmitLimits {
   int slot_parts = 1;       // memories that slots lie in, each with so many pages
   // Whether rows are selected where they are computed, for sequences with this specification; null: for none.
   std::function<bool(const SelectionSpec&)> selects_in_place;
+  GrammarCache* grammars = nullptr;  // null: no output can be constrained
 };
 
 // The Submit message as a sequence, checked.

@@ -7,7 +7,7 @@
 #include "router/generation/text_codec.h"
 #include "router/generation/text_decoder.h"
 #include "router/text/chat_template/chat_template.h"
-#include "router/text/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 
 namespace winnow {
 

@@ -10,7 +10,7 @@
 #include "common/rpc/admin_service.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/identity.h"
-#include "router/text/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 #include "tests/router/dispatch/scripted_rank.h"
 #include "winnow/v1/generation.grpc.pb.h"
 #include "winnow/v1/membership.grpc.pb.h"
