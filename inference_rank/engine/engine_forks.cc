@@ -176,8 +176,10 @@ void Engine::OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>
 }
 
 void Engine::LetGoOfSource(Sequence& fork) {
-  Sequence* source = SourceOf(fork);
-  if (!std::exchange(fork.holds_source, false) || source == nullptr) return;
+  if (!fork.holds_source) return;
+  Sequence* const source = SourceOf(fork);
+  fork.holds_source = false;
+  if (source == nullptr) return;
   --source->forks_under_way;
   HandOverIfStored(*source);
 }
