@@ -23,25 +23,6 @@ constexpr int64_t kMaxHeadDim = 512;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
 
-struct FamilyTraits {
-  ModelFamily family;
-  const char* architecture;
-  const char* model_type;
-  int64_t default_max_position_embeddings;
-  int64_t default_head_dim;  // 0: hidden_size / num_attention_heads
-  bool qkv_bias;             // unless attention_bias says otherwise
-  bool o_bias_follows;       // attention_bias also gives o_proj a bias
-  bool qk_norm;
-};
-
-// The defaults of transformers' configuration classes.
-constexpr FamilyTraits kFamilies[] = {
-    {ModelFamily::kLlama, "LlamaForCausalLM", "llama", 2048, 0, false, true, false},
-    {ModelFamily::kMistral, "MistralForCausalLM", "mistral", 131072, 0, false, true, false},
-    {ModelFamily::kQwen2, "Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, false},
-    {ModelFamily::kQwen3, "Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, true},
-};
-
 // Fields that do not change what inference computes, or that are read elsewhere in this file.
 bool IsKnownField(std::string_view name) {
   static const std::set<std::string_view> kKnown = {
@@ -49,49 +30,47 @@ bool IsKnownField(std::string_view name) {
       "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "hidden_act", "attention_bias", "mlp_bias",
       "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
       "original_max_position_embeddings", "max_position_embeddings", "sliding_window", "use_sliding_window",
-      "max_window_layers", "layer_types", "eos_token_id", "bos_token_id", "quantization_config",
+      "max_window_layers", "layer_types", "eos_token_id", "bos_token_id", "quantization_config", "num_experts",
+      "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+      "shared_expert_intermediate_size", "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "hidden_activation",
+      "swiglu_limit", "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping",
+      "use_bidirectional_attention", "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern",
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
       "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty",
-      "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-      "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label",
-      "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length",
-      "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
-      "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix",
-      "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "resid_pdrop",
-      "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+      "do_sample", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
+      "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+      "hidden_dropout", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id",
+      "length_penalty", "max_length", "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
+      "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits",
+      "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+      "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate",
+      "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "suppress_tokens", "task_specific_params",
       "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
       "torchscript", "transformers_version", "typical_p", "unk_token_id", "use_bfloat16", "use_cache"};
   return kKnown.contains(name);
 }
 
-const FamilyTraits* FamilyNamed(std::string_view name, const char* FamilyTraits::*field) {
-  for (const FamilyTraits& traits : kFamilies) {
-    if (name == traits.*field) return &traits;
-  }
-  return nullptr;
-}
-
-constexpr std::string_view kSupported =
-    "supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM";
-
 absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
   WINNOW_ASSIGN_OR_RETURN(const json* architectures, config.Array("architectures"));
   WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> model_type, config.String("model_type"));
   if (architectures == nullptr || architectures->empty()) {
-    if (!model_type.has_value()) return config.Error("architectures", absl::StrCat("is missing; ", AbslSv(kSupported)));
-    const FamilyTraits* family = FamilyNamed(*model_type, &FamilyTraits::model_type);
+    if (!model_type.has_value())
+      return config.Error("architectures", absl::StrCat("is missing; supported are ", SupportedArchitectures()));
+    const FamilyTraits* family = FamilyOfModelType(*model_type);
     if (family == nullptr)
-      return config.Error("model_type", absl::StrCat("is ", QuotedName(*model_type), "; ", AbslSv(kSupported)));
+      return config.Error("model_type",
+                          absl::StrCat("is ", QuotedName(*model_type), "; supported are ", SupportedArchitectures()));
     return family;
   }
   const json& first = architectures->front();
   if (!first.is_string()) return config.Error("architectures", "must hold strings");
   const auto& name = first.get_ref<const std::string&>();
-  const FamilyTraits* family = FamilyNamed(name, &FamilyTraits::architecture);
+  const FamilyTraits* family = FamilyOfArchitecture(name);
   if (family == nullptr)
-    return config.Error("architectures", absl::StrCat("is ", QuotedName(name), "; ", AbslSv(kSupported)));
+    return config.Error("architectures",
+                        absl::StrCat("is ", QuotedName(name), "; supported are ", SupportedArchitectures()));
   if (model_type.has_value() && *model_type != family->model_type) {
     return config.Error("model_type",
                         absl::StrCat("is ", QuotedName(*model_type), ", which does not belong to ", name));
@@ -105,21 +84,84 @@ absl::StatusOr<int> Required(const JsonFields& config, const char* field, int64_
   return static_cast<int>(*value);
 }
 
-absl::Status RefuseUnsupported(const JsonFields& config) {
+// Fields that change what a model computes in ways that are not built, for any family or for all but one. Values that
+// change nothing are let through: null, false and 1.
+absl::Status RefuseOtherArithmetic(const JsonFields& config, const FamilyTraits& family) {
+  struct Field {
+    const char* name;
+    std::optional<ModelFamily> built_for = std::nullopt;
+  };
+  static constexpr Field kFields[] = {{"attn_logit_softcapping"},
+                                      {"final_logit_softcapping", ModelFamily::kGemma3},
+                                      {"query_pre_attn_scalar", ModelFamily::kGemma3},
+                                      {"rope_local_base_freq", ModelFamily::kGemma3},
+                                      {"use_bidirectional_attention"},
+                                      {"logit_scale"},
+                                      {"logits_scaling"},
+                                      {"embedding_multiplier"},
+                                      {"residual_multiplier"},
+                                      {"attention_multiplier"},
+                                      {"scale_emb"},
+                                      {"scale_depth"},
+                                      {"dim_model_base"},
+                                      {"clip_qkv"},
+                                      {"use_qk_norm"},
+                                      {"qk_layernorm"},
+                                      {"n_group"},
+                                      {"topk_group"},
+                                      {"routed_scaling_factor"},
+                                      {"scoring_func"},
+                                      {"topk_method"},
+                                      {"n_shared_experts"},
+                                      {"first_k_dense_replace"},
+                                      {"moe_layer_freq"},
+                                      {"kv_lora_rank"},
+                                      {"q_lora_rank"},
+                                      {"index_topk"},
+                                      {"no_rope_layers"},
+                                      {"no_rope_layer_interval"},
+                                      {"attn_temperature_tuning"},
+                                      {"attention_chunk_size"},
+                                      {"use_parallel_residual"},
+                                      {"parallel_attn"},
+                                      {"alibi"},
+                                      {"dual_chunk_attention_config"}};
+  for (const Field& field : kFields) {
+    if (!config.Has(field.name) || field.built_for == family.family) continue;
+    const json& value = config.object()[field.name];
+    if (value == false || value == 1) continue;
+    return config.Error(field.name, absl::StrCat("is ", value.dump().substr(0, 60), ", which is not supported for ",
+                                                 family.architecture));
+  }
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> limit, config.Number("swiglu_limit"));
+  if (limit.has_value() && (family.activation != Activation::kClampedSilu || *limit != 7)) {
+    return config.Error("swiglu_limit", absl::StrCat("is ", *limit, "; only 7 in ",
+                                                     ModelFamilyName(ModelFamily::kGptOss), " is supported"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefuseUnsupported(const JsonFields& config, const FamilyTraits& family) {
   if (config.Has("quantization_config")) {
     return config.Error("quantization_config",
                         "is set: quantized checkpoints are not supported; use f32, f16 or bf16 weights");
   }
   for (const char* field :
        {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"}) {
-    if (config.Has(field)) return config.Error(field, "is set: mixture-of-experts models are not supported");
+    if (family.moe == MoeFields::kNone && config.Has(field)) {
+      return config.Error(field, absl::StrCat("is set, and ", family.architecture, " is no mixture of experts"));
+    }
   }
   for (const char* field : {"text_config", "vision_config", "audio_config"}) {
     if (config.Has(field)) return config.Error(field, "is set: multimodal models are not supported");
   }
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> activation, config.String("hidden_act"));
-  if (activation.value_or("silu") != "silu") {
-    return config.Error("hidden_act", absl::StrCat("is ", QuotedName(*activation), "; only silu is supported"));
+  WINNOW_RETURN_IF_ERROR(RefuseOtherArithmetic(config, family));
+  const bool gelu = family.activation == Activation::kGeluTanh;
+  const char* const supported = gelu ? "gelu_pytorch_tanh" : "silu";
+  const char* const field = gelu && config.Has("hidden_activation") ? "hidden_activation" : "hidden_act";
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> activation, config.String(field));
+  if (activation.value_or(supported) != supported) {
+    return config.Error(field, absl::StrCat("is ", QuotedName(*activation), "; only ", supported, " is supported"));
   }
   return absl::OkStatus();
 }
@@ -156,51 +198,107 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
-absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> eps, config.Number("rms_norm_eps"));
-  if (eps.value_or(1e-6) < 0 || eps.value_or(1e-6) > 1) return config.Error("rms_norm_eps", "must be between 0 and 1");
-  out.rms_norm_eps = static_cast<float>(eps.value_or(1e-6));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> attention_bias, config.Bool("attention_bias"));
-  out.qkv_bias = attention_bias.value_or(family.qkv_bias);
-  out.o_bias = family.o_bias_follows && attention_bias.value_or(false);
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
-  out.mlp_bias = mlp_bias.value_or(false);
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
-  out.tie_word_embeddings = tied.value_or(false);
-  out.qk_norm = family.qk_norm;
+// What Gemma 3 has beside norms and windows.
+absl::Status ParseGemma(const JsonFields& config, ModelConfig& out) {
+  out.norms_add_one = true;
+  out.embedding_scale = std::sqrt(static_cast<float>(out.hidden_size));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> scalar, config.Number("query_pre_attn_scalar"));
+  if (scalar.has_value() && *scalar <= 0) return config.Error("query_pre_attn_scalar", "must be above 0");
+  out.attention_scale = static_cast<float>(1 / std::sqrt(scalar.value_or(256)));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> softcap, config.Number("final_logit_softcapping"));
+  if (softcap.has_value() && *softcap <= 0) return config.Error("final_logit_softcapping", "must be above 0");
+  out.final_logit_softcap = static_cast<float>(softcap.value_or(0));
   return absl::OkStatus();
 }
 
-// True when some layer uses sliding-window attention.
-absl::StatusOr<bool> UsesSlidingWindow(const JsonFields& config, const ModelConfig& out) {
-  WINNOW_ASSIGN_OR_RETURN(const json* layer_types, config.Array("layer_types"));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> use, config.Bool("use_sliding_window"));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full_layers, config.Int("max_window_layers", 0, kMaxPositions));
-  if (layer_types != nullptr) {
-    if (layer_types->size() != static_cast<size_t>(out.num_layers)) {
-      return config.Error("layer_types",
-                          absl::StrCat("has ", layer_types->size(), " entries for ", out.num_layers, " layers"));
-    }
-    bool sliding = false;
-    for (const json& type : *layer_types) {
-      if (type == "sliding_attention") {
-        sliding = true;
-      } else if (type != "full_attention") {
-        return config.Error("layer_types", "may hold only full_attention and sliding_attention");
-      }
-    }
-    return sliding;
-  }
+absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> eps, config.Number("rms_norm_eps"));
+  if (eps.has_value() && (*eps < 0 || *eps > 1)) return config.Error("rms_norm_eps", "must be between 0 and 1");
+  out.rms_norm_eps = static_cast<float>(eps.value_or(family.default_rms_norm_eps));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> attention_bias, config.Bool("attention_bias"));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> qkv_bias, config.Bool("qkv_bias"));  // Qwen2-MoE's name
+  out.qkv_bias = attention_bias.has_value() ? *attention_bias : qkv_bias.value_or(family.qkv_bias);
+  out.o_bias = family.o_bias_follows && attention_bias.value_or(family.qkv_bias);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
+  out.mlp_bias = mlp_bias.value_or(false);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
+  out.tie_word_embeddings = tied.value_or(family.family == ModelFamily::kGemma3);
+  out.qk_norm = family.qk_norm != QkNorm::kNone;
+  out.qk_norm_projection = family.qk_norm == QkNorm::kProjection;
+  out.norms = family.norms;
+  out.activation = family.activation;
+  out.fused_projections = family.fused_projections;
+  out.attention_sinks = family.family == ModelFamily::kGptOss;
+  if (family.family == ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(ParseGemma(config, out));
+  WINNOW_ASSIGN_OR_RETURN(out.moe, ParseMoeConfig(config, family.moe, out.num_layers, out.intermediate_size));
+  return absl::OkStatus();
+}
+
+// Which layers have a sliding window where `layer_types` does not say: the defaults of transformers.
+absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config, const ModelConfig& out) {
+  std::vector<bool> sliding(static_cast<size_t>(out.num_layers), false);
+  const auto set = [&](const auto& is_sliding) {
+    for (int layer = 0; layer < out.num_layers; ++layer) sliding[static_cast<size_t>(layer)] = is_sliding(layer);
+  };
   switch (out.family) {
     case ModelFamily::kLlama:
-      return false;
+    case ModelFamily::kOlmo2:
+      break;
     case ModelFamily::kMistral:
-      return true;
+    case ModelFamily::kMixtral:
+    case ModelFamily::kPhi3:
+      set([](int) { return true; });
+      break;
     case ModelFamily::kQwen2:
     case ModelFamily::kQwen3:
-      return use.value_or(false) && full_layers.value_or(28) < out.num_layers;
+    case ModelFamily::kQwen2Moe:
+    case ModelFamily::kQwen3Moe: {
+      WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> use, config.Bool("use_sliding_window"));
+      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full, config.Int("max_window_layers", 0, kMaxPositions));
+      if (use.value_or(false)) set([&](int layer) { return layer >= full.value_or(28); });
+      break;
+    }
+    case ModelFamily::kGemma3: {
+      const char* field = config.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> pattern, config.Int(field, 1, kMaxPositions));
+      set([&](int layer) { return (layer + 1) % pattern.value_or(6) != 0; });
+      break;
+    }
+    case ModelFamily::kGptOss:
+      set([](int layer) { return layer % 2 == 0; });
+      break;
   }
-  return false;
+  return sliding;
+}
+
+absl::StatusOr<std::vector<bool>> SlidingLayers(const JsonFields& config, const ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const json* layer_types, config.Array("layer_types"));
+  if (layer_types == nullptr) return DefaultSlidingLayers(config, out);
+  if (layer_types->size() != static_cast<size_t>(out.num_layers)) {
+    return config.Error("layer_types",
+                        absl::StrCat("has ", layer_types->size(), " entries for ", out.num_layers, " layers"));
+  }
+  std::vector<bool> sliding;
+  for (const json& type : *layer_types) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      return config.Error("layer_types", "may hold only full_attention and sliding_attention");
+    }
+    sliding.push_back(type == "sliding_attention");
+  }
+  return sliding;
+}
+
+// Windows that no context outgrows are none.
+absl::Status ParseWindows(const JsonFields& config, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<bool> sliding, SlidingLayers(config, out));
+  WINNOW_ASSIGN_OR_RETURN(std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxPositions));
+  const bool slides = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
+  if (slides && !window.has_value() && out.family == ModelFamily::kGemma3) {
+    return config.Error("sliding_window", "is missing");
+  }
+  if (!slides || !window.has_value() || *window >= out.max_context_tokens) return absl::OkStatus();
+  for (const bool slides_here : sliding) out.windows.push_back(slides_here ? static_cast<uint32_t>(*window) : 0);
+  return absl::OkStatus();
 }
 
 absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
@@ -222,15 +320,10 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
                      out.max_context_tokens, " tokens"));
   }
 
-  WINNOW_ASSIGN_OR_RETURN(const bool sliding, UsesSlidingWindow(config, out));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxPositions));
-  if (sliding && window.has_value() && *window < out.max_context_tokens) {
-    out.max_context_tokens = *window;
-    out.warnings.push_back(
-        absl::StrCat("sliding-window attention is computed only within its window: the context is limited to ",
-                     "sliding_window = ", *window, " tokens"));
+  if (out.family == ModelFamily::kGemma3) {
+    WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings));
   }
-  return absl::OkStatus();
+  return ParseWindows(config, out);
 }
 
 // nullopt: the field is missing or null. Ids that the vocabulary does not have can never be produced: they are dropped
@@ -265,11 +358,10 @@ absl::Status ParseTokens(const JsonFields& config, ModelConfig& out) {
 
 }  // namespace
 
-const char* ModelFamilyName(ModelFamily family) {
-  for (const FamilyTraits& traits : kFamilies) {
-    if (traits.family == family) return traits.architecture;
-  }
-  return "unknown";
+double ModelConfig::active_mlp_weights() const {
+  double features = static_cast<double>(moe.num_sparse_layers()) * moe.experts_per_token * moe.intermediate_size;
+  for (int layer = 0; layer < num_layers; ++layer) features += mlp_features(layer);
+  return 3 * features * hidden_size;
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_config_json,
@@ -280,7 +372,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
   ModelConfig out;
   out.family = family->family;
-  WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config));
+  WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config, *family));
   WINNOW_RETURN_IF_ERROR(ParseShape(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParseFlags(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParsePositions(config, *family, out));

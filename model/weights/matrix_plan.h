@@ -19,12 +19,24 @@ class MatrixPlan {
       : next_(region.data()), end_(region.data() + region.bytes()), dtype_(dtype) {}
 
   PackedMatrix Add(std::vector<std::string> tensors, int out_features, int in_features, bool release_pages = true) {
-    const size_t bytes = PackedBytes(out_features, in_features, dtype_);
+    return AddAs(dtype_, std::move(tensors), out_features, in_features, release_pages);
+  }
+  // The same in another dtype than the plan's.
+  PackedMatrix AddAs(Dtype dtype, std::vector<std::string> tensors, int out_features, int in_features,
+                     bool release_pages = true) {
+    const size_t bytes = PackedBytes(out_features, in_features, dtype);
     WINNOW_CHECK(bytes <= static_cast<size_t>(end_ - next_));
-    const PackedMatrix matrix{.data = next_, .out_features = out_features, .in_features = in_features, .dtype = dtype_};
+    const PackedMatrix matrix{.data = next_, .out_features = out_features, .in_features = in_features, .dtype = dtype};
     jobs_.push_back(
         {.tensors = std::move(tensors), .matrix = matrix, .destination = next_, .release_pages = release_pages});
     next_ += bytes;
+    return matrix;
+  }
+
+  // One expert's part of a tensor.
+  PackedMatrix AddSlice(const std::string& tensor, const ExpertSlice& slice, int out_features, int in_features) {
+    const PackedMatrix matrix = Add({tensor}, out_features, in_features);
+    jobs_.back().slice = slice;
     return matrix;
   }
 

@@ -59,6 +59,9 @@ class StackedRows {
 };
 
 absl::Status PackOne(const Checkpoint& checkpoint, const KernelTable& kernels, const PackJob& job) {
+  if (job.slice.has_value()) {
+    return PackExpertSlice(checkpoint, kernels, job.tensors.front(), *job.slice, job.matrix, job.destination);
+  }
   std::vector<TensorView> tensors;
   for (const std::string& name : job.tensors) {
     WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(name));

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
 #include "model/weights/matrix_plan.h"
@@ -44,28 +45,59 @@ absl::Status ModelWeights::LoadEmbedding() {
 absl::Status ModelWeights::LoadVectors() {
   vectors_.reserve(memory_.norm_and_bias_bytes / sizeof(float));
   VectorLoader loader(*checkpoint_, vectors_);
+  const float norm_offset = config_.norms_add_one ? 1 : 0;
   for (int i = 0; i < config_.num_layers; ++i) {
     LayerWeights& layer = layers_[static_cast<size_t>(i)];
-    const auto load = [&loader, i](auto... suffixes) { return loader.Load({LayerTensor(i, suffixes)...}); };
-    layer.input_norm = load("input_layernorm.weight");
-    layer.post_attention_norm = load("post_attention_layernorm.weight");
-    if (config_.qk_norm) {
-      layer.q_norm = load("self_attn.q_norm.weight");
-      layer.k_norm = load("self_attn.k_norm.weight");
+    const LayerNames names = LayerNamesOf(config_, i);
+    layer.input_norm = loader.LoadIfNamed(names.attention_norm, norm_offset);
+    layer.attention_post_norm = loader.LoadIfNamed(names.attention_post_norm, norm_offset);
+    layer.post_attention_norm = loader.LoadIfNamed(names.mlp_norm, norm_offset);
+    layer.mlp_post_norm = loader.LoadIfNamed(names.mlp_post_norm, norm_offset);
+    layer.q_norm = loader.LoadIfNamed(names.q_norm, norm_offset);
+    layer.k_norm = loader.LoadIfNamed(names.k_norm, norm_offset);
+    layer.sinks = loader.LoadIfNamed(names.sinks);
+    if (config_.qkv_bias) layer.qkv_bias = loader.Load(BiasesOf(names.qkv));
+    if (config_.o_bias) layer.o_bias = loader.Load(BiasesOf({names.o}));
+    if (config_.mlp_bias && !names.down.empty()) {
+      layer.gate_up_bias = loader.Load(BiasesOf(names.gate_up));
+      layer.down_bias = loader.Load(BiasesOf({names.down}));
     }
-    if (config_.qkv_bias) {
-      layer.qkv_bias = load("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias");
-    }
-    if (config_.o_bias) layer.o_bias = load("self_attn.o_proj.bias");
-    if (config_.mlp_bias) {
-      layer.gate_up_bias = load("mlp.gate_proj.bias", "mlp.up_proj.bias");
-      layer.down_bias = load("mlp.down_proj.bias");
-    }
+    if (!names.router.empty() && config_.moe.biases) LoadExpertBiases(names, loader, layer);
     WINNOW_RETURN_IF_ERROR(loader.status());
     if (config_.qkv_bias) layer.query_bias = layer.qkv_bias.first(static_cast<size_t>(config_.q_features()));
   }
-  final_norm_ = loader.Load({std::string(kFinalNormTensor)});
+  final_norm_ = loader.LoadIfNamed(std::string(kFinalNormTensor), norm_offset);
   return loader.status();
+}
+
+void ModelWeights::LoadExpertBiases(const LayerNames& names, VectorLoader& loader, LayerWeights& layer) const {
+  layer.router_bias = loader.Load(BiasesOf({names.router}));
+  layer.experts.resize(static_cast<size_t>(config_.moe.num_experts));
+  for (int i = 0; i < config_.moe.num_experts; ++i) {
+    ExpertWeights& expert = layer.experts[static_cast<size_t>(i)];
+    expert.gate_up_bias = loader.LoadRow(names.fused_gate_up + "_bias", i, /*pairs=*/true);
+    expert.down_bias = loader.LoadRow(names.fused_down + "_bias", i, /*pairs=*/false);
+  }
+}
+
+void ModelWeights::PlanExperts(const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) const {
+  const int hidden = config_.hidden_size, features = config_.moe.intermediate_size;
+  if (!names.router.empty()) {
+    layer.router = plan.AddAs(Dtype::kF32, WeightsOf({names.router}), config_.moe.num_experts, hidden);
+  }
+  if (!names.shared_gate.empty()) {
+    layer.shared_gate = plan.AddAs(Dtype::kF32, WeightsOf({names.shared_gate}), 1, hidden);
+  }
+  // Those of one tensor have got their biases already.
+  for (int i = 0; !names.fused_down.empty() && i < config_.moe.num_experts; ++i) {
+    ExpertWeights& expert = layer.experts[static_cast<size_t>(i)];
+    expert.gate_up = plan.AddSlice(names.fused_gate_up, {.expert = i, .pairs = true}, 2 * features, hidden);
+    expert.down = plan.AddSlice(names.fused_down, {.expert = i}, hidden, features);
+  }
+  for (const LayerNames::Expert& expert : names.experts) {
+    layer.experts.push_back({.gate_up = plan.Add(WeightsOf(expert.gate_up), 2 * features, hidden),
+                             .down = plan.Add(WeightsOf({expert.down}), hidden, features)});
+  }
 }
 
 absl::Status ModelWeights::LoadMatrices(const KernelTable& kernels, int num_threads) {
@@ -74,20 +106,22 @@ absl::Status ModelWeights::LoadMatrices(const KernelTable& kernels, int num_thre
   MatrixPlan plan(region_, compute_dtype_);
   for (int i = 0; i < config_.num_layers; ++i) {
     LayerWeights& layer = layers_[static_cast<size_t>(i)];
-    const std::string q = LayerTensor(i, "self_attn.q_proj.weight");
-    const std::string k = LayerTensor(i, "self_attn.k_proj.weight");
-    const std::string v = LayerTensor(i, "self_attn.v_proj.weight");
-    layer.qkv = plan.Add({q, k, v}, config_.qkv_features(), hidden);
+    const LayerNames names = LayerNamesOf(config_, i);
+    layer.qkv = plan.Add(WeightsOf(names.qkv), config_.qkv_features(), hidden);
     if (QueryRowsAreWholePanels(config_)) {
       layer.query_projection = layer.qkv;
       layer.query_projection.out_features = config_.q_features();
     } else {
-      layer.query_projection = plan.Add({q}, config_.q_features(), hidden);
+      // Of a tensor that holds more, the first rows.
+      layer.query_projection = plan.Add(WeightsOf({names.qkv.front()}), config_.q_features(), hidden);
     }
-    layer.o = plan.Add({LayerTensor(i, "self_attn.o_proj.weight")}, hidden, config_.q_features());
-    layer.gate_up = plan.Add({LayerTensor(i, "mlp.gate_proj.weight"), LayerTensor(i, "mlp.up_proj.weight")},
-                             2 * config_.intermediate_size, hidden);
-    layer.down = plan.Add({LayerTensor(i, "mlp.down_proj.weight")}, hidden, config_.intermediate_size);
+    layer.o = plan.Add(WeightsOf({names.o}), hidden, config_.q_features());
+    if (!names.down.empty()) {
+      const int features = config_.mlp_features(i);
+      layer.gate_up = plan.Add(WeightsOf(names.gate_up), 2 * features, hidden);
+      layer.down = plan.Add(WeightsOf({names.down}), hidden, features);
+    }
+    PlanExperts(names, plan, layer);
   }
   const bool tied = config_.tie_word_embeddings;
   lm_head_ = plan.Add({std::string(tied ? kEmbeddingTensor : kLmHeadTensor)}, config_.vocab_size, hidden, !tied);

@@ -1,0 +1,43 @@
+#include "model/weights/expert_slice.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/model/model_tensors.h"
+#include "common/model/tensor_elements.h"
+
+namespace winnow {
+
+absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& kernels, const std::string& tensor,
+                             const ExpertSlice& slice, const PackedMatrix& matrix, void* destination) {
+  WINNOW_ASSIGN_OR_RETURN(TensorView view, checkpoint.Find(tensor));
+  const auto in = static_cast<size_t>(matrix.in_features), out = static_cast<size_t>(matrix.out_features);
+  const size_t bytes = in * out * TensorDtypeBytes(view.dtype);
+  view.bytes = view.bytes.subspan(static_cast<size_t>(slice.expert) * bytes, bytes);
+  WINNOW_RETURN_IF_ERROR(CheckFinite(view, checkpoint.FileOf(tensor)));
+
+  const size_t panel_bytes = PackedBytes(kPanel, matrix.in_features, matrix.dtype);
+  std::vector<float> stored, panel(kPanel * in);  // a row of the slice, and a panel's rows of the matrix
+  auto* packed = static_cast<uint8_t*>(destination);
+  for (size_t first = 0; first < out; first += kPanel, packed += panel_bytes) {
+    const size_t count = std::min<size_t>(kPanel, out - first);
+    for (size_t k = 0; k < in; ++k) {
+      stored.clear();
+      AppendAsF32(view, k * out, out, stored);
+      for (size_t n = first; n < first + count; ++n) {
+        const size_t half = out / 2;
+        panel[(n - first) * in + k] = stored[slice.pairs ? n % half * 2 + n / half : n];
+      }
+    }
+    kernels.pack({.weight = panel.data(),
+                  .dtype = Dtype::kF32,
+                  .out_features = static_cast<int>(count),
+                  .in_features = matrix.in_features,
+                  .packed_dtype = matrix.dtype,
+                  .packed = packed});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace winnow
