@@ -198,6 +198,19 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
+// RoPE by layer type is Gemma 3's alone.
+absl::Status RefuseRopeByLayerType(const JsonFields& config, const FamilyTraits& family) {
+  for (const char* source : {"rope_parameters", "rope_scaling"}) {
+    WINNOW_ASSIGN_OR_RETURN(const json* rope, config.Object(source));
+    for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+      if (rope == nullptr || !config.Nested(*rope, source).Has(layer_type)) continue;
+      return config.Nested(*rope, source)
+          .Error(layer_type, absl::StrCat("sets RoPE by layer type, which is not supported for ", family.architecture));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // What Gemma 3 has beside norms and windows.
 absl::Status ParseGemma(const JsonFields& config, ModelConfig& out) {
   out.norms_add_one = true;
@@ -305,6 +318,7 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
   WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> positions,
                           config.Int("max_position_embeddings", 1, kMaxPositions));
   const int64_t max_positions = positions.value_or(family.default_max_position_embeddings);
+  if (out.family != ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(RefuseRopeByLayerType(config, family));
   WINNOW_ASSIGN_OR_RETURN(out.rope, ParseRopeConfig(config, max_positions, out.warnings));
   out.max_context_tokens = max_positions;
   if (out.rope.type == RopeType::kYarn) {

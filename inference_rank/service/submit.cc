@@ -2,6 +2,7 @@
 
 #include "common/selection/selection_proto.h"
 #include "common/selection/validate.h"
+#include "common/selection/window_layers.h"
 
 namespace winnow {
 
@@ -74,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
+  WINNOW_RETURN_IF_ERROR(CheckKeepsWindows(spec, limits.windows, limits.layout.num_kv_heads));
   const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts);
   if (pages > limits.slot_pages) {
     std::string growth;
