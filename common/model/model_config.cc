@@ -9,6 +9,8 @@
 #include "common/base/status.h"
 #include "common/model/mapped_file.h"
 #include "common/model/safetensors_header.h"
+#include "common/model/unsupported_fields.h"
+#include "common/model/window_config.h"
 
 namespace winnow {
 namespace {
@@ -84,63 +86,6 @@ absl::StatusOr<int> Required(const JsonFields& config, const char* field, int64_
   return static_cast<int>(*value);
 }
 
-// Fields that change what a model computes in ways that are not built, for any family or for all but one. Values that
-// change nothing are let through: null, false and 1.
-absl::Status RefuseOtherArithmetic(const JsonFields& config, const FamilyTraits& family) {
-  struct Field {
-    const char* name;
-    std::optional<ModelFamily> built_for = std::nullopt;
-  };
-  static constexpr Field kFields[] = {{"attn_logit_softcapping"},
-                                      {"final_logit_softcapping", ModelFamily::kGemma3},
-                                      {"query_pre_attn_scalar", ModelFamily::kGemma3},
-                                      {"rope_local_base_freq", ModelFamily::kGemma3},
-                                      {"use_bidirectional_attention"},
-                                      {"logit_scale"},
-                                      {"logits_scaling"},
-                                      {"embedding_multiplier"},
-                                      {"residual_multiplier"},
-                                      {"attention_multiplier"},
-                                      {"scale_emb"},
-                                      {"scale_depth"},
-                                      {"dim_model_base"},
-                                      {"clip_qkv"},
-                                      {"use_qk_norm"},
-                                      {"qk_layernorm"},
-                                      {"n_group"},
-                                      {"topk_group"},
-                                      {"routed_scaling_factor"},
-                                      {"scoring_func"},
-                                      {"topk_method"},
-                                      {"n_shared_experts"},
-                                      {"first_k_dense_replace"},
-                                      {"moe_layer_freq"},
-                                      {"kv_lora_rank"},
-                                      {"q_lora_rank"},
-                                      {"index_topk"},
-                                      {"no_rope_layers"},
-                                      {"no_rope_layer_interval"},
-                                      {"attn_temperature_tuning"},
-                                      {"attention_chunk_size"},
-                                      {"use_parallel_residual"},
-                                      {"parallel_attn"},
-                                      {"alibi"},
-                                      {"dual_chunk_attention_config"}};
-  for (const Field& field : kFields) {
-    if (!config.Has(field.name) || field.built_for == family.family) continue;
-    const json& value = config.object()[field.name];
-    if (value == false || value == 1) continue;
-    return config.Error(field.name, absl::StrCat("is ", value.dump().substr(0, 60), ", which is not supported for ",
-                                                 family.architecture));
-  }
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> limit, config.Number("swiglu_limit"));
-  if (limit.has_value() && (family.activation != Activation::kClampedSilu || *limit != 7)) {
-    return config.Error("swiglu_limit", absl::StrCat("is ", *limit, "; only 7 in ",
-                                                     ModelFamilyName(ModelFamily::kGptOss), " is supported"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status RefuseUnsupported(const JsonFields& config, const FamilyTraits& family) {
   if (config.Has("quantization_config")) {
     return config.Error("quantization_config",
@@ -198,19 +143,6 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
-// RoPE by layer type is Gemma 3's alone.
-absl::Status RefuseRopeByLayerType(const JsonFields& config, const FamilyTraits& family) {
-  for (const char* source : {"rope_parameters", "rope_scaling"}) {
-    WINNOW_ASSIGN_OR_RETURN(const json* rope, config.Object(source));
-    for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-      if (rope == nullptr || !config.Nested(*rope, source).Has(layer_type)) continue;
-      return config.Nested(*rope, source)
-          .Error(layer_type, absl::StrCat("sets RoPE by layer type, which is not supported for ", family.architecture));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // What Gemma 3 has beside norms and windows.
 absl::Status ParseGemma(const JsonFields& config, ModelConfig& out) {
   out.norms_add_one = true;
@@ -247,73 +179,6 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
-// Which layers have a sliding window where `layer_types` does not say: the defaults of transformers.
-absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config, const ModelConfig& out) {
-  std::vector<bool> sliding(static_cast<size_t>(out.num_layers), false);
-  const auto set = [&](const auto& is_sliding) {
-    for (int layer = 0; layer < out.num_layers; ++layer) sliding[static_cast<size_t>(layer)] = is_sliding(layer);
-  };
-  switch (out.family) {
-    case ModelFamily::kLlama:
-    case ModelFamily::kOlmo2:
-      break;
-    case ModelFamily::kMistral:
-    case ModelFamily::kMixtral:
-    case ModelFamily::kPhi3:
-      set([](int) { return true; });
-      break;
-    case ModelFamily::kQwen2:
-    case ModelFamily::kQwen3:
-    case ModelFamily::kQwen2Moe:
-    case ModelFamily::kQwen3Moe: {
-      WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> use, config.Bool("use_sliding_window"));
-      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full, config.Int("max_window_layers", 0, kMaxPositions));
-      if (use.value_or(false)) set([&](int layer) { return layer >= full.value_or(28); });
-      break;
-    }
-    case ModelFamily::kGemma3: {
-      const char* field = config.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> pattern, config.Int(field, 1, kMaxPositions));
-      set([&](int layer) { return (layer + 1) % pattern.value_or(6) != 0; });
-      break;
-    }
-    case ModelFamily::kGptOss:
-      set([](int layer) { return layer % 2 == 0; });
-      break;
-  }
-  return sliding;
-}
-
-absl::StatusOr<std::vector<bool>> SlidingLayers(const JsonFields& config, const ModelConfig& out) {
-  WINNOW_ASSIGN_OR_RETURN(const json* layer_types, config.Array("layer_types"));
-  if (layer_types == nullptr) return DefaultSlidingLayers(config, out);
-  if (layer_types->size() != static_cast<size_t>(out.num_layers)) {
-    return config.Error("layer_types",
-                        absl::StrCat("has ", layer_types->size(), " entries for ", out.num_layers, " layers"));
-  }
-  std::vector<bool> sliding;
-  for (const json& type : *layer_types) {
-    if (type != "sliding_attention" && type != "full_attention") {
-      return config.Error("layer_types", "may hold only full_attention and sliding_attention");
-    }
-    sliding.push_back(type == "sliding_attention");
-  }
-  return sliding;
-}
-
-// Windows that no context outgrows are none.
-absl::Status ParseWindows(const JsonFields& config, ModelConfig& out) {
-  WINNOW_ASSIGN_OR_RETURN(const std::vector<bool> sliding, SlidingLayers(config, out));
-  WINNOW_ASSIGN_OR_RETURN(std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxPositions));
-  const bool slides = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
-  if (slides && !window.has_value() && out.family == ModelFamily::kGemma3) {
-    return config.Error("sliding_window", "is missing");
-  }
-  if (!slides || !window.has_value() || *window >= out.max_context_tokens) return absl::OkStatus();
-  for (const bool slides_here : sliding) out.windows.push_back(slides_here ? static_cast<uint32_t>(*window) : 0);
-  return absl::OkStatus();
-}
-
 absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> positions,
                           config.Int("max_position_embeddings", 1, kMaxPositions));
@@ -337,7 +202,8 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
   if (out.family == ModelFamily::kGemma3) {
     WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings));
   }
-  return ParseWindows(config, out);
+  WINNOW_ASSIGN_OR_RETURN(out.windows, ParseWindows(config, out.family, out.num_layers, out.max_context_tokens));
+  return absl::OkStatus();
 }
 
 // nullopt: the field is missing or null. Ids that the vocabulary does not have can never be produced: they are dropped

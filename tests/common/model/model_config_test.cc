@@ -204,6 +204,7 @@ TEST(ModelConfigTest, GemmaHasNormsScalesAndRopeOfItsOwn) {
   EXPECT_EQ(gemma->rope_of(0).theta, 5000);
   EXPECT_EQ(gemma->rope_of(2).theta, 1e6);
   EXPECT_EQ(gemma->rope_of(2).factor, 8);
+  EXPECT_EQ(Parse(With(Gemma3(), "sliding_window", 5000))->rope_of(0).theta, 5000) << "however wide its window";
   json newer = Without(Without(Without(Gemma3(), "rope_local_base_freq"), "rope_theta"), "rope_scaling");
   newer["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
                               {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5000.0}}}};
