@@ -19,7 +19,7 @@ struct TextGenerationOptions {
   // so that all its attempts, on whatever rank, have the same budgets by head.
   std::shared_ptr<const HeadProfile> head_profile;
   // Of a model with sliding windows (common/selection/window_layers.h); else empty.
-  std::vector<uint32_t> windows;
+  std::vector<uint32_t> windows = {};
   int num_kv_heads = 0;
   RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
 };
