@@ -18,17 +18,21 @@ absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& ke
   WINNOW_RETURN_IF_ERROR(CheckFinite(view, checkpoint.FileOf(tensor)));
 
   const size_t panel_bytes = PackedBytes(kPanel, matrix.in_features, matrix.dtype);
-  std::vector<float> stored, panel(kPanel * in);  // a row of the slice, and a panel's rows of the matrix
+  std::vector<float> stored, panel(kPanel * in);  // a part of a stored row, and a panel's rows of the matrix
   auto* packed = static_cast<uint8_t*>(destination);
   for (size_t first = 0; first < out; first += kPanel, packed += panel_bytes) {
     const size_t count = std::min<size_t>(kPanel, out - first);
+    // Where the panel's outputs lie in a stored row.
+    const auto at = [&](size_t n) { return slice.pairs ? n % (out / 2) * 2 + n / (out / 2) : n; };
+    size_t low = out, high = 0;
+    for (size_t n = first; n < first + count; ++n) {
+      low = std::min(low, at(n));
+      high = std::max(high, at(n) + 1);
+    }
     for (size_t k = 0; k < in; ++k) {
       stored.clear();
-      AppendAsF32(view, k * out, out, stored);
-      for (size_t n = first; n < first + count; ++n) {
-        const size_t half = out / 2;
-        panel[(n - first) * in + k] = stored[slice.pairs ? n % half * 2 + n / half : n];
-      }
+      AppendAsF32(view, k * out + low, high - low, stored);
+      for (size_t n = first; n < first + count; ++n) panel[(n - first) * in + k] = stored[at(n) - low];
     }
     kernels.pack({.weight = panel.data(),
                   .dtype = Dtype::kF32,
