@@ -13,7 +13,7 @@ namespace {
 absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(
       const std::unique_ptr<RoleProcess> process,
-      RoleProcess::Begin("cache-rank", v1::ROLE_CACHE_RANK, options.process, std::move(options_yaml)));
+      RoleProcess::Begin("cache-rank", v1::ROLE_CACHE_RANK, options.process, std::move(options_yaml), options.join));
   TransportOptions transport_options;
   transport_options.incarnation = process->identity().incarnation();
   // Inference ranks choose.
@@ -34,8 +34,7 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
   WINNOW_RETURN_IF_ERROR(process->Serve(host->services(), rank.Fingerprint(), [&rank] { return rank.Load(); },
                                         {{"data plane", &rank.timeline()}}));
 
-  process->Join(options.router.ToString(),
-                {{host->Registration(process->metrics_address(), /*hosted_by=*/""), [&rank] { return rank.Load(); }}});
+  process->Join({{host->Registration(process->metrics_address(), /*hosted_by=*/""), [&rank] { return rank.Load(); }}});
   return process->WaitForStop();
 }
 
@@ -43,7 +42,8 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
 
 int CacheRankMain(const Arguments& arguments) {
   CacheProcessOptions options;
-  if (const auto code = ParseCommandLine("cache-rank", "[--option=value ...]", arguments, options)) {
+  if (const auto code =
+          ParseCommandLine("cache-rank", "[--option=value ...]", arguments, options, nullptr, Environment::kRead)) {
     return *code;
   }
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));

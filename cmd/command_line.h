@@ -14,18 +14,24 @@ inline constexpr char kConfigHelp[] =
     "  --config=FILE\n"
     "      YAML file of these options, without the dashes; a dotted name may be a nested map. Several are read in\n"
     "      order, and the command line wins.\n";
+inline constexpr char kEnvironmentHelp[] =
+    "\nEach option may stand in the environment: WINNOW_ and its name in capitals, '_' for '-' and '.'. The command "
+    "line\n"
+    "wins over the environment, that over files.\n";
 
 // Reads a command's options. An exit code when the command is to end here: after --help (0), printed to stdout, or a
 // wrong command line (2), one line on stderr. `positionals` null: there must be none.
 template <class Options>
 std::optional<int> ParseCommandLine(const char* command, std::string_view usage, const Arguments& arguments,
-                                    Options& options, std::vector<std::string>* positionals = nullptr) {
+                                    Options& options, std::vector<std::string>* positionals = nullptr,
+                                    Environment environment = Environment::kIgnored) {
   const Fields fields = Fields::Of(options);
-  absl::StatusOr<CommandLine> line = LoadOptions(fields, arguments);
+  absl::StatusOr<CommandLine> line = LoadOptions(fields, arguments, environment);
   if (line.ok() && line->help) {
     const bool has_options = !fields.all().empty();
-    std::printf("usage: winnow %s %.*s\n%s%s%s", command, static_cast<int>(usage.size()), usage.data(),
-                has_options ? "\n" : "", HelpText(fields).c_str(), has_options ? kConfigHelp : "");
+    std::printf("usage: winnow %s %.*s\n%s%s%s%s", command, static_cast<int>(usage.size()), usage.data(),
+                has_options ? "\n" : "", HelpText(fields).c_str(), has_options ? kConfigHelp : "",
+                environment == Environment::kRead ? kEnvironmentHelp : "");
     return 0;
   }
   if (line.ok() && positionals == nullptr && !line->positionals.empty()) {

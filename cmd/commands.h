@@ -22,6 +22,8 @@ int PlanMain(const Arguments& arguments);
 int SelectionMain(const Arguments& arguments);
 int DoctorMain(const Arguments& arguments);
 int ProfileHeadsMain(const Arguments& arguments);
+int ConfigMain(const Arguments& arguments);
+int DeployMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 
 }  // namespace winnow

@@ -40,6 +40,9 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
   rank.head_profile = options.selection.head_profile;
   rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
+  if (options.select_in_place != SelectInPlace::kAuto) {
+    rank.selects_in_place = options.select_in_place == SelectInPlace::kOn;
+  }
   rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
     if (lane.ok()) {
       spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
@@ -109,9 +112,9 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
 }
 
 absl::Status Run(const InferenceProcessOptions& options, std::string options_yaml) {
-  WINNOW_ASSIGN_OR_RETURN(
-      const std::unique_ptr<RoleProcess> process,
-      RoleProcess::Begin("inference-rank", v1::ROLE_INFERENCE_RANK, options.process, std::move(options_yaml)));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
+                          RoleProcess::Begin("inference-rank", v1::ROLE_INFERENCE_RANK, options.process,
+                                             std::move(options_yaml), options.join));
   WINNOW_ASSIGN_OR_RETURN(const Parts parts, MakeParts(options, *process));
   InferenceRank& rank = *parts.rank;
   for (const std::string& warning : rank.warnings()) spdlog::warn("{}", warning);
@@ -155,7 +158,7 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   registration.set_decode_prefill_tokens(options.decode_prefill_tokens);
   registration.set_metrics_address(process->metrics_address());
   memberships.push_back({std::move(registration), [&rank] { return rank.load(); }});
-  process->Join(options.router.ToString(), std::move(memberships));
+  process->Join(std::move(memberships));
 
   return process->WaitForStop();
 }
@@ -164,7 +167,8 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
 
 int InferenceRankMain(const Arguments& arguments) {
   InferenceProcessOptions options;
-  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--option=value ...]", arguments, options)) {
+  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--option=value ...]", arguments, options,
+                                         nullptr, Environment::kRead)) {
     return *code;
   }
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("inference-rank", model, 2);

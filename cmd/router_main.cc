@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <thread>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_split.h"
@@ -58,8 +59,15 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
 
   const absl::Cleanup stop = [&] {
     process->StopServing();
+    router->StopBeingReady();
+    const auto drain_from = std::chrono::steady_clock::now() + options.drain_delay;
+    bool hurry = false;
+    while (!hurry && std::chrono::steady_clock::now() < drain_from) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      hurry = process->ToldAgainToStop();
+    }
     router->Drain(std::chrono::duration_cast<std::chrono::milliseconds>(options.stop_grace),
-                  [&process] { return process->ToldAgainToStop(); });
+                  [&process, hurry] { return hurry || process->ToldAgainToStop(); });
     process->report().Drained();
     process->Shutdown();
   };
@@ -69,8 +77,9 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   for (const NamedService& service : services) {
     if (service.name != v1::GenerationService::service_full_name()) always_served.push_back(service.name);
   }
-  WINNOW_RETURN_IF_ERROR(
-      process->Serve(std::move(services), router->fingerprint(), [&router] { return router->load(); }));
+  WINNOW_RETURN_IF_ERROR(process->Serve(
+      std::move(services), router->fingerprint(), [&router] { return router->load(); }, {},
+      [&router] { return router->Ready(); }));
   for (const std::string& name : always_served) process->server().SetServing(name, true);
   WINNOW_RETURN_IF_ERROR(router->StartHttp());
   process->report().Address("http", router->http_address());
@@ -92,7 +101,8 @@ int RouterMain(const Arguments& arguments) {
   mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes);
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBlockBytes);
   RouterProcessOptions options;
-  if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options)) {
+  if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options, nullptr,
+                                         Environment::kRead)) {
     return *code;
   }
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("router", model, 2);

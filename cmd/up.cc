@@ -6,9 +6,11 @@
 
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/manifest/manifest.h"
 #include "cmd/up/http_probe.h"
 #include "cmd/up/supervisor.h"
 #include "cmd/up/up_options.h"
+#include "common/config/host_address.h"
 #include "common/config/listen_address.h"
 
 namespace winnow {
@@ -28,8 +30,10 @@ void KeepAddress(const Supervisor::Addresses& known, const char* key, HostPort& 
 
 // One line for a port that is taken, before anything is started.
 absl::Status CheckPorts(const UpOptions& options) {
-  WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.http.ToString()).status(), "--http"));
-  WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.grpc.ToString()).status(), "--grpc"));
+  if (options.part.has_router) {
+    WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.http.ToString()).status(), "--http"));
+    WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.grpc.ToString()).status(), "--grpc"));
+  }
   for (int process = 0; process < options.num_processes(); ++process) {
     WINNOW_RETURN_IF_ERROR(
         Annotate(CheckListenAddress(options.MetricsAddress(process).ToString()).status(), "--metrics"));
@@ -57,7 +61,7 @@ Supervisor::Child Role(const std::string& program, const char* role, Options opt
 // The router's answers under way may go on for a while before anything ends.
 Supervisor::Options SupervisorOptions(const UpOptions& options) {
   Supervisor::Options supervisor;
-  supervisor.grace += std::chrono::duration_cast<milliseconds>(options.stop_grace);
+  supervisor.grace += std::chrono::duration_cast<milliseconds>(options.drain_delay + options.stop_grace);
   return supervisor;
 }
 
@@ -66,15 +70,12 @@ class Cluster {
   Cluster(const UpOptions& options, std::string program)
       : options_(options), program_(std::move(program)), supervisor_(SupervisorOptions(options)) {}
 
-  // Returns when the first request will succeed.
+  // Returns when the first request will succeed; where the router is elsewhere, when the ranks have joined it.
   absl::Status Start() {
-    const RouterProcessOptions router = options_.Router();
-    router_ = router.process.rank;
-    Supervisor::Child child = Role(program_, "router", router);
-    child.drains_first = true;
-    WINNOW_RETURN_IF_ERROR(supervisor_.Start(std::move(child)));
-    WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
-    WINNOW_ASSIGN_OR_RETURN(const HostPort router_address, ParseHostPort(Address(router_, "grpc")));
+    HostPort router_address = options_.part.router;
+    if (options_.part.has_router) {
+      WINNOW_ASSIGN_OR_RETURN(router_address, StartRouter());
+    }
     if (!options_.hosts_cache()) {
       for (int i = 0; i < options_.cache_ranks; ++i) {
         WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));
@@ -92,19 +93,36 @@ class Cluster {
   }
 
   std::string ReadyLine() const {
-    std::vector<std::string> names = {router_};  // in the order of their ports
+    std::vector<std::string> names;  // in the order of their ports
+    if (options_.part.has_router) names.push_back(router_);
     for (int i = 0; i < options_.num_inference_ranks(); ++i) names.push_back(options_.InferenceRankName(i));
-    for (int i = 0; !options_.hosts_cache() && i < options_.cache_ranks; ++i)
-      names.push_back(absl::StrCat("cache-", i));
+    for (int i = 0; !options_.hosts_cache() && i < options_.cache_ranks; ++i) {
+      names.push_back(options_.CacheRankName(i));
+    }
     std::string metrics;
     for (const std::string& name : names) {
       absl::StrAppend(&metrics, metrics.empty() ? "" : ",", Address(name, "metrics"));
     }
+    if (!options_.part.has_router) return absl::StrCat("ready node=", options_.node, " metrics=", metrics);
     return absl::StrCat("ready http=", Address(router_, "http"), " grpc=", Address(router_, "grpc"),
                         " metrics=", metrics);
   }
 
  private:
+  // Returns where the ranks of this machine register.
+  absl::StatusOr<HostPort> StartRouter() {
+    const RouterProcessOptions router = options_.Router();
+    router_ = router.process.rank;
+    Supervisor::Child child = Role(program_, "router", router);
+    child.drains_first = true;
+    WINNOW_RETURN_IF_ERROR(supervisor_.Start(std::move(child)));
+    WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
+    WINNOW_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(Address(router_, "grpc")));
+    if (!options_.part.host.empty()) address.host = options_.part.host;
+    if (IsWildcardHost(address.host)) address.host = "127.0.0.1";
+    return address;
+  }
+
   std::string Address(const std::string& name, const char* key) const {
     const Supervisor::Addresses& addresses = supervisor_.addresses(name);
     const auto it = addresses.find(key);
@@ -113,11 +131,16 @@ class Cluster {
 
   // The router's word on it; an error has its reason.
   absl::Status AskWhetherReady() const {
+    if (!options_.part.has_router) {
+      return supervisor_.AllReady() ? absl::OkStatus() : absl::UnavailableError("not all ranks have joined the router");
+    }
     WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router_, "http"), "/ready", milliseconds(1000)));
     return answer.status == 200 ? absl::OkStatus() : absl::UnavailableError(answer.body);
   }
 
+  // On a node other machines' ranks may be missing: it does its part all the same.
   bool RouterIsReady() {
+    if (!options_.part.host.empty()) return true;
     const absl::Status ready = AskWhetherReady();
     if (ready.ok()) return true;
     if (const auto now = std::chrono::steady_clock::now(); now >= next_notice_) {
@@ -146,11 +169,46 @@ absl::Status Run(const UpOptions& options) {
   return cluster.Run();
 }
 
+// "-f FILE" is "--file FILE".
+Arguments WithLongNames(Arguments arguments) {
+  for (std::string& argument : arguments) {
+    if (argument == "-f") argument = "--file";
+  }
+  return arguments;
+}
+
+// The processes get all of their options from here.
+void ForgetOptionsOfProcesses(UpOptions options) {
+  RouterProcessOptions router;
+  InferenceProcessOptions inference;
+  CacheProcessOptions cache;
+  for (const Fields& fields : {Fields::Of(options), Fields::Of(router), Fields::Of(inference), Fields::Of(cache)}) {
+    ForgetEnvironment(fields);
+  }
+}
+
+// Options that the manifest says, below those of the command line.
+absl::StatusOr<UpOptions> FromManifest(const UpOptions& given) {
+  WINNOW_ASSIGN_OR_RETURN(const Manifest manifest, LoadManifest(given.file));
+  return manifest.OptionsOf(given.node);
+}
+
 }  // namespace
 
-int UpMain(const Arguments& arguments) {
+int UpMain(const Arguments& given) {
+  constexpr char kUsage[] = "(--model DIR | -f FILE [--node NAME]) [--option=value ...]";
+  const Arguments arguments = WithLongNames(given);
   UpOptions options;
-  if (const auto code = ParseCommandLine("up", "--model DIR [--option=value ...]", arguments, options)) return *code;
+  if (const auto code = ParseCommandLine("up", kUsage, arguments, options, nullptr, Environment::kRead)) return *code;
+  if (!options.file.empty()) {
+    absl::StatusOr<UpOptions> manifest = FromManifest(options);
+    if (!manifest.ok()) return Fail("up", manifest.status(), 2);
+    options = *std::move(manifest);
+    if (const auto code = ParseCommandLine("up", kUsage, arguments, options, nullptr, Environment::kRead)) return *code;
+  } else if (!options.node.empty()) {
+    return Fail("up", absl::InvalidArgumentError("--node needs a manifest (-f FILE)"), 2);
+  }
+  ForgetOptionsOfProcesses(options);
   if (const absl::Status status = options.Validate(); !status.ok()) return Fail("up", status, 2);
   const absl::Status status = Run(options);
   return absl::IsCancelled(status) ? 0 : Fail("up", status);

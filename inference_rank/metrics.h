@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -69,11 +70,24 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> queued_prompt_tokens{0};
   std::atomic<uint64_t> stale_frames{0};
   std::atomic<uint64_t> malformed_frames{0};
+  // Upper bounds, in microseconds, of the buckets of token_filter_buckets; the last bucket is everything above.
+  static constexpr std::array<double, 8> kTokenFilterBoundsUs = {10, 30, 100, 300, 1000, 3000, 10000, 100000};
+  std::array<std::atomic<uint64_t>, kTokenFilterBoundsUs.size() + 1> token_filter_buckets{};
+  std::atomic<uint64_t> grammars_compiled{0}, grammars_reused{0}, grammar_compile_us{0};
+  std::atomic<double> token_filter_us{0};  // engine time spent on finding out which tokens may follow
   std::atomic<uint64_t> progress{0};
   std::atomic<double> last_progress_unix_seconds{0};
   std::vector<MassHistogram> captured_mass;  // [num_layers]
   std::atomic<uint64_t> mass_bounds{0};      // masses among those that are lower bounds
   Timeline timeline;                         // of the engine thread
+
+  void ObserveTokenFilter(std::chrono::steady_clock::duration taken) {
+    const double us = std::chrono::duration<double, std::micro>(taken).count();
+    size_t bucket = 0;
+    while (bucket < kTokenFilterBoundsUs.size() && us > kTokenFilterBoundsUs[bucket]) ++bucket;
+    token_filter_buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+    token_filter_us.store(token_filter_us.load(std::memory_order_relaxed) + us, std::memory_order_relaxed);
+  }
 
   void ObserveMass(int layer, double mass) {
     MassHistogram& histogram = captured_mass[layer];

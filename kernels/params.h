@@ -17,11 +17,21 @@ namespace winnow {
 // A weight matrix of out_features x in_features, packed for streaming by output panels of kPanel:
 //   bf16: [ceil(out/64)][in_padded/2][64][2]   f32: [ceil(out/64)][in_padded][64]
 // (oneDNN's BA16a64b2a and BA16a64b). in_padded is in_features rounded up to 32; the padding is zero.
+//
+// A quantised matrix holds codes, and a scale for every output and group of group_size consecutive inputs:
+//   fp8: weight = value of the e4m3 code * scale   int8, int4: weight = code * scale - zero * scale
+// with unsigned codes and a zero of its own for every scale. Both are rounded to f32 once, and products and sums are
+// those of the f32 matrix. Panel by panel its groups follow each other, each as f32 scales [64], for integers i16 zeros
+// [64], and codes that lie low bits first by inputs:
+//   fp8: [group/2][64] of 16 bits, 2 inputs each   int8: [group/4][64] of 32 bits   int4: [group/8][64] of 32 bits
+// The last group ends with in_padded. Where input_order is set, input i of the matrix is input_order[i] of x.
 struct PackedMatrix {
   const void* data = nullptr;
   int out_features = 0;
   int in_features = 0;
-  Dtype dtype = Dtype::kBf16;  // kBf16 or kF32
+  Dtype dtype = Dtype::kBf16;             // kBf16 or kF32; quantised: kF8, kI8 or kI4
+  int group_size = 0;                     // quantised: a multiple of 32, at most in_padded
+  const uint32_t* input_order = nullptr;  // [in_features] or null
 };
 
 inline constexpr int kPanel = 64;
@@ -31,6 +41,23 @@ constexpr int PackedInFeatures(int in_features) {
 constexpr size_t PackedBytes(int out_features, int in_features, Dtype dtype) {
   return static_cast<size_t>((out_features + kPanel - 1) / kPanel) * kPanel * PackedInFeatures(in_features) *
          DtypeBytes(dtype);
+}
+constexpr bool IsQuantized(Dtype dtype) {
+  return dtype == Dtype::kF8 || dtype == Dtype::kI8 || dtype == Dtype::kI4;
+}
+// Of one panel's scales and zeros of one group.
+constexpr size_t GroupScaleBytes(Dtype dtype) {
+  return kPanel * (sizeof(float) + (dtype == Dtype::kF8 ? 0 : sizeof(int16_t)));
+}
+constexpr size_t PanelBytes(const PackedMatrix& matrix) {
+  const int in_padded = PackedInFeatures(matrix.in_features);
+  if (!IsQuantized(matrix.dtype)) return PackedBytes(kPanel, in_padded, matrix.dtype);
+  const size_t groups = static_cast<size_t>((in_padded + matrix.group_size - 1) / matrix.group_size);
+  return DtypeBytes(matrix.dtype, static_cast<size_t>(in_padded) * kPanel) + groups * GroupScaleBytes(matrix.dtype);
+}
+// A multiple of 64.
+constexpr size_t PackedBytes(const PackedMatrix& matrix) {
+  return static_cast<size_t>((matrix.out_features + kPanel - 1) / kPanel) * PanelBytes(matrix);
 }
 
 // What a matmul does to its input rows first.

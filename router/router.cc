@@ -17,6 +17,8 @@
 #include "router/generation/text_generation.h"
 #include "router/http/http_server.h"
 #include "router/membership/membership_service.h"
+#include "router/membership/rank_list.h"
+#include "router/membership/reachability.h"
 #include "router/openai/api_error.h"
 #include "router/openai/openai_service.h"
 #include "router/router_metrics.h"
@@ -27,6 +29,8 @@ namespace {
 
 // A fraction of the lease: a silent rank is found dead up to two of these after its end.
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
+
+constexpr Reachability::Options kReachability;
 
 constexpr std::chrono::milliseconds kDrainPoll{10};
 
@@ -65,11 +69,13 @@ struct Router::Parts {
         request_metrics(*m),
         registry({.cluster = options.identity.cluster(),
                   .lease_check = kLeaseCheckInterval,
+                  .reachability_is_checked = true,
                   .on_departure =
                       [this](const v1::Identity& rank, Departure why) {
                         // A router that stops takes no goodbyes any more.
                         LogDeparture(rank, stopping ? Departure::kLeft : why);
                       }}),
+        reachability(kReachability, &registry),
         dispatcher({.identity = options.identity,
                     .max_queue = options.max_queue,
                     .weights = std::move(weights),
@@ -77,7 +83,7 @@ struct Router::Parts {
                     .slow_start = options.slow_start},
                    &registry, &timers),
         generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
-        membership_service(&registry),
+        membership_service(&registry, &reachability),
         generation_service({.default_timeout = options.request_timeout,
                             .max_timeout = std::max(options.request_timeout, kMaxTimeout),
                             .model = [this]() -> absl::StatusOr<ServedModel> {
@@ -94,6 +100,7 @@ struct Router::Parts {
     });
     log_changes = registry.Subscribe([this](const MembershipSnapshot& snapshot) { LogChanges(snapshot); });
     CheckLeases();
+    CheckLinks();
   }
 
   static TextGenerationOptions WithMetrics(TextGenerationOptions options, RequestMetrics* metrics) {
@@ -104,6 +111,11 @@ struct Router::Parts {
   void CheckLeases() {
     registry.ExpireLeases();
     timers.After(kLeaseCheckInterval, [this] { CheckLeases(); });
+  }
+
+  void CheckLinks() {
+    reachability.Sweep();
+    timers.After(kReachability.sweep, [this] { CheckLinks(); });
   }
 
   void LogChanges(const MembershipSnapshot& snapshot) {
@@ -118,10 +130,14 @@ struct Router::Parts {
     logged = snapshot;
   }
 
-  // A request would be served now.
+  // A request would be served now, and should come here.
   absl::Status Ready() const {
+    if (leaving) return absl::UnavailableError(AbslSv(kStopping));
     WINNOW_RETURN_IF_ERROR(Accepts());
-    return ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
+    const absl::Status route = ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
+    const std::string reasons = route.ok() ? "" : reachability.Reasons();
+    if (reasons.empty()) return route;
+    return absl::UnavailableError(absl::StrCat(route.message(), " (", reasons, ")"));
   }
 
   // A request would be served as soon as there are ranks.
@@ -152,8 +168,10 @@ struct Router::Parts {
   const std::unique_ptr<ModelText> text;
   MetricsRegistry* const metrics;
   RequestMetrics request_metrics;
+  std::atomic<bool> leaving{false};
   std::atomic<bool> stopping{false};
   Registry registry;
+  Reachability reachability;
   MembershipSnapshot logged;  // touched by log_changes alone
   TimerQueue timers;
   Dispatcher dispatcher;
@@ -245,6 +263,9 @@ absl::Status Router::StartHttp() {
   parts.openai = std::make_unique<OpenAiService>([&parts] { return parts.Model(); }, parts.text.get(),
                                                  &parts.generation, std::move(callbacks), openai);
   parts.openai->AddRoutes(&parts.routes);
+  parts.routes.Add(HttpMethod::kGet, "/ranks", [&parts](const std::shared_ptr<HttpExchange>& exchange) {
+    exchange->Respond({.body = RankListJson(parts.registry.Snapshot(), parts.reachability.unreachable())});
+  });
   HttpHooks hooks;
   hooks.on_warning = [](std::string_view message) { spdlog::warn("http: {}", message); };
   WINNOW_ASSIGN_OR_RETURN(parts.http, HttpServer::Start(parts.options.http,
@@ -263,10 +284,15 @@ std::string Router::http_address() const {
   return absl::StrCat(is_ipv6 ? "[" : "", host, is_ipv6 ? "]:" : ":", parts_->http->port());
 }
 
+void Router::StopBeingReady() {
+  parts_->leaving = true;
+}
+
 void Router::Drain(std::chrono::milliseconds grace, const std::function<bool()>& hurry) {
   Parts& parts = *parts_;
   const auto limit = std::chrono::steady_clock::now() + grace;
   parts.stopping = true;
+  parts.leaving = true;
   const absl::Status stopping = parts.Ready();
   parts.dispatcher.StopAdmitting(stopping);
   const size_t requests = parts.dispatcher.num_requests();

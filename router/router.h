@@ -52,6 +52,8 @@ class Router {
   absl::Status StartHttp();
   // "host:port" with the port that was chosen; empty before StartHttp.
   std::string http_address() const;
+  // From now on the router is not ready, but serves.
+  void StopBeingReady();
   // From now on the router is not ready and answers new requests with UNAVAILABLE. Those under way may go on for
   // `grace`, or until `hurry`, asked every few milliseconds, says that there is no time; what is not done then ends
   // with UNAVAILABLE. Returns when HTTP is closed and no request is under way; gRPC calls may still be telling their

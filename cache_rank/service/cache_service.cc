@@ -68,8 +68,9 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
   const absl::StatusOr<DataPlane::Attached> attached =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [link = LinkId(request->channel_id()), id = request->sequence_id(),
-                   max_restart = request->max_restart_position(), shard = ShardOf(*request)](DataPlane& data_plane) {
-                    return data_plane.AttachSequence(link, id, max_restart, shard);
+                   max_restart = request->max_restart_position(), shard = ShardOf(*request),
+                   all_rows = request->wants_all_rows()](DataPlane& data_plane) {
+                    return data_plane.AttachSequence(link, id, max_restart, shard, all_rows);
                   });
   if (!attached.ok()) return ToGrpc(attached.status());
   response->set_attach_epoch(attached->attach_epoch);

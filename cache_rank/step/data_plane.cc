@@ -193,7 +193,8 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
 }
 
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
-                                                              uint32_t max_restart_position, const KvShard& shard) {
+                                                              uint32_t max_restart_position, const KvShard& shard,
+                                                              bool wants_all_rows) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
   if (before != nullptr && before->shard != (shard.num_layers == 0 ? WholeModel(shape_.layout) : shard)) {
@@ -210,7 +211,7 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   }
   const uint32_t restart = sequence->kv.watermark();
   if (lanes_ != nullptr) lanes_->Truncate(sequence_id, restart);
-  streamer_.SendRefill(*link, *sequence, restart);
+  streamer_.SendRefill(*link, *sequence, restart, wants_all_rows);
   streamer_.Pump(*link);
   metrics_->sequences_attached.Add(1);
   PublishGauges(store_, *pool_, metrics_);

@@ -78,9 +78,10 @@ class DataPlane {
   };
   // Sends rows of layers of the model, which the sequence has. OUT_OF_RANGE when it has not.
   absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, const PrefixRows& rows);
-  // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it.
+  // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it. Refill frames
+  // follow: all rows, or those that a working set begins with.
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
-                                          const KvShard& shard = {});
+                                          const KvShard& shard = {}, bool wants_all_rows = false);
   // The fork's working set is the caller's to fill: it sends no Refill.
   struct Forked {
     uint32_t attach_epoch = 0;

@@ -2,11 +2,22 @@
 
 #include <cstring>
 
+#include "cache_rank/select/predictor/from_past.h"
 #include "cache_rank/step/frame_checks.h"
 #include "common/base/kv_shard.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
+
+namespace {
+
+// Whether steps that select elsewhere leave nothing to be kept here but their rows: no queries for later predictions,
+// no verdicts.
+bool NeedsRowsAlone(const SelectionSpec& spec) {
+  return !PredictsFromPast(spec.predictor) && !WaitsForVerdict(spec) && spec.reuse_interval == 1;
+}
+
+}  // namespace
 
 absl::Status StepRowsIntake::Take(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
@@ -36,7 +47,7 @@ void StepRowsIntake::TakeEntry(PeerLink& link, const wire::StepRowEntry& entry, 
   CachedSequence* sequence = fence_->Holder(link, entry.sequence_id, entry.attach_epoch);
   if (sequence == nullptr) return;
   lanes_->TakeLandedOf(link, sequence->id);  // rows of the prompt come before these
-  const bool fits = sequence->shard == shard && IsDense(sequence->spec);
+  const bool fits = sequence->shard == shard && NeedsRowsAlone(sequence->spec);
   if (!fits || !sequence->kv.AppendOfLayers(entry.position, rows, *executor_).ok()) {
     selector_->Refuse(link, 0, *sequence, 0);
     return;

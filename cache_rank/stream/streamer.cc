@@ -110,14 +110,14 @@ void Streamer::SendPrefixStates(PeerLink& link, const CachedSequence& sequence, 
                       .end_key = attended.end_key});
 }
 
-void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart) {
+void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart, bool all_rows) {
   const SelectionSpec& spec = sequence.spec;
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t sinks = std::min(spec.sink_tokens, restart);
   const uint32_t ring_first = restart > ring ? restart - ring : 0;
   for (int layer = 0; layer < sequence.layout.num_layers; ++layer) {
     const bool everything =
-        ring_first <= sinks || AnyList(sequence.list(layer, 0), sequence.num_kv_heads(), [&](size_t list) {
+        all_rows || ring_first <= sinks || AnyList(sequence.list(layer, 0), sequence.num_kv_heads(), [&](size_t list) {
           return AttendsEverything(spec, list, restart, sequence.prompt_tokens);
         });
     if (everything) {

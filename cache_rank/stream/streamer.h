@@ -61,9 +61,9 @@ class Streamer {
   void SendPrefix(PeerLink& link, const CachedSequence& sequence, const PrefixRows& rows);
   // Takes the states.
   void SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended);
-  // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position,
-  // then RefillDone.
-  void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart);
+  // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position or
+  // `all_rows` says so, then RefillDone.
+  void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart, bool all_rows = false);
 
   // Sends rows of the delta, from `first` on, to where its indices say, ahead of any selection: at most one frame, only
   // where nothing else waits for the link, and only with window to spare. Returns how many rows were really posted; for

@@ -87,8 +87,8 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
                                                              std::unique_ptr<Transport> transport) {
   int64_t weight_bytes = 0;
   if (!options.model.empty()) {
-    WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model));
-    weight_bytes = static_cast<int64_t>(QueryProjection::BytesNeeded(config, options.compute));
+    WINNOW_ASSIGN_OR_RETURN(const size_t bytes, QueryProjection::BytesNeeded(options.model, options.compute));
+    weight_bytes = static_cast<int64_t>(bytes);
   }
   WINNOW_ASSIGN_OR_RETURN(const int64_t memory_bytes, PlanMemory(options, weight_bytes));
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels());

@@ -93,6 +93,19 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
         metrics.layered_residual_peak_bytes);
   counter("winnow_forked_tokens_total", "Positions that sequences had from the ones they fork, and did not compute.",
           metrics.forked_tokens);
+  counter("winnow_grammars_compiled_total", "Grammars of constrained outputs that were compiled.",
+          metrics.grammars_compiled);
+  counter("winnow_grammars_reused_total", "Constrained outputs whose grammar had been compiled before.",
+          metrics.grammars_reused);
+  counter("winnow_grammar_compile_seconds_total", "Time spent compiling grammars, beside the engine.",
+          1e-6 * static_cast<double>(metrics.grammar_compile_us));
+  std::vector<double> filter_bounds;
+  for (const double us : InferenceRankMetrics::kTokenFilterBoundsUs) filter_bounds.push_back(1e-6 * us);
+  const std::vector<uint64_t> filtered(metrics.token_filter_buckets.begin(), metrics.token_filter_buckets.end());
+  writer.Histogram(
+      "winnow_token_filter_seconds",
+      "Engine time per token spent on finding out which tokens may follow: grammars, allowed tokens, bad words.",
+      filter_bounds, filtered, 1e-6 * metrics.token_filter_us);
   counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
           metrics.malformed_frames);

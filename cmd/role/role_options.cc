@@ -4,6 +4,8 @@
 
 #include "absl/strings/numbers.h"
 #include "cmd/role/machine.h"
+#include "cmd/role/own_address.h"
+#include "common/config/host_address.h"
 #include "common/log/log.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
@@ -39,12 +41,36 @@ absl::Status CheckMaxContext(uint32_t max_context) {
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
-  fields.Address("grpc", &grpc,
-                 "Where the gRPC server listens; other processes must reach it there. Port 0 takes a free one.");
-  fields.Address("metrics", &metrics, "Where /metrics is served. Port 0 takes a free one.");
+  fields.Address(
+      "grpc", &grpc,
+      "Where the gRPC server listens. Port 0 takes a free one. Of ranks, the host auto is the address of this "
+      "machine towards the router: loopback where the router is on this machine, too.");
+  fields.Address("metrics", &metrics,
+                 "Where HTTP answers /metrics, and the probes /ready, /live and /health; hosts as for --grpc.");
   DeclareLogLevel(fields, &log_level, "trace, debug, info, warning, error or off.");
   fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
                  -1, 1 << 20);
+}
+
+void JoinOptions::Declare(Fields& fields) {
+  fields.Custom(
+      "router", "HOST:PORT[,...]",
+      "gRPC addresses of routers. The first that answers is taken; when it is lost, the next. A name with several "
+      "addresses stands for all of them.",
+      [this](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(routers, ParseHostPorts(text));
+        return absl::OkStatus();
+      },
+      [this] { return ToString(routers); });
+  fields.Custom(
+      "advertise", "HOST[:PORT]",
+      "Where the router and other ranks reach this process, if not where it listens (--grpc); without a port, the one "
+      "of --grpc. Empty = the address that it listens on, or, where that is all of them, the one towards the router.",
+      [this](std::string_view text) {
+        advertise = std::string(text);
+        return CheckAdvertise(advertise);
+      },
+      [this] { return advertise; });
 }
 
 void SelectionOptions::Declare(Fields& fields) {
@@ -231,12 +257,23 @@ void RouterProcessOptions::Declare(Fields& fields) {
                "Bytes of HTTP request bodies held at a time, of up to 16 MiB each; requests beyond get 503.",
                int64_t{16} << 20);
   fields.Duration("request-timeout", &request_timeout, "Longest life of a request whose client names no deadline.");
+  DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
+}
+
+InferenceProcessOptions::InferenceProcessOptions() {
+  process.rank = "inference-0";
+  process.grpc.host = process.metrics.host = kAutoHost;
+}
+
+CacheProcessOptions::CacheProcessOptions() {
+  process.rank = "cache-0";
+  process.grpc.host = process.metrics.host = kAutoHost;
 }
 
 void InferenceProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
-  fields.Address("router", &router, "gRPC address of the router.");
+  join.Declare(fields);
   fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
   fields.Enum(
       "role", &role,
@@ -245,6 +282,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
       "them over after the first token, decode goes on from there with what is on the cache rank.");
   DeclareDecodePrefillTokens(fields, &decode_prefill_tokens);
   DeclareTransport(fields, &transport);
+  DeclareSelectInPlace(fields, &select_in_place);
   DeclareDevice(fields, &device, &tensor_parallel);
   DeclareCompute(fields, &compute);
   DeclareKvDtype(fields, &kv_dtype);
@@ -262,7 +300,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
 
 void CacheProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
-  fields.Address("router", &router, "gRPC address of the router.");
+  join.Declare(fields);
   cache.Declare(fields);
 }
 
@@ -279,6 +317,17 @@ void DeclareTransport(Fields& fields, TransportKind* transport) {
       "--cache-device) that reach each other. nccl: prompts and frames from GPU to GPU by NCCL, also between hosts. "
       "What cannot be goes by ucx, and the log says why. inproc hosts a cache rank inside the inference process, so "
       "that a crash loses both. auto = p2p.");
+}
+
+void DeclareSelectInPlace(Fields& fields, SelectInPlace* select_in_place) {
+  fields.Enum(
+      "select-in-place", select_in_place,
+      {{"auto", SelectInPlace::kAuto}, {"on", SelectInPlace::kOn}, {"off", SelectInPlace::kOff}},
+      "Where an inference rank on one GPU selects the rows that its steps attend to: on, on that GPU, which then holds "
+      "all rows of its sequences and an index of their keys; cache ranks keep a copy, from which sequences go on after "
+      "a failure. off, on the cache ranks. What cannot be selected in place (predictors that look back, streaming "
+      "heads, corrections, lists for each query head) goes by the cache ranks all the same. auto = on where no cache "
+      "rank's GPU can be reached (--transport).");
 }
 
 void PrefillFlags::Declare(Fields& fields) {
@@ -337,7 +386,8 @@ void DeclareCompute(Fields& fields, Dtype* compute) {
   fields.Enum(
       "compute", compute, {{"auto", Dtype::kBf16}, {"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"fp8", Dtype::kF8}},
       "Type of weights and matrix inputs: auto = bf16; f32, on CPUs, doubles the memory and the time of a step; "
-      "fp8, on GPUs, halves the memory of the weights, which are rounded to e4m3 with a scale per output.");
+      "fp8, on GPUs, halves the memory of the weights, which are rounded to e4m3 with a scale per output. Weights that "
+      "a checkpoint quantises stay as they are on CPUs, whatever this says.");
 }
 
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
@@ -400,6 +450,12 @@ void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {
                   "How long answers under way may go on after SIGTERM, while new requests are refused; those that are "
                   "not done then, or when a second signal comes, end with an error. Without any the router stops at "
                   "once.");
+}
+
+void DeclareDrainDelay(Fields& fields, std::chrono::microseconds* drain_delay) {
+  fields.Duration("drain-delay", drain_delay,
+                  "How long the router goes on as before after SIGTERM while /ready already answers 503, so that load "
+                  "balancers turn away from it first; then --stop-grace begins. A second signal ends it.");
 }
 
 void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help) {

@@ -19,6 +19,14 @@ namespace winnow {
 
 inline constexpr std::chrono::microseconds kStopGrace{2'000'000};
 
+// Of ranks: the routers that they belong to, and where others reach them.
+struct JoinOptions {
+  std::vector<HostPort> routers{{"127.0.0.1", 8001}};
+  std::string advertise;
+
+  void Declare(Fields& fields);
+};
+
 // Of every process.
 struct ProcessOptions {
   std::string cluster = "local";
@@ -110,6 +118,7 @@ struct RouterProcessOptions {
   int http_threads = 2;
   int64_t http_body_memory_bytes = int64_t{256} << 20;
   std::chrono::microseconds request_timeout{600'000'000};
+  std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
 
   RouterProcessOptions();
@@ -128,14 +137,16 @@ struct PrefillFlags {
 
 // What of a request an inference rank is there for.
 enum class InferenceRole { kPrefill, kDecode, kBoth };
+enum class SelectInPlace { kAuto, kOn, kOff };
 
 struct InferenceProcessOptions {
   ProcessOptions process;
-  HostPort router{"127.0.0.1", 8001};
+  JoinOptions join;
   std::string model;
   InferenceRole role = InferenceRole::kBoth;
   uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
+  SelectInPlace select_in_place = SelectInPlace::kAuto;
   DeviceChoice device;
   int tensor_parallel = 0;
   Dtype compute = Dtype::kBf16;
@@ -150,21 +161,22 @@ struct InferenceProcessOptions {
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
 
-  InferenceProcessOptions() { process.rank = "inference-0"; }
+  InferenceProcessOptions();
   void Declare(Fields& fields);
 };
 
 struct CacheProcessOptions {
   ProcessOptions process;
-  HostPort router{"127.0.0.1", 8001};
+  JoinOptions join;
   CacheOptions cache;
 
-  CacheProcessOptions() { process.rank = "cache-0"; }
+  CacheProcessOptions();
   void Declare(Fields& fields);
 };
 
 // Fields shared with `winnow up`.
 void DeclareTransport(Fields& fields, TransportKind* transport);
+void DeclareSelectInPlace(Fields& fields, SelectInPlace* select_in_place);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
 void DeclareCompute(Fields& fields, Dtype* compute);
@@ -176,6 +188,7 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareKeyWeights(Fields& fields, std::string* key_weights);
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
+void DeclareDrainDelay(Fields& fields, std::chrono::microseconds* drain_delay);
 void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 

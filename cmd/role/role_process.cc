@@ -10,7 +10,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "cmd/role/interruptible_start.h"
+#include "cmd/role/own_address.h"
 #include "common/base/descriptor_limit.h"
+#include "common/config/host_address.h"
 #include "common/config/listen_address.h"
 #include "common/log/log.h"
 #include "common/metrics/version.h"
@@ -26,8 +28,10 @@ constexpr uint64_t kLeastDescriptors = 256;
 
 }  // namespace
 
-RoleProcess::RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml)
+RoleProcess::RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml,
+                         JoinOptions join)
     : options_(options),
+      join_(std::move(join)),
       options_yaml_(std::move(options_yaml)),
       report_(options.report_fd),
       metrics_(std::make_shared<MetricsRegistry>(MetricLabels{{"role", role_name}, {"rank", options.rank}})) {}
@@ -37,17 +41,21 @@ RoleProcess::~RoleProcess() {
 }
 
 absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role_name, v1::Role role,
-                                                                const ProcessOptions& options,
-                                                                std::string options_yaml) {
+                                                                const ProcessOptions& options, std::string options_yaml,
+                                                                JoinOptions join) {
   sigset_t set = StopSignals();
   sigaddset(&set, SIGUSR1);  // of InterruptibleStart
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   WINNOW_RETURN_IF_ERROR(StartLog({.role = role_name, .rank = options.rank, .level = options.log_level}));
-  auto process = std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml)));
+  auto process =
+      std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml), std::move(join)));
   WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
   process->start_ = std::make_unique<InterruptibleStart>();
-  WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(options.grpc.ToString()));
+  ProcessOptions& listen = process->options_;
+  WINNOW_ASSIGN_OR_RETURN(listen.grpc, ListenAddress(options.grpc, process->join_.routers));
+  WINNOW_ASSIGN_OR_RETURN(listen.metrics, ListenAddress(options.metrics, process->join_.routers));
+  WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(listen.grpc.ToString()));
   process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
   process->identity_.set_address(process->reserved_->address());
@@ -58,8 +66,10 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
 }
 
 absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
-                                std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines) {
+                                std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines,
+                                std::function<absl::Status()> ready) {
   start_ = nullptr;
+  ready_ = std::move(ready);
   v1::GetServerInfoResponse info;
   *info.mutable_identity() = identity_;
   *info.mutable_fingerprint() = fingerprint;
@@ -68,22 +78,59 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count());
   info.set_options_yaml(options_yaml_);
+  ProcessHttp::Sources probes;
+  probes.ready = [this] { return Ready(); };
+  // A router's requests may rightly wait for long, for ranks and for prompts to be computed.
+  const bool computes = identity_.role() != v1::ROLE_ROUTER;
+  probes.live = [this, load, computes] {
+    return computes ? liveness_.Observe(load(), Liveness::Clock::now()) : absl::OkStatus();
+  };
   admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines));
   services.push_back(Named<v1::AdminService>(admin_.get()));
-  WINNOW_ASSIGN_OR_RETURN(metrics_server_, MetricsServer::Start(options_.metrics.ToString(), metrics_));
+  WINNOW_ASSIGN_OR_RETURN(http_, ProcessHttp::Start(options_.metrics, metrics_, std::move(probes)));
   WINNOW_ASSIGN_OR_RETURN(server_, RpcServer::Start(identity_.address(), services));
   reserved_ = nullptr;
   report_.Address("grpc", server_->address());
-  report_.Address("metrics", metrics_server_->address());
-  spdlog::info("gRPC on {}, metrics on {}", server_->address(), metrics_server_->address());
+  report_.Address("metrics", http_->address());
+  spdlog::info("gRPC on {}, metrics on {}", server_->address(), http_->address());
   return absl::OkStatus();
 }
 
-void RoleProcess::Join(const std::string& router_address, std::vector<Membership> memberships) {
-  standing_.assign(memberships.size(), false);
+absl::Status RoleProcess::Ready() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_serving_) return absl::UnavailableError("the process is stopping");
+    if (ready_ == nullptr) {
+      const bool stands = !standing_.empty() && std::find(standing_.begin(), standing_.end(), false) == standing_.end();
+      return stands ? absl::OkStatus() : absl::UnavailableError("not registered with a router, or it is silent");
+    }
+  }
+  return ready_();
+}
+
+absl::Status RoleProcess::Localize(const HostPort& router, v1::RegisterRequest& registration) const {
+  WINNOW_ASSIGN_OR_RETURN(const HostPort grpc, ParseHostPort(identity_.address()));
+  WINNOW_ASSIGN_OR_RETURN(std::string address, AdvertisedAddress(join_.advertise, grpc, router));
+  WINNOW_ASSIGN_OR_RETURN(const HostPort advertised, ParseHostPort(address));
+  WINNOW_ASSIGN_OR_RETURN(HostPort metrics, ParseHostPort(http_->address()));
+  // Whoever reaches the process at another address finds its metrics there, too.
+  if (IsWildcardHost(metrics.host)) metrics.host = advertised.host;
+  registration.mutable_identity()->set_address(std::move(address));
+  registration.set_metrics_address(metrics.ToString());
+  return absl::OkStatus();
+}
+
+void RoleProcess::Join(std::vector<Membership> memberships) {
+  {
+    const std::lock_guard lock(mutex_);
+    standing_.assign(memberships.size(), false);
+  }
   for (size_t i = 0; i < memberships.size(); ++i) {
     MembershipClient::Options options;
-    options.router_address = router_address;
+    options.routers = join_.routers;
+    options.localize = [this](const HostPort& router, v1::RegisterRequest& registration) {
+      return Localize(router, registration);
+    };
     options.registration = std::move(memberships[i].registration);
     options.load = std::move(memberships[i].load);
     options.on_refused = [this](const absl::Status& status) { Fail(status); };
@@ -139,7 +186,7 @@ void RoleProcess::Shutdown() {
   Leave();
   if (server_ != nullptr) server_->Shutdown(kShutdownGrace);
   metrics_->ClearSources();
-  metrics_server_ = nullptr;
+  http_ = nullptr;
   server_ = nullptr;
 }
 

@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "cmd/role/liveness.h"
 #include "cmd/role/parent_report.h"
+#include "cmd/role/process_http.h"
 #include "cmd/role/role_options.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics_registry.h"
-#include "common/metrics/metrics_server.h"
 #include "common/rpc/admin_service.h"
 #include "common/rpc/membership_client.h"
 #include "common/rpc/rpc_server.h"
@@ -24,33 +25,36 @@ class RoleProcess {
  public:
   // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
   // come. Until Serve they end the process at once. FAILED_PRECONDITION where the process may open fewer files than a
-  // role needs.
+  // role needs. `join`: of ranks.
   static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
-                                                            const ProcessOptions& options, std::string options_yaml);
+                                                            const ProcessOptions& options, std::string options_yaml,
+                                                            JoinOptions join = {});
   ~RoleProcess();
 
   // With the address at which the gRPC server will listen.
   const v1::Identity& identity() const { return identity_; }
   MetricsRegistry& metrics() { return *metrics_; }
-  std::string metrics_address() const { return metrics_server_->address(); }
+  std::string metrics_address() const { return http_->address(); }
   RpcServer& server() { return *server_; }
   ParentReport& report() { return report_; }
   // Files that the process may have open, connections included.
   uint64_t descriptor_limit() const { return descriptor_limit_; }
 
-  // Starts the gRPC server with these services and the AdminService, and the metrics server, and reports the addresses.
-  // `load` is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.
+  // Starts the gRPC server with these services and the AdminService, and ProcessHttp, and reports the addresses. `load`
+  // is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long. `ready`: what /ready
+  // asks; without, whether every membership stands.
   absl::Status Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
-                     std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines = {});
+                     std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines = {},
+                     std::function<absl::Status()> ready = nullptr);
 
   struct Membership {
     v1::RegisterRequest registration;
     std::function<v1::RankLoad()> load;
   };
-  // Registers with the router and stays registered. While every membership stands, the server's health is SERVING; the
+  // Registers with a router and stays registered. While every membership stands, the server's health is SERVING; the
   // first time is reported as readiness. A refusal is a Fail.
-  void Join(const std::string& router_address, std::vector<Membership> memberships);
-  // Health is NOT_SERVING from now on, whatever the memberships say. Any thread.
+  void Join(std::vector<Membership> memberships);
+  // Health is NOT_SERVING, and /ready 503, from now on, whatever the memberships say. Any thread.
   void StopServing();
   // Tells the router goodbye, so that no new work comes.
   void Leave();
@@ -67,9 +71,13 @@ class RoleProcess {
   void Shutdown();
 
  private:
-  RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml);
+  RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml, JoinOptions join);
+  absl::Status Ready();
+  // Completes a registration with the addresses at which the router reaches this process.
+  absl::Status Localize(const HostPort& router, v1::RegisterRequest& registration) const;
 
-  const ProcessOptions options_;
+  ProcessOptions options_;  // with the hosts that it listens on
+  const JoinOptions join_;
   const std::string options_yaml_;
   v1::Identity identity_;
   uint64_t descriptor_limit_ = 0;
@@ -80,7 +88,9 @@ class RoleProcess {
   std::unique_ptr<class InterruptibleStart> start_;  // until Serve
   std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<RpcServer> server_;
-  std::unique_ptr<MetricsServer> metrics_server_;
+  std::function<absl::Status()> ready_;
+  Liveness liveness_;
+  std::unique_ptr<ProcessHttp> http_;
 
   std::mutex mutex_;
   // Guarded by mutex_.

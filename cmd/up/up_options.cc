@@ -15,6 +15,7 @@
 namespace winnow {
 
 void UpOptions::Declare(Fields& fields) {
+  fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   fields.Text(
       "model", &model,
       absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
@@ -24,6 +25,11 @@ void UpOptions::Declare(Fields& fields) {
       "model-id", &model_id,
       "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
       "the folder's name.");
+  fields.Text(
+      "file", &file,
+      "Manifest (YAML) of the cluster; -f FILE for short. Environment, --config and the command line win over it. "
+      "`winnow config check FILE` checks one, `winnow config schema` describes them.");
+  fields.Text("node", &node, "With a manifest that has nodes: the one that this machine is; its part is started.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
   http_api.Declare(fields);
   chat.Declare(fields);
@@ -42,6 +48,7 @@ void UpOptions::Declare(Fields& fields) {
                  64);
   selection.Declare(fields);
   DeclareTransport(fields, &transport);
+  DeclareSelectInPlace(fields, &select_in_place);
   DeclareDevice(fields, &device, &tensor_parallel);
   fields.Custom(
       "cache-device", "auto|cpu|cuda[:N]",
@@ -71,17 +78,25 @@ void UpOptions::Declare(Fields& fields) {
                "cache-rank`); 0 = nine tenths of what is free.");
   DeclareDeviceHostMemory(fields, "cache-device-host-memory", &cache_device_host_memory_bytes);
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
+  DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
   DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
 }
 
 absl::Status UpOptions::Validate() const {
   WINNOW_RETURN_IF_ERROR(CheckModelOption(model));
+  WINNOW_RETURN_IF_ERROR(CheckConsistency());
+  if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
+  return CheckCacheMemory();
+}
+
+absl::Status UpOptions::CheckConsistency() const {
   WINNOW_RETURN_IF_ERROR(CheckMaxContext(max_context));
-  if ((prefill_ranks > 0) != (decode_ranks > 0)) {
+  const bool alone = part.host.empty();
+  if (alone && (prefill_ranks > 0) != (decode_ranks > 0)) {
     return absl::InvalidArgumentError("--prefill-ranks and --decode-ranks need each other");
   }
-  if (splits_phases() && inference_ranks != UpOptions().inference_ranks) {
+  if (alone && splits_phases() && inference_ranks != UpOptions().inference_ranks) {
     return absl::InvalidArgumentError("--inference-ranks and --prefill-ranks with --decode-ranks exclude each other");
   }
   if (splits_phases() && hosts_cache()) {
@@ -92,31 +107,35 @@ absl::Status UpOptions::Validate() const {
     return absl::InvalidArgumentError(
         "--cache-shards needs cache ranks that are processes of their own: --transport=inproc has none");
   }
-  if (placement.cache_shards > static_cast<uint32_t>(cache_ranks)) {
+  const int all_cache_ranks = alone ? cache_ranks : part.all_cache_ranks;
+  if (placement.cache_shards > static_cast<uint32_t>(all_cache_ranks)) {
     return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", placement.cache_shards,
-                                                   " needs as many cache ranks: --cache-ranks is ", cache_ranks));
+                                                   " needs as many cache ranks: --cache-ranks is ", all_cache_ranks));
   }
   if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
   }
   WINNOW_RETURN_IF_ERROR(CheckPortsDiffer());
-  WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
-  if (!selection.head_profile.empty()) WINNOW_RETURN_IF_ERROR(HeadProfile::Load(selection.head_profile).status());
-  WINNOW_RETURN_IF_ERROR(selection.Resolve().status());
-  return CheckCacheMemory();
+  if (num_inference_ranks() > 0) {
+    WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
+  }
+  return selection.Resolve().status();
 }
 
 // Each would find its port free before the others listen.
 absl::Status UpOptions::CheckPortsDiffer() const {
-  std::map<std::string, std::string> users = {{http.ToString(), "--http"}};
+  std::map<std::string, std::string> users;
   const auto use = [&users](const HostPort& address, const std::string& user) -> absl::Status {
     const auto [other, is_first] = users.try_emplace(address.ToString(), user);
     if (is_first || address.port == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(address.ToString(), " is wanted twice: by ", other->second, " and by ", user));
   };
-  WINNOW_RETURN_IF_ERROR(use(grpc, "--grpc"));
+  if (part.has_router) {
+    WINNOW_RETURN_IF_ERROR(use(http, "--http"));
+    WINNOW_RETURN_IF_ERROR(use(grpc, "--grpc"));
+  }
   for (int process = 0; process < num_processes(); ++process) {
     WINNOW_RETURN_IF_ERROR(use(MetricsAddress(process), absl::StrCat("--metrics=", metrics.ToString(), ", from which ",
                                                                      num_processes(), " processes take one each")));
@@ -143,8 +162,13 @@ absl::Status UpOptions::CheckCacheMemory() const {
 }
 
 std::string UpOptions::InferenceRankName(int index) const {
-  if (!splits_phases()) return absl::StrCat("inference-", index);
-  return index < prefill_ranks ? absl::StrCat("prefill-", index) : absl::StrCat("decode-", index - prefill_ranks);
+  if (!splits_phases()) return absl::StrCat("inference-", part.first_inference + index);
+  return index < prefill_ranks ? absl::StrCat("prefill-", part.first_prefill + index)
+                               : absl::StrCat("decode-", part.first_decode + index - prefill_ranks);
+}
+
+std::string UpOptions::CacheRankName(int index) const {
+  return absl::StrCat("cache-", part.first_cache + index);
 }
 
 HostPort UpOptions::MetricsAddress(int process) const {
@@ -155,6 +179,7 @@ HostPort UpOptions::MetricsAddress(int process) const {
 
 RouterProcessOptions UpOptions::Router() const {
   RouterProcessOptions options;
+  options.process.cluster = cluster;
   options.process.grpc = grpc;
   options.process.metrics = MetricsAddress(0);
   options.process.log_level = log_level;
@@ -168,21 +193,25 @@ RouterProcessOptions UpOptions::Router() const {
   options.key_weights = key_weights;
   options.placement = placement;
   options.max_queue = max_queue;
+  options.drain_delay = drain_delay;
   options.stop_grace = stop_grace;
   return options;
 }
 
 InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& router) const {
   InferenceProcessOptions options;
+  options.process.cluster = cluster;
   options.process.rank = InferenceRankName(index);
+  if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + index);
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
-  options.router = router;
+  options.join.routers = {router};
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
   options.transport = transport;
+  options.select_in_place = select_in_place;
   options.device = device;
   // GPUs of its own: two processes on one would take turns.
   const absl::StatusOr<std::vector<int>> gpus = GpusOfRank(device, tensor_parallel, index, num_inference_ranks());
@@ -206,11 +235,13 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
 
 CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) const {
   CacheProcessOptions options;
-  options.process.rank = absl::StrCat("cache-", index);
+  options.process.cluster = cluster;
+  options.process.rank = CacheRankName(index);
+  if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.log_level = log_level;
   options.process.report_fd = kReportFd;
-  options.router = router;
+  options.join.routers = {router};
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;
@@ -221,7 +252,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.cache.device = cache_device;
   if (cache_device.kind != DeviceChoice::Kind::kCpu) options.cache.device.ordinal += index;
   if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
-  options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / cache_ranks);
+  options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / std::max(1, cache_ranks));
   const absl::StatusOr<SelectionSpec> spec = selection.Resolve();
   if (spec.ok() && spec->predictor == Predictor::kDepth && spec->projection == Projection::kCacheRank) {
     options.cache.model = model;

@@ -3,11 +3,17 @@
 #include <vector>
 
 #include "cmd/role/role_options.h"
+#include "cmd/up/cluster_part.h"
 
 namespace winnow {
 
 // The options of `winnow up`, and what they mean for each process.
 struct UpOptions {
+  std::string file;
+  std::string node;
+  ClusterPart part;  // as file and node say
+
+  std::string cluster = "local";
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
@@ -22,6 +28,7 @@ struct UpOptions {
   int cache_ranks = 1;
   SelectionOptions selection;
   TransportKind transport = TransportKind::kAuto;
+  SelectInPlace select_in_place = SelectInPlace::kAuto;
   DeviceChoice device;
   int tensor_parallel = 0;
   DeviceChoice cache_device{DeviceChoice::Kind::kCpu, 0};
@@ -42,6 +49,7 @@ struct UpOptions {
   int64_t cache_device_host_memory_bytes = 0;
   bool prefix_cache = true;
   int64_t prefix_cache_memory_bytes = 0;
+  std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
   std::string log_level = "info";
 
@@ -51,11 +59,14 @@ struct UpOptions {
   // INVALID_ARGUMENT for what can be seen to be wrong without starting anything: no such model folder, an unknown
   // preset, ports that do not fit, memory of cache ranks that holds no sequence.
   absl::Status Validate() const;
+  // The part of it that needs no file: contradictions between options.
+  absl::Status CheckConsistency() const;
 
   // Ranks for prefill come first, then those that decode.
   bool splits_phases() const { return prefill_ranks > 0 || decode_ranks > 0; }
   int num_inference_ranks() const { return splits_phases() ? prefill_ranks + decode_ranks : inference_ranks; }
   std::string InferenceRankName(int index) const;
+  std::string CacheRankName(int index) const;
 
   // Every process has its number: the router 0, then the inference ranks, then the cache ranks. Its metrics port is the
   // first one plus the number.

@@ -33,6 +33,7 @@ void Fields::Text(std::string name, std::string* value, std::string help) {
         return absl::OkStatus();
       },
       [value] { return *value; });
+  Describe(FieldKind::kText);
 }
 
 void Fields::Bool(std::string name, bool* value, std::string help) {
@@ -44,6 +45,7 @@ void Fields::Bool(std::string name, bool* value, std::string help) {
       },
       [value] { return std::string(*value ? "true" : "false"); });
   fields_.back().is_bool = true;
+  Describe(FieldKind::kBool);
 }
 
 void Fields::Bytes(std::string name, int64_t* value, std::string help, int64_t low, int64_t high) {
@@ -59,6 +61,7 @@ void Fields::Bytes(std::string name, int64_t* value, std::string help, int64_t l
         return absl::OkStatus();
       },
       [value] { return FormatBytes(*value); });
+  Describe(FieldKind::kBytes, static_cast<double>(low), static_cast<double>(high));
 }
 
 void Fields::Address(std::string name, HostPort* value, std::string help) {
@@ -69,6 +72,7 @@ void Fields::Address(std::string name, HostPort* value, std::string help) {
         return absl::OkStatus();
       },
       [value] { return value->ToString(); });
+  Describe(FieldKind::kAddress);
 }
 
 void Fields::Duration(std::string name, std::chrono::microseconds* value, std::string help) {
@@ -79,6 +83,7 @@ void Fields::Duration(std::string name, std::chrono::microseconds* value, std::s
         return absl::OkStatus();
       },
       [value] { return FormatDuration(*value); });
+  Describe(FieldKind::kDuration);
 }
 
 void Fields::AddInteger(std::string name, std::string help, int64_t low, int64_t high, std::function<void(int64_t)> set,
@@ -92,6 +97,7 @@ void Fields::AddInteger(std::string name, std::string help, int64_t low, int64_t
         return absl::OkStatus();
       },
       std::move(format));
+  Describe(FieldKind::kInteger, static_cast<double>(low), static_cast<double>(high));
 }
 
 void Fields::AddNumber(std::string name, std::string help, double low, double high, std::function<void(double)> set,
@@ -105,11 +111,13 @@ void Fields::AddNumber(std::string name, std::string help, double low, double hi
         return absl::OkStatus();
       },
       std::move(format));
+  Describe(FieldKind::kNumber, low, high);
 }
 
 void Fields::AddChoice(std::string name, std::string help, std::vector<std::string> names,
                        std::function<void(size_t)> set, std::function<std::string()> format) {
   std::string type = absl::StrJoin(names, "|");
+  std::vector<std::string> choices = names;
   Custom(
       std::move(name), std::move(type), std::move(help),
       [names = std::move(names), set = std::move(set)](std::string_view text) -> absl::Status {
@@ -122,6 +130,8 @@ void Fields::AddChoice(std::string name, std::string help, std::vector<std::stri
         return absl::OkStatus();
       },
       std::move(format));
+  Describe(FieldKind::kChoice);
+  fields_.back().choices = std::move(choices);
 }
 
 const Field* Fields::Find(std::string_view name) const {

@@ -14,6 +14,9 @@
 
 namespace winnow {
 
+// What values of an option look like, for schemas. kCustom has a parser of its own.
+enum class FieldKind { kText, kBool, kInteger, kNumber, kBytes, kDuration, kAddress, kChoice, kCustom };
+
 // One option: how to read it from text, how to print it, what --help says.
 struct Field {
   std::string name;      // "max-running" or, nested, "selection.budget"; '-' and '_' mean the same to users
@@ -22,6 +25,9 @@ struct Field {
   bool is_bool = false;  // "--name" alone means true
   std::function<absl::Status(std::string_view)> parse;
   std::function<std::string()> format;
+  FieldKind kind = FieldKind::kCustom;
+  double low = 0, high = 0;               // kInteger, kNumber, kBytes
+  std::vector<std::string> choices = {};  // kChoice
 };
 
 // Collects the options of a struct. A struct of options declares each of its members once:
@@ -115,6 +121,13 @@ class Fields {
                  std::function<std::string()> format);
   void AddChoice(std::string name, std::string help, std::vector<std::string> names, std::function<void(size_t)> set,
                  std::function<std::string()> format);
+
+  // Says more of the field that was declared last.
+  void Describe(FieldKind kind, double low = 0, double high = 0) {
+    fields_.back().kind = kind;
+    fields_.back().low = low;
+    fields_.back().high = high;
+  }
 
   std::vector<Field> fields_;
 };

@@ -1,9 +1,11 @@
 #include "common/config/load.h"
 
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "yaml-cpp/yaml.h"
@@ -86,7 +88,20 @@ absl::Status LoadYaml(const Fields& fields, const std::string& yaml, std::string
   return LoadMap(fields, root, "", source);
 }
 
-absl::StatusOr<CommandLine> LoadOptions(const Fields& fields, std::span<const std::string> arguments) {
+std::string EnvironmentName(std::string_view option) {
+  std::string name = absl::StrCat("WINNOW_", absl::AsciiStrToUpper(AbslSv(option)));
+  for (char& c : name) {
+    if (c == '-' || c == '.') c = '_';
+  }
+  return name;
+}
+
+void ForgetEnvironment(const Fields& fields) {
+  for (const Field& field : fields.all()) unsetenv(EnvironmentName(field.name).c_str());
+}
+
+absl::StatusOr<CommandLine> LoadOptions(const Fields& fields, std::span<const std::string> arguments,
+                                        Environment environment) {
   CommandLine command_line;
   std::vector<Argument> given;
   std::vector<std::string> files;
@@ -128,6 +143,13 @@ absl::StatusOr<CommandLine> LoadOptions(const Fields& fields, std::span<const st
   for (const std::string& path : files) {
     WINNOW_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(path));
     WINNOW_RETURN_IF_ERROR(LoadYaml(fields, yaml, path));
+  }
+  for (const Field& field : fields.all()) {
+    const std::string name = EnvironmentName(field.name);
+    const char* value = environment == Environment::kRead ? std::getenv(name.c_str()) : nullptr;
+    if (value == nullptr) continue;
+    const absl::Status status = field.parse(value);
+    if (!status.ok()) return Annotate(status, absl::StrCat("environment variable ", name));
   }
   for (const Argument& argument : given) {
     const absl::Status status = argument.field->parse(argument.value);

@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
+#include "common/model/quantized/stored_weight.h"
 
 namespace winnow {
 namespace {
@@ -50,6 +51,17 @@ std::optional<uint64_t> FirstNonFinite(const TensorView& tensor, Dtype dtype) {
   return std::nullopt;
 }
 
+absl::Status CheckExpected(const Checkpoint& checkpoint, const ModelConfig& config, const ExpectedTensor& expected) {
+  if (IsLinearWeight(expected)) {
+    WINNOW_ASSIGN_OR_RETURN(
+        const StoredWeight weight,
+        StoredWeight::Open(checkpoint, config.quantization, expected.name, expected.shape[0], expected.shape[1]));
+    return weight.CheckFinite();
+  }
+  WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(expected.name));
+  return CheckFinite(tensor, checkpoint.FileOf(expected.name));
+}
+
 }  // namespace
 
 absl::Status CheckFinite(const TensorView& tensor, std::string_view file) {
@@ -67,8 +79,7 @@ absl::Status CheckWeightsFinite(const Checkpoint& checkpoint, const ModelConfig&
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t i = next++; i < tensors.size(); i = next++) {
-      const absl::StatusOr<TensorView> tensor = checkpoint.Find(tensors[i].name);
-      results[i] = tensor.ok() ? CheckFinite(*tensor, checkpoint.FileOf(tensors[i].name)) : tensor.status();
+      results[i] = CheckExpected(checkpoint, config, tensors[i]);
     }
   };
   {

@@ -87,10 +87,6 @@ absl::StatusOr<int> Required(const JsonFields& config, const char* field, int64_
 }
 
 absl::Status RefuseUnsupported(const JsonFields& config, const FamilyTraits& family) {
-  if (config.Has("quantization_config")) {
-    return config.Error("quantization_config",
-                        "is set: quantized checkpoints are not supported; use f32, f16 or bf16 weights");
-  }
   for (const char* field :
        {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"}) {
     if (family.moe == MoeFields::kNone && config.Has(field)) {
@@ -257,6 +253,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   WINNOW_RETURN_IF_ERROR(ParseFlags(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParsePositions(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParseTokens(config, out));
+  WINNOW_ASSIGN_OR_RETURN(out.quantization, ParseWeightQuantization(config));
   for (const auto& [key, value] : root.items()) {
     if (!IsKnownField(key) && !value.is_null())
       out.warnings.push_back(absl::StrCat("config.json: ", QuotedName(key), " is ignored"));

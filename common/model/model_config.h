@@ -9,6 +9,7 @@
 #include "common/base/kv_layout.h"
 #include "common/model/model_family.h"
 #include "common/model/moe_config.h"
+#include "common/model/quantized/weight_quantization.h"
 #include "common/model/rope_config.h"
 
 namespace winnow {
@@ -45,6 +46,7 @@ struct ModelConfig {
   std::optional<RopeConfig> window_rope;
   // [num_layers]: position p of such a layer attends to (p - window, p]; 0: to everything. Empty: no layer has one.
   std::vector<uint32_t> windows;
+  WeightQuantization quantization;
   // Longest context that the model computes as it was meant to: its trained or RoPE-extended positions.
   int64_t max_context_tokens = 0;
   std::vector<uint32_t> eos_token_ids;  // may be empty; generation_config.json's before config.json's

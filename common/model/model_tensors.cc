@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/model/layer_names.h"
+#include "common/model/quantized/stored_weight.h"
 
 namespace winnow {
 namespace {
@@ -52,25 +53,44 @@ class ExpectedList {
   std::vector<ExpectedTensor> list_;
 };
 
-// Empty if the tensor is as expected.
-std::string Problem(const Checkpoint& checkpoint, const ExpectedTensor& expected) {
+// Checks a tensor, or of a linear layer's weight those that store it, and adds what is read to `names`. The status
+// names the problem.
+absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, const ExpectedTensor& expected,
+                   std::set<std::string, std::less<>>& names) {
+  if (IsLinearWeight(expected)) {
+    WINNOW_ASSIGN_OR_RETURN(
+        const StoredWeight weight,
+        StoredWeight::Open(checkpoint, config.quantization, expected.name, expected.shape[0], expected.shape[1]));
+    names.insert(weight.tensors().begin(), weight.tensors().end());
+    return absl::OkStatus();
+  }
+  names.insert(expected.name);
   const absl::StatusOr<TensorView> tensor = checkpoint.Find(expected.name);
   if (!tensor.ok()) {
-    return absl::StrCat("tensor ", QuotedName(expected.name), " of shape ", ShapeText(expected.shape), " is missing");
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", QuotedName(expected.name), " of shape ", ShapeText(expected.shape), " is missing"));
   }
   const std::string where =
       absl::StrCat("tensor ", QuotedName(expected.name), " in ", AbslSv(checkpoint.FileOf(expected.name)));
   if (!std::ranges::equal(tensor->shape, expected.shape)) {
-    return absl::StrCat(where, " has shape ", ShapeText(tensor->shape), " instead of ", ShapeText(expected.shape));
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " has shape ", ShapeText(tensor->shape), " instead of ", ShapeText(expected.shape)));
   }
   if (!WeightDtype(tensor->dtype).has_value()) {
-    return absl::StrCat(where, " has dtype ", TensorDtypeName(tensor->dtype), "; supported are F32, F16 and BF16");
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " has dtype ", TensorDtypeName(tensor->dtype), "; supported are F32, F16 and BF16"));
   }
-  return "";
+  return absl::OkStatus();
 }
 
 // Buffers and duplicates that old checkpoints carry: recomputed or shared, so not worth a warning.
 bool IsHarmlessExtra(std::string_view name, const ModelConfig& config) {
+  if (config.quantization.format != WeightQuantization::Format::kNone) {
+    // Scales for activations and KV rows, which are not quantised here.
+    for (const char* suffix : {".input_scale", ".output_scale", ".k_scale", ".v_scale", ".q_scale"}) {
+      if (absl::EndsWith(AbslSv(name), suffix)) return true;
+    }
+  }
   return absl::EndsWith(AbslSv(name), "rotary_emb.inv_freq") || absl::EndsWith(AbslSv(name), "masked_bias") ||
          (config.tie_word_embeddings && name == kLmHeadTensor);
 }
@@ -79,6 +99,10 @@ bool IsHarmlessExtra(std::string_view name, const ModelConfig& config) {
 
 std::string LayerTensor(int layer, std::string_view suffix) {
   return absl::StrCat("model.layers.", layer, ".", AbslSv(suffix));
+}
+
+bool IsLinearWeight(const ExpectedTensor& tensor) {
+  return tensor.shape.size() == 2 && tensor.name != kEmbeddingTensor && absl::EndsWith(tensor.name, ".weight");
 }
 
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
@@ -125,10 +149,9 @@ absl::StatusOr<std::vector<std::string>> ValidateTensors(const Checkpoint& check
   std::vector<std::string> problems;
   size_t num_problems = 0;
   std::set<std::string, std::less<>> expected_names;
-  for (ExpectedTensor& expected : ExpectedTensors(config)) {
-    std::string problem = Problem(checkpoint, expected);
-    if (!problem.empty() && ++num_problems <= kMaxNamed) problems.push_back(std::move(problem));
-    expected_names.insert(std::move(expected.name));
+  for (const ExpectedTensor& expected : ExpectedTensors(config)) {
+    const absl::Status status = Check(checkpoint, config, expected, expected_names);
+    if (!status.ok() && ++num_problems <= kMaxNamed) problems.emplace_back(status.message());
   }
   if (num_problems > 0) {
     const std::string rest = num_problems > kMaxNamed ? absl::StrCat("; and ", num_problems - kMaxNamed, " more") : "";

@@ -22,11 +22,15 @@ struct ExpectedTensor {
   std::vector<uint64_t> shape;  // weights of projections: [out_features, in_features]
 };
 
-// Every tensor that a model of this shape reads, in the order of the forward pass.
+// Whether it is the weight of a linear layer, which a checkpoint may store quantised (StoredWeight).
+bool IsLinearWeight(const ExpectedTensor& tensor);
+
+// Every tensor that a model of this shape reads, in the order of the forward pass. Weights are named as if plain.
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config);
 
-// Checks that the checkpoint holds all expected tensors with the right shape and a dtype of f32, f16 or bf16. The error
-// names the first few offenders, each with its file, and counts the rest. Returns warnings: tensors that nothing reads.
+// Checks that the checkpoint holds all expected tensors with the right shape and a dtype of f32, f16 or bf16, and in
+// quantised checkpoints what stores the weights of linear layers. The error names the first few offenders, each with
+// its file, and counts the rest. Returns warnings: tensors that nothing reads.
 absl::StatusOr<std::vector<std::string>> ValidateTensors(const Checkpoint& checkpoint, const ModelConfig& config);
 
 // INVALID_ARGUMENT naming file, tensor and flat index of the first NaN or infinity, which would poison every output

@@ -39,6 +39,10 @@ bool IsAligned(const void* data, Dtype dtype) {
   return reinterpret_cast<uintptr_t>(data) % DtypeBytes(dtype) == 0;
 }
 
+float ElementAsF32(const TensorView& tensor, size_t index) {
+  return ElementAsF32(tensor.bytes.data(), *WeightDtype(tensor.dtype), index);
+}
+
 void AppendAsF32(const TensorView& tensor, size_t first_element, size_t num_elements, std::vector<float>& out) {
   const Dtype dtype = *WeightDtype(tensor.dtype);
   for (size_t i = 0; i < num_elements; ++i) out.push_back(ElementAsF32(tensor.bytes.data(), dtype, first_element + i));

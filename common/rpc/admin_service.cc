@@ -1,10 +1,16 @@
 #include "common/rpc/admin_service.h"
 
+#include <algorithm>
 #include <chrono>
+
+#include "common/rpc/dial.h"
+#include "common/rpc/grpc_status.h"
 
 namespace winnow {
 
 namespace {
+
+constexpr std::chrono::milliseconds kLongestReach{1000};
 
 // What to add to the steady clock's nanoseconds to get those since the Unix epoch.
 int64_t SteadyToUnixNanos() {
@@ -30,6 +36,15 @@ grpc::Status AdminServiceImpl::GetServerInfo(grpc::ServerContext*, const v1::Get
 grpc::Status AdminServiceImpl::GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*, v1::GetLoadResponse* response) {
   *response->mutable_load() = load_();
   return grpc::Status::OK;
+}
+
+grpc::Status AdminServiceImpl::Reach(grpc::ServerContext* context, const v1::ReachRequest* request,
+                                     v1::ReachResponse*) {
+  // The caller is to learn the reason before its own time is over.
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(context->deadline() - std::chrono::system_clock::now());
+  return ToGrpc(
+      Dial(request->target(), /*hosted_by=*/"", std::clamp(left * 3 / 4, kLongestReach / 100, kLongestReach)));
 }
 
 grpc::Status AdminServiceImpl::StartTimeline(grpc::ServerContext*, const v1::StartTimelineRequest*,

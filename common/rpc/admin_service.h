@@ -26,6 +26,8 @@ class AdminServiceImpl final : public v1::AdminService::Service {
                              v1::GetServerInfoResponse* response) override;
   grpc::Status GetLoad(grpc::ServerContext* context, const v1::GetLoadRequest* request,
                        v1::GetLoadResponse* response) override;
+  grpc::Status Reach(grpc::ServerContext* context, const v1::ReachRequest* request,
+                     v1::ReachResponse* response) override;
   grpc::Status StartTimeline(grpc::ServerContext* context, const v1::StartTimelineRequest* request,
                              v1::StartTimelineResponse* response) override;
   grpc::Status StopTimeline(grpc::ServerContext* context, const v1::StopTimelineRequest* request,

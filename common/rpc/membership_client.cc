@@ -15,7 +15,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{50};
 constexpr milliseconds kLastBackoff{500};
-constexpr milliseconds kCallTimeout{500};
+// The router dials back before it answers.
+constexpr milliseconds kRegisterTimeout{2000};
+constexpr milliseconds kLeaveTimeout{500};
 constexpr std::chrono::seconds kComplaintInterval{30};
 
 // Of the client's thread, so that Stop is prompt and absence of this process is noticed.
@@ -39,7 +41,8 @@ bool IsRefusal(const absl::Status& status) {
 
 MembershipClient::MembershipClient(Options options)
     : options_(std::move(options)),
-      stub_(v1::MembershipService::NewStub(NewChannel(options_.router_address))),
+      routers_(options_.routers),
+      registration_(options_.registration),
       running_(2 * kLongestWait, Clock::now()),
       thread_([this] { Run(); }) {}
 
@@ -67,39 +70,69 @@ MembershipClient::Clock::duration MembershipClient::FenceIfDue() {
   if (!serving_) return Clock::duration::max();
   const Clock::duration left = answered_ + lease_ / 2 - RunningNow();
   if (left > Clock::duration::zero()) return left;
-  spdlog::warn("no answer from the router at {} for half the lease of {} ms: not serving until it is back",
-               options_.router_address, lease_.count());
+  spdlog::warn("no answer from the router at {} for half the lease of {} ms: not serving until it is back", router_,
+               lease_.count());
   SetServing(false);
   return Clock::duration::max();
 }
 
-bool MembershipClient::Session() {
+void MembershipClient::Refused(const absl::Status& status) {
+  spdlog::error("the router at {} refuses this rank: {}", router_, std::string(status.message()));
+  refused_ = true;
+  SetServing(false);
+  if (options_.on_refused) options_.on_refused(status);
+}
+
+void MembershipClient::Complain(const absl::Status& status) {
+  const Clock::time_point now = Clock::now();
+  if (now < next_complaint_) return;
+  spdlog::warn("not registered, trying on: {}", std::string(status.message()));
+  next_complaint_ = now + kComplaintInterval;
+}
+
+bool MembershipClient::Round() {
+  const absl::StatusOr<std::vector<HostPort>> candidates = routers_.Candidates();
+  if (!candidates.ok()) {
+    Complain(candidates.status());
+    return false;
+  }
+  for (const HostPort& router : *candidates) {
+    if (refused_ || stopping()) return false;
+    if (Session(router)) return true;
+  }
+  return false;
+}
+
+bool MembershipClient::Session(const HostPort& router) {
   // The fence must not wait for this call.
   const Clock::duration until_fence = FenceIfDue();
   const Clock::time_point sent = RunningNow();
-  grpc::ClientContext context;
-  SetTimeout(context, std::chrono::duration_cast<std::chrono::microseconds>(
-                          std::clamp<Clock::duration>(until_fence, milliseconds(20), kCallTimeout)));
+  const std::string address = router.ToString();
+  if (router_ != address) stub_ = v1::MembershipService::NewStub(NewChannel(address));
+  router_ = address;
+  registration_ = options_.registration;
+  absl::Status status = options_.localize ? options_.localize(router, registration_) : absl::OkStatus();
   v1::RegisterResponse registered;
-  const absl::Status status = FromGrpc(stub_->Register(&context, options_.registration, &registered));
+  if (status.ok()) {
+    grpc::ClientContext context;
+    SetTimeout(context, std::chrono::duration_cast<std::chrono::microseconds>(
+                            std::clamp<Clock::duration>(until_fence, milliseconds(20), kRegisterTimeout)));
+    status = FromGrpc(stub_->Register(&context, registration_, &registered));
+  }
   if (!status.ok()) {
     if (IsRefusal(status)) {
-      spdlog::error("the router at {} refuses this rank: {}", options_.router_address, std::string(status.message()));
-      refused_ = true;
-      SetServing(false);
-      if (options_.on_refused) options_.on_refused(status);
-    } else if (const Clock::time_point now = Clock::now(); now >= next_complaint_) {
-      spdlog::warn("no answer from the router at {}, trying on: {}", options_.router_address,
-                   std::string(status.message()));
-      next_complaint_ = now + kComplaintInterval;
+      Refused(status);
+    } else {
+      Complain(Annotate(status, absl::StrCat("the router at ", address)));
     }
     return false;
   }
+  routers_.Answered(router);
   if (registered.lease_ms() > 0) lease_ = milliseconds(registered.lease_ms());
   const milliseconds interval(registered.heartbeat_ms() > 0 ? registered.heartbeat_ms() : 500);
   answered_ = sent;
-  spdlog::info("registered as {} at {} (lease {} ms)", ToString(options_.registration.identity()),
-               options_.router_address, lease_.count());
+  spdlog::info("registered as {} at {} with the router at {} (lease {} ms)", ToString(registration_.identity()),
+               registration_.identity().address(), router_, lease_.count());
   SetServing(true);
 
   HeartbeatStream stream(stub_.get());
@@ -133,7 +166,7 @@ bool MembershipClient::Session() {
 void MembershipClient::Run() {
   milliseconds backoff = kFirstBackoff;
   while (!stopping() && !refused_) {
-    const bool answered = Session();
+    const bool answered = Round();
     if (answered) {
       backoff = kFirstBackoff;
       next_complaint_ = {};
@@ -154,8 +187,9 @@ void MembershipClient::Run() {
 
 void MembershipClient::Leave() {
   left_ = true;
+  if (stub_ == nullptr) return;
   grpc::ClientContext context;
-  SetTimeout(context, kCallTimeout);
+  SetTimeout(context, kLeaveTimeout);
   v1::LeaveRequest request;
   *request.mutable_identity() = options_.registration.identity();
   v1::LeaveResponse response;

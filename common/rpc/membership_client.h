@@ -4,16 +4,21 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/running_clock.h"
 #include "common/base/status.h"
+#include "common/config/parse_value.h"
+#include "common/rpc/router_list.h"
 #include "winnow/v1/membership.grpc.pb.h"
 
 namespace winnow {
 
 // Keeps a rank in a router's table: registers, sends heartbeats, registers again whenever the router has forgotten it
-// or was restarted, and says goodbye at the end.
+// or was restarted, and says goodbye at the end. Of several routers it takes the first that answers, and goes on to the
+// next when that one is lost.
 //
 // Once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is called: the
 // rank may soon be given up. Time in which this process did not run itself does not count. When the router answers
@@ -22,9 +27,12 @@ namespace winnow {
 class MembershipClient {
  public:
   struct Options {
-    std::string router_address;
+    std::vector<HostPort> routers;
     // Sent at each registration; identity complete, with address.
     v1::RegisterRequest registration;
+    // If set, completes the registration for the router at this numeric address, which must reach the addresses in it.
+    // An error is final, except for UNAVAILABLE.
+    std::function<absl::Status(const HostPort& router, v1::RegisterRequest& registration)> localize;
     // Asked before each heartbeat, from the client's thread.
     std::function<v1::RankLoad()> load;
     // Called from the client's thread, true first, then alternating.
@@ -42,9 +50,14 @@ class MembershipClient {
   using Clock = std::chrono::steady_clock;
 
   void Run();
+  // A session with the first router that answers. Returns true when there was one.
+  bool Round();
   // One registration and the heartbeats after it, until the router forgets us, the stream breaks or Stop. Returns true
   // when the router answered at all.
-  bool Session();
+  bool Session(const HostPort& router);
+  void Refused(const absl::Status& status);
+  // Now and then: what keeps the rank from being registered.
+  void Complain(const absl::Status& status);
   // By the running clock.
   Clock::time_point RunningNow() { return running_.Advance(Clock::now()); }
   // Calls on_serving(false) if the newest answer is too old; returns how long until then.
@@ -55,9 +68,12 @@ class MembershipClient {
   bool stopping();
 
   const Options options_;
-  const std::unique_ptr<v1::MembershipService::Stub> stub_;
 
   // The thread's own.
+  RouterList routers_;
+  std::string router_;  // that of the stub
+  std::unique_ptr<v1::MembershipService::Stub> stub_;
+  v1::RegisterRequest registration_;  // as the latest router was told
   bool serving_ = false;
   bool refused_ = false;
   bool left_ = false;

@@ -12,16 +12,15 @@ namespace {
 const std::array<SelectionPreset, 11>& AllPresets() {
   static const std::array<SelectionPreset, 11> presets = {{
       {.spec = {.preset = "winnow",
-                .predictor = Predictor::kDepth,
-                .lookahead = 1,
+                .predictor = Predictor::kExact,
                 .scorer = Scorer::kTwoStage,
-                .score_all_below_tokens = 16384,
+                .score_all_below_tokens = 30720,
                 .key_copy = KeyCopy::kInt8,
                 .policy = Policy::kMass,
                 .epsilon = 0.05f,
                 .pool_factor = 4},
-       .description = "queries predicted one layer ahead from the residual stream, every key of up to 16k scored in 8 "
-                      "bits, above that those of the best pages, the fewest rows that hold 95 % of the mass (default)"},
+       .description = "waits for the real query, every key of up to 30k scored in 8 bits, above that those of the best "
+                      "pages, the fewest rows that hold 95 % of the mass (default)"},
       {.spec = {.preset = "depth", .predictor = Predictor::kDepth, .lookahead = 1},
        .description = "queries predicted one layer ahead from the residual stream, every key scored, top-k"},
       {.spec = {.preset = "async-token",

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,8 @@ class Backend {
     return absl::FailedPreconditionError("the inference rank computes on the CPU");
   }
 
-  // Decode steps over KV in the backend's own memory that run ahead of the host, for sequences that attend to
-  // everything; null: there are none. They are the backend's, and run beside what `forward` does.
+  // Decode steps over KV in the backend's own memory that run ahead of the host; null: there are none. They are the
+  // backend's, and run beside what `forward` does.
   virtual StepClient* step_client() { return nullptr; }
 
   virtual const MemoryPlan& memory_plan() const = 0;
@@ -62,6 +63,8 @@ struct BackendOptions {
   MemoryNeeds needs;                 // with the prefill mode that was asked for
   bool paces_prompts = false;        // to the time between tokens of answers beside them
   bool offers_lanes = false;         // makes room for one
+  // Whether rows are selected where they are computed, on a GPU that has them all; nullopt: where no lane can be.
+  std::optional<bool> selects_in_place = std::nullopt;
   std::string synthetic_model = {};  // name of random weights
   std::string model_name = {};       // for messages
 };

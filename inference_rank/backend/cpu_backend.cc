@@ -33,7 +33,8 @@ class CpuBackend final : public Backend {
     WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, options.checkpoint->Find("model.embed_tokens.weight"));
     MemoryNeeds needs = options.needs;
     const Dtype embedding_dtype = WeightDtype(embedding.dtype).value_or(Dtype::kF32);
-    needs.weights_bytes = ComputeWeightMemory(config, options.compute_dtype, embedding_dtype).total_bytes();
+    needs.weights_bytes =
+        ComputeWeightMemory(config, options.compute_dtype, embedding_dtype, options.checkpoint.get()).total_bytes();
     needs.activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens);
     needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
     WINNOW_ASSIGN_OR_RETURN(backend->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));

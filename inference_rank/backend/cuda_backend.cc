@@ -181,7 +181,14 @@ class CudaBackend final : public Backend {
     needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
     needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
     needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
-    if (local_shape_.has_value()) needs.activation_bytes += CudaLocalStep::DeviceBytes(*local_shape_);
+    if (local_shape_.has_value()) {
+      needs.activation_bytes += CudaLocalStep::DeviceBytes(*table_, *local_shape_);
+      if (local_shape_->selection.has_value()) {
+        needs.selects_in_place = LocalSelection::Serves(*table_, *local_shape_->selection, needs.selection).ok() &&
+                                 !IsDense(needs.selection);
+        needs.index_bytes_per_row = LocalSelection::IndexBytesPerRow(*local_shape_->selection);
+      }
+    }
     if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());
     needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     needs.is_exclusive = true;
@@ -203,8 +210,21 @@ class CudaBackend final : public Backend {
         .hidden_size = static_cast<int>(config.hidden_size),
         .vocab_size = static_cast<int>(config.vocab_size),
         .max_context_tokens = options.max_context_tokens};
+    if (SelectsInPlace(options)) {
+      local_shape_->selection = LocalSelection::Shape{.layout = local_shape_->layout,
+                                                      .max_rows = local_shape_->max_rows,
+                                                      .hidden_size = local_shape_->hidden_size,
+                                                      .max_context_tokens = local_shape_->max_context_tokens,
+                                                      .selection = options.needs.selection};
+    }
     forward_options_.lane_list_rows =
         std::max(forward_options_.lane_list_rows, CudaLocalStep::MaxListRows(*local_shape_));
+  }
+
+  // By itself where no cache rank's GPU could.
+  bool SelectsInPlace(const BackendOptions& options) const {
+    if (options.selects_in_place.has_value()) return *options.selects_in_place;
+    return !options.offers_lanes || table_->device_count() < 2;
   }
 
   // `config`: of a GPU's part.
@@ -259,6 +279,7 @@ class CudaBackend final : public Backend {
     prefill_region_.emplace(std::move(prefill_memory), memory_plan_.prefill_bytes);
     if (local_shape_.has_value()) {
       Gpu& gpu = gpus_[0];
+      local_shape_->num_slot_pages = memory_plan_.slot_pages;
       WINNOW_ASSIGN_OR_RETURN(local_step_, CudaLocalStep::Create(*gpu.device, *gpu.forward, *gpu.slots, *local_shape_));
     }
     if (gpus_.size() == 1) return absl::OkStatus();

@@ -12,16 +12,20 @@ DecodeSlotShape CudaLocalStep::SlotShape(const Shape& shape) {
   return {.layout = shape.layout,
           .max_rows = shape.max_rows,
           .hidden_size = shape.hidden_size,
-          .dense_tokens = shape.max_context_tokens};
+          .dense_tokens = shape.max_context_tokens,
+          .max_budget = shape.selection.has_value() ? LocalSelection::MaxBudget(*shape.selection) : 0};
 }
 
-size_t CudaLocalStep::DeviceBytes(const Shape& shape) {
-  // Beside tables and copies: the graph's state, which is small.
-  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + (size_t{16} << 20);
+size_t CudaLocalStep::DeviceBytes(const cuda::CudaTable& table, const Shape& shape) {
+  // Beside tables and copies: the graphs and their state, which are small.
+  const size_t selection =
+      shape.selection.has_value() ? LocalSelection::DeviceBytes(table, *shape.selection) + (size_t{256} << 20) : 0;
+  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + selection + (size_t{16} << 20);
 }
 
 uint32_t CudaLocalStep::MaxListRows(const Shape& shape) {
-  return SlotShape(shape).max_list_rows();
+  const uint32_t selected = shape.selection.has_value() ? LocalSelection::MaxListRows(*shape.selection) : 0;
+  return std::max(shape.max_context_tokens, selected);
 }
 
 CudaLocalStep::CudaLocalStep(cuda::Device& device, CudaForward& forward, const Shape& shape)
@@ -46,46 +50,101 @@ absl::Status CudaLocalStep::Allocate(const cuda::DeviceMemory& slot_memory) {
       stage.inputs = DecodeGraph::InputsAt(shape_.max_rows, arena.Take(DecodeGraph::InputBytes(shape_.max_rows)));
       stage.tokens = arena.TakeArray<uint32_t>(rows);
       stage.kv_rows = static_cast<std::byte*>(arena.Take(rows * RowBytes(shape_)));
+      if (!shape_.selection.has_value()) continue;
+      stage.readback.region = static_cast<std::byte*>(arena.Take(LocalSelection::ReadbackBytes(*shape_.selection)));
     }
     logits_ = arena.TakeArray<float>(rows * shape_.vocab_size);
     return arena.used_bytes();
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
   carve(pinned_->data());
-  for (Stage& stage : stages_) stage.done = device_.NewEvent();
+  for (Stage& stage : stages_) {
+    stage.done = device_.NewEvent();
+    stage.positions.assign(rows, cuda::kNoPosition);
+  }
+  const DeviceLayers& layers = forward_.layers();
+  if (shape_.selection.has_value()) {
+    WINNOW_ASSIGN_OR_RETURN(selection_, LocalSelection::Create(layers.table(), device_, layers.weights(), *slots_,
+                                                               shape_.num_slot_pages, *shape_.selection));
+  }
   DecodeGraphOptions options;
   options.stream = forward_.stream();
   options.row_copies = row_copies_->data();
   options.token_log_steps = 1;
+  if (selection_ != nullptr) {
+    options.mode = DecodeMode::kColocated;
+    options.inbox = selection_->inbox();
+  }
   WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
+  if (selection_ != nullptr) selection_->JoinGraph(*graph_);
   return absl::OkStatus();
 }
 
-// A step without sequences of each graph: it is captured, and its kernels are loaded.
+// A step without sequences of each graph of dense rows: it is captured, and its kernels are loaded.
 absl::Status CudaLocalStep::WarmUp() {
+  rows_at_ = {{.row = 0, .position = 0}};
   for (const int bucket : DecodeGraph::kBuckets) {
-    WINNOW_RETURN_IF_ERROR(graph_->Step(std::min(bucket, shape_.max_rows)));
+    num_rows_ = std::min(bucket, shape_.max_rows);
+    WINNOW_RETURN_IF_ERROR(Step());
     if (bucket >= shape_.max_rows) break;
   }
+  if (selection_ != nullptr) WINNOW_RETURN_IF_ERROR(selection_->PrepareGraphs());
   return device_.Synchronize(graph_->stream());
+}
+
+// Of the rows that rows_at_ names.
+absl::Status CudaLocalStep::Step() {
+  if (selection_ == nullptr) return graph_->Step(num_rows_);
+  const int bucket_rows = std::min(DecodeGraph::BucketFor(num_rows_), shape_.max_rows);
+  return graph_->Step(num_rows_, selection_->VariantOf(rows_at_, bucket_rows));
 }
 
 CudaLocalStep::~CudaLocalStep() {
   if (graph_ != nullptr) (void)device_.Synchronize(graph_->stream());
 }
 
-void CudaLocalStep::SetRow(int row, std::span<const uint32_t> pages) {
-  slots_->SetRow(row, pages, graph_->stream());
+absl::Status CudaLocalStep::Serves(const SelectionSpec& spec) const {
+  if (IsDense(spec)) return absl::OkStatus();
+  if (!shape_.selection.has_value()) return absl::FailedPreconditionError("rows are selected by the cache ranks");
+  return LocalSelection::Serves(forward_.layers().table(), *shape_.selection, spec);
+}
+
+absl::Status CudaLocalStep::SetRow(int row, const StepSequence& sequence) {
+  const cuda::Stream stream = graph_->stream();
+  device_.Bind();
+  const SelectionSpec& spec = *sequence.spec;
+  if (!IsDense(spec)) {
+    forward_.FlushMoves(stream);  // its rows, which are indexed
+    WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence, stream));
+    graph_->EnqueueWindow(row, {.sinks = spec.sink_tokens, .recent_tokens = spec.recent_tokens});
+  } else {
+    graph_->EnqueueWindow(row, {});
+  }
+  slots_->SetRow(row, sequence.pages, stream);
+  return absl::OkStatus();
+}
+
+void CudaLocalStep::ClearRow(int row) {
+  if (selection_ != nullptr) selection_->Leave(row, graph_->stream());
+}
+
+StepSelection CudaLocalStep::selection(int row) const {
+  if (selection_ == nullptr) return {};
+  const std::optional<uint64_t> selected =
+      selection_->TakeReadback(completed_->readback, row, completed_->positions[row], masses_);
+  if (!selected.has_value()) return {};
+  return {.captured_masses = masses_, .selected_rows = *selected};
 }
 
 void CudaLocalStep::Plan(std::span<const StepRow> rows) {
-  const Stage& stage = stages_[num_launched_ % stages_.size()];
+  Stage& stage = stages_[num_launched_ % stages_.size()];
   const DecodeGraph::Inputs& inputs = stage.inputs;
   std::fill_n(inputs.token_ids, shape_.max_rows, 0u);
   std::fill_n(inputs.positions, shape_.max_rows, cuda::kNoPosition);
   std::fill_n(inputs.draws, shape_.max_rows, cuda::SampleRow{});
   changed_.clear();
   wants_logits_.clear();
+  rows_at_.clear();
   num_rows_ = 0;
   num_planned_ = rows.size();
   for (const StepRow& row : rows) {
@@ -93,6 +152,7 @@ void CudaLocalStep::Plan(std::span<const StepRow> rows) {
     WINNOW_CHECK(row.token_id.has_value() || positions_[row.row] == row.position);
     num_rows_ = std::max(num_rows_, row.row + 1);
     inputs.positions[row.row] = row.position;
+    rows_at_.push_back({.row = row.row, .position = row.position});
     if (!row.draw.has_value()) wants_logits_.push_back(row.row);
     if (!row.token_id.has_value()) continue;
     const TokenDraw draw = row.draw.value_or(TokenDraw());
@@ -109,6 +169,7 @@ void CudaLocalStep::Plan(std::span<const StepRow> rows) {
   for (int row = 0; row < shape_.max_rows; ++row) {
     const bool sits_out = inputs.positions[row] == cuda::kNoPosition;
     if (sits_out && positions_[row] != cuda::kNoPosition) changed_.push_back(row);
+    stage.positions[row] = inputs.positions[row];
     positions_[row] = sits_out ? cuda::kNoPosition : inputs.positions[row] + 1;
   }
 }
@@ -121,7 +182,8 @@ absl::Status CudaLocalStep::Launch() {
   forward_.FlushMoves(stream);
   forward_.NoteGraph(static_cast<int>(num_planned_));
   for (const int row : changed_) graph_->EnqueueRow(row, stage.inputs);
-  absl::Status status = graph_->Step(num_rows_);
+  absl::Status status = Step();
+  if (selection_ != nullptr) selection_->EnqueueReadback(stage.readback, stream);
   device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows_ * sizeof(uint32_t), stream);
   device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
   for (const int row : wants_logits_) {

@@ -1,20 +1,22 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "inference_rank/backend/cuda_forward.h"
+#include "inference_rank/local/local_selection.h"
 #include "inference_rank/step/step_client.h"
 #include "model/device/decode_graph.h"
 #include "model/device/decode_slots.h"
 
 namespace winnow {
 
-// Steps of sequences that attend to everything, on one GPU: a step is one graph (DecodeGraph) over the slots of the
-// rank's working sets. It runs on the stream of the forward pass, whose activations it shares, so that prompts, moves
-// of rows and steps follow each other in the order in which the engine asked for them. The K and V of a step's rows are
-// copied to pinned host memory behind it, for the cache ranks.
+// Steps of sequences whose rows all lie in the slots of one GPU, attended to whole or as LocalSelection selects them: a
+// step is one graph (DecodeGraph) over the slots of the rank's working sets. It runs on the stream of the forward pass,
+// whose activations it shares, so that prompts, moves of rows and steps follow each other in the order in which the
+// engine asked for them. The K and V of a step's rows are copied to pinned host memory behind it, for the cache ranks.
 class CudaLocalStep final : public StepClient {
  public:
   struct Shape {
@@ -23,9 +25,12 @@ class CudaLocalStep final : public StepClient {
     int hidden_size = 0;
     int vocab_size = 0;
     uint32_t max_context_tokens = 0;
+    // Where rows are selected here: what the rank was started with, over so many pages of slots.
+    std::optional<LocalSelection::Shape> selection = std::nullopt;
+    uint32_t num_slot_pages = 0;
   };
-  // Device memory beside the forward pass, and the longest list of its rows.
-  static size_t DeviceBytes(const Shape& shape);
+  // Device memory beside the forward pass and the index of the slots' keys, and the longest list of its rows.
+  static size_t DeviceBytes(const cuda::CudaTable& table, const Shape& shape);
   static uint32_t MaxListRows(const Shape& shape);
 
   // `slot_memory` holds the slots of all working sets. The arguments outlive the steps. All graphs are captured and run
@@ -37,7 +42,9 @@ class CudaLocalStep final : public StepClient {
 
   int max_rows() const override { return shape_.max_rows; }
   uint32_t pages_per_list() const override { return slots_->shape().pages_per_list(); }
-  void SetRow(int row, std::span<const uint32_t> pages) override;
+  absl::Status Serves(const SelectionSpec& spec) const override;
+  absl::Status SetRow(int row, const StepSequence& sequence) override;
+  void ClearRow(int row) override;
   void Plan(std::span<const StepRow> rows) override;
   absl::Status Launch() override;
   absl::Status Complete() override;
@@ -46,6 +53,7 @@ class CudaLocalStep final : public StepClient {
     return {logits_ + static_cast<size_t>(row) * shape_.vocab_size, static_cast<size_t>(shape_.vocab_size)};
   }
   const std::byte* kv_rows(int row) const override { return completed_->kv_rows + row * RowBytes(shape_); }
+  StepSelection selection(int row) const override;
 
   size_t pinned_bytes() const { return pinned_->bytes(); }
 
@@ -55,6 +63,8 @@ class CudaLocalStep final : public StepClient {
     DecodeGraph::Inputs inputs;    // of the rows whose state on the device changes
     uint32_t* tokens = nullptr;    // [max_rows] drawn
     std::byte* kv_rows = nullptr;  // [max_rows] x RowBytes
+    LocalSelection::Readback readback;
+    std::vector<uint32_t> positions;  // [max_rows] that the step computes
     std::unique_ptr<cuda::Event> done;
   };
 
@@ -63,6 +73,7 @@ class CudaLocalStep final : public StepClient {
   static DecodeSlotShape SlotShape(const Shape& shape);
   absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
   absl::Status WarmUp();
+  absl::Status Step();
 
   cuda::Device& device_;
   CudaForward& forward_;
@@ -71,6 +82,7 @@ class CudaLocalStep final : public StepClient {
   std::unique_ptr<cuda::DeviceMemory> row_copies_;
   std::unique_ptr<cuda::DeviceMemory> pinned_;
   std::unique_ptr<DecodeGraph> graph_;
+  std::unique_ptr<LocalSelection> selection_;    // null: nothing is selected here
   std::array<Stage, kMaxStepsUnderWay> stages_;  // in turn
   float* logits_ = nullptr;                      // pinned, [max_rows, vocab_size]
   uint64_t num_launched_ = 0, num_completed_ = 0;
@@ -78,9 +90,11 @@ class CudaLocalStep final : public StepClient {
   std::vector<uint32_t> positions_;  // [max_rows] that the rows compute next if nothing changes; none: they sit out
   // Of the step that was planned:
   size_t num_planned_ = 0;
-  int num_rows_ = 0;          // up to the last of them
+  int num_rows_ = 0;  // up to the last of them
+  std::vector<LocalSelection::RowAt> rows_at_;
   std::vector<int> changed_;  // rows whose state on the device is not what the step before has left
   std::vector<int> wants_logits_;
+  mutable std::vector<float> masses_;  // of selection()
 };
 
 }  // namespace winnow

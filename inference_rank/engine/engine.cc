@@ -162,8 +162,8 @@ void Engine::AdmitWaiting() {
       continue;
     }
     if (sequence->needs_slots()) {
-      absl::StatusOr<WorkingSet> set =
-          WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, sequence->prompt_tokens());
+      absl::StatusOr<WorkingSet> set = WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions,
+                                                          sequence->prompt_tokens(), sequence->slot_order);
       if (!set.ok()) {
         sequence->Fail(set.status(), false);
         continue;
@@ -261,6 +261,7 @@ bool Engine::HasElder(const Sequence& sequence) {
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
+  if (sequence.selects_in_place()) return;
   if (next_position >= sequence.spec.sink_tokens && FindTeam(sequence) != nullptr) {
     sequence.lane_state = Sequence::LaneState::kWanted;
   }
@@ -303,9 +304,12 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     if (!sequence->failure.ok() || sequence->cancelled) continue;
     if (sequence->lane_state == Sequence::LaneState::kSeated) {
       lane_batch_.push_back(sequence);
-    } else {
-      (step_loop_.has_value() && step_loop_->Admits(*sequence) ? local_batch_ : batch_).push_back(sequence);
+      continue;
     }
+    using Admission = StepLoop::Admission;
+    const Admission admission = step_loop_.has_value() ? step_loop_->Admit(*sequence) : Admission::kByFrames;
+    if (admission == Admission::kHasRow) local_batch_.push_back(sequence);
+    if (admission == Admission::kByFrames) batch_.push_back(sequence);
   }
   std::stable_sort(lane_batch_.begin(), lane_batch_.end(),
                    [](const Sequence* a, const Sequence* b) { return std::less<>()(a->lane_team(), b->lane_team()); });

@@ -191,6 +191,8 @@ class Engine {
   bool RunIteration();
   // How a device can choose the token that follows `position` itself; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence, uint32_t position) const;
+  // Sampler and filter, at the end of what has been generated.
+  void BeginSampling(Sequence& sequence);
   // `drawn`: by the forward pass; nullopt: chosen from the logits.
   void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
   void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);

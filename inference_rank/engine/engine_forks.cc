@@ -83,7 +83,7 @@ void Engine::ServeFork(Sequence& fork) {
   if (at_prompt_end) {
     if (!std::exchange(fork.fork_at_current_token, false) && source->followers_due > 0) --source->followers_due;
     fork.shards = PlacesOf(*source);
-    fork.sampler.emplace(fork.sampling_params, fork.prompt);
+    BeginSampling(fork);
     std::vector<float> logits = source->prompt_logits;
     TakeToken(fork, /*drawn=*/std::nullopt, logits);
     if (fork.cancelled) return;  // it has ended with its first token

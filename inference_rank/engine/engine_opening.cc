@@ -21,13 +21,15 @@ void Engine::StartOpening(Sequence& sequence) {
     absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
     if (sequence.attach || sequence.resumes) {
       // The position that the next token comes from: a decode step, or, where that is the prompt's last, a new prefill.
-      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1);
+      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1,
+                             sequence.slot_order == SlotOrder::kByPosition);
     } else {
       v1::OpenSequenceRequest request;
       request.set_sequence_id(sequence.sequence_id);
       request.set_max_positions(sequence.max_positions);
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
+      request.mutable_sampling()->clear_constraint();  // which may be long, and which a router sends with each attempt
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
       opened = calls_.Open(sequence.places, sequence.spec, std::move(request));
@@ -72,8 +74,9 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   sequence.next_position = restart;
   for (ShardLink& shard : sequence.shards) shard.watermark = restart;
   sequence.watermark = restart;
-  sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
-  for (uint32_t id : sequence.generated) sequence.sampler->Observe(id);
+  BeginSampling(sequence);
+  // It was lost between its last token and the word that it is over.
+  if (sequence.filter->is_complete()) return FinishSequence(sequence, v1::FINISH_REASON_STOP);
   if (restart == 0) return BeginPrompt(sequence, resumed);
   const bool attached = resumed || sequence.attach, of_prompt = restart < sequence.prompt_tokens();
   if (attached && !of_prompt && restart < sequence.known_tokens()) {

@@ -1,5 +1,7 @@
 // What becomes of a step's draws and logits: tokens, and the end of an answer with its figures.
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "inference_rank/engine/engine.h"
 
@@ -14,7 +16,23 @@ std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence, uint32_t posi
   // A known token that is computed again: whatever is drawn is dropped.
   if (position + 1 < sequence.known_tokens()) return TokenDraw();
   if (sequence.top_logprobs.has_value()) return std::nullopt;
-  return sequence.sampler->DrawOf(position + 1 - sequence.prompt_tokens());
+  const uint32_t index = position + 1 - sequence.prompt_tokens();
+  if (sequence.filter->Restricts(index)) return std::nullopt;
+  return sequence.sampler->DrawOf(index);
+}
+
+void Engine::BeginSampling(Sequence& sequence) {
+  const auto& stops = sequence.stopping.stop_token_ids();
+  std::vector<uint32_t> ends(stops.begin(), stops.end());
+  if (!sequence.stopping.ignore_eos()) {
+    ends.insert(ends.end(), options_.eos_token_ids.begin(), options_.eos_token_ids.end());
+  }
+  sequence.sampler.emplace(sequence.sampling_params, sequence.prompt);
+  sequence.filter.emplace(sequence.sampling_params, std::move(ends), sequence.grammar);
+  for (const uint32_t id : sequence.generated) {
+    sequence.sampler->Observe(id);
+    sequence.filter->Observe(id);
+  }
 }
 
 void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
@@ -24,9 +42,17 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
     id = *drawn;
   } else {
     if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
+    if (sequence.filter->Restricts(index)) {
+      const auto start = std::chrono::steady_clock::now();
+      if (const absl::Status filtered = sequence.filter->Apply(logits, index); !filtered.ok()) {
+        return sequence.Fail(filtered, /*can_retry=*/false);
+      }
+      metrics_.ObserveTokenFilter(std::chrono::steady_clock::now() - start);
+    }
     id = sequence.sampler->Sample(logits, index);
   }
   sequence.sampler->Observe(id);
+  sequence.filter->Observe(id);
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
 
@@ -42,7 +68,7 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
   const auto& eos = options_.eos_token_ids;
   const auto& stops = sequence.stopping.stop_token_ids();
   const bool stopped = (!sequence.stopping.ignore_eos() && std::find(eos.begin(), eos.end(), id) != eos.end()) ||
-                       std::find(stops.begin(), stops.end(), id) != stops.end();
+                       std::find(stops.begin(), stops.end(), id) != stops.end() || sequence.filter->is_complete();
   if (stopped) {
     FinishSequence(sequence, v1::FINISH_REASON_STOP);
   } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {

@@ -24,6 +24,7 @@ PrefixCase Engine::PrefixCaseOf(const Sequence& sequence) const {
   if (sequence.working_set.has_value()) {
     const WorkingSet& set = *sequence.working_set;
     prefix.ring_tokens = set.ring_tokens();
+    prefix.keeps_all_rows = set.is_by_position();
     for (size_t list = 0; list < set.num_lists(); ++list) {
       prefix.keeps_all_rows |= set.AttendsEverything(list, sequence.prompt_tokens() - 1);
     }

@@ -62,13 +62,14 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
 }
 
 absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
-                                                        uint32_t max_restart_position) const {
+                                                        uint32_t max_restart_position, bool wants_all_rows) const {
   Attached attached;
   bool lost = false;
   absl::Cleanup undo = [&] { Release(attached.shards, sequence_id, /*detach=*/!lost); };
   v1::AttachSequenceRequest request;
   request.set_sequence_id(sequence_id);
   request.set_max_restart_position(max_restart_position);
+  request.set_wants_all_rows(wants_all_rows);
   std::vector<uint32_t> restarts;
   const auto attach = [&](size_t i) -> absl::Status {
     ShardLink& shard = attached.shards[i];

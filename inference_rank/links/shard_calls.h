@@ -35,8 +35,9 @@ struct ShardCalls {
                                 v1::OpenSequenceRequest request) const;
   // The position is where all shards restart. NOT_FOUND when one of them is gone: then the others are freed; after
   // other errors those that were attached are detached, so that another rank may attach.
+  // Rows follow, all of them or what a working set begins with.
   absl::StatusOr<Attached> Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
-                                  uint32_t max_restart_position) const;
+                                  uint32_t max_restart_position, bool wants_all_rows) const;
   // A fork on the cache ranks of its source. Shards that forked at another position than `position` are an INTERNAL
   // error.
   absl::StatusOr<Attached> Fork(std::span<const ShardLink> source, v1::ForkSequenceRequest request,

@@ -18,9 +18,10 @@ std::string Mib(uint64_t bytes) {
 
 std::string MemoryPlan::ToString() const {
   return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (", slot_pages,
-                      " slot pages, up to ", max_running, " sequences) + prefill KV ", Mib(prefill_bytes),
-                      " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ", Mib(available_bytes),
-                      " of ", memory_name, " available");
+                      " slot pages, up to ", max_running, " sequences)",
+                      index_bytes > 0 ? absl::StrCat(" + index of keys ", Mib(index_bytes)) : "", " + prefill KV ",
+                      Mib(prefill_bytes), " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ",
+                      Mib(available_bytes), " of ", memory_name, " available");
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes) {
@@ -33,8 +34,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   plan.parts = needs.parts;
 
   const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
+  const uint64_t index_page_bytes = kSlotPageTokens * needs.index_bytes_per_row;
   const uint64_t pages_per_sequence =
-      WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts);
+      WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts,
+                              needs.selects_in_place ? SlotOrder::kByPosition : SlotOrder::kParts);
   plan.prefill_mode = needs.prefill_mode;
   PrefillSizing sizing{.mode = needs.prefill_mode,
                        .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max()
@@ -49,13 +52,15 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   if (slot_bytes == 0) {
     const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.prefill_bytes;
     const uint64_t rest = available_bytes > others ? available_bytes - others : 0;
-    const uint64_t most = needs.is_exclusive ? rest / 10 * 9 : available_bytes * 2 / 5;
+    const uint64_t both = needs.is_exclusive ? rest / 10 * 9 : available_bytes * 2 / 5;
+    const uint64_t most = both / (page_bytes + index_page_bytes) * page_bytes;
     slot_bytes =
         std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
   }
   plan.slot_pages = static_cast<uint32_t>(std::min<uint64_t>(
       slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
   plan.slot_bytes = plan.slot_pages * page_bytes;
+  plan.index_bytes = plan.slot_pages * index_page_bytes;
 
   if (plan.slot_pages < pages_per_sequence) {
     return absl::InvalidArgumentError(

@@ -13,6 +13,7 @@ namespace winnow {
 struct MemoryPlan {
   uint64_t weights_bytes = 0;
   uint64_t slot_bytes = 0;     // resident KV of all running sequences
+  uint64_t index_bytes = 0;    // of the keys in it, where rows are selected in place
   uint64_t prefill_bytes = 0;  // KV, and layer by layer residuals, of prompts that are being prefilled
   uint64_t activation_bytes = 0;
   uint64_t available_bytes = 0;
@@ -22,7 +23,7 @@ struct MemoryPlan {
   PrefillMode prefill_mode = PrefillMode::kChunked;
   int parts = 1;  // GPUs that share the model
 
-  uint64_t total_bytes() const { return weights_bytes + slot_bytes + prefill_bytes + activation_bytes; }
+  uint64_t total_bytes() const { return weights_bytes + slot_bytes + index_bytes + prefill_bytes + activation_bytes; }
   // One line per part, with the arithmetic.
   std::string ToString() const;
 };
@@ -31,6 +32,8 @@ struct MemoryNeeds {
   KvLayout layout;  // of the whole model
   int parts = 1;    // GPUs that share its heads: the bytes below are those of each
   SelectionSpec selection;
+  bool selects_in_place = false;     // rows of sequences with it: all of them are resident
+  uint64_t index_bytes_per_row = 0;  // beside the slots
   uint32_t max_context_tokens = 0;
   uint32_t max_running = 0;
   uint64_t weights_bytes = 0;

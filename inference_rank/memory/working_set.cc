@@ -9,8 +9,13 @@
 namespace winnow {
 namespace {
 
-uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t list, uint32_t max_positions) {
-  if (WorkingSet::IsByPosition(spec)) return (max_positions + kSlotPageTokens - 1) / kSlotPageTokens;
+bool IsByPosition(const SelectionSpec& spec, SlotOrder order) {
+  return order == SlotOrder::kByPosition || IsDense(spec);
+}
+
+uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t list, uint32_t max_positions,
+                   bool by_position) {
+  if (by_position) return (max_positions + kSlotPageTokens - 1) / kSlotPageTokens;
   const uint32_t slots = spec.sink_tokens + wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens) +
                          PoolSlots(spec, list, max_positions, layout.group_size());
   return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
@@ -18,28 +23,31 @@ uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t lis
 
 }  // namespace
 
-uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts) {
+uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts,
+                                 SlotOrder order) {
+  const bool by_position = IsByPosition(spec, order);
   std::vector<uint32_t> pages(parts, 0);
   for (size_t list = 0; list < layout.num_lists(); ++list) {
-    pages[PartOf(layout, list, parts)] += ListPages(layout, spec, list, max_positions);
+    pages[PartOf(layout, list, parts)] += ListPages(layout, spec, list, max_positions, by_position);
   }
   return *std::max_element(pages.begin(), pages.end());
 }
 
 absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
-                                              uint32_t max_positions, uint32_t prompt_tokens) {
+                                              uint32_t max_positions, uint32_t prompt_tokens, SlotOrder order) {
   WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
-  WorkingSet set(slots, layout, spec, max_positions, prompt_tokens);
-  WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(PagesNeeded(layout, spec, max_positions, slots.num_parts())));
+  WorkingSet set(slots, layout, spec, max_positions, prompt_tokens, order);
+  WINNOW_ASSIGN_OR_RETURN(set.pages_,
+                          slots.Allocate(PagesNeeded(layout, spec, max_positions, slots.num_parts(), order)));
   return set;
 }
 
 WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
-                       uint32_t prompt_tokens)
+                       uint32_t prompt_tokens, SlotOrder order)
     : slots_(&slots),
       layout_(layout),
       spec_(spec),
-      by_position_(IsByPosition(spec)),
+      by_position_(IsByPosition(spec, order)),
       max_positions_(max_positions),
       sink_tokens_(spec.sink_tokens),
       ring_tokens_(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens)),
@@ -53,7 +61,7 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
     const int part = PartOf(layout, list, slots.num_parts());
     first_page_.push_back(pages[part]);
     first_slot_.push_back(slots.first_slot(part));
-    pages[part] += ListPages(layout, spec, list, max_positions);
+    pages[part] += ListPages(layout, spec, list, max_positions, by_position_);
     pool_slots_.push_back(PoolSlots(spec, list, max_positions, layout.group_size()));
     total_pool_slots_ += pool_slots_[list];
     if (by_position_) continue;  // a step on the device reads no such lists
@@ -152,6 +160,7 @@ void WorkingSet::Advance(uint32_t position) {
 
 // The slots of a position never change, so that the list only grows.
 void WorkingSet::AdvanceByPosition(size_t list, uint32_t position) {
+  WINNOW_CHECK(AttendsEverything(list, position));
   std::vector<uint32_t>& slots = SlotListsOf(list)[0];
   slots.resize(std::min<size_t>(slots.size(), position + 1));
   while (slots.size() <= position) slots.push_back(PhysicalSlot(list, static_cast<uint32_t>(slots.size())));

@@ -12,14 +12,22 @@
 
 namespace winnow {
 
+// Where the rows of a sequence's lists lie in their slots.
+enum class SlotOrder : uint8_t {
+  kParts,       // sinks, ring and pool, whose rows are what was selected: others are elsewhere
+  kByPosition,  // all rows, row p at slot p
+};
+
 // The resident KV of one sequence. Per (layer, kv head), a "list":
 //   sinks [0, s) | ring: newest RingTokens positions, position p at p mod ring | pool: rows around the selection, by
 //   pool index
 // and the slots that attention at the current position reads, in position order: one list of slots that the group's
 // query heads share, or, after a selection with a list per query head, one for each of them.
 //
-// Dense attention needs no such parts: its lists hold row p at slot p of their pages (IsByPosition), so that a step on
-// the device finds every row by the page table alone (inference_rank/step/step_client.h).
+// Dense attention needs no such parts, nor do sequences whose rows are selected where they are computed: their lists
+// hold row p at slot p of their pages (SlotOrder::kByPosition), so that a step on the device finds every row by the
+// page table alone (inference_rank/step/step_client.h). Only those that attend to everything can be prepared by
+// Advance.
 //
 // Lists differ in their pools (PoolSlots): a streaming head has none. While a list attends everything, pool index i
 // holds position s + i for every position that has left the recent window, and the list is extended here without the
@@ -29,11 +37,14 @@ class WorkingSet {
  public:
   // Pages that a sequence of at most max_positions needs, over all layers and kv heads; where slots lie in several
   // parts, in the part whose heads need most.
-  static uint32_t PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts = 1);
+  static uint32_t PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts = 1,
+                              SlotOrder order = SlotOrder::kParts);
 
-  // Takes its pages from `slots`, which must outlive it. RESOURCE_EXHAUSTED when too few are free.
+  // Takes its pages from `slots`, which must outlive it. RESOURCE_EXHAUSTED when too few are free. What attends to
+  // everything lies by position, whatever `order` says.
   static absl::StatusOr<WorkingSet> Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
-                                           uint32_t max_positions, uint32_t prompt_tokens);
+                                           uint32_t max_positions, uint32_t prompt_tokens,
+                                           SlotOrder order = SlotOrder::kParts);
   WorkingSet(WorkingSet&& other) noexcept;
   WorkingSet& operator=(WorkingSet&&) = delete;
   ~WorkingSet();
@@ -50,8 +61,7 @@ class WorkingSet {
     return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_;
   }
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
-  // Whether slot p of each list's pages holds row p: what a specification's sequences all do, or none.
-  static bool IsByPosition(const SelectionSpec& spec) { return IsDense(spec); }
+  bool is_by_position() const { return by_position_; }
 
   // Slot pages of the lists of a shard, [num_lists][pages_per_list], each of the part that has its kv head; lists that
   // have fewer repeat their last.
@@ -108,7 +118,7 @@ class WorkingSet {
 
  private:
   WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
-             uint32_t prompt_tokens);
+             uint32_t prompt_tokens, SlotOrder order);
   size_t List(int layer, int kv_head) const { return layout_.list(layer, kv_head); }
   uint32_t PhysicalSlot(size_t list, uint32_t logical) const {
     const uint32_t page = pages_[first_page_[list] + logical / kSlotPageTokens];

@@ -97,7 +97,8 @@ class Scheduler {
   bool MayPreempt(const Sequence& head, const Sequence& running, Time now) const;
   uint32_t PagesNeeded(const Sequence& sequence) const {
     if (!sequence.needs_slots()) return 0;
-    return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, limits_.slot_parts);
+    return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, limits_.slot_parts,
+                                   sequence.slot_order);
   }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.

@@ -73,8 +73,11 @@ uint32_t Sampler::Sample(std::span<float> logits, uint32_t token_index) {
 }
 
 uint32_t Sampler::Draw(std::span<const float> logits, uint32_t token_index) {
-  candidates_.resize(logits.size());
-  for (uint32_t id = 0; id < logits.size(); ++id) candidates_[id] = {logits[id] / temperature_, id};
+  // What a filter has made impossible is no candidate, whatever rounding leaves of the draw.
+  candidates_.clear();
+  for (uint32_t id = 0; id < logits.size(); ++id) {
+    if (logits[id] > -std::numeric_limits<float>::infinity()) candidates_.push_back({logits[id] / temperature_, id});
+  }
   const auto more_likely = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };

@@ -18,6 +18,7 @@
 #include "inference_rank/sequence/mass_summary.h"
 #include "inference_rank/sequence/remote_prefix.h"
 #include "inference_rank/sequence/sampler.h"
+#include "inference_rank/sequence/token_filter.h"
 #include "transport/transport.h"
 #include "winnow/v1/rank.pb.h"
 
@@ -59,7 +60,11 @@ struct Sequence {
   bool hand_over = false;  // another rank decodes
   v1::SamplingParams sampling_params;
   v1::StoppingParams stopping;
+  std::shared_ptr<TokenGrammar> grammar;  // that its output must be of; may be null
   SelectionSpec spec;
+  // kByPosition: its steps run where its rows lie, all of them, whatever it attends to (StepLoop). On CPUs, dense
+  // sequences lie so as well.
+  SlotOrder slot_order = SlotOrder::kParts;
   std::optional<uint32_t> top_logprobs;
   std::chrono::system_clock::time_point deadline;
   uint32_t max_positions = 0;
@@ -91,8 +96,9 @@ struct Sequence {
   bool sequence_lost = false;
   std::vector<uint32_t> generated;
   std::optional<Sampler> sampler;
-  std::vector<ShardLink> shards;  // as the places; empty before it is opened or attached for the first time
-  bool taken_over = false;        // another rank attaches to it: its shards are not ours to free
+  std::optional<TokenFilter> filter;  // beside the sampler
+  std::vector<ShardLink> shards;      // as the places; empty before it is opened or attached for the first time
+  bool taken_over = false;            // another rank attaches to it: its shards are not ours to free
   std::optional<PrefillArena> arena;
   std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
   std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
@@ -130,6 +136,8 @@ struct Sequence {
   uint64_t widened_corrections = 0;
   uint64_t correction_rows = 0;  // read on the cache rank
   uint64_t attended_rows = 0;    // by decode steps here, over all layers and kv heads
+  // In place: those of a step, as of the newest position whose captured mass was measured.
+  uint64_t selected_rows_of_step = 0;
   uint64_t selection_lookups = 0;
   uint64_t selection_hits = 0;
   uint64_t streamed_rows = 0;
@@ -173,9 +181,12 @@ struct Sequence {
   }
   // To another rank it leaves nothing but what is on the cache rank, so it needs no slots.
   bool needs_slots() const { return !hand_over; }
-  // A position leaves the recent window only below the watermark.
+  // Rows are selected where the sequence is computed, which has them all.
+  bool selects_in_place() const { return slot_order == SlotOrder::kByPosition && !IsDense(spec); }
+  // A position leaves the recent window only below the watermark, where other rows are on the cache ranks alone.
   bool ready_to_decode() const {
     if (held()) return false;
+    if (selects_in_place()) return true;
     if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;

@@ -1,12 +1,14 @@
 #include "inference_rank/service/inference_rank.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
 #include "common/selection/window_layers.h"
+#include "common/tokenizer/tokenizer.h"
 #include "inference_rank/backend/cpu_backend.h"
 #include "inference_rank/backend/cuda_backend.h"
 #include "inference_rank/service/fingerprint.h"
@@ -17,6 +19,23 @@ namespace {
 // A GPU needs more tokens at a time to reach its rate.
 constexpr uint32_t kCpuPrefillChunk = 512;
 constexpr uint32_t kGpuPrefillChunk = 2048;
+
+std::function<bool(const SelectionSpec&)> InPlaceOf(const StepClient* client) {
+  if (client == nullptr) return nullptr;
+  return [client](const SelectionSpec& spec) { return client->Serves(spec).ok(); };
+}
+
+// The bytes of the model's tokens; what is wrong with them matters to requests that need them alone.
+absl::StatusOr<std::shared_ptr<const TokenTrie>> LoadTokenTrie(const std::string& model_dir,
+                                                               const ModelConfig& config) {
+  const std::string file = model_dir + "/tokenizer.json";
+  if (!std::filesystem::exists(file)) {
+    return absl::FailedPreconditionError("this model has no tokenizer.json, so that outputs cannot be constrained");
+  }
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(file));
+  return std::make_shared<TokenTrie>(
+      TokenTrie::Of(*tokenizer, static_cast<uint32_t>(config.vocab_size), config.eos_token_ids));
+}
 
 }  // namespace
 
@@ -68,6 +87,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                  .prefill_mode = options.prefill_mode},
                                        .paces_prompts = options.scheduling.tpot_target.count() > 0,
                                        .offers_lanes = options.offers_lanes,
+                                       .selects_in_place = options.selects_in_place,
                                        .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
                                        .model_name = options.model_dir};
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
@@ -113,6 +133,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   };
   rank->engine_ = std::make_unique<Engine>(std::move(engine_options), rank->layout_, backend.forward(),
                                            std::move(slots), std::move(transport), link_options, *rank->metrics_);
+  rank->grammars_ = std::make_unique<GrammarCache>(LoadTokenTrie(options.model_dir, config), *rank->metrics_);
   rank->service_ = std::make_unique<RankServiceImpl>(
       *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
                                    .max_context_tokens = rank->options_.max_context_tokens,
@@ -121,7 +142,9 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                    .layout = rank->layout_,
                                    .windows = config.windows,
                                    .slot_pages = backend.memory_plan().slot_pages,
-                                   .slot_parts = backend.memory_plan().parts});
+                                   .slot_parts = backend.memory_plan().parts,
+                                   .selects_in_place = InPlaceOf(backend.step_client()),
+                                   .grammars = rank->grammars_.get()});
   return rank;
 }
 

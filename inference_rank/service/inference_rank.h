@@ -17,6 +17,7 @@
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/metrics.h"
 #include "inference_rank/scheduler/scheduling_options.h"
+#include "inference_rank/sequence/grammar_cache.h"
 #include "inference_rank/service/rank_service.h"
 #include "transport/transport.h"
 #include "winnow/v1/membership.pb.h"
@@ -50,6 +51,8 @@ struct InferenceRankOptions {
   std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
   // Decode steps may run between this rank's GPU and cache ranks', where those can reach each other.
   bool offers_lanes = false;
+  // As in BackendOptions.
+  std::optional<bool> selects_in_place = std::nullopt;
   // A link to that cache rank was made, and has a lane, or why not; UNAVAILABLE when a lane has failed. On the engine
   // thread.
   std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
@@ -95,6 +98,7 @@ class InferenceRank {
   std::unique_ptr<Backend> backend_;
   std::string device_description_;
   std::unique_ptr<InferenceRankMetrics> metrics_;
+  std::unique_ptr<GrammarCache> grammars_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RankServiceImpl> service_;
 };

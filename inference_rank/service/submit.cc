@@ -36,6 +36,12 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   if (submit.has_tenant_weight()) sequence->tenant_weight = submit.tenant_weight();
   sequence->sampling_params = submit.sampling();
   sequence->stopping = submit.stopping();
+  if (submit.sampling().has_constraint()) {
+    if (limits.grammars == nullptr) return absl::UnimplementedError("sampling.constraint: not served here");
+    absl::StatusOr<std::shared_ptr<TokenGrammar>> grammar = limits.grammars->Get(submit.sampling().constraint());
+    if (!grammar.ok()) return Annotate(grammar.status(), "sampling.constraint");
+    sequence->grammar = *std::move(grammar);
+  }
   if (submit.has_top_logprobs()) sequence->top_logprobs = submit.top_logprobs();
   sequence->deadline =
       std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(
@@ -76,7 +82,15 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
   WINNOW_RETURN_IF_ERROR(CheckKeepsWindows(spec, limits.windows, limits.layout.num_kv_heads));
-  const uint32_t pages = WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts);
+  if (limits.windows.empty() && limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
+    sequence->slot_order = SlotOrder::kByPosition;
+  }
+  const uint32_t pages =
+      WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts, sequence->slot_order);
+  if (pages > limits.slot_pages && sequence->slot_order == SlotOrder::kByPosition) {
+    return absl::InvalidArgumentError(absl::StrCat("the KV of ", sequence->max_positions, " positions needs ", pages,
+                                                   " slot pages, and the rank has ", limits.slot_pages));
+  }
   if (pages > limits.slot_pages) {
     std::string growth;
     if (GrowsBudgets(spec)) {

@@ -1,7 +1,9 @@
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "common/base/status.h"
+#include "inference_rank/sequence/grammar_cache.h"
 #include "inference_rank/sequence/sequence.h"
 #include "winnow/v1/rank.pb.h"
 
@@ -17,6 +19,9 @@ struct SubmitLimits {
   std::vector<uint32_t> windows = {};  // of layers with a sliding window (common/selection/window_layers.h)
   uint32_t slot_pages = 0;             // of the rank, all of them: a sequence that needs more would wait for ever
   int slot_parts = 1;                  // memories that slots lie in, each with so many pages
+  // Whether rows are selected where they are computed, for sequences with this specification; null: for none.
+  std::function<bool(const SelectionSpec&)> selects_in_place;
+  GrammarCache* grammars = nullptr;  // null: no output can be constrained
 };
 
 // The Submit message as a sequence, checked.

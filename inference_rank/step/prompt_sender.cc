@@ -133,8 +133,8 @@ void LoadPromptLayer(const KvLayout& layout, const PrefillArena& arena, int laye
   const auto rows_in = arena.on_device() ? WorkingSet::RowsIn::kSlotMemory : WorkingSet::RowsIn::kHost;
   const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);
   for (int head = 0; head < layout.num_kv_heads; ++head) {
-    const bool dense = set.AttendsEverything(layout.list(layer, head), prompt - 1);
-    const uint32_t tail = dense ? sinks : ring;
+    const bool all = set.is_by_position() || set.AttendsEverything(layout.list(layer, head), prompt - 1);
+    const uint32_t tail = all ? sinks : ring;
     set.LoadRows(layer, head, 0, sinks, arena.row(layer, head, 0), prompt, rows_in);
     set.LoadRows(layer, head, tail, prompt - tail, arena.row(layer, head, tail), prompt, rows_in);
   }

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "common/base/status.h"
+#include "common/selection/selection_spec.h"
 #include "model/token_draw.h"
 
 namespace winnow {
@@ -18,6 +19,21 @@ struct StepRow {
   uint32_t position = 0;  // of that token
   // How the row's next token is drawn; nullopt: the host chooses it from the logits.
   std::optional<TokenDraw> draw = std::nullopt;
+};
+
+// A sequence that takes a row of the batch.
+struct StepSequence {
+  const SelectionSpec* spec = nullptr;
+  std::span<const uint32_t> pages;  // of its lists, [num_lists][pages_per_list()]: row p lies at slot p
+  uint32_t position = 0;            // rows below are in their slots
+  uint32_t max_positions = 0;
+  uint32_t prompt_tokens = 0;
+};
+
+// What the rows of a step attended to by selections, over all lists that select.
+struct StepSelection {
+  std::span<const float> captured_masses;  // of the lists that were measured; empty at most positions
+  uint64_t selected_rows = 0;              // counted where masses were measured
 };
 
 // Decode steps of one inference rank whose KV lies where they run, by one way of moving bytes and signals ("carrier").
@@ -38,9 +54,14 @@ class StepClient {
   // Entries of a list's page table.
   virtual uint32_t pages_per_list() const = 0;
 
-  // A sequence takes the row, from the next step on: the pages of its lists, [num_lists][pages_per_list()], whose slots
-  // hold its rows by position. `pages` is read before this returns.
-  virtual void SetRow(int row, std::span<const uint32_t> pages) = 0;
+  // OK where sequences with this specification can take rows; otherwise what cannot be served. A constant of the
+  // client. Any thread.
+  virtual absl::Status Serves(const SelectionSpec& spec) const = 0;
+  // A sequence takes the row, from the next step on. What it names is read before this returns. RESOURCE_EXHAUSTED, and
+  // nothing changes, while rows of too many kinds of selection take part.
+  virtual absl::Status SetRow(int row, const StepSequence& sequence) = 0;
+  // The row is nobody's, once the steps under way have ended.
+  virtual void ClearRow(int row) = 0;
 
   // Says what the next step computes. Rows that are not named sit it out.
   virtual void Plan(std::span<const StepRow> rows) = 0;
@@ -55,6 +76,7 @@ class StepClient {
   virtual std::span<float> logits(int row) const = 0;
   // The row's K and V: [num_layers][num_kv_heads] rows of the KV layout.
   virtual const std::byte* kv_rows(int row) const = 0;
+  virtual StepSelection selection(int row) const = 0;
 };
 
 }  // namespace winnow

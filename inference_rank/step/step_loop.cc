@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "common/base/check.h"
@@ -18,16 +19,28 @@ StepLoop::StepLoop(StepClient& client, StepRowsSender sender, const KvLayout& la
       metrics_(metrics),
       holders_(client.max_rows()) {}
 
-bool StepLoop::Admits(Sequence& sequence) {
-  if (sequence.step_row >= 0) return true;
-  if (!WorkingSet::IsByPosition(sequence.spec)) return false;
+StepLoop::Admission StepLoop::Admit(Sequence& sequence) {
+  if (sequence.step_row >= 0) return Admission::kHasRow;
+  if (!sequence.working_set->is_by_position()) return Admission::kByFrames;
+  const Admission none = sequence.selects_in_place() ? Admission::kWaits : Admission::kByFrames;
   const auto free = std::find(holders_.begin(), holders_.end(), nullptr);
-  if (free == holders_.end()) return false;
+  if (free == holders_.end()) return none;
+  const int row = static_cast<int>(free - holders_.begin());
+  const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(WholeModel(layout_), client_.pages_per_list());
+  const absl::Status taken = client_.SetRow(row, {.spec = &sequence.spec,
+                                                  .pages = pages,
+                                                  .position = sequence.next_position,
+                                                  .max_positions = sequence.max_positions,
+                                                  .prompt_tokens = sequence.prompt_tokens()});
+  if (absl::IsResourceExhausted(taken)) return none;
+  if (!taken.ok()) {
+    sequence.Fail(taken, /*can_retry=*/false);
+    return Admission::kWaits;
+  }
   *free = &sequence;
   ++num_sequences_;
-  sequence.step_row = static_cast<int>(free - holders_.begin());
-  client_.SetRow(sequence.step_row, sequence.working_set->PagesOfLists(WholeModel(layout_), client_.pages_per_list()));
-  return true;
+  sequence.step_row = row;
+  return Admission::kHasRow;
 }
 
 void StepLoop::Leave(Sequence& sequence) {
@@ -37,6 +50,7 @@ void StepLoop::Leave(Sequence& sequence) {
       if (of.sequence == &sequence) of.sequence = nullptr;
     }
   }
+  client_.ClearRow(sequence.step_row);
   holders_[sequence.step_row] = nullptr;
   --num_sequences_;
   sequence.step_row = -1;
@@ -138,10 +152,7 @@ void StepLoop::Complete() {
 void StepLoop::TakeRow(const StepOf& of) {
   Sequence& sequence = *of.sequence;
   WINNOW_CHECK(of.position == sequence.next_position);
-  const uint64_t lists = layout_.num_lists();
-  sequence.mass.Add(1.0, lists);
-  sequence.mass_before.Add(1.0, lists);
-  sequence.attended_rows += lists * (of.position + 1);
+  CountSelection(sequence, of);
   ++sequence.next_position;
   ++sequence.decode_steps;
   if (sequence.next_position != sequence.known_tokens()) return;
@@ -150,6 +161,32 @@ void StepLoop::TakeRow(const StepOf& of) {
   } else {
     callbacks_.take_token(sequence, std::nullopt, client_.logits(of.row));
   }
+}
+
+// Lists that attend to everything hold all of the mass.
+void StepLoop::CountSelection(Sequence& sequence, const StepOf& of) {
+  const SelectionSpec& spec = sequence.spec;
+  const uint64_t lists = layout_.num_lists();
+  uint64_t dense = 0;
+  if (spec.head_budgets.empty()) {
+    dense = sequence.working_set->AttendsEverything(0, of.position) ? lists : 0;
+  } else {
+    for (size_t list = 0; list < lists; ++list) dense += sequence.working_set->AttendsEverything(list, of.position);
+  }
+  sequence.attended_rows += dense * (of.position + 1);
+  if (dense > 0) sequence.mass.Add(1.0, dense);
+  if (dense > 0 && IsDense(spec)) sequence.mass_before.Add(1.0, dense);
+  if (dense == lists) return;
+  const StepSelection selection = client_.selection(of.row);
+  for (size_t i = 0; i < selection.captured_masses.size(); ++i) {
+    if (std::isnan(selection.captured_masses[i])) continue;
+    sequence.mass.Add(selection.captured_masses[i]);
+    metrics_.ObserveMass(static_cast<int>(i) / layout_.num_kv_heads, selection.captured_masses[i]);
+  }
+  if (!selection.captured_masses.empty()) sequence.selected_rows_of_step = selection.selected_rows;
+  const uint32_t window_start = RecentStart(of.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+  sequence.attended_rows +=
+      sequence.selected_rows_of_step + (lists - dense) * (spec.sink_tokens + of.position + 1 - window_start);
 }
 
 }  // namespace winnow

@@ -16,7 +16,7 @@
 
 namespace winnow {
 
-// Runs the decode steps of sequences whose KV lies where they are computed, ahead of what the host knows: the next step
+// Runs the decode steps of sequences whose KV lies where they are computed (SlotOrder::kByPosition), ahead of what the host knows: the next step
 // is launched before the tokens of the one under way have come. A sequence holds a row of the batch from its first such
 // step until it leaves. Where its answer ends with a token that the host has yet to see, the step launched meanwhile
 // has computed one row too many, which is dropped.
@@ -36,8 +36,10 @@ class StepLoop {
   StepLoop(StepClient& client, StepRowsSender sender, const KvLayout& layout, Callbacks callbacks,
            InferenceRankMetrics& metrics);
 
-  // Whether the sequence's steps can run here: it has a row, or there is one for it, which it takes.
-  bool Admits(Sequence& sequence);
+  // Whether the sequence's steps run here: it has a row, or there is one for it, which it takes. Without one, what is
+  // dense goes by frames, and what selects in place waits.
+  enum class Admission : uint8_t { kHasRow, kWaits, kByFrames };
+  Admission Admit(Sequence& sequence);
   // The sequence takes part no more; what is under way of it is dropped. Before its working set is given back.
   void Leave(Sequence& sequence);
 
@@ -70,6 +72,7 @@ class StepLoop {
   void Launch(std::span<Sequence* const> rows);
   void Complete();
   void TakeRow(const StepOf& of);
+  void CountSelection(Sequence& sequence, const StepOf& of);
 
   StepClient& client_;
   StepRowsSender sender_;

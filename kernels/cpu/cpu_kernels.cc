@@ -23,6 +23,7 @@ const char* MissingForPortable() {
 const char* MissingForAvx2() {
   if (!__builtin_cpu_supports("avx2")) return "AVX2";
   if (!__builtin_cpu_supports("fma")) return "FMA";
+  if (!__builtin_cpu_supports("f16c")) return "F16C";
   return nullptr;
 }
 

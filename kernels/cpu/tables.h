@@ -6,7 +6,7 @@
 namespace winnow {
 
 extern const KernelTable kPortableTable;
-extern const KernelTable kAvx2Table;        // AVX2, FMA
+extern const KernelTable kAvx2Table;        // AVX2, FMA, F16C
 extern const KernelTable kAvx512Table;      // F, BW, VL, DQ
 extern const KernelTable kAvx512Bf16Table;  // and BF16
 

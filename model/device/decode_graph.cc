@@ -21,13 +21,9 @@ const char* DecodePartName(DecodePart part) {
   return kNames[static_cast<int>(part)];
 }
 
-size_t DecodeGraph::BucketIndex(int num_rows) {
-  WINNOW_CHECK(num_rows >= 1 && num_rows <= kBuckets.back());
-  return std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows) - kBuckets.begin();
-}
-
 int DecodeGraph::BucketFor(int num_rows) {
-  return kBuckets[BucketIndex(num_rows)];
+  WINNOW_CHECK(num_rows >= 1 && num_rows <= kBuckets.back());
+  return *std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows);
 }
 
 DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots,
@@ -71,7 +67,7 @@ size_t DecodeGraph::Carve(void* region) {
   state_.plan = arena.TakeArray<uint32_t>(1);
   state_.next = InputsAt(max_rows(), arena.Take(InputBytes(max_rows())));
   state_.positions = arena.TakeArray<uint32_t>(rows);
-  state_.prompt_tokens = arena.TakeArray<uint32_t>(rows);
+  state_.windows = arena.TakeArray<cuda::RowWindow>(rows);
   state_.logprobs = arena.TakeArray<float>(rows);
   state_.token_log = arena.TakeArray<uint32_t>(options_.token_log_steps * rows);
   state_.kv_destinations = arena.TakeArray<void*>(lists);
@@ -94,7 +90,8 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
   if (graph->is_sparse() && graph->converts_rows() && !slots.shape().holds_everything()) {
     return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
   }
-  WINNOW_CHECK(options.row_copies == nullptr || (!graph->is_sparse() && !graph->converts_rows()));
+  WINNOW_CHECK(options.row_copies == nullptr ||
+               (!graph->is_remote() && !graph->converts_rows() && slots.shape().holds_everything()));
   WINNOW_ASSIGN_OR_RETURN(graph->memory_, device.Allocate(graph->Carve(nullptr)));
   WINNOW_ASSIGN_OR_RETURN(graph->words_, device.AllocatePinned(256));
   graph->Carve(graph->memory_->data());
@@ -120,21 +117,35 @@ absl::Status DecodeGraph::SetPeer() {
 
 absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows) {
   WINNOW_CHECK(rows.size() <= static_cast<size_t>(max_rows()));
-  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition), prompts(max_rows());
+  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition);
+  std::vector<cuda::RowWindow> windows(max_rows(), WindowOf(0));
   std::vector<cuda::SampleRow> samples(max_rows());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].has_value()) continue;
     tokens[i] = rows[i]->token_id;
     positions[i] = rows[i]->position;
-    prompts[i] = rows[i]->prompt_tokens;
+    windows[i] = WindowOf(rows[i]->prompt_tokens);
     samples[i] = rows[i]->sampling;
     --samples[i].token_index;  // the step's beginning adds one
   }
   device_.CopyAsync(state_.next.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.next.positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
-  device_.CopyAsync(state_.prompt_tokens, prompts.data(), prompts.size() * sizeof(uint32_t), stream_);
+  device_.CopyAsync(state_.windows, windows.data(), windows.size() * sizeof(windows[0]), stream_);
   device_.CopyAsync(state_.next.draws, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
   return device_.Synchronize(stream_);
+}
+
+cuda::RowWindow DecodeGraph::WindowOf(uint32_t prompt_tokens) const {
+  const DecodeSlotShape& shape = slots_.shape();
+  if (shape.is_dense()) return {};
+  return {.sinks = shape.sinks,
+          .recent_tokens = shape.recent_tokens,
+          .reuse_interval = shape.reuse_interval,
+          .prompt_tokens = prompt_tokens};
+}
+
+void DecodeGraph::EnqueueWindow(int row, const cuda::RowWindow& window) {
+  device_.CopyAsync(state_.windows + row, &window, sizeof(window), stream_);
 }
 
 void DecodeGraph::EnqueueInputs(const Inputs& pinned) {
@@ -163,10 +174,8 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .max_rows = max_rows(),
                                    .num_layers = config_.num_layers,
                                    .num_kv_heads = config_.num_kv_heads,
-                                   .window = shape.is_dense() ? cuda::RecentWindow::kGrowing : options_.window,
-                                   .recent_tokens = shape.recent_tokens,
-                                   .reuse_interval = shape.reuse_interval,
-                                   .prompt_tokens = state_.prompt_tokens,
+                                   .window = options_.window,
+                                   .windows = state_.windows,
                                    .slot_pool = slots_.slot_pool(),
                                    .row_bytes = shape.layout.row_bytes(),
                                    .kv_destinations = state_.kv_destinations,
@@ -232,7 +241,8 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
   }
 }
 
-void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
+void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
+  const int num_rows = step.num_rows;
   const size_t heads = config_.num_kv_heads, row_bytes = 2 * config_.head_dim * DtypeBytes(Dtype::kBf16);
   const size_t first_row = static_cast<size_t>(layer) * max_rows(), first_list = first_row * heads;
   RopeOutputs outputs{.positions = state_.positions};
@@ -246,7 +256,9 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
     outputs.kv_mirror_stride = static_cast<int64_t>(config_.num_layers) * heads * 2 * config_.head_dim;
   }
   const void* bf16_rows = state_.bf16_rows;
-  if (is_sparse()) {
+  if (options_.row_copies != nullptr && step.exchanges) {
+    outputs.q_pre_rope = options_.inbox.queries + first_row * config_.q_features();
+  } else if (is_sparse() && options_.row_copies == nullptr) {
     const size_t rows = inbox_.rows + first_list * row_bytes;
     outputs.mirror_regions = state_.next.inboxes;
     outputs.kv_mirror = reinterpret_cast<void*>(rows);
@@ -267,10 +279,10 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, int num_rows) {
                                      .slot_scales = slots_.scales()});
 }
 
-void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer) {
+void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer, const StepShape& step) {
   if (options_.mode == DecodeMode::kColocated) {
-    options_.cache->OnRows(stream, layer);
-    options_.cache->AwaitDelta(stream, layer);
+    step.variant.cache->OnRows(stream, layer);
+    step.variant.cache->AwaitDelta(stream, layer);
     return;
   }
   table_.step->meet(stream, MeetOf(layer));
@@ -302,7 +314,7 @@ void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
                                           .digests = slots_.inbox().digests + 2 * lists});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets) {
+void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool meets) {
   const DecodeSlotShape& shape = slots_.shape();
   DecodeKvView kv{.slot_pool = slots_.slot_pool(),
                   .dtype = shape.layout.dtype,
@@ -311,34 +323,35 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, int num_rows, bool sett
                   .lists_per_kv_head = shape.lists_per_kv_head,
                   .pages = slots_.pages(),
                   .selected = slots_.inbox().pool_indices,
-                  .max_count = shape.max_list_rows(),
+                  .max_count = step.variant.max_list_rows,
                   .settled = settled};
   if (meets) {
     kv.meet = MeetOf(layer);
-    if (layer < options_.hidden_layers) kv.sends = HiddenOf(layer, num_rows);
+    if (layer < step.variant.hidden_layers) kv.sends = HiddenOf(layer, step.num_rows);
   }
-  layers_.Attend(stream, num_rows, kv);
+  layers_.Attend(stream, step.num_rows, kv);
 }
 
-void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts) {
+void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& step) {
+  const DecodeParts parts = step.parts;
+  const int num_rows = step.num_rows;
   const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);
-  const bool exchanges = is_sparse() && parts.Has(DecodePart::kExchange);
-  const bool meets = exchanges && meets_in_attention();
-  const bool publishes = exchanges && !meets && layer < options_.hidden_layers;
+  const bool meets = step.exchanges && meets_in_attention();
+  const bool publishes = step.exchanges && !meets && layer < step.variant.hidden_layers;
   if (publishes) {
     fork_->Record(stream);
     fork_->Hold(side_stream_);
     table_.step->send_rows(side_stream_, HiddenOf(layer, num_rows));
-    if (options_.mode == DecodeMode::kColocated) options_.cache->OnHidden(side_stream_, layer);
+    if (options_.mode == DecodeMode::kColocated) step.variant.cache->OnHidden(side_stream_, layer);
     published_->Record(side_stream_);
   }
   if (parts.Has(DecodePart::kInputNorm) && (layer == 0 || !sums)) layers_.InputNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
-  if (parts.Has(DecodePart::kRope)) Rope(stream, layer, num_rows);
-  if (exchanges && !meets) ExchangeRows(stream, layer);
+  if (parts.Has(DecodePart::kRope)) Rope(stream, layer, step);
+  if (step.exchanges && !meets) ExchangeRows(stream, layer, step);
   // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
-  const bool settled = (meets || !exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
-  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, num_rows, settled, meets);
+  const bool settled = (meets || !step.exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, step, settled, meets);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   const DecodeSum output_sum = sums ? SumOf(DecodePart::kOutput) : DecodeSum();
@@ -352,12 +365,14 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, int num_rows, Dec
   if (sums) layers_.AddDown(stream, layer, num_rows, down_sum);
 }
 
-void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts) {
+void DecodeGraph::EnqueueStep(cuda::Stream stream, const StepShape& step) {
+  const DecodeParts parts = step.parts;
+  const int num_rows = step.num_rows;
   BeginStep(stream, num_rows);
-  const bool colocated = options_.mode == DecodeMode::kColocated && parts.Has(DecodePart::kExchange);
-  if (colocated) options_.cache->BeginPlan(stream);
+  const bool colocated = options_.mode == DecodeMode::kColocated && step.exchanges;
+  if (colocated) step.variant.cache->BeginPlan(stream);
   if (parts.Has(DecodePart::kEmbed)) layers_.Embed(stream, state_.next.token_ids, num_rows);
-  for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, num_rows, parts);
+  for (int layer = 0; layer < config_.num_layers; ++layer) EnqueueLayer(stream, layer, step);
   const bool digests = options_.digests_rows && is_remote() && parts.Has(DecodePart::kExchange);
   if (digests) {
     fork_->Record(stream);
@@ -373,24 +388,32 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts par
     layers_.Sample(stream, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs);
   }
   if (digests) published_->Hold(stream);
-  if (colocated) options_.cache->EndPlan(stream);
+  if (colocated) step.variant.cache->EndPlan(stream);
 }
 
-absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts) {
-  return device_.Capture(stream_, [this, bucket, parts](cuda::Stream stream) { EnqueueStep(stream, bucket, parts); });
+absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts,
+                                                                  const DecodeVariant& variant) {
+  const bool selects = is_remote() || (options_.mode == DecodeMode::kColocated && variant.cache != nullptr);
+  const StepShape step{
+      .num_rows = bucket, .parts = parts, .variant = variant, .exchanges = selects && parts.Has(DecodePart::kExchange)};
+  return device_.Capture(stream_, [this, step](cuda::Stream stream) { EnqueueStep(stream, step); });
 }
 
-absl::Status DecodeGraph::Prepare(int num_rows) {
-  std::unique_ptr<cuda::Graph>& graph = graphs_[BucketIndex(num_rows)];
+absl::Status DecodeGraph::Prepare(int num_rows, const DecodeVariant& variant) {
+  std::unique_ptr<cuda::Graph>& graph = graphs_[{BucketFor(num_rows), variant.key}];
   if (graph != nullptr) return absl::OkStatus();
-  WINNOW_ASSIGN_OR_RETURN(graph, Capture(std::min(BucketFor(num_rows), max_rows())));
+  WINNOW_ASSIGN_OR_RETURN(graph, Capture(std::min(BucketFor(num_rows), max_rows()), DecodeParts::All(), variant));
   return absl::OkStatus();
 }
 
-absl::Status DecodeGraph::Step(int num_rows) {
-  WINNOW_RETURN_IF_ERROR(Prepare(num_rows));
-  graphs_[BucketIndex(num_rows)]->Launch(stream_);
+absl::Status DecodeGraph::Step(int num_rows, const DecodeVariant& variant) {
+  WINNOW_RETURN_IF_ERROR(Prepare(num_rows, variant));
+  graphs_[{BucketFor(num_rows), variant.key}]->Launch(stream_);
   return absl::OkStatus();
+}
+
+void DecodeGraph::ForgetVariants(uint64_t bits) {
+  std::erase_if(graphs_, [bits](const auto& graph) { return (graph.first.second & bits) != 0; });
 }
 
 absl::StatusOr<std::vector<uint32_t>> DecodeGraph::TokensOfLastSteps(uint32_t steps) {

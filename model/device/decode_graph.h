@@ -1,9 +1,11 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -81,14 +83,14 @@ struct DecodeGraphOptions {
   int hidden_layers = 0;  // of so many layers, from the first, the residual entering them is sent
   // The cache rank's kernels may run on this GPU too: what waits takes no multiprocessors from them.
   bool shares_gpu = false;
-  ColocatedCache* cache = nullptr;  // kColocated
+  ColocatedCache* cache = nullptr;  // kColocated, of the variants that name no other
   TensorParallelGroup group = {};
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
   // Where the steps run; null: on a stream of the graph's own.
   cuda::Stream stream = nullptr;
-  // kDense with slots of bf16: device memory that the K and V of a step's rows go to as well, [max_rows][num_layers]
-  // [num_kv_heads] rows. Null: they go to their slots alone.
+  // kDense, and kColocated over rows in place, with slots of bf16: device memory that the K and V of a step's rows go
+  // to as well, [max_rows][num_layers][num_kv_heads] rows. Null: they go to their slots alone.
   void* row_copies = nullptr;
   bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/step/row_digest.h)
 };
@@ -99,6 +101,14 @@ struct DecodeRow {
   uint32_t position = 0;  // of token_id
   cuda::SampleRow sampling = {};
   uint32_t prompt_tokens = 0;  // of the sequence: anchors of kept selections begin there
+};
+
+// What a step is captured for, beside the number of its rows: steps of one graph may differ in it.
+struct DecodeVariant {
+  uint64_t key = 0;                 // tells variants apart
+  ColocatedCache* cache = nullptr;  // kColocated: null where nothing is selected for any row
+  int hidden_layers = 0;            // as in DecodeGraphOptions
+  uint32_t max_list_rows = 0;       // of the longest list that a row may have
 };
 
 // The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
@@ -130,13 +140,21 @@ class DecodeGraph {
   void EnqueueInputs(const Inputs& pinned);
   // The same for one row alone: the token, position and draw at its place in `pinned`.
   void EnqueueRow(int row, const Inputs& pinned);
+  // What the row attends to from the next step on, in place of what the slots' shape says. Read before this returns.
+  void EnqueueWindow(int row, const cuda::RowWindow& window);
   // A graph of one step for the first `bucket` rows, of the parts given.
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All());
+  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All()) {
+    return Capture(bucket, parts, Default());
+  }
   // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
   // before the first is launched.
-  absl::Status Prepare(int num_rows);
+  absl::Status Prepare(int num_rows) { return Prepare(num_rows, Default()); }
+  absl::Status Prepare(int num_rows, const DecodeVariant& variant);
   // Enqueues one step for the first `num_rows` rows, on stream(); captures its bucket's graph the first time.
-  absl::Status Step(int num_rows);
+  absl::Status Step(int num_rows) { return Step(num_rows, Default()); }
+  absl::Status Step(int num_rows, const DecodeVariant& variant);
+  // Forgets the graphs of variants whose key has one of these bits. None of them may be under way.
+  void ForgetVariants(uint64_t bits);
 
   // Tokens that entered the last `steps` steps, [steps][max_rows], oldest first. Waits for the device.
   absl::StatusOr<std::vector<uint32_t>> TokensOfLastSteps(uint32_t steps);
@@ -151,19 +169,19 @@ class DecodeGraph {
   cuda::Stream stream() const { return stream_; }
   const uint32_t* plan() const { return state_.plan; }                   // device word: number of the step, from 1
   const uint32_t* next_tokens() const { return state_.next.token_ids; }  // device memory, [max_rows]
+  const uint32_t* positions() const { return state_.positions; }         // the same, of the step under way
 
  private:
-  static size_t BucketIndex(int num_rows);
   // Device memory of the step's state.
   struct State {
     uint32_t* plan = nullptr;
-    Inputs next;                        // of the step that comes
-    uint32_t* positions = nullptr;      // [max_rows]
-    uint32_t* prompt_tokens = nullptr;  // [max_rows]
-    float* logprobs = nullptr;          // [max_rows]
-    uint32_t* token_log = nullptr;      // [token_log_steps][max_rows]
-    void** kv_destinations = nullptr;   // [num_layers][max_rows][num_kv_heads]
-    uint32_t* kv_slots = nullptr;       // the same as numbers
+    Inputs next;                         // of the step that comes
+    uint32_t* positions = nullptr;       // [max_rows]
+    cuda::RowWindow* windows = nullptr;  // [max_rows]
+    float* logprobs = nullptr;           // [max_rows]
+    uint32_t* token_log = nullptr;       // [token_log_steps][max_rows]
+    void** kv_destinations = nullptr;    // [num_layers][max_rows][num_kv_heads]
+    uint32_t* kv_slots = nullptr;        // the same as numbers
     uint32_t* arrivals = nullptr;
     uint64_t* digest_sums = nullptr;  // [max_rows][num_kv_heads], as digest_arrivals
     uint32_t* digest_arrivals = nullptr;
@@ -175,19 +193,34 @@ class DecodeGraph {
   size_t Carve(void* region);
   static size_t CarveInputs(int max_rows, void* region, Inputs* inputs);
   absl::Status SetPeer();
-  void EnqueueStep(cuda::Stream stream, int num_rows, DecodeParts parts);
-  void EnqueueLayer(cuda::Stream stream, int layer, int num_rows, DecodeParts parts);
+  // Of a graph's steps that are not said to be anything else.
+  DecodeVariant Default() const {
+    return {.cache = options_.cache,
+            .hidden_layers = options_.hidden_layers,
+            .max_list_rows = slots_.shape().max_list_rows()};
+  }
+  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts, const DecodeVariant& variant);
+  cuda::RowWindow WindowOf(uint32_t prompt_tokens) const;
+  // What is being captured.
+  struct StepShape {
+    int num_rows = 0;
+    DecodeParts parts = DecodeParts::None();
+    DecodeVariant variant;
+    bool exchanges = false;  // with what selects
+  };
+  void EnqueueStep(cuda::Stream stream, const StepShape& step);
+  void EnqueueLayer(cuda::Stream stream, int layer, const StepShape& step);
   void BeginStep(cuda::Stream stream, int num_rows);
   cuda::SendRowsParams HiddenOf(int layer, int num_rows) const;
   DecodeSum SumOf(DecodePart product) const;
   void GatherLogits(cuda::Stream stream, int num_rows);
-  void Rope(cuda::Stream stream, int layer, int num_rows);
-  void ExchangeRows(cuda::Stream stream, int layer);
+  void Rope(cuda::Stream stream, int layer, const StepShape& step);
+  void ExchangeRows(cuda::Stream stream, int layer, const StepShape& step);
   cuda::MeetParams MeetOf(int layer) const;
   // Attention meets the cache ranks itself.
   bool meets_in_attention() const { return is_remote() && !options_.shares_gpu; }
   void DigestRows(cuda::Stream stream, int num_rows);
-  void Attend(cuda::Stream stream, int layer, int num_rows, bool settled, bool meets);
+  void Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool meets);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
@@ -208,7 +241,7 @@ class DecodeGraph {
   std::unique_ptr<cuda::DeviceMemory> memory_;
   std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
   State state_;
-  std::array<std::unique_ptr<cuda::Graph>, kBuckets.size()> graphs_;
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<cuda::Graph>> graphs_;  // by bucket and variant
 };
 
 }  // namespace winnow

@@ -72,7 +72,7 @@ size_t DecodeSlots::BytesOver(const DecodeSlotShape& shape) {
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
                                                                      void* slot_pool) {
-  WINNOW_CHECK((shape.as_working_set || shape.is_dense()) && shape.layout.dtype == Dtype::kBf16);
+  WINNOW_CHECK((shape.as_working_set || shape.holds_everything()) && shape.layout.dtype == Dtype::kBf16);
   return Make(device, shape, nullptr, slot_pool, std::vector<uint32_t>(shape.num_lists() * shape.pages_per_list()));
 }
 

@@ -52,8 +52,8 @@ class DecodeSlots {
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> Create(cuda::Device& device, const DecodeSlotShape& shape,
                                                              uint64_t page_seed);
 
-  // Over slots that are somebody else's, with lists as working sets have them (as_working_set, or is_dense for those by
-  // position), whose pages SetRow names.
+  // Over slots that are somebody else's, with lists as working sets have them (as_working_set, or holds_everything for
+  // those by position), whose pages SetRow names.
   static size_t BytesOver(const DecodeSlotShape& shape);
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
                                                                  void* slot_pool);

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
+#include "common/model/quantized/stored_weight.h"
 #include "common/model/tensor_elements.h"
 
 namespace winnow {
@@ -19,15 +20,15 @@ uint16_t RoundToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// One row's [first_column, first_column + columns) as bf16; f32 and f16 are rounded to nearest even.
-void ConvertRow(const TensorView& tensor, size_t first_element, size_t elements, std::vector<float>& scratch,
-                uint16_t* out) {
-  if (*WeightDtype(tensor.dtype) == Dtype::kBf16) {
-    std::memcpy(out, tensor.bytes.data() + first_element * 2, elements * 2);
+// One row's [first_column, first_column + columns) as bf16; what is wider or quantised is rounded to nearest even.
+void ConvertRow(const StoredWeight& weight, size_t row, size_t first_column, size_t columns,
+                std::vector<float>& scratch, uint16_t* out) {
+  if (weight.is_plain() && weight.dtype() == Dtype::kBf16) {
+    std::memcpy(out, weight.plain().bytes.data() + (row * weight.inputs() + first_column) * 2, columns * 2);
     return;
   }
   scratch.clear();
-  AppendAsF32(tensor, first_element, elements, scratch);
+  weight.AppendAsF32(row, first_column, columns, scratch);
   std::transform(scratch.begin(), scratch.end(), out, RoundToBf16);
 }
 
@@ -36,7 +37,7 @@ void ConvertRow(const TensorView& tensor, size_t first_element, size_t elements,
 absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
   const ModelConfig& part = weights.config_;
   const bool all = weights.options_.parts == WeightParts::kAll;
-  const size_t shard = weights.options_.shard.index;
+  const size_t shard = weights.options_.shard.index, shards = weights.options_.shard.count;
   const size_t hidden = part.hidden_size, vocab = part.vocab_size, intermediate = part.intermediate_size;
   const size_t q = part.q_features(), kv = part.kv_features();
   WINNOW_ASSIGN_OR_RETURN(staging_, NewStaging(device_, weights));
@@ -45,10 +46,10 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
   for (int l = 0; l < part.num_layers; ++l) {
     const DeviceLayerWeights& layer = weights.layer(l);
     const auto rows = [&](const char* name, size_t count, size_t columns) {
-      return Piece{LayerTensor(l, name), shard * count, count, 0, columns};
+      return Piece{LayerTensor(l, name), count * shards, columns, shard * count, count, 0, columns};
     };
     const auto columns = [&](const char* name, size_t count) {
-      return Piece{LayerTensor(l, name), 0, hidden, shard * count, count};
+      return Piece{LayerTensor(l, name), hidden, count * shards, 0, hidden, shard * count, count};
     };
     std::vector<Piece> qkv = {rows("self_attn.q_proj.weight", q, hidden)};
     if (all) {
@@ -64,15 +65,17 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
     WINNOW_RETURN_IF_ERROR(FillMatrix({columns("mlp.down_proj.weight", intermediate)}, layer.down));
   }
   if (all) {
-    WINNOW_RETURN_IF_ERROR(Upload({{std::string(kEmbeddingTensor), 0, vocab, 0, hidden}}, weights.embedding_));
+    WINNOW_RETURN_IF_ERROR(
+        Upload({{std::string(kEmbeddingTensor), vocab, hidden, 0, vocab, 0, hidden}}, weights.embedding_));
     if (part.tie_word_embeddings) {
       // Does nothing where the two share memory.
       const size_t first = weights.lm_head_first() * hidden * sizeof(uint16_t);
       table_.matmul->pack(stream_, static_cast<std::byte*>(weights.embedding_) + first, weights.lm_head_);
     } else {
-      WINNOW_RETURN_IF_ERROR(FillMatrix({{std::string(kLmHeadTensor), static_cast<size_t>(weights.lm_head_first()),
-                                          static_cast<size_t>(weights.lm_head_.out_features), 0, hidden}},
-                                        weights.lm_head_));
+      WINNOW_RETURN_IF_ERROR(
+          FillMatrix({{std::string(kLmHeadTensor), vocab, hidden, static_cast<size_t>(weights.lm_head_first()),
+                       static_cast<size_t>(weights.lm_head_.out_features), 0, hidden}},
+                     weights.lm_head_));
     }
   }
   return device_.Synchronize(stream_);
@@ -128,16 +131,16 @@ absl::Status CheckpointUpload::Upload(const std::vector<Piece>& pieces, void* to
   auto* bounce = static_cast<uint16_t*>(pinned_->data());
   std::vector<float> scratch;
   for (const Piece& piece : pieces) {
-    WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_.Find(piece.tensor));
-    WINNOW_RETURN_IF_ERROR(CheckFinite(tensor, checkpoint_.FileOf(piece.tensor)));
-    const size_t tensor_columns = tensor.shape[1];
+    WINNOW_ASSIGN_OR_RETURN(const StoredWeight weight, StoredWeight::Open(checkpoint_, quantization_, piece.tensor,
+                                                                          piece.tensor_rows, piece.tensor_columns));
+    WINNOW_RETURN_IF_ERROR(weight.CheckFinite());
     const size_t rows_at_once = kPinnedBytes / (piece.columns * sizeof(uint16_t));
-    WINNOW_CHECK(rows_at_once >= 1 && piece.first_row + piece.rows <= tensor.shape[0] &&
-                 piece.first_column + piece.columns <= tensor_columns);
+    WINNOW_CHECK(rows_at_once >= 1 && piece.first_row + piece.rows <= piece.tensor_rows &&
+                 piece.first_column + piece.columns <= piece.tensor_columns);
     for (size_t done = 0; done < piece.rows; done += rows_at_once) {
       const size_t rows = std::min(rows_at_once, piece.rows - done);
       for (size_t r = 0; r < rows; ++r) {
-        ConvertRow(tensor, (piece.first_row + done + r) * tensor_columns + piece.first_column, piece.columns, scratch,
+        ConvertRow(weight, piece.first_row + done + r, piece.first_column, piece.columns, scratch,
                    bounce + r * piece.columns);
       }
       const size_t bytes = rows * piece.columns * sizeof(uint16_t);
@@ -145,7 +148,7 @@ absl::Status CheckpointUpload::Upload(const std::vector<Piece>& pieces, void* to
       destination += bytes;
       WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
     }
-    checkpoint_.ReleasePages(piece.tensor);
+    for (const std::string& name : weight.tensors()) checkpoint_.ReleasePages(name);
   }
   return absl::OkStatus();
 }

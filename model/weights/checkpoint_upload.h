@@ -9,18 +9,25 @@
 
 namespace winnow {
 
-// Brings a validated checkpoint into carved device memory: converted to bf16 on the host, copied through pinned memory,
+// Brings a validated checkpoint into carved device memory: converted to bf16 on the host (quantised weights as
+// well), copied through pinned memory,
 // packed on the device. Of sharded matrices only the shard's part is read.
 class CheckpointUpload {
  public:
-  CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint)
-      : table_(table), device_(device), checkpoint_(checkpoint), stream_(device.NewStream()) {}
+  CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint,
+                   const WeightQuantization& quantization)
+      : table_(table),
+        device_(device),
+        checkpoint_(checkpoint),
+        quantization_(quantization),
+        stream_(device.NewStream()) {}
   absl::Status Fill(DeviceWeights& weights);
 
  private:
-  // Part of a matrix [rows, columns] of the checkpoint.
+  // Part of a matrix [tensor_rows, tensor_columns] of the checkpoint.
   struct Piece {
     std::string tensor;
+    size_t tensor_rows, tensor_columns;
     size_t first_row, rows;
     size_t first_column, columns;
   };
@@ -33,6 +40,7 @@ class CheckpointUpload {
   const cuda::CudaTable& table_;
   cuda::Device& device_;
   const Checkpoint& checkpoint_;
+  const WeightQuantization& quantization_;
   const cuda::Stream stream_;
   std::unique_ptr<cuda::DeviceMemory> staging_;
   std::unique_ptr<cuda::DeviceMemory> pinned_;

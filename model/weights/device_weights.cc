@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
   std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
   WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(checkpoint, config));
   WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
-  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint).Fill(*weights));
+  WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint, config.quantization).Fill(*weights));
   return weights;
 }
 

@@ -9,13 +9,13 @@
 
 namespace winnow {
 
-absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& kernels, const std::string& tensor,
-                             const ExpertSlice& slice, const PackedMatrix& matrix, void* destination) {
-  WINNOW_ASSIGN_OR_RETURN(TensorView view, checkpoint.Find(tensor));
+absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& kernels, const ExpertSlice& slice,
+                             const PackedMatrix& matrix, void* destination) {
+  WINNOW_ASSIGN_OR_RETURN(TensorView view, checkpoint.Find(slice.tensor));
   const auto in = static_cast<size_t>(matrix.in_features), out = static_cast<size_t>(matrix.out_features);
   const size_t bytes = in * out * TensorDtypeBytes(view.dtype);
   view.bytes = view.bytes.subspan(static_cast<size_t>(slice.expert) * bytes, bytes);
-  WINNOW_RETURN_IF_ERROR(CheckFinite(view, checkpoint.FileOf(tensor)));
+  WINNOW_RETURN_IF_ERROR(CheckFinite(view, checkpoint.FileOf(slice.tensor)));
 
   const size_t panel_bytes = PackedBytes(kPanel, matrix.in_features, matrix.dtype);
   std::vector<float> stored, panel(kPanel * in);  // a part of a stored row, and a panel's rows of the matrix

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/params.h"
+#include "model/weights/matrix_plan.h"
+#include "model/weights/weights.h"
 
 namespace winnow {
 
@@ -37,34 +39,36 @@ size_t VectorFloats(const ModelConfig& config, int layer) {
   return floats;
 }
 
+// What a sparse layer has beside its shared expert.
+size_t ExpertBytes(const LayerWeights& layer) {
+  size_t bytes = PlannedBytes(layer.router) + PlannedBytes(layer.shared_gate);
+  for (const ExpertWeights& expert : layer.experts) bytes += PlannedBytes(expert.gate_up) + PlannedBytes(expert.down);
+  return bytes;
+}
+
 }  // namespace
 
-WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype) {
-  const auto layers = static_cast<size_t>(config.num_layers);
+WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype,
+                                 const Checkpoint* checkpoint) {
+  const auto num_layers = static_cast<size_t>(config.num_layers);
   const auto hidden = static_cast<size_t>(config.hidden_size);
   const auto vocab = static_cast<size_t>(config.vocab_size);
-  const auto packed = [compute_dtype](int out, int in) { return PackedBytes(out, in, compute_dtype); };
 
+  MatrixPlan plan({.checkpoint = checkpoint, .quantization = config.quantization, .compute_dtype = compute_dtype},
+                  /*region=*/nullptr);
+  std::vector<LayerWeights> layers(num_layers);
+  PackedMatrix lm_head;
+  PlanMatrices(config, plan, layers, lm_head);
   WeightMemory memory;
-  memory.qkv_bytes = layers * packed(config.qkv_features(), config.hidden_size);
-  if (!QueryRowsAreWholePanels(config))
-    memory.query_projection_bytes = layers * packed(config.q_features(), config.hidden_size);
-  memory.o_bytes = layers * packed(config.hidden_size, config.q_features());
-  const MoeConfig& moe = config.moe;
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const int features = config.mlp_features(layer);
-    if (features > 0) {
-      memory.gate_up_bytes += packed(2 * features, config.hidden_size);
-      memory.down_bytes += packed(config.hidden_size, features);
-    }
-    if (!moe.IsSparse(layer)) continue;
-    memory.expert_bytes +=
-        static_cast<size_t>(moe.num_experts) *
-        (packed(2 * moe.intermediate_size, config.hidden_size) + packed(config.hidden_size, moe.intermediate_size));
-    memory.expert_bytes += PackedBytes(moe.num_experts, config.hidden_size, Dtype::kF32);
-    if (features > 0) memory.expert_bytes += PackedBytes(1, config.hidden_size, Dtype::kF32);
+  for (const LayerWeights& layer : layers) {
+    memory.qkv_bytes += PlannedBytes(layer.qkv);
+    if (!QueryRowsAreWholePanels(config)) memory.query_projection_bytes += PlannedBytes(layer.query_projection);
+    memory.o_bytes += PlannedBytes(layer.o);
+    memory.gate_up_bytes += PlannedBytes(layer.gate_up);
+    memory.down_bytes += PlannedBytes(layer.down);
+    memory.expert_bytes += ExpertBytes(layer);
   }
-  memory.lm_head_bytes = packed(config.vocab_size, config.hidden_size);
+  memory.lm_head_bytes = PlannedBytes(lm_head);
 
   size_t floats = hidden;  // the final norm
   for (int layer = 0; layer < config.num_layers; ++layer) floats += VectorFloats(config, layer);

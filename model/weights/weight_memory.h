@@ -2,13 +2,14 @@
 #include <cstddef>
 #include <string>
 
+#include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 
 namespace winnow {
 
-// Where the bytes of a model's weights go, from its shape alone; ModelWeights allocates exactly this.
+// Where the bytes of a model's weights go; ModelWeights allocates exactly this.
 struct WeightMemory {
-  // Packed, in the compute dtype, over all layers.
+  // Packed, in the compute dtype or quantised, over all layers.
   size_t qkv_bytes = 0;
   size_t query_projection_bytes = 0;  // only where the q rows are not whole panels of qkv
   size_t o_bytes = 0;
@@ -32,7 +33,9 @@ struct WeightMemory {
 // True when the q rows of the packed qkv matrix are whole panels, so that they are a matrix of their own.
 bool QueryRowsAreWholePanels(const ModelConfig& config);
 
-// `compute_dtype`: kBf16 or kF32. `embedding_dtype`: of the stored embedding.
-WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype);
+// `compute_dtype`: kBf16 or kF32. `embedding_dtype`: of the stored embedding. Without a checkpoint nothing is
+// quantised; with one whose tensors are not as they should be, which loading says, the sizes mean nothing.
+WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype,
+                                 const Checkpoint* checkpoint = nullptr);
 
 }  // namespace winnow

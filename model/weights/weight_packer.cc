@@ -4,79 +4,107 @@
 #include <atomic>
 #include <thread>
 
-#include "common/base/check.h"
 #include "common/base/status.h"
-#include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
+#include "kernels/quantized_pack.h"
 
 namespace winnow {
 namespace {
 
-// The rows of several tensors as one matrix.
+// The rows of several weights as one matrix.
 class StackedRows {
  public:
-  StackedRows(std::span<const TensorView> tensors, int in_features) : tensors_(tensors), in_features_(in_features) {}
+  explicit StackedRows(const PackJob& job) : weights_(job.weights), matrix_(job.matrix) {}
 
-  // Packs rows [first, first + count) of the stack, at most one panel, into `packed`. Rows of one tensor are packed
-  // where they lie; a panel across tensors (of perhaps different dtypes), or an unaligned one, goes through f32, which
-  // holds every stored value.
-  void PackPanel(const KernelTable& kernels, int first, int count, Dtype packed_dtype, void* packed) {
+  // Packs rows [first, first + count) of the stack, at most one panel, into `packed`. Rows of one plain weight are
+  // packed where they lie; a panel across weights (of perhaps different dtypes), an unaligned or a dequantised one goes
+  // through f32, which holds every plain value.
+  void PackPanel(const KernelTable& kernels, int first, int count, void* packed) {
     PackParams params{.dtype = Dtype::kF32,
                       .out_features = count,
-                      .in_features = in_features_,
-                      .packed_dtype = packed_dtype,
+                      .in_features = matrix_.in_features,
+                      .packed_dtype = matrix_.dtype,
                       .packed = packed};
-    const auto in = static_cast<size_t>(in_features_);
     panel_.clear();
-    int begin = 0;  // of the current tensor in the stack
-    for (const TensorView& tensor : tensors_) {
-      const int rows = static_cast<int>(tensor.shape[0]);
-      const int from = std::max(first, begin);
-      const int to = std::min(first + count, begin + rows);
-      if (from < to) {
-        const Dtype dtype = *WeightDtype(tensor.dtype);
-        const size_t offset = static_cast<size_t>(from - begin) * in;
-        const uint8_t* data = tensor.bytes.data() + offset * DtypeBytes(dtype);
-        if (to - from == count && IsAligned(data, dtype)) {
+    bool in_place = false;
+    ForEachPart(first, count, [&](const StoredWeight& weight, uint64_t from, uint64_t rows) {
+      if (weight.is_plain() && rows == static_cast<uint64_t>(count)) {
+        const uint8_t* data = weight.plain().bytes.data() + from * weight.inputs() * DtypeBytes(weight.dtype());
+        if (IsAligned(data, weight.dtype())) {
           params.weight = data;
-          params.dtype = dtype;
-          kernels.pack(params);
+          params.dtype = weight.dtype();
+          in_place = true;
           return;
         }
-        AppendAsF32(tensor, offset, static_cast<size_t>(to - from) * in, panel_);
       }
-      begin += rows;
-    }
-    WINNOW_CHECK(panel_.size() == static_cast<size_t>(count) * in);
-    params.weight = panel_.data();
+      for (uint64_t r = from; r < from + rows; ++r) weight.AppendAsF32(r, 0, weight.inputs(), panel_);
+    });
+    if (!in_place) params.weight = panel_.data();
     kernels.pack(params);
   }
 
+  // The same for quantised weights, as they are.
+  void PackQuantizedPanel(int first, int count, void* packed) {
+    const size_t in = weights_.front().inputs();
+    const size_t groups = weights_.front().num_groups();
+    codes_.resize(kPanel * in);
+    scales_.resize(kPanel * groups);
+    zeros_.resize(kPanel * groups);
+    size_t done = 0;
+    ForEachPart(first, count, [&](const StoredWeight& weight, uint64_t from, uint64_t rows) {
+      weight.Codes(from, rows, codes_.data() + done * in);
+      weight.Scales(from, rows, scales_.data() + done * groups, zeros_.data() + done * groups);
+      done += rows;
+    });
+    winnow::PackQuantizedPanel({.codes = codes_.data(),
+                                .scales = scales_.data(),
+                                .zeros = zeros_.data(),
+                                .num_outputs = count,
+                                .matrix = matrix_,
+                                .packed = packed});
+  }
+
  private:
-  std::span<const TensorView> tensors_;
-  int in_features_;
+  // Calls use(weight, its first row, rows) for the parts of rows [first, first + count) in order.
+  template <typename Use>
+  void ForEachPart(int first, int count, const Use& use) const {
+    int begin = 0;  // of the current weight in the stack
+    for (const StoredWeight& weight : weights_) {
+      const int rows = static_cast<int>(weight.outputs());
+      const int from = std::max(first, begin);
+      const int to = std::min(first + count, begin + rows);
+      if (from < to) use(weight, static_cast<uint64_t>(from - begin), static_cast<uint64_t>(to - from));
+      begin += rows;
+    }
+  }
+
+  const std::vector<StoredWeight>& weights_;
+  const PackedMatrix& matrix_;
   std::vector<float> panel_;
+  std::vector<uint8_t> codes_;
+  std::vector<float> scales_;
+  std::vector<int16_t> zeros_;
 };
 
 absl::Status PackOne(const Checkpoint& checkpoint, const KernelTable& kernels, const PackJob& job) {
-  if (job.slice.has_value()) {
-    return PackExpertSlice(checkpoint, kernels, job.tensors.front(), *job.slice, job.matrix, job.destination);
-  }
-  std::vector<TensorView> tensors;
-  for (const std::string& name : job.tensors) {
-    WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(name));
-    WINNOW_RETURN_IF_ERROR(CheckFinite(tensor, checkpoint.FileOf(name)));
-    tensors.push_back(tensor);
-  }
+  if (job.slice.has_value()) return PackExpertSlice(checkpoint, kernels, *job.slice, job.matrix, job.destination);
+  for (const StoredWeight& weight : job.weights) WINNOW_RETURN_IF_ERROR(weight.CheckFinite());
   const PackedMatrix& matrix = job.matrix;
-  StackedRows rows(tensors, matrix.in_features);
-  const size_t panel_bytes = PackedBytes(kPanel, matrix.in_features, matrix.dtype);
+  StackedRows rows(job);
+  const size_t panel_bytes = PanelBytes(matrix);
   auto* packed = static_cast<uint8_t*>(job.destination);
   for (int first = 0; first < matrix.out_features; first += kPanel, packed += panel_bytes) {
-    rows.PackPanel(kernels, first, std::min(kPanel, matrix.out_features - first), matrix.dtype, packed);
+    const int count = std::min(kPanel, matrix.out_features - first);
+    if (IsQuantized(matrix.dtype)) {
+      rows.PackQuantizedPanel(first, count, packed);
+    } else {
+      rows.PackPanel(kernels, first, count, packed);
+    }
   }
   if (job.release_pages) {
-    for (const std::string& name : job.tensors) checkpoint.ReleasePages(name);
+    for (const StoredWeight& weight : job.weights) {
+      for (const std::string& name : weight.tensors()) checkpoint.ReleasePages(name);
+    }
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr
   WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(*weights->checkpoint_, config));
   weights->layers_.resize(static_cast<size_t>(config.num_layers));
   WINNOW_RETURN_IF_ERROR(weights->LoadEmbedding());
-  weights->memory_ = ComputeWeightMemory(config, options.compute_dtype, weights->embedding_.dtype);
+  weights->memory_ =
+      ComputeWeightMemory(config, options.compute_dtype, weights->embedding_.dtype, weights->checkpoint_.get());
   WINNOW_RETURN_IF_ERROR(weights->LoadVectors());
   WINNOW_RETURN_IF_ERROR(weights->LoadMatrices(kernels, options.num_threads));
   return weights;
@@ -80,52 +81,80 @@ void ModelWeights::LoadExpertBiases(const LayerNames& names, VectorLoader& loade
   }
 }
 
-void ModelWeights::PlanExperts(const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) const {
-  const int hidden = config_.hidden_size, features = config_.moe.intermediate_size;
-  if (!names.router.empty()) {
-    layer.router = plan.AddAs(Dtype::kF32, WeightsOf({names.router}), config_.moe.num_experts, hidden);
-  }
-  if (!names.shared_gate.empty()) {
-    layer.shared_gate = plan.AddAs(Dtype::kF32, WeightsOf({names.shared_gate}), 1, hidden);
-  }
-  // Those of one tensor have got their biases already.
-  for (int i = 0; !names.fused_down.empty() && i < config_.moe.num_experts; ++i) {
+namespace {
+
+// Weights that are stacked, each with its part of the outputs.
+std::vector<MatrixRows> Stack(const std::vector<std::string>& projections, int outputs) {
+  std::vector<MatrixRows> rows;
+  const int parts = static_cast<int>(projections.size());
+  for (const std::string& weight : WeightsOf(projections)) rows.push_back({weight, outputs / parts});
+  return rows;
+}
+
+std::vector<MatrixRows> QkvRows(const ModelConfig& config, const LayerNames& names) {
+  const std::vector<std::string> weights = WeightsOf(names.qkv);
+  if (weights.size() == 1) return {{weights[0], config.qkv_features()}};
+  return {{weights[0], config.q_features()}, {weights[1], config.kv_features()}, {weights[2], config.kv_features()}};
+}
+
+void PlanExperts(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
+  const int hidden = config.hidden_size, features = config.moe.intermediate_size, count = config.moe.num_experts;
+  if (!names.router.empty()) layer.router = plan.AddAs(Dtype::kF32, Stack({names.router}, count), hidden);
+  if (!names.shared_gate.empty()) layer.shared_gate = plan.AddAs(Dtype::kF32, Stack({names.shared_gate}, 1), hidden);
+  if (!names.fused_down.empty()) layer.experts.resize(static_cast<size_t>(count));  // which may have their biases
+  for (int i = 0; !names.fused_down.empty() && i < count; ++i) {
     ExpertWeights& expert = layer.experts[static_cast<size_t>(i)];
-    expert.gate_up = plan.AddSlice(names.fused_gate_up, {.expert = i, .pairs = true}, 2 * features, hidden);
-    expert.down = plan.AddSlice(names.fused_down, {.expert = i}, hidden, features);
+    expert.gate_up = plan.AddSlice({.tensor = names.fused_gate_up, .expert = i, .pairs = true}, 2 * features, hidden);
+    expert.down = plan.AddSlice({.tensor = names.fused_down, .expert = i}, hidden, features);
   }
   for (const LayerNames::Expert& expert : names.experts) {
-    layer.experts.push_back({.gate_up = plan.Add(WeightsOf(expert.gate_up), 2 * features, hidden),
-                             .down = plan.Add(WeightsOf({expert.down}), hidden, features)});
+    layer.experts.push_back({.gate_up = plan.Add(Stack(expert.gate_up, 2 * features), hidden),
+                             .down = plan.Add(Stack({expert.down}, hidden), features)});
   }
+}
+
+}  // namespace
+
+PackedMatrix PlanQuery(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan) {
+  std::vector<MatrixRows> rows = QkvRows(config, names);
+  const std::vector<MatrixRows> beside(rows.begin() + 1, rows.end());
+  rows.resize(1);
+  if (beside.empty()) rows.front().taken = config.q_features();
+  return plan.Add(std::move(rows), config.hidden_size, /*release_pages=*/true, beside);
+}
+
+void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWeights> layers, PackedMatrix& lm_head) {
+  const int hidden = config.hidden_size;
+  for (int i = 0; i < config.num_layers; ++i) {
+    LayerWeights& layer = layers[static_cast<size_t>(i)];
+    const LayerNames names = LayerNamesOf(config, i);
+    layer.qkv = plan.Add(QkvRows(config, names), hidden);
+    if (QueryRowsAreWholePanels(config)) {
+      layer.query_projection = layer.qkv;
+      layer.query_projection.out_features = config.q_features();
+    } else {
+      layer.query_projection = PlanQuery(config, names, plan);
+    }
+    layer.o = plan.Add(Stack({names.o}, hidden), config.q_features());
+    if (!names.down.empty()) {
+      const int features = config.mlp_features(i);
+      layer.gate_up = plan.Add(Stack(names.gate_up, 2 * features), hidden);
+      layer.down = plan.Add(Stack({names.down}, hidden), features);
+    }
+    PlanExperts(config, names, plan, layer);
+  }
+  const bool tied = config.tie_word_embeddings;
+  lm_head = plan.Add({{std::string(tied ? kEmbeddingTensor : kLmHeadTensor), config.vocab_size}}, hidden, !tied);
 }
 
 absl::Status ModelWeights::LoadMatrices(const KernelTable& kernels, int num_threads) {
   WINNOW_ASSIGN_OR_RETURN(region_, HugePageRegion::Allocate(memory_.packed_bytes()));
-  const int hidden = config_.hidden_size;
-  MatrixPlan plan(region_, compute_dtype_);
-  for (int i = 0; i < config_.num_layers; ++i) {
-    LayerWeights& layer = layers_[static_cast<size_t>(i)];
-    const LayerNames names = LayerNamesOf(config_, i);
-    layer.qkv = plan.Add(WeightsOf(names.qkv), config_.qkv_features(), hidden);
-    if (QueryRowsAreWholePanels(config_)) {
-      layer.query_projection = layer.qkv;
-      layer.query_projection.out_features = config_.q_features();
-    } else {
-      // Of a tensor that holds more, the first rows.
-      layer.query_projection = plan.Add(WeightsOf({names.qkv.front()}), config_.q_features(), hidden);
-    }
-    layer.o = plan.Add(WeightsOf({names.o}), hidden, config_.q_features());
-    if (!names.down.empty()) {
-      const int features = config_.mlp_features(i);
-      layer.gate_up = plan.Add(WeightsOf(names.gate_up), 2 * features, hidden);
-      layer.down = plan.Add(WeightsOf({names.down}), hidden, features);
-    }
-    PlanExperts(names, plan, layer);
-  }
-  const bool tied = config_.tie_word_embeddings;
-  lm_head_ = plan.Add({std::string(tied ? kEmbeddingTensor : kLmHeadTensor)}, config_.vocab_size, hidden, !tied);
-  WINNOW_CHECK(plan.full());
+  MatrixPlan plan(
+      {.checkpoint = checkpoint_.get(), .quantization = config_.quantization, .compute_dtype = compute_dtype_},
+      region_.data());
+  PlanMatrices(config_, plan, layers_, lm_head_);
+  WINNOW_RETURN_IF_ERROR(plan.status());
+  WINNOW_CHECK(plan.bytes() == region_.bytes());
   return PackAll(*checkpoint_, kernels, plan.jobs(), num_threads);
 }
 

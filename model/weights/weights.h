@@ -25,8 +25,8 @@ struct ExpertWeights {
   std::span<const float> down_bias = {};
 };
 
-// Weights of one decoder layer. Matrices are packed in the compute dtype; norms and biases are f32, and an absent one
-// is an empty span, whose data() is null as the kernels expect.
+// Weights of one decoder layer. Matrices are packed in the compute dtype or as the checkpoint quantises them; norms and
+// biases are f32, and an absent one is an empty span, whose data() is null as the kernels expect.
 struct LayerWeights {
   std::span<const float> input_norm;  // [hidden_size]
   PackedMatrix qkv;                   // hidden_size -> q heads, k heads, v heads
@@ -59,8 +59,14 @@ struct EmbeddingTable {
   Dtype dtype = Dtype::kBf16;
 };
 
+// Adds the matrices of all layers and the lm_head to a plan.
+void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWeights> layers, PackedMatrix& lm_head);
+// Adds a layer's query projection alone, in the form that its stack of q, k and v has.
+PackedMatrix PlanQuery(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan);
+
 struct WeightLoadOptions {
-  Dtype compute_dtype = Dtype::kBf16;  // kBf16 or kF32; wider storage is rounded to nearest even
+  // kBf16 or kF32, of what is not quantised; wider storage is rounded to nearest even.
+  Dtype compute_dtype = Dtype::kBf16;
   int num_threads = 2;
 };
 
@@ -91,7 +97,6 @@ class ModelWeights {
       : checkpoint_(std::move(checkpoint)), config_(config) {}
   absl::Status LoadMatrices(const KernelTable& kernels, int num_threads);
   void LoadExpertBiases(const LayerNames& names, VectorLoader& loader, LayerWeights& layer) const;
-  void PlanExperts(const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) const;
   absl::Status LoadVectors();
   absl::Status LoadEmbedding();
 

@@ -69,7 +69,8 @@ CachePreference PreferenceOf(const RankRecord& record, const AssignedCounts& ass
 }
 
 bool CanReach(const RankRecord& inference, const RankRecord& cache) {
-  return cache.hosted_by_rank.empty() || cache.hosted_by_rank == inference.identity.rank();
+  if (!cache.hosted_by_rank.empty()) return cache.hosted_by_rank == inference.identity.rank();
+  return !Contains(inference.unreached, KeyOf(cache.identity));
 }
 
 // `need` with a preference for the ranks at the cached prefix, where they are not too busy.

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "router/constraint/answer_grammar.h"
+#include "router/generation/bad_words.h"
 #include "router/generation/request_checks.h"
 #include "router/generation/selection_options.h"
 
@@ -52,6 +54,19 @@ absl::StatusOr<std::vector<uint32_t>> EncodeInput(const v1::GenerateRequest& req
   return absl::InvalidArgumentError("input: one of text, token_ids and messages must be set");
 }
 
+absl::Status ReadConstraint(const v1::GenerateRequest& request, v1::SamplingParams* sampling) {
+  if (sampling->has_constraint()) {
+    return absl::InvalidArgumentError("sampling.constraint: is made by the router of structured_output");
+  }
+  if (!request.has_structured_output()) return absl::OkStatus();
+  AnswerGrammar answer;
+  const absl::Status added = answer.Add(request.structured_output());
+  const absl::StatusOr<std::string> grammar = added.ok() ? answer.Finish({}) : added;
+  if (!grammar.ok()) return Annotate(grammar.status(), "structured_output");
+  sampling->mutable_constraint()->set_grammar(*grammar);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& request, const ServedModel& model,
@@ -70,6 +85,11 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, model, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),
                                                            input.prompt_token_ids.size(), input.selection, model));
+  WINNOW_RETURN_IF_ERROR(ReadConstraint(request, &input.sampling));
+  const std::vector<std::string> bad_words(request.bad_words().begin(), request.bad_words().end());
+  if (const absl::Status added = AddBadWords(bad_words, codec, &input.sampling); !added.ok()) {
+    return Annotate(added, "bad_words");
+  }
   WINNOW_RETURN_IF_ERROR(CheckGenerationInput(input, model));
   return input;
 }

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "router/text/detokenizer.h"
+#include "common/tokenizer/detokenizer.h"
 
 namespace winnow {
 namespace {

@@ -3,11 +3,11 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/tokenizer/tokenizer.h"
 #include "router/chat_output/chat_formats.h"
 #include "router/generation/text_codec.h"
 #include "router/generation/text_decoder.h"
 #include "router/text/chat_template/chat_template.h"
-#include "router/text/tokenizer.h"
 
 namespace winnow {
 

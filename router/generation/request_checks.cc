@@ -58,6 +58,17 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
     WINNOW_RETURN_IF_ERROR(CheckTokenId("logit_bias", bias.token_id(), model));
     WINNOW_RETURN_IF_ERROR(CheckRange("logit_bias", bias.bias(), -100, 100));
   }
+  for (const uint32_t id : s.allowed_token_ids()) {
+    WINNOW_RETURN_IF_ERROR(CheckTokenId("allowed_token_ids", id, model));
+  }
+  if (static_cast<size_t>(s.bad_words_size()) > RequestLimits::kBadWords) {
+    return FieldError("bad_words",
+                      absl::StrCat("has ", s.bad_words_size(), " entries, at most ", RequestLimits::kBadWords));
+  }
+  for (const v1::TokenSequence& word : s.bad_words()) {
+    if (word.token_ids().empty()) return FieldError("bad_words", "holds an empty sequence");
+    for (const uint32_t id : word.token_ids()) WINNOW_RETURN_IF_ERROR(CheckTokenId("bad_words", id, model));
+  }
   return absl::OkStatus();
 }
 
@@ -89,6 +100,7 @@ absl::Status CheckGenerationInput(const GenerationInput& input, const ServedMode
                                         " samples of all requests together (--max-queue)"));
   }
   WINNOW_RETURN_IF_ERROR(CheckSampling(input.sampling, model));
+  WINNOW_RETURN_IF_ERROR(CheckRange("min_tokens", input.sampling.min_tokens(), 0, input.max_tokens));
   WINNOW_RETURN_IF_ERROR(CheckRange("priority", input.priority, -RequestLimits::kPriority, RequestLimits::kPriority));
   if (input.stop.size() > RequestLimits::kStopStrings) {
     return FieldError("stop",

@@ -1,8 +1,12 @@
 #include "router/membership/membership_service.h"
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <optional>
 
+#include "absl/strings/strip.h"
+#include "common/config/host_address.h"
 #include "common/rpc/grpc_status.h"
 
 namespace winnow {
@@ -102,6 +106,33 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse> {
   v1::WatchResponse response_;  // unchanged while writing_
 };
 
+constexpr std::chrono::milliseconds kLeastDial{10};
+
+// The host of "ipv4:10.0.0.2:40112" or "ipv6:[::1]:40112", with the escapes of a URI; empty for other sockets.
+std::string HostOfPeer(std::string_view peer) {
+  absl::string_view rest = AbslSv(peer);
+  if (!absl::ConsumePrefix(&rest, "ipv4:") && !absl::ConsumePrefix(&rest, "ipv6:")) return "";
+  std::string text(rest);
+  for (const auto& [escaped, plain] : {std::pair("%5B", "["), std::pair("%5D", "]")}) {
+    if (const size_t at = text.find(escaped); at != std::string::npos) text.replace(at, 3, plain);
+  }
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(text);
+  return parsed.ok() ? parsed->host : "";
+}
+
+// INVALID_ARGUMENT for an address at which other machines cannot reach the rank that is at `peer`.
+absl::Status CheckAddress(const v1::Identity& identity, const std::string& peer) {
+  const absl::StatusOr<HostPort> address = ParseHostPort(identity.address());
+  if (!address.ok()) return Annotate(address.status(), "identity.address");
+  const std::string from = HostOfPeer(peer);
+  const bool is_wildcard = IsWildcardHost(address->host);
+  if (!is_wildcard && (!IsLoopbackHost(address->host) || from.empty() || IsLoopbackHost(from))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      identity.rank(), " advertises ", identity.address(), ", where ",
+      is_wildcard ? "nobody can connect to" : absl::StrCat("only its own machine reaches it, and it comes from ", from),
+      ": it needs --advertise with an address that the router and the other ranks reach"));
+}
+
 grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, const grpc::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(status);
@@ -113,9 +144,28 @@ grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, cons
 grpc::ServerUnaryReactor* MembershipService::Register(grpc::CallbackServerContext* context,
                                                       const v1::RegisterRequest* request,
                                                       v1::RegisterResponse* response) {
-  const absl::StatusOr<v1::RegisterResponse> registered = registry_->Register(*request);
-  if (registered.ok()) *response = *registered;
-  return FinishUnary(context, ToGrpc(registered.status()));
+  const absl::Status usable = CheckAddress(request->identity(), context->peer());
+  if (!usable.ok()) return FinishUnary(context, ToGrpc(usable));
+  if (reachability_ == nullptr) {
+    const absl::StatusOr<v1::RegisterResponse> registered = registry_->Register(*request);
+    if (registered.ok()) *response = *registered;
+    return FinishUnary(context, ToGrpc(registered.status()));
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  // The rank is to learn the reason before its own time is over.
+  const auto left = context->deadline() - std::chrono::system_clock::now();
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(left) * 3 / 4;
+  reachability_->DialBack(*request, std::max(limit, kLeastDial),
+                          [this, reactor, request, response](const absl::Status& reached) {
+                            absl::Status status = reached;
+                            if (status.ok()) {
+                              absl::StatusOr<v1::RegisterResponse> registered = registry_->Register(*request);
+                              status = registered.status();
+                              if (registered.ok()) *response = *std::move(registered);
+                            }
+                            reactor->Finish(ToGrpc(status));
+                          });
+  return reactor;
 }
 
 grpc::ServerBidiReactor<v1::HeartbeatRequest, v1::HeartbeatResponse>* MembershipService::Heartbeat(

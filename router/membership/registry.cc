@@ -78,7 +78,8 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       if (fenced_.size() > kMaxFenced) fenced_.pop_back();
       entry = Entry();
     }
-    if (entry.record.identity.incarnation() != identity.incarnation()) {
+    const bool is_new_start = entry.record.identity.incarnation() != identity.incarnation();
+    if (is_new_start) {
       entry.record.joined = clock_();
       entry.lease = options_.lease;
       const auto expired = expired_.find(name);
@@ -96,6 +97,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
     entry.record.decode_prefill_tokens = request.decode_prefill_tokens();
     entry.record.suspect = false;
+    if (is_new_start && options_.reachability_is_checked) AddLinks(entry.record);
     entry.stream = 0;  // the end of an earlier stream says nothing any more
     Renew(entry);
     RecomputeLimits();
@@ -128,8 +130,9 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
       response.set_unknown(true);
     } else {
       Entry& entry = it->second;
-      changed = entry.record.suspect || entry.record.load.draining() != request.load().draining();
-      entry.record.suspect = false;
+      const bool still_suspect = entry.record.suspect && options_.reachability_is_checked;
+      changed = entry.record.suspect != still_suspect || entry.record.load.draining() != request.load().draining();
+      entry.record.suspect = still_suspect;
       entry.record.load = request.load();
       Renew(entry);
       entry.stream = stream;
@@ -198,6 +201,54 @@ void Registry::ReportUnreachable(const v1::Identity& identity) {
     const auto it = FindEntry(identity);
     if (it == entries_.end() || it->second.record.suspect) return;
     it->second.record.suspect = true;
+    Changed();
+  }
+  Notify();
+}
+
+void Registry::Reached(const v1::Identity& identity) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = FindEntry(identity);
+    if (it == entries_.end() || !it->second.record.suspect) return;
+    it->second.record.suspect = false;
+    Changed();
+  }
+  Notify();
+}
+
+void Registry::AddLinks(RankRecord& joined) {
+  joined.unreached.clear();
+  for (auto& [name, entry] : entries_) {
+    RankRecord& other = entry.record;
+    if (other.identity.role() == joined.identity.role()) continue;
+    const bool is_inference = joined.identity.role() == v1::ROLE_INFERENCE_RANK;
+    RankRecord& inference = is_inference ? joined : other;
+    const RankRecord& cache = is_inference ? other : joined;
+    std::erase_if(inference.unreached, [this](const RankKey& key) {
+      const auto it = entries_.find({v1::ROLE_CACHE_RANK, key.rank});
+      return it == entries_.end() || KeyOf(it->second.record.identity) != key;
+    });
+    if (cache.hosted_by_rank.empty()) inference.unreached.push_back(KeyOf(cache.identity));
+  }
+}
+
+void Registry::SetLink(const RankKey& inference, const RankKey& cache, bool reached) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = entries_.find({v1::ROLE_INFERENCE_RANK, inference.rank});
+    if (it == entries_.end() || KeyOf(it->second.record.identity) != inference) return;
+    std::vector<RankKey>& unreached = it->second.record.unreached;
+    const bool was_reached = std::find(unreached.begin(), unreached.end(), cache) == unreached.end();
+    if (was_reached == reached) return;
+    if (reached) {
+      std::erase(unreached, cache);
+    } else if (const auto there = entries_.find({v1::ROLE_CACHE_RANK, cache.rank});
+               there != entries_.end() && KeyOf(there->second.record.identity) == cache) {
+      unreached.push_back(cache);
+    } else {
+      return;
+    }
     Changed();
   }
   Notify();

@@ -51,7 +51,9 @@ struct RankRecord {
   v1::Phases phases = v1::PHASES_BOTH;  // inference ranks: what of a request they are there for
   uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same
   std::chrono::steady_clock::time_point joined{};  // this start of it
-  bool suspect = false;                            // someone could not reach it since its last heartbeat: gets no work
+  bool suspect = false;  // someone could not reach it since its last heartbeat, or since it was dialed: gets no work
+  // Inference ranks: the cache ranks that they do not reach, as far as is known.
+  std::vector<RankKey> unreached{};
 
   bool takes_work() const { return !suspect && !load.draining(); }
 };
@@ -73,6 +75,9 @@ struct RegistryOptions {
   std::chrono::milliseconds heartbeat{500};
   std::chrono::milliseconds max_lease{16000};  // of a rank that has shown to be slow
   std::chrono::milliseconds lease_check{100};  // how often ExpireLeases is called
+  // Somebody tells with Reached and SetLink who reaches whom. Then a heartbeat does not clear suspicion, because it
+  // only goes from the rank to the router, and inference ranks reach no cache rank before it is said that they do.
+  bool reachability_is_checked = false;
   // Called after a departure, on the thread that found out.
   std::function<void(const v1::Identity&, Departure)> on_departure{};
 };
@@ -108,8 +113,12 @@ class Registry {
   // The rank has been seen to work, which is as good as a heartbeat for its lease.
   void Progressed(const v1::Identity& identity);
   void Leave(const v1::Identity& identity);
-  // Somebody found the rank unreachable. It gets no work until its next heartbeat.
+  // Somebody found the rank unreachable. It gets no work until its next heartbeat, or until Reached.
   void ReportUnreachable(const v1::Identity& identity);
+  // The router has dialed the rank, and it answered.
+  void Reached(const v1::Identity& identity);
+  // Whether the inference rank reaches the cache rank.
+  void SetLink(const RankKey& inference, const RankKey& cache, bool reached);
   // Drops the ranks whose lease has run out. To be called every options.lease_check.
   void ExpireLeases();
 
@@ -152,6 +161,7 @@ class Registry {
   absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
   Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
   void RecomputeLimits();                                             // mutex_ held
+  void AddLinks(RankRecord& joined);                                  // mutex_ held
   void Renew(Entry& entry);                                           // mutex_ held
   // Raises the version; the caller then calls Notify without the lock.
   void Changed() { ++version_; }

@@ -4,6 +4,7 @@
 
 #include "router/openai/api_error.h"
 #include "router/openai/chat_messages.h"
+#include "router/openai/constraint_fields.h"
 #include "router/openai/tool_fields.h"
 
 namespace winnow {
@@ -37,12 +38,37 @@ std::vector<uint32_t> ShownSpecialTokens(const ChatParsing& parsing, const TextC
   return ids;
 }
 
+// The grammar of the answers, where they are constrained; `parsing` says what may stand before and beside.
+absl::Status ConstrainAnswers(const Json& body, const ToolFields& tools, GenerationRequest* request) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<ConstraintFields> fields, ReadConstraintFields(body));
+  if (!fields.has_value() && tools.forced.empty()) return absl::OkStatus();
+  if (fields.has_value() && !tools.forced.empty()) {
+    return InvalidField(fields->field, absl::StrCat("\"", fields->field,
+                                                    "\" and a \"tool_choice\" that forces a call exclude each other."));
+  }
+  AnswerGrammar answer;
+  if (!tools.forced.empty()) {
+    const absl::Status added = answer.AddToolCalls(request->parsing.tools, tools.forced, tools.parallel_tool_calls);
+    if (!added.ok()) return InvalidField("tool_choice", absl::StrCat("\"tool_choice\": ", added.message(), "."));
+  } else if (const absl::Status added = answer.Add(fields->output); !added.ok()) {
+    return InvalidField(fields->field, absl::StrCat("\"", fields->field, "\": ", added.message(), "."));
+  }
+  const std::string field = fields.has_value() ? fields->field : "tool_choice";
+  const absl::StatusOr<std::string> grammar =
+      answer.Finish({.format = request->parsing.reasoning, .begins_inside = request->parsing.begins_in_reasoning});
+  if (!grammar.ok()) return InvalidField(field, absl::StrCat("\"", field, "\": ", grammar.status().message(), "."));
+  v1::TokenConstraint& constraint = *request->fields.sampling.mutable_constraint();
+  constraint.set_grammar(*grammar);
+  constraint.mutable_shown_special_token_ids()->Assign(request->shown_special.begin(), request->shown_special.end());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const ServedModel& model, const TextCodec& codec) {
   GenerationRequest request;
   request.endpoint = Endpoint::kChatCompletions;
-  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kChatCompletions));
+  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, codec, Endpoint::kChatCompletions));
 
   JsonReader reader(body);
   const TokenLimit max_tokens = ReadTokenLimit(reader);
@@ -58,11 +84,13 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const Serve
                           EncodeConversation(body, tools.tools, PromptBound(body, model), codec));
   WINNOW_ASSIGN_OR_RETURN(request.parsing, ParsingOf(tools, conversation, include_reasoning, model));
   request.shown_special = ShownSpecialTokens(request.parsing, codec);
+  WINNOW_RETURN_IF_ERROR(ConstrainAnswers(body, tools, &request));
   GenerationRequest::Prompt prompt{.token_ids = std::move(conversation.token_ids)};
   WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, max_tokens, model, &prompt.token_ids));
   WINNOW_ASSIGN_OR_RETURN(prompt.max_tokens,
                           ResolveMaxTokens(prompt.token_ids.size(), max_tokens, std::numeric_limits<uint32_t>::max(),
                                            request.fields.selection, model, "messages"));
+  WINNOW_RETURN_IF_ERROR(CheckMinTokens(request.fields.sampling, prompt.max_tokens));
   request.prompts.push_back(std::move(prompt));
   return request;
 }

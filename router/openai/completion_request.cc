@@ -1,6 +1,8 @@
 #include "router/openai/completion_request.h"
 
+#include "router/constraint/answer_grammar.h"
 #include "router/openai/api_error.h"
+#include "router/openai/constraint_fields.h"
 
 namespace winnow {
 namespace {
@@ -57,13 +59,26 @@ absl::StatusOr<std::vector<std::vector<uint32_t>>> ParsePrompts(const Json& prom
   return prompts;
 }
 
+absl::Status ConstrainAnswers(const Json& body, GenerationRequest* request) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<ConstraintFields> fields, ReadConstraintFields(body));
+  if (!fields.has_value()) return absl::OkStatus();
+  AnswerGrammar answer;
+  const absl::Status added = answer.Add(fields->output);
+  const absl::StatusOr<std::string> grammar = added.ok() ? answer.Finish({}) : added;
+  if (!grammar.ok()) {
+    return InvalidField(fields->field, absl::StrCat("\"", fields->field, "\": ", grammar.status().message(), "."));
+  }
+  request->fields.sampling.mutable_constraint()->set_grammar(*grammar);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const ServedModel& model,
                                                          const TextCodec& codec) {
   GenerationRequest request;
   request.endpoint = Endpoint::kCompletions;
-  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, Endpoint::kCompletions));
+  WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, codec, Endpoint::kCompletions));
 
   JsonReader reader(body);
   const TokenLimit max_tokens = ReadTokenLimit(reader);
@@ -76,6 +91,7 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
 
+  WINNOW_RETURN_IF_ERROR(ConstrainAnswers(body, &request));
   const Json* prompt = reader.Find("prompt");
   if (prompt == nullptr) return InvalidField("prompt", "\"prompt\" is missing.", "missing_required_parameter");
   WINNOW_ASSIGN_OR_RETURN(
@@ -86,6 +102,7 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
     WINNOW_ASSIGN_OR_RETURN(const uint32_t limit,
                             ResolveMaxTokens(token_ids.size(), max_tokens, kDefaultCompletionTokens,
                                              request.fields.selection, model, "prompt"));
+    WINNOW_RETURN_IF_ERROR(CheckMinTokens(request.fields.sampling, limit));
     request.prompts.push_back({.token_ids = std::move(token_ids), .max_tokens = limit});
     GenerationRequest::Prompt& added = request.prompts.back();
     if (echo) added.echo = codec.Decode(added.token_ids, request.fields.skip_special_tokens);

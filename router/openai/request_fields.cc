@@ -60,6 +60,8 @@ std::vector<RequestField> MakeFields() {
                       "top_k",
                       "top_p",
                       "winnow"});
+  served(generation, {"min_tokens", "bad_words", "allowed_token_ids", "response_format", "structured_outputs",
+                      "guided_json", "guided_regex", "guided_choice", "guided_grammar"});
   served(generation, {"skip_special_tokens", "include_stop_str_in_output", "return_tokens_as_token_ids"});
   served(prompts, {"truncate_prompt_tokens"});
   served(completions, {"echo"});
@@ -77,18 +79,16 @@ std::vector<RequestField> MakeFields() {
 
   refused(chat, "echo", {false});
   refused(generation, "use_beam_search", {false});
-  refused(generation, "min_tokens", {0});
-  refused(generation, "bad_words", {Json::array()});
-  refused(generation, "allowed_token_ids");
   refused(generation, "length_penalty", {1.0});
   refused(generation, "prompt_logprobs");
   refused(generation, "logits_processors", {Json::array()});
-  refused(generation, "response_format", {Json::object({{"type", "text"}})});
-  for (const std::string_view name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                                      "guided_decoding_backend", "guided_whitespace_pattern", "structured_outputs",
-                                      "structural_tag", "grammar", "json_schema", "regex", "ebnf"}) {
-    refused(generation, name);
-  }
+  refused(generation, "guided_decoding_backend", {"auto"});
+  refused(generation, "guided_whitespace_pattern");
+  refused(generation, "structural_tag");
+  refused(generation, "grammar", {}, "\"guided_grammar\"");
+  refused(generation, "ebnf", {}, "\"guided_grammar\"");
+  refused(generation, "json_schema", {}, "\"response_format\"");
+  refused(generation, "regex", {}, "\"guided_regex\"");
   refused(generation, "cache_salt", {}, "the API key: requests of different keys share no prefixes");
   refused(generation, "kv_transfer_params");
   refused(generation, "priority", {0}, "\"winnow.priority\", where a higher number goes first");

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/numbers.h"
+#include "router/generation/bad_words.h"
 #include "router/generation/request_checks.h"
 #include "router/openai/api_error.h"
 #include "router/openai/selection_fields.h"
@@ -81,6 +82,33 @@ absl::Status ReadLogitBias(JsonReader& reader, uint32_t vocab_size, v1::Sampling
   return absl::OkStatus();
 }
 
+// "min_tokens", "allowed_token_ids" and "bad_words".
+absl::Status ReadTokenRules(JsonReader& reader, const ServedModel& model, const TextCodec& codec,
+                            v1::SamplingParams* sampling) {
+  if (const auto min = reader.Int("min_tokens", 0, std::numeric_limits<int32_t>::max())) {
+    sampling->set_min_tokens(static_cast<uint32_t>(*min));
+  }
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  if (const Json* ids = reader.Find("allowed_token_ids")) {
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> allowed,
+                            ParseTokenIds(*ids, "allowed_token_ids", model.vocab_size));
+    if (allowed.empty()) return InvalidField("allowed_token_ids", "\"allowed_token_ids\" must not be empty.");
+    sampling->mutable_allowed_token_ids()->Assign(allowed.begin(), allowed.end());
+  }
+  const Json* words = reader.Find("bad_words");
+  if (words == nullptr) return absl::OkStatus();
+  if (!words->is_array()) return InvalidField("bad_words", "\"bad_words\" must be a list of strings.", "invalid_type");
+  std::vector<std::string> texts;
+  for (const Json& word : *words) {
+    if (!word.is_string()) return InvalidField("bad_words", "\"bad_words\" must be a list of strings.", "invalid_type");
+    texts.push_back(word.get<std::string>());
+  }
+  if (const absl::Status added = AddBadWords(texts, codec, sampling); !added.ok()) {
+    return InvalidField("bad_words", absl::StrCat("\"bad_words\" ", added.message(), "."));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadStreamOptions(JsonReader& reader, CommonFields* fields) {
   fields->stream = reader.Bool("stream").value_or(false);
   const Json* options = reader.Find("stream_options");
@@ -119,7 +147,14 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const Json& list, std::strin
   return ids;
 }
 
-absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint) {
+absl::Status CheckMinTokens(const v1::SamplingParams& sampling, uint32_t max_tokens) {
+  if (sampling.min_tokens() <= max_tokens) return absl::OkStatus();
+  return InvalidField("min_tokens", absl::StrCat("\"min_tokens\" is ", sampling.min_tokens(),
+                                                 ", but the answer may have ", max_tokens, " tokens at most."));
+}
+
+absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, const TextCodec& codec,
+                                               Endpoint endpoint) {
   JsonReader reader(body);
   const std::string name = reader.String("model").value_or(model.id);
   if (!model.HasName(name)) return ModelNotFound(name, model);
@@ -146,6 +181,7 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   WINNOW_RETURN_IF_ERROR(reader.status());
 
   WINNOW_RETURN_IF_ERROR(ReadLogitBias(reader, model.vocab_size, &fields.sampling));
+  WINNOW_RETURN_IF_ERROR(ReadTokenRules(reader, model, codec, &fields.sampling));
   if (const Json* ids = reader.Find("stop_token_ids")) {
     WINNOW_ASSIGN_OR_RETURN(fields.stop_token_ids, ParseTokenIds(*ids, "stop_token_ids", model.vocab_size));
     if (fields.stop_token_ids.size() > kMaxStopTokenIds) {

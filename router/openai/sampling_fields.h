@@ -6,6 +6,7 @@
 
 #include "router/generation/generation.h"
 #include "router/generation/served_model.h"
+#include "router/generation/text_codec.h"
 #include "router/openai/json_reader.h"
 #include "router/openai/request_fields.h"
 
@@ -41,7 +42,11 @@ struct CommonFields {
 
 // Checks "model" and that every field is known and served (CheckFields), and reads every field that is neither the
 // prompt, a token limit nor logprobs.
-absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, Endpoint endpoint);
+absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedModel& model, const TextCodec& codec,
+                                               Endpoint endpoint);
+
+// "min_tokens" beyond what the answer may have is an error.
+absl::Status CheckMinTokens(const v1::SamplingParams& sampling, uint32_t max_tokens);
 
 // Token ids of a list; `path` names the list in errors. Each must be below the vocabulary's size.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(const Json& list, std::string_view path, uint32_t vocab_size);

@@ -30,20 +30,46 @@ absl::Status CheckTool(const Json& tool, size_t index) {
   return absl::OkStatus();
 }
 
-enum class Choice { kNone, kAuto };
+enum class Choice { kNone, kAuto, kForced };
 
-absl::StatusOr<Choice> ReadChoice(const JsonReader& reader) {
+struct ToolChoice {
+  Choice choice = Choice::kAuto;
+  std::string name = {};  // of the function that must be called; empty: any
+};
+
+absl::StatusOr<ToolChoice> ReadChoice(const JsonReader& reader) {
   const Json* value = reader.Find("tool_choice");
-  if (value == nullptr || *value == "auto") return Choice::kAuto;
-  if (*value == "none") return Choice::kNone;
-  if (*value == "required" || value->is_object()) {
-    return InvalidField(
-        "tool_choice",
-        "\"tool_choice\" may be \"auto\" or \"none\": to force a call, or the call of a named function, "
-        "needs constrained decoding, which this server does not do.",
-        "unsupported_parameter");
+  if (value == nullptr || *value == "auto") return ToolChoice{};
+  if (*value == "none") return ToolChoice{.choice = Choice::kNone};
+  if (*value == "required") return ToolChoice{.choice = Choice::kForced};
+  if (value->is_object() && value->value("type", Json()) == "function" && value->contains("function") &&
+      (*value)["function"].is_object() && (*value)["function"].contains("name") &&
+      (*value)["function"]["name"].is_string()) {
+    return ToolChoice{.choice = Choice::kForced, .name = (*value)["function"]["name"].get<std::string>()};
   }
-  return InvalidField("tool_choice", "\"tool_choice\" must be \"auto\" or \"none\".");
+  return InvalidField("tool_choice",
+                      "\"tool_choice\" must be \"auto\", \"none\", \"required\" or an object "
+                      "{\"type\": \"function\", \"function\": {\"name\": ...}}.");
+}
+
+CallableFunction FunctionOf(const Json& tool, size_t index) {
+  const Json& function = tool["function"];
+  return {.name = function["name"].get<std::string>(),
+          .parameters = function.value("parameters", Json()),
+          .closed = function.value("strict", Json()) == true,
+          .path = absl::StrCat("tools[", index, "].function.parameters")};
+}
+
+absl::StatusOr<std::vector<CallableFunction>> ForcedFunctions(const Json* tools, const std::string& name) {
+  std::vector<CallableFunction> functions;
+  for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
+    CallableFunction function = FunctionOf((*tools)[i], i);
+    if (name.empty() || function.name == name) functions.push_back(std::move(function));
+  }
+  if (!functions.empty()) return functions;
+  return InvalidField("tool_choice", name.empty() ? "\"tool_choice\" forces a call, but \"tools\" has no function."
+                                                  : absl::StrCat("\"tool_choice\" names the function \"",
+                                                                 name.substr(0, 64), "\", which \"tools\" lacks."));
 }
 
 }  // namespace
@@ -58,8 +84,13 @@ absl::StatusOr<ToolFields> ReadToolFields(const Json& body) {
     return InvalidField("tools", "\"tools\" must be a list.", "invalid_type");
   }
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) WINNOW_RETURN_IF_ERROR(CheckTool((*tools)[i], i));
-  WINNOW_ASSIGN_OR_RETURN(const Choice choice, ReadChoice(reader));
-  if (tools != nullptr && !tools->empty() && choice == Choice::kAuto) fields.tools = *tools;
+  WINNOW_ASSIGN_OR_RETURN(const ToolChoice choice, ReadChoice(reader));
+  if (tools != nullptr && !tools->empty() && choice.choice != Choice::kNone) fields.tools = *tools;
+  if (choice.choice == Choice::kForced) {
+    WINNOW_ASSIGN_OR_RETURN(fields.forced, ForcedFunctions(tools, choice.name));
+    // One call of a function that is named: more would all be the same.
+    if (!choice.name.empty()) fields.parallel_tool_calls = false;
+  }
   return fields;
 }
 

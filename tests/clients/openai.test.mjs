@@ -65,7 +65,9 @@ test('answers with tool calls and takes their results', async () => {
 test('hears what is wrong', async () => {
   const refused = (fields) => client.chat.completions.create({ model: 'echo', messages: user('hi'), ...fields });
   await assert.rejects(refused({ temprature: 0 }), { status: 400, param: 'temprature', code: 'unknown_parameter' });
-  await assert.rejects(refused({ tools, tool_choice: 'required' }), { status: 400, param: 'tool_choice' });
+  const schema = { type: 'array', uniqueItems: true };
+  const response_format = { type: 'json_schema', json_schema: { name: 'list', schema } };
+  await assert.rejects(refused({ response_format }), { status: 400, param: 'response_format', message: /uniqueItems/ });
   await assert.rejects(refused({ model: 'gpt-4' }), { status: 404, code: 'model_not_found' });
 });
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cmd/role/process_http.h"
 #include "common/config/listen_address.h"
-#include "common/metrics/metrics_server.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"
 #include "gmock/gmock.h"
@@ -107,7 +107,9 @@ TEST(CommandLine, ProfileHeadsNamesWhatItCannotMeasure) {
 }
 
 TEST(CommandLine, ATakenPortStartsNothing) {
-  const auto owner = MetricsServer::Start("127.0.0.1:0", std::make_shared<MetricsRegistry>());
+  const auto ok = [] { return absl::OkStatus(); };
+  const auto owner =
+      ProcessHttp::Start({"127.0.0.1", 0}, std::make_shared<MetricsRegistry>(), {.ready = ok, .live = ok});
   ASSERT_TRUE(owner.ok()) << owner.status();
   const std::string address = (*owner)->address();
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--http", address, "--grpc=127.0.0.1:0", "--metrics=127.0.0.1:0"}),
@@ -115,8 +117,8 @@ TEST(CommandLine, ATakenPortStartsNothing) {
 }
 
 TEST(CommandLine, HelpIsOnStdout) {
-  for (const char* command :
-       {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection", "profile-heads"}) {
+  for (const char* command : {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection",
+                              "profile-heads", "config", "deploy"}) {
     const Outcome outcome = RunWinnow({command, "--help"});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));
@@ -171,13 +173,13 @@ TEST(CommandLine, ARankSaysWhyTheRouterDoesNotAnswer) {
   const auto nobody = ReservedAddress::Reserve("127.0.0.1:0");
   ASSERT_TRUE(nobody.ok()) << nobody.status();
   WinnowProcess rank({"cache-rank", "--memory=1MiB", "--router", nobody->address()});
-  const std::string complaint = "no answer from the router at " + nobody->address();
+  const std::string complaint = "not registered, trying on: the router at " + nobody->address();
   for (int i = 0; i < 3000 && rank.errors().find(complaint) == std::string::npos; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   rank.Signal(SIGTERM);
   EXPECT_EQ(rank.Wait(), 0);
-  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ", trying on: .*Connection refused"));
+  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ": .*Connection refused"));
 }
 
 TEST(CommandLine, TheDoctorFindsThisMachineFit) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBudget = 256;
 constexpr int kTokens = 40;
-constexpr std::array<const char*, 4> kPresets = {"winnow", "async-token", "exact-token", "fixed"};
+constexpr std::array<const char*, 4> kPresets = {"winnow", "async-token", "depth", "fixed"};
 
 // About eight times as long as what is attended.
 const TokenIds& Prompt() {
@@ -79,7 +79,7 @@ TEST_F(Determinism, OverRepeats) {
 }
 
 TEST_F(Determinism, AloneOrInABatch) {
-  const std::string_view mixed[] = {"winnow", "async-token", "exact-token", "winnow", "async-token", "exact-token"};
+  const std::string_view mixed[] = {"winnow", "async-token", "depth", "winnow", "async-token", "depth"};
   std::vector<std::future<Completion>> same, others;
   for (const std::string_view preset : mixed) {
     same.push_back(std::async(std::launch::async,

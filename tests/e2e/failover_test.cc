@@ -56,7 +56,7 @@ class Failover : public SharedCluster<TwoInferenceRanks> {
 std::map<std::string, pid_t> Failover::pids_;
 
 TEST_F(Failover, TokensAreThoseOfAnUndisturbedRun) {
-  for (const char* preset : {"winnow", "async-token", "exact-token"}) {
+  for (const char* preset : {"winnow", "depth", "async-token"}) {
     SCOPED_TRACE(preset);
     ASSERT_TRUE(WaitUntil(milliseconds(30'000), BothRanksServe)) << "a killed rank has not come back";
     LearnPids();

@@ -39,6 +39,10 @@ std::vector<Model> Models() {
     models.push_back({name, path, path + "/golden.json", false});
   }
   for (const GoldenModel& model : GoldenModels()) models.push_back({model.name, model.path, model.file, false});
+  for (const char* name : {"qwen3-fp8-block128", "qwen3-gptq-int4", "qwen3-awq-int4"}) {
+    const std::string path = FromEnvironment("WINNOW_GOLDEN_DIR") + "/models/" + name;
+    models.push_back({name, path, path + "/golden.json", false});
+  }
   models.push_back(
       {"bench", FromEnvironment("WINNOW_BENCH_MODEL"), FromEnvironment("WINNOW_GOLDEN_DIR") + "/bench.golden.json"});
   return models;
@@ -52,8 +56,9 @@ class Golden : public testing::TestWithParam<Model> {
   };
 
   void SetUp() override {
-    if (GetParam().name == "bench" && (GetParam().path.empty() || !std::filesystem::exists(GetParam().golden))) {
-      GTEST_SKIP() << "set WINNOW_BENCH_MODEL to the model's folder and WINNOW_GOLDEN_DIR to that of bench.golden.json";
+    if (GetParam().path.empty() || !std::filesystem::exists(GetParam().golden)) {
+      GTEST_SKIP() << "set WINNOW_GOLDEN_DIR to the folder of bench.golden.json and models/, and for bench "
+                      "WINNOW_BENCH_MODEL to the model's";
     }
   }
 

@@ -25,7 +25,7 @@ TEST_F(Guard, KeepsTheMassAboveTheThresholdAndSaysWhatItDid) {
   ASSERT_TRUE(plain.ok()) << plain.error;
   ASSERT_LT(plain.Stat("captured_mass_p5"), 0.9) << "the case must need a guard";
   EXPECT_EQ(plain.Stat("correction_rows"), 0);
-  for (const char* preset : {"winnow", "async-token", "exact-token"}) {
+  for (const char* preset : {"winnow", "depth", "async-token", "exact-token"}) {
     const Completion guarded = Ask({{"selection", preset}, {"min_captured_mass", 0.9}});
     ASSERT_TRUE(guarded.ok()) << guarded.error;
     EXPECT_GE(guarded.Stat("captured_mass_p5"), 0.9) << preset;

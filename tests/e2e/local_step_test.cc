@@ -73,6 +73,7 @@ TEST_F(LocalSteps, AnswersAreTheSameAloneOrAmongOthersThatComeAndGo) {
     if (i % 3 == 1) requests.back().update(Json{{"temperature", 1.1}, {"seed", i}});
     if (i % 5 == 2) requests.back()["logprobs"] = 2;                                  // the host chooses
     if (i % 5 == 3) requests.back()["presence_penalty"] = 0.7;                        // likewise
+    if (i % 5 == 4) requests.back()["guided_regex"] = "([a-z]{1,5}[ ,]){600}";        // and the next step waits
     if (i % 7 == 4) requests.back()["winnow"] = {{"selection", "winnow,budget=64"}};  // by frames
   }
   std::vector<TokenIds> alone;
@@ -92,6 +93,20 @@ TEST_F(LocalSteps, AnswersAreTheSameAloneOrAmongOthersThatComeAndGo) {
     EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
   }
   EXPECT_TRUE(NothingIsLeft());
+}
+
+TEST_F(LocalSteps, AConstrainedOutputIsThatOfStepsByFrames) {
+  Json request = Request(200, 150);
+  request["guided_regex"] = "([a-z]{1,6}[ ,.]){20,40}";
+  request["temperature"] = 1.2;
+  request["seed"] = 8;
+  const Completion local = Complete(cluster_->http(), request);
+  ASSERT_TRUE(local.ok()) << local.error;
+  EXPECT_GT(local.ids.size(), 20u);
+  request["winnow"] = {{"selection", "exact-token,budget=4096"}};
+  const Completion by_frames = Complete(cluster_->http(), request);
+  EXPECT_EQ(local.ids, by_frames.ids);
+  EXPECT_EQ(local.text, by_frames.text);
 }
 
 TEST_F(LocalSteps, AStopTokenEndsAnAnswerThoughTheNextStepHasBegun) {

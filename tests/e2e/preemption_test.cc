@@ -137,7 +137,7 @@ struct Reuse {
 using PreemptionWithReuse = SharedCluster<Reuse>;
 
 TEST_F(PreemptionWithReuse, AtAnyStepChangesNoOutput) {
-  ExpectUndisturbed(*cluster_, {"winnow", "winnow,predictor=temporal", "winnow,predictor=exact", "winnow,budget=128"});
+  ExpectUndisturbed(*cluster_, {"winnow", "winnow,predictor=temporal", "winnow,predictor=depth", "winnow,budget=128"});
 }
 
 struct OnePlace {

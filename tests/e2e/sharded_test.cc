@@ -22,6 +22,7 @@ constexpr int kMostShards = 4;
 const std::map<std::string, Json>& Selections() {
   static const std::map<std::string, Json> selections = {
       {"winnow", {{"selection", "winnow"}}},
+      {"depth", {{"selection", "depth"}}},
       {"async-token", {{"selection", "async-token"}}},
       {"exact-token", {{"selection", "exact-token"}}},
       {"two-stage", {{"selection", "exact-token,scorer=two-stage,min_candidate_tokens=0"}}},
@@ -30,7 +31,7 @@ const std::map<std::string, Json>& Selections() {
       {"quest", {{"selection", "quest"}}},
       {"psa", {{"selection", "psa"}}},
       {"lserve", {{"selection", "lserve,profile_use=none"}}},
-      {"guarded", {{"selection", "winnow"}, {"min_captured_mass", 0.9}}},
+      {"guarded", {{"selection", "depth"}, {"min_captured_mass", 0.9}}},
       {"dense", {{"selection", "dense"}}},
   };
   return selections;
@@ -289,14 +290,14 @@ TEST_P(Sharded, PromptsAreHandedOver) {
 
 // Each cache rank predicts for its heads and layers, from residuals, with the model's projections.
 TEST_P(Sharded, CacheRanksProjectQueriesOfTheirShards) {
-  const std::string selection = "--selection=winnow,projection=cache-rank";
+  const std::string selection = "--selection=depth,projection=cache-rank";
   const auto cluster = StartCluster(ShardFlags(shards(), {selection, "--prefill=layered"}));
   ASSERT_NE(cluster, nullptr);
   Json request = GreedyRequest(Prompt(), kTokens);
   for (int repeat = 0; repeat < 2; ++repeat) {  // the second time rows of the prefix come layer by layer
     const Completion completion = Complete(cluster->http(), request);
     EXPECT_TRUE(completion.ok()) << completion.error;
-    EXPECT_EQ(completion.ids, Reference().alone.at("winnow"));
+    EXPECT_EQ(completion.ids, Reference().alone.at("depth"));
   }
 }
 

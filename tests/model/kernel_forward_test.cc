@@ -5,8 +5,10 @@
 #include <numeric>
 #include <random>
 
+#include "common/model/model_tensors.h"
 #include "common/model/rope.h"
 #include "model/weights/weights.h"
+#include "tests/support/quantized_checkpoint.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -186,6 +188,76 @@ INSTANTIATE_TEST_SUITE_P(
               .head_dim = 6,
               .storage = Dtype::kF16}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// Quantised weights stay quantised, and give what the same weights give as f32: bit for bit, if their inputs are in
+// order.
+class QuantizedForwardTest : public testing::TestWithParam<std::tuple<QuantizedForm, const char*>> {};
+
+TEST_P(QuantizedForwardTest, GivesWhatTheDequantisedModelGives) {
+  const auto& [form, isa] = GetParam();
+  const absl::StatusOr<const KernelTable*> kernels = CpuKernels(isa);
+  if (!kernels.ok()) GTEST_SKIP() << kernels.status().message();
+  const TempDir quantized, plain;
+  WriteQuantizedCheckpoint(QuantizableModel(), form, quantized.path(), plain.path());
+  const auto load = [&](const TempDir& dir) {
+    return ModelWeights::Load(Checkpoint::Open(dir.path()).value(), LoadModelConfig(dir.path()).value(), **kernels,
+                              {.compute_dtype = Dtype::kF32});
+  };
+  const auto weights = load(quantized);
+  ASSERT_THAT(weights, IsOkStatus());
+  const auto reference = load(plain);
+  ASSERT_THAT(reference, IsOkStatus());
+  const Dtype dtype = form.layout == std::string("fp8") ? Dtype::kF8 : form.bits == 8 ? Dtype::kI8 : Dtype::kI4;
+  const LayerWeights& layer = (*weights)->layer(1);
+  for (const PackedMatrix& matrix : {layer.qkv, layer.query_projection, layer.o, layer.gate_up, layer.down}) {
+    EXPECT_EQ(matrix.dtype, dtype);
+  }
+
+  std::mt19937 random(7);
+  std::vector<uint32_t> tokens(70);
+  for (uint32_t& token : tokens) token = random() % 96;
+  const Matrix logits = KernelForward(**weights, **kernels).Logits(tokens);
+  const Matrix expected = KernelForward(**reference, **kernels).Logits(tokens);
+  ASSERT_EQ(logits.size(), expected.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (form.act_order) {
+      ASSERT_NEAR(logits[i], expected[i], 5e-4) << i;
+    } else {
+      ASSERT_EQ(logits[i], expected[i]) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, QuantizedForwardTest,
+                         testing::Combine(testing::ValuesIn(QuantizedForms()),
+                                          testing::Values("portable", "avx2", "avx512", "avx512bf16")),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).name) + "_" + std::get<1>(info.param);
+                         });
+
+// A stack of weights in several forms is dequantised; the query projection, which other processes hold alone, as well.
+TEST(QuantizedStackTest, WeightsOfSeveralFormsAreDequantised) {
+  const TempDir quantized, plain;
+  WriteQuantizedCheckpoint(QuantizableModel(), QuantizedForms().front(), quantized.path(), plain.path(),
+                           [](const std::string& name) { return name == LayerTensor(0, "self_attn.k_proj.weight"); });
+  const KernelTable& kernels = *CpuKernels("portable").value();
+  const ModelConfig config = LoadModelConfig(quantized.path()).value();
+  const auto weights =
+      ModelWeights::Load(Checkpoint::Open(quantized.path()).value(), config, kernels, {.compute_dtype = Dtype::kF32});
+  ASSERT_THAT(weights, IsOkStatus());
+  const LayerWeights& layer = (*weights)->layer(0);
+  EXPECT_EQ(layer.qkv.dtype, Dtype::kF32);
+  EXPECT_EQ(layer.query_projection.dtype, Dtype::kF32);
+  EXPECT_EQ(layer.o.dtype, Dtype::kF8);
+  EXPECT_EQ((*weights)->layer(1).qkv.dtype, Dtype::kF8);
+
+  const auto reference =
+      ModelWeights::Load(Checkpoint::Open(plain.path()).value(), LoadModelConfig(plain.path()).value(), kernels,
+                         {.compute_dtype = Dtype::kF32});
+  ASSERT_THAT(reference, IsOkStatus());
+  const std::vector<uint32_t> tokens = {5, 17, 90};
+  EXPECT_EQ(KernelForward(**weights, kernels).Logits(tokens), KernelForward(**reference, kernels).Logits(tokens));
+}
 
 }  // namespace
 }  // namespace winnow

@@ -10,6 +10,7 @@
 
 #include "tests/model/resident_sequence.h"
 #include "tests/support/golden_models.h"
+#include "tests/support/quantized_checkpoint.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
@@ -127,6 +128,54 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"MistralWindow", {.family = ModelFamily::kMistral, .extra_fields = {{"sliding_window", 50}}}},
         Case{"Qwen2Moe", {.family = ModelFamily::kQwen2Moe, .tie_word_embeddings = true}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+TinyModel QuantizableModelOf(ModelFamily family) {
+  TinyModel model = QuantizableModel();
+  model.family = family;
+  if (family == ModelFamily::kPhi3) return model;
+  model.extra_fields = {{"moe_intermediate_size", 64}};
+  if (family == ModelFamily::kQwen2Moe) model.extra_fields["shared_expert_intermediate_size"] = 96;
+  return model;
+}
+
+// Experts, and projections stored as one tensor, stay quantised and give what the same weights give as f32. Routers are
+// f32.
+class QuantizedTransformerTest : public testing::TestWithParam<Case> {};
+
+TEST_P(QuantizedTransformerTest, GivesWhatTheDequantisedModelGives) {
+  for (const QuantizedForm& form : QuantizedForms()) {
+    if (form.act_order) continue;  // sums in another order
+    SCOPED_TRACE(form.name);
+    const TempDir quantized, plain;
+    WriteQuantizedCheckpoint(GetParam().model, form, quantized.path(), plain.path());
+    Loaded model(quantized.path(), "auto"), reference(plain.path(), "auto");
+    const LayerWeights& layer = model.weights->layer(1);
+    EXPECT_TRUE(IsQuantized(layer.qkv.dtype) && IsQuantized(layer.query_projection.dtype));
+    EXPECT_TRUE(layer.experts.empty() || layer.router.dtype == Dtype::kF32);
+    for (const ExpertWeights& expert : layer.experts) {
+      EXPECT_TRUE(IsQuantized(expert.gate_up.dtype) && IsQuantized(expert.down.dtype));
+    }
+    EXPECT_LT(model.weights->bytes(), reference.weights->bytes());
+
+    const std::vector<uint32_t> tokens = {5, 17, 90, 3, 41, 66, 12, 8, 29, 70};
+    const auto logits = [&](Loaded& loaded) {
+      ResidentSequences kv(loaded.config, 1, 256);
+      loaded.transformer.set_slot_pool(kv.slot_pool());
+      std::vector<float> result = kv.Prefill(loaded.transformer, 0, tokens, kMaxPrefill);
+      const std::vector<float> next =
+          kv.Decode(loaded.transformer, {0}, {7}, {static_cast<uint32_t>(tokens.size())})[0];
+      result.insert(result.end(), next.begin(), next.end());
+      return result;
+    };
+    EXPECT_EQ(logits(model), logits(reference));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, QuantizedTransformerTest,
+                         testing::Values(Case{"Qwen3Moe", QuantizableModelOf(ModelFamily::kQwen3Moe)},
+                                         Case{"Qwen2Moe", QuantizableModelOf(ModelFamily::kQwen2Moe)},
+                                         Case{"Phi3", QuantizableModelOf(ModelFamily::kPhi3)}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 // Checkpoints with answers of a reference implementation.
 class TransformerGoldenTest : public testing::TestWithParam<GoldenModel> {};

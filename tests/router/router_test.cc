@@ -7,8 +7,10 @@
 #include <atomic>
 #include <thread>
 
+#include "common/rpc/admin_service.h"
 #include "common/rpc/channel.h"
-#include "router/text/tokenizer.h"
+#include "common/rpc/identity.h"
+#include "common/tokenizer/tokenizer.h"
 #include "tests/router/dispatch/scripted_rank.h"
 #include "winnow/v1/generation.grpc.pb.h"
 #include "winnow/v1/membership.grpc.pb.h"
@@ -56,16 +58,28 @@ class RouterTest : public ::testing::Test {
     v1::RegisterResponse response;
     return v1::MembershipService::NewStub(channel_)->Register(&context, request, &response);
   }
-  static v1::Identity CacheRank() {
-    v1::Identity identity;
-    identity.set_cluster("test");
-    identity.set_role(v1::ROLE_CACHE_RANK);
-    identity.set_rank("cache-0");
-    identity.set_incarnation(3);
-    identity.set_address("127.0.0.1:1");
-    return identity;
+  // One that says who it is and has nothing to do.
+  v1::Identity CacheRank() {
+    if (cache_server_ == nullptr) {
+      cache_identity_ = MakeIdentity("test", v1::ROLE_CACHE_RANK, "cache-0");
+      v1::GetServerInfoResponse info;
+      *info.mutable_identity() = cache_identity_;
+      cache_admin_ = std::make_unique<AdminServiceImpl>(std::move(info), [] { return v1::RankLoad(); });
+      cache_server_ = *RpcServer::Start("127.0.0.1:0", {Named<v1::AdminService>(cache_admin_.get())});
+      cache_identity_.set_address(cache_server_->address());
+    }
+    return cache_identity_;
+  }
+  // The inference ranks have said that they reach the cache ranks.
+  [[nodiscard]] bool AwaitReady() {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!router_->Ready().ok() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    return router_->Ready().ok();
   }
 
+  v1::Identity cache_identity_;
+  std::unique_ptr<AdminServiceImpl> cache_admin_;
+  std::unique_ptr<RpcServer> cache_server_;
   MetricsRegistry metrics_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<RpcServer> server_;
@@ -81,7 +95,7 @@ TEST_F(RouterTest, IsReadyOnceARankOfEachKindIsThere) {
   ASSERT_TRUE(Register(rank.identity()).ok());
   EXPECT_THAT(std::string(router_->Ready().message()), HasSubstr("no cache rank"));
   ASSERT_TRUE(Register(CacheRank()).ok());
-  EXPECT_TRUE(router_->Ready().ok());
+  EXPECT_TRUE(AwaitReady());
   EXPECT_EQ(router_->model().max_context_tokens, 100u);
   EXPECT_EQ(router_->model().max_budget_tokens, 512u);
 }
@@ -106,6 +120,7 @@ TEST_F(RouterTest, ServesARequestFromTextToText) {
   });
   ASSERT_TRUE(Register(rank.identity()).ok());
   ASSERT_TRUE(Register(CacheRank()).ok());
+  ASSERT_TRUE(AwaitReady());
 
   grpc::ClientContext context;
   v1::GenerateRequest request;
@@ -127,6 +142,7 @@ TEST_F(RouterTest, IsNotReadyWithoutACacheRankAndLetsRequestsWaitForOne) {
   ScriptedRank rank("inference-0");
   ASSERT_TRUE(Register(rank.identity()).ok());
   ASSERT_TRUE(Register(CacheRank()).ok());
+  ASSERT_TRUE(AwaitReady());
   {
     grpc::ClientContext context;
     v1::LeaveRequest leave;
@@ -161,6 +177,7 @@ class DrainTest : public RouterTest {
     ASSERT_TRUE(router_->StartHttp().ok());
     ASSERT_TRUE(Register(rank_.identity()).ok());
     ASSERT_TRUE(Register(CacheRank()).ok());
+    ASSERT_TRUE(AwaitReady());
     reader_ = Generate(&context_);
     id_ = rank_.AwaitSubmit(1).request_id();
   }

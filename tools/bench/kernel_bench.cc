@@ -66,6 +66,9 @@ class Bench {
     }
     DecodeMatmul(4096, 4096, 1, Dtype::kF32);
     for (int rows : {4, 8, 16, 64}) DecodeMatmul(2816, 512, rows, Dtype::kBf16);
+    for (Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8, Dtype::kI4}) {
+      for (int rows : {1, 2, 4, 8, 32}) DecodeMatmul(11008, 4096, rows, dtype);
+    }
     for (auto [rows, context] : {std::pair{1, 64}, {1, 4096}, {1, 16384}, {8, 4096}}) {
       DecodeAttention(rows, context, 64, 4, Dtype::kBf16);
     }
@@ -76,6 +79,7 @@ class Bench {
     for (auto [n, k] : {std::pair{768, 512}, {2816, 512}, {512, 1408}, {4096, 4096}})
       PrefillMatmul(512, n, k, Dtype::kBf16);
     PrefillMatmul(512, 2816, 512, Dtype::kF32);
+    for (Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI4}) PrefillMatmul(256, 11008, 4096, dtype);
     PrefillAttention(512, 0, 64, 4);
     PrefillAttention(512, 3584, 64, 4);
     PrefillAttention(512, 3584, 128, 4);
@@ -123,20 +127,22 @@ class Bench {
     read_gb_s_ = bytes / seconds / 1e9;
   }
 
-  struct Weights {
-    Weights(const KernelTable& kernels, int n, int k, Dtype dtype, size_t copies)
-        : memory(PackedBytes(n, k, dtype) * copies) {
+  // Of a quantised matrix some number that is a usual scale, zero and code alike.
+  static void FillWeights(Memory& memory, size_t bytes, Dtype dtype) {
+    if (IsQuantized(dtype)) {
+      std::memset(memory.data(), 0x3c, bytes);
+    } else {
       memory.FillRandom(dtype);
-      (void)kernels;
     }
-    Memory memory;
-  };
+  }
 
   void DecodeMatmul(int n, int k, int rows, Dtype dtype) {
     // Enough copies that weights come from memory (L3 at best), as in a model.
-    const size_t bytes = PackedBytes(n, k, dtype);
+    PackedMatrix matrix{nullptr, n, k, dtype, IsQuantized(dtype) ? 128 : 0};
+    const size_t bytes = PackedBytes(matrix);
     const size_t copies = std::max<size_t>(1, (size_t{48} << 20) / bytes);
-    Weights weights(kernels_, n, k, dtype, copies);
+    Memory weights(bytes * copies);
+    FillWeights(weights, bytes * copies, dtype);
     Memory x(static_cast<size_t>(rows) * k * 4);
     x.FillRandom(Dtype::kF32);
     Memory y(static_cast<size_t>(rows) * n * 4);
@@ -151,7 +157,8 @@ class Bench {
     params.y_stride = n;
     const double seconds = BestSeconds([&] {
       for (size_t i = 0; i < copies; ++i) {
-        params.weight = {static_cast<char*>(weights.memory.data()) + i * bytes, n, k, dtype};
+        matrix.data = static_cast<char*>(weights.data()) + i * bytes;
+        params.weight = matrix;
         kernels_.decode_matmul(*executor_, params);
       }
     });
@@ -161,7 +168,9 @@ class Bench {
   }
 
   void PrefillMatmul(int rows, int n, int k, Dtype dtype) {
-    Weights weights(kernels_, n, k, dtype, 1);
+    const PackedMatrix shape{nullptr, n, k, dtype, IsQuantized(dtype) ? 128 : 0};
+    Memory weights(PackedBytes(shape));
+    FillWeights(weights, PackedBytes(shape), dtype);
     Memory x(static_cast<size_t>(rows) * k * 4);
     x.FillRandom(Dtype::kF32);
     Memory y(static_cast<size_t>(rows) * n * 4);
@@ -172,17 +181,19 @@ class Bench {
     params.transform = InputTransform::kRmsNorm;
     params.norm_weight = x.floats();
     params.norm_epsilon = 1e-6f;
-    params.weight = {weights.memory.data(), n, k, dtype};
+    params.weight = shape;
+    params.weight.data = weights.data();
     params.y = y.floats();
     params.y_stride = n;
     const double seconds = BestSeconds([&] { kernels_.prefill_matmul(*executor_, params); });
-    const double bare = OneDnnMatmulSeconds(rows, n, k, dtype, threads_);
+    const Dtype bare_dtype = IsQuantized(dtype) ? Dtype::kBf16 : dtype;
+    const double bare = OneDnnMatmulSeconds(rows, n, k, bare_dtype, threads_);
     const double bare_f32 = OneDnnMatmulSeconds(rows, n, k, Dtype::kF32, threads_);
     char what[64];
     std::snprintf(what, sizeof what, "prefill_matmul %s %dx%d rows %d", DtypeName(dtype), n, k, rows);
     char note[96];
     std::snprintf(note, sizeof note, "  (%.0f %% of oneDNN %s, %.0f %% of oneDNN f32)", 100 * bare / seconds,
-                  DtypeName(dtype), 100 * bare_f32 / seconds);
+                  DtypeName(bare_dtype), 100 * bare_f32 / seconds);
     Report(what, seconds, 0, 2.0 * rows * n * k, note);
   }
 

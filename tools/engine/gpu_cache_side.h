@@ -12,7 +12,7 @@
 #include "common/selection/selection_spec.h"
 #include "model/device/decode_graph.h"
 #include "model/device/decode_slots.h"
-#include "tools/engine/colocated_selection.h"
+#include "cache_rank/select/device/colocated_selection.h"
 
 namespace winnow {
 

@@ -41,7 +41,7 @@ struct PlanScorer {
   // tokens; every key is scored of shorter contexts.
   int candidate_factor = 4;
   int min_candidate_tokens = 8192;
-  int score_all_below_tokens = 16384;
+  int score_all_below_tokens = 30720;
 };
 
 struct PlanWorkload {

@@ -9,21 +9,21 @@ namespace winnow {
 
 absl::StatusOr<std::unique_ptr<DevicePlan>> DevicePlan::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                                const DeviceKvStore* store, const SelectionSpec& spec,
-                                                               int max_rows) {
+                                                               int max_rows, uint32_t max_budget) {
   if (max_rows < 1 || max_rows > 64) {
     return absl::InvalidArgumentError(absl::StrCat("a plan has 1 to 64 rows, not ", max_rows));
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec, store->shape().rows));
-  std::unique_ptr<DevicePlan> plan(new DevicePlan(table, device, store, spec, max_rows));
+  std::unique_ptr<DevicePlan> plan(new DevicePlan(table, device, store, spec, max_rows, max_budget));
   WINNOW_ASSIGN_OR_RETURN(plan->memory_, device->Allocate(plan->DeviceBytes()));
   cuda::Arena arena(plan->memory_->data());
   plan->Carve(arena);
   return plan;
 }
 
-std::unique_ptr<DevicePlan> DevicePlan::Unallocated(const DeviceKvStore* store, const SelectionSpec& spec,
-                                                    int max_rows) {
-  return std::unique_ptr<DevicePlan>(new DevicePlan(nullptr, nullptr, store, spec, max_rows));
+std::unique_ptr<DevicePlan> DevicePlan::Unallocated(const DeviceKvStore* store, const SelectionSpec& spec, int max_rows,
+                                                    uint32_t max_budget) {
+  return std::unique_ptr<DevicePlan>(new DevicePlan(nullptr, nullptr, store, spec, max_rows, max_budget));
 }
 
 size_t DevicePlan::DeviceBytes() {
@@ -33,13 +33,13 @@ size_t DevicePlan::DeviceBytes() {
 }
 
 DevicePlan::DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store,
-                       const SelectionSpec& spec, int max_rows)
+                       const SelectionSpec& spec, int max_rows, uint32_t max_budget)
     : table_(table),
       device_(device),
       store_(store),
       spec_(spec),
       max_rows_(max_rows),
-      max_budget_(GreatestHeadBudget(spec, layout().num_lists())),
+      max_budget_(max_budget != 0 ? max_budget : GreatestHeadBudget(spec, layout().num_lists())),
       next_positions_(max_rows, cuda::kNoPosition),
       sequences_(max_rows),
       prompt_tokens_(max_rows),
@@ -101,6 +101,35 @@ void DevicePlan::Leave(int row) {
   }
 }
 
+void DevicePlan::SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
+                             cuda::Stream stream) {
+  Seat(row, sequence, 0, {}, prompt_tokens);
+  for (int layer = 0; layer < layout().num_layers; ++layer) {
+    for (int head = 0; head < layout().num_kv_heads; ++head) {
+      const uint32_t budget = std::min(HeadBudget(of, layout().list(layer, head)), max_budget_);
+      lists_[FirstList(layer) + static_cast<size_t>(row) * layout().num_kv_heads + head].budget = budget;
+    }
+  }
+  UploadRow(row, stream);
+}
+
+void DevicePlan::LeaveInPlace(int row, cuda::Stream stream) {
+  Leave(row);
+  UploadRow(row, stream);
+}
+
+// Residency and targets are of no use to rows in place.
+void DevicePlan::UploadRow(int row, cuda::Stream stream) {
+  const size_t heads = layout().num_kv_heads;
+  device_->CopyAsync(arrays_.next_positions + row, &next_positions_[row], sizeof(uint32_t), stream);
+  device_->CopyAsync(arrays_.sequences + row, &sequences_[row], sizeof(uint32_t), stream);
+  device_->CopyAsync(arrays_.prompt_tokens + row, &prompt_tokens_[row], sizeof(uint32_t), stream);
+  for (int layer = 0; layer < layout().num_layers; ++layer) {
+    const size_t first = FirstList(layer) + row * heads;
+    device_->CopyAsync(arrays_.lists + first, &lists_[first], heads * sizeof(cuda::SelectionList), stream);
+  }
+}
+
 void DevicePlan::SetNextPlan(uint32_t plan) {
   next_plan_ = plan;
 }
@@ -119,9 +148,10 @@ void DevicePlan::Upload(cuda::Stream stream) {
   copy(arrays_.targets, targets_);
 }
 
-void DevicePlan::EnqueueBegin(cuda::Stream stream, int num_rows) const {
+void DevicePlan::EnqueueBegin(cuda::Stream stream, int num_rows, const uint32_t* step_positions) const {
   table_->predict->begin_plan(stream, {.plan = arrays_.plan,
                                        .next_positions = arrays_.next_positions,
+                                       .step_positions = step_positions,
                                        .positions = arrays_.positions,
                                        .list_positions = arrays_.list_positions,
                                        .lists = arrays_.lists,

@@ -24,25 +24,34 @@ class DevicePlan {
     std::span<const uint32_t> pool_slots = {};  // [num_lists] at most the store's; empty: as many as those
   };
 
-  // `store` outlives the plan. max_rows <= 64.
+  // `store` outlives the plan. max_rows <= 64. `max_budget`: of rows that are seated with budgets of their own; 0: the
+  // specification's.
   static absl::StatusOr<std::unique_ptr<DevicePlan>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                             const DeviceKvStore* store, const SelectionSpec& spec,
-                                                            int max_rows);
+                                                            int max_rows, uint32_t max_budget = 0);
   // One without memory, and the memory that Create takes.
-  static std::unique_ptr<DevicePlan> Unallocated(const DeviceKvStore* store, const SelectionSpec& spec, int max_rows);
+  static std::unique_ptr<DevicePlan> Unallocated(const DeviceKvStore* store, const SelectionSpec& spec, int max_rows,
+                                                 uint32_t max_budget = 0);
   size_t DeviceBytes();
 
   // The next plan decodes `position` of the sequence in this row. Its rows below that are in the store, its slot pages
   // are set.
   // `prompt_tokens`: where the anchors of kept selections begin.
   void Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens = 0);
+  // For plans that are a part of decode steps, whose rows' positions the steps say (EnqueueBegin): rows in place, with
+  // the budgets of `of`, at most max_budget(), which is otherwise the plan's specification. Enqueued; Upload is not for
+  // such plans.
+  void SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens, cuda::Stream stream);
+  void LeaveInPlace(int row, cuda::Stream stream);
   void Leave(int row);
   // The next plan's number is `plan` (both ranks begin an attachment with the same one).
   void SetNextPlan(uint32_t plan);
   void Upload(cuda::Stream stream);
 
   // Opens the next plan on the device for rows [0, num_rows). For a captured graph: whoever launches it calls Advance.
-  void EnqueueBegin(cuda::Stream stream, int num_rows) const;
+  // `step_positions`: device memory, [max_rows], of the decode step that the plan is a part of, whose rows may sit out;
+  // null: the plan counts on.
+  void EnqueueBegin(cuda::Stream stream, int num_rows, const uint32_t* step_positions = nullptr) const;
   void Advance();
   // OUT_OF_RANGE when the next plan would go beyond a sequence's end.
   absl::Status CheckPositions() const;
@@ -81,7 +90,8 @@ class DevicePlan {
   };
 
   DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store, const SelectionSpec& spec,
-             int max_rows);
+             int max_rows, uint32_t max_budget);
+  void UploadRow(int row, cuda::Stream stream);
   void Carve(cuda::Arena& arena);
   const KvLayout& layout() const { return store_->shape().layout; }
   size_t FirstList(int layer) const { return static_cast<size_t>(layer) * max_rows_ * layout().num_kv_heads; }

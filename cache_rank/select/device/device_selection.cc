@@ -55,8 +55,9 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
 }
 
 size_t DeviceSelection::DeviceBytes(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
-                                    const Model& model, const cuda::ExchangeShape& exchange) {
-  DeviceSelection selection(table, store, plan, model, exchange, nullptr);
+                                    const Model& model, const cuda::ExchangeShape& exchange,
+                                    const cuda::InferenceInbox* in_place) {
+  DeviceSelection selection(table, store, plan, model, exchange, in_place);
   cuda::Arena counting(nullptr);
   selection.Carve(counting);
   return counting.used_bytes();
@@ -106,14 +107,13 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
     delta.missing_indices = arena.TakeArray<uint32_t>(entries);
   }
   if (!in_place()) {
-    arrays_.real_queries = arena.TakeArray<float>(rows * query_features);
-    arrays_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
-    arrays_.mass_arrivals = arena.TakeArray<uint32_t>(lists);
     arrays_.digest_sums = arena.TakeArray<uint64_t>(lists);
     arrays_.digest_arrivals = arena.TakeArray<uint32_t>(lists);
-    arrays_.mass_scratch = arena.Take(table_->mass->mass_scratch_bytes(
-        MassParams({.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions}, 0)));
   }
+  arrays_.real_queries = arena.TakeArray<float>(rows * query_features);
+  arrays_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+  arrays_.mass_arrivals = arena.TakeArray<uint32_t>(lists);
+  arrays_.mass_scratch = arena.Take(table_->mass->mass_scratch_bytes(MassParams(greatest, 0)));
   arrays_.pushed_rows = arena.TakeArray<uint64_t>(1);
   arrays_.done_ctas = arena.TakeArray<uint32_t>(1);
 }
@@ -143,6 +143,8 @@ void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket&
                                           const cuda::CacheInbox& inbox) {
   const DeviceLayerWeights& weights = model_.queries->layer(layer);
   const int hidden_size = exchange_.hidden_size, query_features = layout().num_query_heads * layout().head_dim;
+  cuda::DeviceMatrix projection = weights.qkv;
+  projection.out_features = query_features;  // those of the queries come first, whatever else there is
   table_->elementwise->rms_norm(
       stream, {.x = inbox.hidden + static_cast<size_t>(hidden_layer) * exchange_.max_rows * hidden_size,
                .num_rows = bucket.num_rows,
@@ -153,7 +155,7 @@ void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket&
   table_->matmul->decode_matmul(stream, {.x = arrays_.normed,
                                          .x_stride = hidden_size,
                                          .num_rows = bucket.num_rows,
-                                         .weight = weights.qkv,
+                                         .weight = projection,
                                          .y = arrays_.projected,
                                          .y_stride = query_features,
                                          .y_dtype = Dtype::kF32,
@@ -180,7 +182,7 @@ cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int l
       .lists = plan_->lists(layer),
       .num_lists = NumLists(bucket),
       .blocks = store_->blocks(),
-      .keys = store_->keys(),
+      .keys = store_->keys(spec().key_copy != KeyCopy::kNone && store_->shape().key_copy),
       .pages = store_->pages(),
       .head_dim = layout().head_dim,
       .group = layout().group_size(),
@@ -246,6 +248,7 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
   if (in_place()) {
     if (selects_units()) return;  // which has told them already
     table_->page_units->tell_counts(stream, {.counts = counts(layer),
+                                             .list_positions = plan_->list_positions(),
                                              .num_lists = NumLists(bucket),
                                              .to = &in_place_.lists[FirstSelection(layer)].selected_count,
                                              .stride = sizeof(cuda::AttentionList) / sizeof(uint32_t)});
@@ -292,12 +295,13 @@ void DeviceSelection::EnqueueCounts(cuda::Stream stream, const PlanBucket& bucke
 void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                     const cuda::CacheInbox& inbox) {
   cuda::AppendParams append = store_->append_params();
-  append.rows = static_cast<const std::byte*>(inbox.rows) +
-                static_cast<size_t>(layer) * exchange_.lists_per_layer() * layout().row_bytes();
+  if (!indexes_in_place()) {
+    append.rows = static_cast<const std::byte*>(inbox.rows) +
+                  static_cast<size_t>(layer) * exchange_.lists_per_layer() * layout().row_bytes();
+  }
   append.num_lists = NumLists(bucket);
   append.positions = plan_->list_positions();
   append.lists = plan_->lists(layer);
-  if (in_place()) append.row_pool = nullptr;  // the step itself has stored them
   store_->Append(stream, append);
   if (store_->shape().ring_queries == 0) return;
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
@@ -318,23 +322,31 @@ void DeviceSelection::EnqueueRealQueries(cuda::Stream stream, const PlanBucket& 
 }
 
 cuda::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, int layer) const {
-  return {.lists = plan_->lists(layer),
-          .num_rows = bucket.num_rows,
-          .num_kv_heads = layout().num_kv_heads,
-          .blocks = store_->blocks(),
-          .keys = store_->keys(),
-          .head_dim = layout().head_dim,
-          .group = layout().group_size(),
-          .scale = model_.attention_scale,
-          .queries = arrays_.real_queries,
-          .max_keys = bucket.max_keys,
-          .positions = plan_->positions(),
-          .prompt_tokens = plan_->prompt_tokens(),
-          .interval = kMassInterval,
-          .residency = plan_->residency(layer),
-          .plan = plan_->plan(),
-          .arrivals = arrays_.mass_arrivals,
-          .scratch = arrays_.mass_scratch};
+  cuda::AttendedMassParams params{.lists = plan_->lists(layer),
+                                  .num_rows = bucket.num_rows,
+                                  .num_kv_heads = layout().num_kv_heads,
+                                  .blocks = store_->blocks(),
+                                  .keys = store_->keys(),
+                                  .head_dim = layout().head_dim,
+                                  .group = layout().group_size(),
+                                  .scale = model_.attention_scale,
+                                  .queries = arrays_.real_queries,
+                                  .max_keys = bucket.max_keys,
+                                  .positions = plan_->positions(),
+                                  .prompt_tokens = plan_->prompt_tokens(),
+                                  .interval = kMassInterval,
+                                  .plan = plan_->plan(),
+                                  .arrivals = arrays_.mass_arrivals,
+                                  .scratch = arrays_.mass_scratch};
+  if (in_place()) {
+    params.selected = in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget;
+    params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
+    params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
+    params.max_budget = exchange_.max_budget;
+  } else {
+    params.residency = plan_->residency(layer);
+  }
+  return params;
 }
 
 void DeviceSelection::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer,
@@ -342,8 +354,10 @@ void DeviceSelection::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket,
   const size_t first = static_cast<size_t>(layer) * exchange_.lists_per_layer();
   cuda::AttendedMassParams params = MassParams(bucket, layer);
   params.masses = arrays_.masses + first;
-  params.peer_masses = peer.masses + first;
-  params.peer_stride = static_cast<int64_t>(exchange_.masses_per_plan());
+  if (!in_place()) {
+    params.peer_masses = peer.masses + first;
+    params.peer_stride = static_cast<int64_t>(exchange_.masses_per_plan());
+  }
   table_->mass->attended_mass(stream, params);
 }
 

@@ -42,9 +42,10 @@ class DeviceSelection {
                                                                  const cuda::ExchangeShape& exchange,
                                                                  const cuda::InferenceInbox* in_place = nullptr);
 
-  // Device memory that Create takes; store and plan may be unallocated.
+  // Device memory that Create takes; store and plan may be unallocated. Of `in_place` it matters that there is one.
   static size_t DeviceBytes(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
-                            const Model& model, const cuda::ExchangeShape& exchange);
+                            const Model& model, const cuda::ExchangeShape& exchange,
+                            const cuda::InferenceInbox* in_place = nullptr);
 
   // The queries to select with in `layer`, by the specification's predictor. One of:
   void EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
@@ -66,8 +67,8 @@ class DeviceSelection {
   void EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
 
   // Captured mass of the plan's rows in a layer, once it has been selected for and appended to, with the real queries
-  // of the inbox: to masses() and to the peer. May run on another stream than the above, one layer after the other:
-  // what EnqueueRealQueries rotates is what the next EnqueueMass measures with.
+  // of the inbox: to masses() and, but for rows in place, to the peer. May run on another stream than the above, one
+  // layer after the other: what EnqueueRealQueries rotates is what the next EnqueueMass measures with.
   void EnqueueRealQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
   void EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer);
 
@@ -133,6 +134,8 @@ class DeviceSelection {
   bool selects_units() const;
   int64_t page_stride() const { return (store_->shape().max_positions / spec().page_tokens + 31) / 32 * 32; }
   bool in_place() const { return in_place_.lists != nullptr; }
+  // Rows in place that can be read there: what is appended need not come by the inbox.
+  bool indexes_in_place() const { return in_place() && store_->row_pool() != nullptr; }
   size_t FirstSelection(int layer) const { return static_cast<size_t>(layer) * exchange_.selections_per_layer(); }
   void EnqueueCounts(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
   void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,

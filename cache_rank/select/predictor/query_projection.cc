@@ -6,6 +6,7 @@
 #include "common/model/model_tensors.h"
 #include "model/weights/matrix_plan.h"
 #include "model/weights/vector_loader.h"
+#include "model/weights/weights.h"
 
 namespace winnow {
 namespace {
@@ -17,10 +18,18 @@ size_t VectorFloats(const ModelConfig& config) {
   return per_layer * static_cast<size_t>(config.num_layers);
 }
 
+size_t MatrixBytes(const MatrixSource& source, const ModelConfig& config) {
+  MatrixPlan plan(source, /*region=*/nullptr);
+  for (int i = 0; i < config.num_layers; ++i) PlanQuery(config, LayerNamesOf(config, i), plan);
+  return plan.bytes();
+}
+
 }  // namespace
 
-size_t QueryProjection::BytesNeeded(const ModelConfig& config, Dtype compute_dtype) {
-  return static_cast<size_t>(config.num_layers) * PackedBytes(config.q_features(), config.hidden_size, compute_dtype) +
+absl::StatusOr<size_t> QueryProjection::BytesNeeded(const std::string& model_dir, Dtype compute_dtype) {
+  WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model_dir));
+  return MatrixBytes({checkpoint.get(), config.quantization, compute_dtype}, config) +
          VectorFloats(config) * sizeof(float);
 }
 
@@ -34,7 +43,7 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model_dir));
   WINNOW_RETURN_IF_ERROR(ValidateTensors(*checkpoint, config).status());
-  std::unique_ptr<QueryProjection> projection(new QueryProjection(config, kernels, compute_dtype));
+  std::unique_ptr<QueryProjection> projection(new QueryProjection(config, kernels));
   projection->model_digest_ = checkpoint->Digest();
   projection->layers_.resize(static_cast<size_t>(config.num_layers));
 
@@ -42,20 +51,20 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
   vectors.reserve(VectorFloats(config));
   VectorLoader loader(*checkpoint, vectors);
   const float norm_offset = config.norms_add_one ? 1 : 0;
-  const size_t matrix_bytes = PackedBytes(config.q_features(), config.hidden_size, compute_dtype);
-  WINNOW_ASSIGN_OR_RETURN(projection->matrices_, HugePageRegion::Allocate(matrix_bytes * projection->layers_.size()));
-  MatrixPlan plan(projection->matrices_, compute_dtype);
+  const MatrixSource source{checkpoint.get(), config.quantization, compute_dtype};
+  WINNOW_ASSIGN_OR_RETURN(projection->matrices_, HugePageRegion::Allocate(MatrixBytes(source, config)));
+  MatrixPlan plan(source, projection->matrices_.data());
   for (int i = 0; i < config.num_layers; ++i) {
     Layer& layer = projection->layers_[static_cast<size_t>(i)];
     const LayerNames names = LayerNamesOf(config, i);
     layer.input_norm = loader.LoadIfNamed(names.attention_norm, norm_offset);
     if (config.qkv_bias) layer.query_bias = loader.Load(BiasesOf({names.qkv.front()}));
     layer.q_norm = loader.LoadIfNamed(names.q_norm, norm_offset);
-    // Where q, k and v are one tensor, its first rows.
-    layer.query = plan.Add(WeightsOf({names.qkv.front()}), config.q_features(), config.hidden_size);
+    layer.query = PlanQuery(config, names, plan);
   }
   WINNOW_RETURN_IF_ERROR(loader.status());
-  WINNOW_CHECK(vectors.size() == VectorFloats(config) && plan.full());
+  WINNOW_RETURN_IF_ERROR(plan.status());
+  WINNOW_CHECK(vectors.size() == VectorFloats(config) && plan.bytes() == projection->matrices_.bytes());
   WINNOW_RETURN_IF_ERROR(PackAll(*checkpoint, kernels, plan.jobs(), num_threads));
   return projection;
 }

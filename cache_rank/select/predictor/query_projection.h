@@ -25,8 +25,8 @@ class QueryProjection {
   static absl::StatusOr<std::unique_ptr<const QueryProjection>> Load(const std::string& model_dir,
                                                                      const KernelTable& kernels, Dtype compute_dtype,
                                                                      int num_threads);
-  // Memory that Load takes for a model of this shape.
-  static size_t BytesNeeded(const ModelConfig& config, Dtype compute_dtype);
+  // Memory that Load takes for this model. Its files are opened; tensors that are not as expected are left to Load.
+  static absl::StatusOr<size_t> BytesNeeded(const std::string& model_dir, Dtype compute_dtype);
 
   // Of residuals [num_rows, hidden_size] to queries [num_rows, num_query_heads, head_dim] of `layer`, before RoPE;
   // num_rows <= kMaxRows. Reads bytes() / num_layers of weights once, on all threads of the executor. A row's bits
@@ -39,7 +39,7 @@ class QueryProjection {
   int hidden_size() const { return config_.hidden_size; }
   int query_features() const { return config_.q_features(); }
   const std::string& model_digest() const { return model_digest_; }
-  size_t bytes() const { return BytesNeeded(config_, compute_dtype_); }
+  size_t bytes() const { return matrices_.bytes() + vectors_.size() * sizeof(float); }
 
  private:
   // Absent vectors are empty: their data() is null, as the kernels expect.
@@ -50,12 +50,10 @@ class QueryProjection {
     std::span<const float> q_norm;      // [head_dim], or of all heads
   };
 
-  QueryProjection(const ModelConfig& config, const KernelTable& kernels, Dtype compute_dtype)
-      : config_(config), kernels_(kernels), compute_dtype_(compute_dtype) {}
+  QueryProjection(const ModelConfig& config, const KernelTable& kernels) : config_(config), kernels_(kernels) {}
 
   const ModelConfig config_;
   const KernelTable& kernels_;
-  const Dtype compute_dtype_;
   std::string model_digest_;
   HugePageRegion matrices_;
   std::vector<float> vectors_;  // never resized once views exist

@@ -243,9 +243,10 @@ absl::Status DeviceKvStore::SetPeerPages(uint32_t sequence, std::span<const uint
   return absl::OkStatus();
 }
 
-cuda::KeyStore DeviceKvStore::keys() const {
+cuda::KeyStore DeviceKvStore::keys(bool of_copy) const {
+  WINNOW_CHECK(shape_.key_copy || !of_copy);
   const KvLayout& layout = shape_.layout;
-  if (!shape_.key_copy) {
+  if (!of_copy) {
     return {.keys = arrays_.rows,
             .block_stride = static_cast<int64_t>(layout.block_bytes()),
             .key_stride = static_cast<int64_t>(layout.row_bytes()),
@@ -276,7 +277,8 @@ cuda::AppendParams DeviceKvStore::append_params() const {
 }
 
 void DeviceKvStore::Append(cuda::Stream stream, const cuda::AppendParams& append) const {
-  if (append.row_pool != nullptr || append.key_copy != nullptr || append.bounds != nullptr) {
+  const bool stores = append.rows != nullptr && append.row_pool != nullptr;
+  if (stores || append.key_copy != nullptr || append.bounds != nullptr) {
     table_->cache->append(stream, append);
   }
   if (!shape_.cuboids) return;

@@ -36,7 +36,8 @@ class DeviceKvStore {
   // Gives its blocks back. Nothing that was enqueued may touch the sequence any longer.
   void Release(uint32_t sequence);
 
-  // Appends rows [first, first + count) of one layer: [num_kv_heads][count][2 * head_dim] bf16 in device memory.
+  // Appends rows [first, first + count) of one layer: [num_kv_heads][count][2 * head_dim] bf16 in device memory. Null
+  // `rows`, with RowTier::kInPlace: they lie in their blocks, and are indexed.
   absl::Status AppendRange(uint32_t sequence, int layer, uint32_t first, uint32_t count, const void* rows,
                            cuda::Stream stream);
   // The queries of positions [end - count, end) of one layer before RoPE, [count][num_query_heads][head_dim] in device
@@ -61,10 +62,11 @@ class DeviceKvStore {
   uint32_t max_positions(uint32_t sequence) const { return sequences_[sequence].max_positions; }
 
   // What kernels take. Pointers hold for the store's life.
-  cuda::KeyStore keys() const;  // the copy where there is one
+  cuda::KeyStore keys() const { return keys(shape_.key_copy); }  // the copy where there is one
+  cuda::KeyStore keys(bool of_copy) const;
   cuda::PageStore pages() const;
   cuda::AppendParams append_params() const;  // what to append is the caller's to add
-  // Stores the rows of a launch and indexes them.
+  // Stores the rows of a launch and indexes them; null rows are indexed where they lie.
   void Append(cuda::Stream stream, const cuda::AppendParams& append) const;
   cuda::QueryRings query_rings(int layer) const;
   const uint32_t* first_query_positions() const { return arrays_.first_query_positions; }  // [max_sequences]

@@ -13,6 +13,11 @@ void Panel(const PanelTask& task) {
 
 }  // namespace
 
-const MatmulMicro kMatmul = {.bf16_input = false, .transform_row = portable::TransformRow, .panel = Panel};
+const MatmulMicro kMatmul = {.bf16_input = false,
+                             .transform_row = portable::TransformRow,
+                             .panel = Panel,
+                             .unpack = Unpack,
+                             .quantized_rows = kQuantizedRows,
+                             .quantized_panel = QuantizedPanel};
 
 }  // namespace winnow::avx2

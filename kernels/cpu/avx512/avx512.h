@@ -9,6 +9,9 @@
 namespace winnow::avx512 {
 
 extern const MatmulMicro kMatmul;
+void Unpack(const QuantizedTile& tile, float* weights);
+void QuantizedPanel(const QuantizedPanelTask& task);  // at most kQuantizedRows rows
+inline constexpr int kQuantizedRows = 4;
 void DecodeAttentionTile(const DecodeTile& tile);
 extern const PrefillMicro kPrefill;
 void PrefixAttention(const PrefixAttentionParams& params);

@@ -18,6 +18,11 @@ void Panel(const PanelTask& task) {
 
 }  // namespace
 
-const MatmulMicro kMatmul = {.bf16_input = false, .transform_row = TransformToF32, .panel = Panel};
+const MatmulMicro kMatmul = {.bf16_input = false,
+                             .transform_row = TransformToF32,
+                             .panel = Panel,
+                             .unpack = Unpack,
+                             .quantized_rows = kQuantizedRows,
+                             .quantized_panel = QuantizedPanel};
 
 }  // namespace winnow::avx512

@@ -68,6 +68,11 @@ void Panel(const PanelTask& task) {
 
 }  // namespace
 
-const MatmulMicro kMatmul = {.bf16_input = true, .transform_row = TransformRow, .panel = Panel};
+const MatmulMicro kMatmul = {.bf16_input = true,
+                             .transform_row = TransformRow,
+                             .panel = Panel,
+                             .unpack = avx512::Unpack,
+                             .quantized_rows = avx512::kQuantizedRows,
+                             .quantized_panel = avx512::QuantizedPanel};
 
 }  // namespace winnow::avx512bf16

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/base/fp8.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/scalar.h"
 
@@ -42,6 +43,29 @@ void Panel(const PanelTask& task) {
   }
 }
 
+// The code of input k and output c of a tile.
+uint32_t CodeAt(const QuantizedTile& tile, int k, int c) {
+  const size_t column = static_cast<size_t>(c);
+  const auto row = static_cast<size_t>(k);
+  if (tile.dtype == Dtype::kF8) {
+    return static_cast<const uint16_t*>(tile.codes)[row / 2 * kPanel + column] >> (row % 2 * 8) & 0xff;
+  }
+  const auto* words = static_cast<const uint32_t*>(tile.codes);
+  if (tile.dtype == Dtype::kI8) return words[row / 4 * kPanel + column] >> (row % 4 * 8) & 0xff;
+  return words[row / 8 * kPanel + column] >> (row % 8 * 4) & 0xf;
+}
+
+void Unpack(const QuantizedTile& tile, float* weights) {
+  for (int k = 0; k < tile.num_k; ++k, weights += kPanel) {
+    for (int c = 0; c < kPanel; ++c) {
+      const uint32_t code = CodeAt(tile, k, c);
+      weights[c] = tile.dtype == Dtype::kF8
+                       ? Fp8ToF32(static_cast<uint8_t>(code)) * tile.scales[c]
+                       : static_cast<float>(static_cast<int32_t>(code) - tile.zeros[c]) * tile.scales[c];
+    }
+  }
+}
+
 }  // namespace
 
 void TransformRow(const MatmulParams& params, int row, void* out_row) {
@@ -77,6 +101,6 @@ void TransformRow(const MatmulParams& params, int row, void* out_row) {
   std::memset(out + n, 0, (PackedInFeatures(n) - n) * sizeof(float));
 }
 
-const MatmulMicro kMatmul = {.bf16_input = false, .transform_row = TransformRow, .panel = Panel};
+const MatmulMicro kMatmul = {.bf16_input = false, .transform_row = TransformRow, .panel = Panel, .unpack = Unpack};
 
 }  // namespace winnow::portable

@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p
   for (uint32_t position = begin; position < end; ++position) {
     const size_t row = static_cast<size_t>(list) * p.rows_per_list + (position - first);
     const size_t stored = static_cast<size_t>(block) * kBlockTokens + position % kBlockTokens;
-    const uint4* from = static_cast<const uint4*>(p.rows) + row * (2 * kLanes);
     uint4* to = static_cast<uint4*>(p.row_pool) + stored * (2 * kLanes);
+    const uint4* from = p.rows == nullptr ? to : static_cast<const uint4*>(p.rows) + row * (2 * kLanes);
     uint4 raw = {};
     if (holds) {
       raw = from[lane];
-      if (p.row_pool != nullptr) {
+      if (p.row_pool != nullptr && p.rows != nullptr) {
         to[lane] = raw;
         to[kLanes + lane] = from[kLanes + lane];
       }

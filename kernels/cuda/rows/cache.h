@@ -12,7 +12,9 @@ namespace winnow::cuda {
 // bounds. A key is copied as e4m3 of k / scale, scale = max|k| / 448 (1 for a key of zeros). Rows of a page are
 // appended in order: the bounds of a page start with its first row.
 struct AppendParams {
-  const void* rows = nullptr;  // [num_lists, rows_per_list, 2 * head_dim] bf16
+  // [num_lists, rows_per_list, 2 * head_dim] bf16; null: they lie in their blocks in row_pool already, and the index
+  // alone is kept
+  const void* rows = nullptr;
   int num_lists = 0;
   int rows_per_list = 1;
   int head_dim = 0;                     // 64, 96, 128 or 256

@@ -6,6 +6,7 @@
 #include "kernels/cuda/select/cuboid.cuh"
 #include "kernels/cuda/select/mass_of_units.cuh"
 #include "kernels/cuda/select/page_units.h"
+#include "kernels/cuda/select/predict.h"
 #include "kernels/cuda/select/rank_units.cuh"
 
 namespace winnow::cuda {
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(kThreads) TellCounts(const TellCountsParams p)
   WaitForInputs();
   LetDependentsStart();
   const int list = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (list < p.num_lists) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
+  if (list < p.num_lists && p.list_positions[list] != kNoPosition)
+    p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
 }
 
 void LaunchIndexCuboids(Stream stream, const CuboidParams& p) {

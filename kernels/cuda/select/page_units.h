@@ -64,9 +64,11 @@ struct HoldListsParams {
   const uint32_t* prompt_tokens = nullptr;  // [num_rows]
 };
 
-// Tells attention how many rows are selected: counts [num_lists] to words `stride` apart.
+// Tells attention how many rows are selected: counts [num_lists] to words `stride` apart. Lists without a position in
+// list_positions (kNoPosition) are left alone: others may say theirs.
 struct TellCountsParams {
   const uint32_t* counts = nullptr;
+  const uint32_t* list_positions = nullptr;  // [num_lists]
   int num_lists = 0;
   uint32_t* to = nullptr;
   uint32_t stride = 1;

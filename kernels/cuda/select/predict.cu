@@ -115,7 +115,8 @@ __global__ void __launch_bounds__(1024) BeginPlan(const BeginPlanParams p) {
   LetDependentsStart();
   for (int item = threadIdx.x; item < p.num_layers * p.num_rows; item += blockDim.x) {
     const int layer = item / p.num_rows, row = item % p.num_rows;
-    const uint32_t position = p.next_positions[row];
+    uint32_t position = p.next_positions[row];
+    if (p.step_positions != nullptr && position != kNoPosition) position = p.step_positions[row];
     SelectionList* lists = p.lists + (static_cast<int64_t>(layer) * p.max_rows + row) * p.num_kv_heads;
     for (int head = 0; head < p.num_kv_heads; ++head) {
       const bool is_empty = position == kNoPosition;
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(1024) BeginPlan(const BeginPlanParams p) {
     if (layer == 0) p.positions[row] = position;
   }
   __syncthreads();
-  for (int row = threadIdx.x; row < p.num_rows; row += blockDim.x) {
+  for (int row = threadIdx.x; p.step_positions == nullptr && row < p.num_rows; row += blockDim.x) {
     if (p.next_positions[row] != kNoPosition) ++p.next_positions[row];
   }
   if (threadIdx.x == 0) ++*p.plan;

@@ -143,11 +143,18 @@ __global__ void __launch_bounds__(kThreads) AttendedMass(const AttendedMassParam
   }
   for (uint32_t word = threadIdx.x; word < kChunkKeys / 32; word += kThreads) is_selected[word] = 0;
   __syncthreads();
-  const ResidencyList residency = p.residency[index];
-  for (uint32_t slot = threadIdx.x; slot < residency.pool_slots; slot += kThreads) {
-    if (residency.last_plan[slot] != plan) continue;
-    const uint32_t at = residency.position_of[slot] - first;
+  const auto select = [&](uint32_t key) {
+    const uint32_t at = key - first;
     if (at < kChunkKeys) atomicOr(&is_selected[at / 32], 1u << at % 32);
+  };
+  if (p.residency != nullptr) {
+    const ResidencyList residency = p.residency[index];
+    for (uint32_t slot = threadIdx.x; slot < residency.pool_slots; slot += kThreads) {
+      if (residency.last_plan[slot] == plan) select(residency.position_of[slot]);
+    }
+  } else {
+    const uint32_t* const selected = p.selected + static_cast<int64_t>(index) * p.max_budget;
+    for (uint32_t i = threadIdx.x; i < p.counts[index * p.count_stride]; i += kThreads) select(selected[i]);
   }
   __syncthreads();
 

@@ -15,7 +15,8 @@ struct MeasuredMass {
 
 // Captured mass of what the rows of a plan attend to in one layer: the share of the softmax of their real queries over
 // rows [0, position] that sinks, the selected rows and the recent window hold, averaged over the group. Rows [0,
-// position] are in the store. What was selected is what the plan's diff has left in the residency. Measured are lists
+// position] are in the store. What was selected is what the plan's diff has left in the residency, or, where rows are
+// attended to in place, what `selected` names. Measured are lists
 // that select (more rows between `first` and `last` than their budget), at positions that MeasuresMass
 // (common/selection/mass_positions.h) names; all others get NaN.
 struct AttendedMassParams {
@@ -32,7 +33,11 @@ struct AttendedMassParams {
   const uint32_t* positions = nullptr;  // [num_rows], kNoPosition: nobody
   const uint32_t* prompt_tokens = nullptr;  // [num_rows]
   uint32_t interval = 0;
-  const ResidencyList* residency = nullptr;  // [num_rows, num_kv_heads]
+  const ResidencyList* residency = nullptr;  // [num_rows, num_kv_heads]; null: in place
+  const uint32_t* selected = nullptr;        // [num_rows, num_kv_heads, max_budget] positions
+  const uint32_t* counts = nullptr;          // [num_rows, num_kv_heads] of those, count_stride words apart
+  uint32_t count_stride = 1;
+  uint32_t max_budget = 0;
   const uint32_t* plan = nullptr;            // one word
   MeasuredMass* masses = nullptr;            // [num_rows, num_kv_heads]
   MeasuredMass* peer_masses = nullptr;       // of even plans, those of odd ones peer_stride behind; may be null. Rows

@@ -58,15 +58,20 @@ __global__ void AdvanceLists(const BeginStepParams p) {
     if (p.kv_slots != nullptr) p.kv_slots[index] = kNone;
     return;
   }
-  uint32_t anchor = position;
-  if (p.reuse_interval > 1 && position > p.prompt_tokens[row]) {
-    anchor = max(position - position % p.reuse_interval, p.prompt_tokens[row]);
-  }
-  for (int i = 0; i < p.lists_per_kv_head; ++i) {
-    if (p.window == RecentWindow::kSliding) {
-      lists[i].recent_begin = RecentStart(anchor, p.recent_tokens, lists[i].sinks);
+  if (p.window == RecentWindow::kSliding) {
+    const RowWindow window = p.windows[row];
+    uint32_t anchor = position;
+    if (window.reuse_interval > 1 && position > window.prompt_tokens) {
+      anchor = max(position - position % window.reuse_interval, window.prompt_tokens);
     }
-    lists[i].recent_count = position + 1 - lists[i].recent_begin;
+    const uint32_t begin = RecentStart(anchor, window.recent_tokens, window.sinks);
+    for (int i = 0; i < p.lists_per_kv_head; ++i) {
+      lists[i].sinks = min(window.sinks, position + 1);
+      lists[i].recent_begin = begin;
+      lists[i].recent_count = position + 1 > begin ? position + 1 - begin : 0;
+    }
+  } else {
+    for (int i = 0; i < p.lists_per_kv_head; ++i) lists[i].recent_count = position + 1 - lists[i].recent_begin;
   }
   const uint32_t slot = SlotOf(list, p.pages, list.ring_base + position % list.ring_tokens);
   if (p.kv_destinations != nullptr) {

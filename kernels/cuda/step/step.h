@@ -17,8 +17,18 @@ namespace winnow::cuda {
 
 // Which rows a list's recent part holds at position p.
 enum class RecentWindow : uint8_t {
-  kSliding,  // [RecentStart(p, recent_tokens, sinks, kBlockTokens), p]
-  kGrowing,  // [recent_begin, p] with the recent_begin that the list already has: 0 without sinks is dense attention
+  kSliding,  // as the row's RowWindow says
+  kGrowing,  // [recent_begin, p] with the recent_begin that the list already has, beside the sinks that it has
+};
+
+// What the lists of a row of the batch attend to at position p, beside what is selected: the sinks [0, sinks), as far
+// as there are so many rows, and [RecentStart(p, recent_tokens, sinks, kBlockTokens), p].
+struct RowWindow {
+  uint32_t sinks = 0;
+  uint32_t recent_tokens = ~0u;  // with so many and no sinks: everything (dense attention)
+  // Positions that share the window of the first of them (AnchorPosition in attended_set.h), which grows in between.
+  uint32_t reuse_interval = 1;
+  uint32_t prompt_tokens = 0;  // where anchors begin; not read with an interval of 1
 };
 
 // Opens the next step: its number, its rows' positions, what these say of all lists of all layers, and where the step's
@@ -33,7 +43,7 @@ struct BeginStepParams {
   uint32_t* token_log = nullptr;        // may be null
   uint32_t log_steps = 1;
 
-  // [num_layers, max_rows, num_kv_heads, lists_per_kv_head]: recent_begin, recent_count are written
+  // [num_layers, max_rows, num_kv_heads, lists_per_kv_head]: sinks, recent_begin and recent_count are written
   AttentionList* lists = nullptr;
   int lists_per_kv_head = 1;
   const uint32_t* pages = nullptr;
@@ -42,11 +52,7 @@ struct BeginStepParams {
   int num_layers = 0;
   int num_kv_heads = 0;
   RecentWindow window = RecentWindow::kSliding;
-  uint32_t recent_tokens = 0;  // kSliding; the lists' ring_tokens hold recent_tokens + kBlockTokens - 1
-  // kSliding: positions that share the window of the first of them (AnchorPosition in attended_set.h), which grows in
-  // between; prompt_tokens [num_rows], not read with an interval of 1.
-  uint32_t reuse_interval = 1;
-  const uint32_t* prompt_tokens = nullptr;
+  const RowWindow* windows = nullptr;  // [num_rows] kSliding; the lists' rings hold recent_tokens + kBlockTokens - 1
   void* slot_pool = nullptr;
   size_t row_bytes = 0;
   void** kv_destinations = nullptr;  // [num_layers, max_rows, num_kv_heads] slots of the new rows; may be null

@@ -7,10 +7,10 @@
 
 #include "absl/strings/ascii.h"
 #include "common/base/check.h"
+#include "common/tokenizer/json_node.h"
 #include "router/text/chat_template/interpreter.h"
 #include "router/text/chat_template/parser.h"
 #include "router/text/chat_template/value.h"
-#include "router/text/json_node.h"
 
 namespace winnow {
 namespace {

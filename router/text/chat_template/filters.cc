@@ -6,12 +6,12 @@
 #include <cmath>
 #include <limits>
 
+#include "common/tokenizer/utf8.h"
 #include "router/text/chat_template/arithmetic.h"
 #include "router/text/chat_template/sequence_filters.h"
 #include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_text.h"
-#include "router/text/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/tokenizer/utf8.h"
 #include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/value_text.h"
-#include "router/text/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

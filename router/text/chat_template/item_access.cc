@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "common/tokenizer/utf8.h"
 #include "router/text/chat_template/methods.h"
 #include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
-#include "router/text/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

@@ -4,8 +4,8 @@
 #include <array>
 #include <charconv>
 
-#include "router/text/unicode.h"
-#include "router/text/utf8.h"
+#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

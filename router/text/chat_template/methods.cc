@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/utf8.h"
 #include "router/text/chat_template/comparison.h"
 #include "router/text/chat_template/item_access.h"
 #include "router/text/chat_template/template_error.h"
 #include "router/text/chat_template/text_functions.h"
 #include "router/text/chat_template/value_text.h"
-#include "router/text/unicode.h"
-#include "router/text/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "router/text/utf8.h"
+#include "common/tokenizer/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

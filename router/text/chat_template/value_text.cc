@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "router/text/utf8.h"
+#include "common/tokenizer/utf8.h"
 
 namespace winnow::chat_template {
 namespace {

@@ -8,6 +8,7 @@
 namespace winnow::test {
 namespace {
 
+using WinnowPreset = PresetTest;
 using AsyncTokenPreset = PresetTest;
 using ExactTokenPreset = PresetTest;
 using SparseservePreset = PresetTest;
@@ -47,7 +48,6 @@ class PredictedTest : public PresetTest {
     return Rotated(QueriesOf(UnlikelyPrediction(sequence_->seed, list.layer, list.position), list.head), list.position);
   }
 };
-using WinnowPreset = PredictedTest;
 using DepthPreset = PredictedTest;
 
 TEST_F(DepthPreset, SelectsWithWhatWasSentALayerEarlierAndWaitsForNoOtherQueryThanTheFirstLayers) {
@@ -71,16 +71,15 @@ TEST_F(DepthPreset, SelectsWithWhatWasSentALayerEarlierAndWaitsForNoOtherQueryTh
   ForEachSelection([&](const SelectedList& list) { EXPECT_EQ(CheckBestRows(PredictedQueries(list), list), ""); });
 }
 
-TEST_F(WinnowPreset, TakesTheFewestRowsThatHoldTheMassOfWhatWasSentALayerEarlier) {
+TEST_F(WinnowPreset, TakesTheFewestRowsThatHoldTheMassOfTheRealQueries) {
   Serve(Preset("winnow", 150), kPrompt, {.data_plane = {}, .prediction = UnlikelyPrediction});
   const SelectionSpec& spec = sequence_->spec;
-  ASSERT_EQ(spec.lookahead, 1u);
   Decode(8);
   // Scores come from keys in 8 bits: exact ones differ by up to a few percent of a weight.
   constexpr double kTolerance = 0.05, kMassTolerance = 0.005;
   std::set<size_t> sizes;
   ForEachSelection([&](const SelectedList& list) {
-    const std::vector<Vector> queries = PredictedQueries(list);
+    const std::vector<Vector> queries = RealQueries(list);
     const std::vector<Vector> keys = Keys(list.layer, list.head, list.position);
     const Vector importance = ImportanceReference(GroupAggregation::kSoftmaxSum, queries, keys, scale());
     const uint32_t window = sequence_->Window(list.position), count = static_cast<uint32_t>(list.rows.size());

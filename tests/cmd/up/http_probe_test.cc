@@ -1,7 +1,7 @@
 #include "cmd/up/http_probe.h"
 
+#include "cmd/role/process_http.h"
 #include "common/config/listen_address.h"
-#include "common/metrics/metrics_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,7 +11,8 @@ namespace {
 TEST(HttpGet, ReturnsStatusAndBody) {
   auto registry = std::make_shared<MetricsRegistry>();
   registry->AddCounter("winnow_x_total", "Xs.");
-  auto server = MetricsServer::Start("127.0.0.1:0", registry);
+  const auto ok = [] { return absl::OkStatus(); };
+  auto server = ProcessHttp::Start({"127.0.0.1", 0}, registry, {.ready = ok, .live = ok});
   ASSERT_TRUE(server.ok()) << server.status();
   const auto answer = HttpGet((*server)->address(), "/metrics", std::chrono::seconds(20));
   ASSERT_TRUE(answer.ok()) << answer.status();

@@ -165,7 +165,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
                   .ok());
   const HostPort router{"127.0.0.1", 7777};
   const InferenceProcessOptions inference = options_.InferenceRank(0, router);
-  EXPECT_EQ(inference.router, router);
+  EXPECT_EQ(inference.join.routers, std::vector<HostPort>{router});
   EXPECT_EQ(inference.transport, TransportKind::kInproc);
   EXPECT_EQ(inference.compute, Dtype::kF32);
   EXPECT_EQ(inference.kv_dtype, Dtype::kF32);

@@ -27,6 +27,7 @@ class FakeMembership final : public v1::MembershipService::Service {
     if (!refusal.ok()) return refusal;
     if (mute) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "mute");
     ++registrations;
+    metrics_address = request->metrics_address();
     known.insert(request->identity().incarnation());
     response->set_lease_ms(kLeaseMs);
     response->set_heartbeat_ms(20);
@@ -75,6 +76,7 @@ class FakeMembership final : public v1::MembershipService::Service {
   int register_calls = 0;
   int registrations = 0;  // of these, the ones that were accepted
   int heartbeats = 0;
+  std::string metrics_address;  // of the latest registration
   uint32_t last_running = 0;
   bool stream_ended_before_goodbye = false;
   std::set<uint64_t> known, left;
@@ -90,7 +92,7 @@ class MembershipClientTest : public testing::Test {
 
   MembershipClient::Options Options() {
     MembershipClient::Options options;
-    options.router_address = server_->address();
+    options.routers = {*ParseHostPort(server_->address())};
     *options.registration.mutable_identity() = identity_;
     options.load = [] {
       v1::RankLoad load;
@@ -197,6 +199,43 @@ TEST_F(MembershipClientTest, ARefusalIsFinal) {
   const std::lock_guard lock(membership_.mutex);
   EXPECT_EQ(refused_.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(serving_.empty());
+}
+
+TEST_F(MembershipClientTest, TakesTheFirstRouterThatAnswersAndTheNextWhenItIsLost) {
+  FakeMembership second;
+  auto other = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&second)});
+  ASSERT_TRUE(other.ok()) << other.status();
+  MembershipClient::Options options = Options();
+  options.routers = {{"127.0.0.1", 1}, *ParseHostPort(server_->address()), *ParseHostPort((*other)->address())};
+  options.localize = [](const HostPort& router, v1::RegisterRequest& registration) {
+    registration.set_metrics_address("towards " + router.ToString());
+    return absl::OkStatus();
+  };
+  MembershipClient client(std::move(options));
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 1; }));
+  {
+    const std::lock_guard lock(second.mutex);
+    EXPECT_EQ(second.register_calls, 0);
+  }
+  {
+    const std::lock_guard lock(membership_.mutex);
+    EXPECT_EQ(membership_.metrics_address, "towards " + server_->address());
+  }
+  server_ = nullptr;
+  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= 1; }));
+  const std::lock_guard lock(second.mutex);
+  EXPECT_EQ(second.metrics_address, "towards " + (*other)->address());
+}
+
+TEST_F(MembershipClientTest, ARegistrationThatCannotBeCompletedIsRefused) {
+  MembershipClient::Options options = Options();
+  options.localize = [](const HostPort&, v1::RegisterRequest&) {
+    return absl::FailedPreconditionError("only this machine reaches it");
+  };
+  MembershipClient client(std::move(options));
+  ASSERT_TRUE(membership_.Await([&] { return !refused_.ok(); }));
+  const std::lock_guard lock(membership_.mutex);
+  EXPECT_EQ(membership_.register_calls, 0);
 }
 
 TEST_F(MembershipClientTest, WaitsForARouterThatStartsLater) {

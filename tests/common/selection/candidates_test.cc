@@ -29,12 +29,12 @@ TEST(Candidates, EveryKeyIsScoredWhereTheyAreAllOfThemOrBelowTheThreshold) {
   EXPECT_FALSE(ScoresAllOf(spec, 1500, 10));
 }
 
-TEST(Candidates, TheDefaultPresetScoresEveryKeyBelow16kAndAQuarterOf32k) {
+TEST(Candidates, TheDefaultPresetScoresEveryKeyBelow30kAndAQuarterOf32k) {
   const SelectionSpec spec = *FindPreset("winnow");
   EXPECT_EQ(spec.scorer, Scorer::kTwoStage);
-  for (const uint32_t budget : {256u, 2048u, 4096u}) EXPECT_TRUE(ScoresAllOf(spec, 16383, budget)) << budget;
+  for (const uint32_t budget : {256u, 2048u, 4096u}) EXPECT_TRUE(ScoresAllOf(spec, 30719, budget)) << budget;
   for (const uint32_t budget : {1u, 256u, 2048u}) {
-    EXPECT_FALSE(ScoresAllOf(spec, 16384, budget)) << budget;
+    EXPECT_FALSE(ScoresAllOf(spec, 30720, budget)) << budget;
     EXPECT_EQ(CandidateTokens(spec, budget), 32768u / 4) << budget;
   }
 }

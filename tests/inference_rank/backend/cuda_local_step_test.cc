@@ -2,15 +2,19 @@
 // (tests/support/host_gpu).
 #include "inference_rank/backend/cuda_local_step.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <random>
 
 #include "inference_rank/backend/cuda_backend.h"
 #include "inference_rank/memory/working_set.h"
 #include "inference_rank/sequence/sampler.h"
+#include "kernels/cpu/scalar.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -26,7 +30,11 @@ const TinyModel kModel{.num_layers = 3,
                        .vocab_size = 96};
 constexpr uint32_t kMaxContext = 256;
 
-// A backend with slots for a few dense sequences, whose prompts are random rows.
+uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
+  return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+}
+
+// A backend with slots for a few sequences, whose prompts are random rows.
 class CudaLocalStepTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -42,6 +50,7 @@ class CudaLocalStepTest : public testing::Test {
              .max_context_tokens = kMaxContext,
              .prefill_chunk_tokens = 64,
              .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 6},
+             .selects_in_place = true,
              .model_name = "tiny"},
             gpus)
             .value();
@@ -55,10 +64,12 @@ class CudaLocalStepTest : public testing::Test {
     uint32_t newest() const { return tokens.back(); }
   };
 
-  Stream NewStream(uint32_t seed, uint32_t prompt) {
-    Stream stream{.set = WorkingSet::Create(*slots_, layout_, spec_, kMaxContext, prompt).value(),
-                  .position = prompt,
-                  .tokens = {seed % kModel.vocab_size}};
+  Stream NewStream(uint32_t seed, uint32_t prompt) { return NewStream(seed, prompt, spec_); }
+  Stream NewStream(uint32_t seed, uint32_t prompt, const SelectionSpec& spec) {
+    Stream stream{
+        .set = WorkingSet::Create(*slots_, layout_, spec, kMaxContext, prompt, SlotOrder::kByPosition).value(),
+        .position = prompt,
+        .tokens = {seed % kModel.vocab_size}};
     std::mt19937 random(seed);
     std::vector<uint16_t> row(layout_.row_bytes() / sizeof(uint16_t));
     for (uint32_t p = 0; p < prompt; ++p) {
@@ -85,9 +96,16 @@ class CudaLocalStepTest : public testing::Test {
   }
 
   StepClient& client() { return *backend_->step_client(); }
-  void Sit(int row, const Stream& stream) {
-    client().SetRow(row, stream.set->PagesOfLists(WholeModel(layout_), client().pages_per_list()));
+  void Sit(int row, const Stream& stream, const SelectionSpec& spec) {
+    const std::vector<uint32_t> pages = stream.set->PagesOfLists(WholeModel(layout_), client().pages_per_list());
+    const absl::Status taken = client().SetRow(row, {.spec = &spec,
+                                                     .pages = pages,
+                                                     .position = stream.position,
+                                                     .max_positions = kMaxContext,
+                                                     .prompt_tokens = stream.position});
+    EXPECT_TRUE(taken.ok()) << taken;
   }
+  void Sit(int row, const Stream& stream) { Sit(row, stream, spec_); }
   std::vector<std::byte> StoredRows(const Stream& stream, uint32_t position) const {
     std::vector<std::byte> rows;
     for (int layer = 0; layer < layout_.num_layers; ++layer) {
@@ -118,6 +136,100 @@ class CudaLocalStepTest : public testing::Test {
     CudaLocalStepTest& test_;
     Stream& stream_;
   };
+
+  // Selects by brute force as the specification says, from the keys that the stream has, and attends to that by frames.
+  class SelectingKv final : public DecodeKv {
+   public:
+    SelectingKv(CudaLocalStepTest& test, Stream& stream, const SelectionSpec& spec)
+        : test_(test), stream_(stream), spec_(spec), queries_(test.layout_.num_layers) {}
+    int Lookahead() const override { return spec_.predictor == Predictor::kDepth ? 1 : 0; }
+    void Publish(const DecodeLayerOutput& output) override {
+      const KvLayout& layout = test_.layout_;
+      for (int head = 0; head < layout.num_kv_heads; ++head) {
+        stream_.set->WriteRow(output.layer, head, stream_.position, output.kv_rows + head * layout.row_bytes());
+      }
+      const size_t floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
+      const auto keep = [&](int layer, const float* queries) {
+        if (queries_[layer].empty()) queries_[layer].assign(queries, queries + floats);
+      };
+      keep(output.layer, output.q_pre_rope);
+      if (output.prediction != nullptr) keep(output.prediction_layer, output.prediction);
+    }
+    void AwaitSlots(int layer, SlotLists& lists) override {
+      for (int head = 0; head < test_.layout_.num_kv_heads; ++head) {
+        std::vector<uint32_t>& slots = lists_.emplace_back();
+        for (const uint32_t row : Attended(layer, head)) slots.push_back(SlotOf(layer, head, row));
+        lists.Add(slots, test_.layout_.group_size());
+      }
+    }
+
+   private:
+    std::vector<float> Rotated(const float* query) const {
+      const RopeTable& rope = test_.backend_->forward().rope();
+      const int half = test_.layout_.head_dim / 2;
+      std::vector<float> out(2 * half);
+      for (int i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(stream_.position) * rope.inv_freq[i];
+        out[i] = query[i] * std::cos(angle) - query[i + half] * std::sin(angle);
+        out[i + half] = query[i + half] * std::cos(angle) + query[i] * std::sin(angle);
+      }
+      return out;
+    }
+    double Score(const std::vector<float>& query, int layer, int head, uint32_t row) const {
+      const auto* key = static_cast<const uint16_t*>(stream_.set->PlaceOfRow(layer, head, row));
+      double score = 0;
+      for (size_t d = 0; d < query.size(); ++d) score += double{query[d]} * Bf16ToF32(key[d]);
+      return score / std::sqrt(static_cast<double>(query.size()));
+    }
+    // The rows of the greatest importance below the recent window: the softmax over all earlier keys, by query head.
+    std::vector<uint32_t> Attended(int layer, int head) const {
+      const uint32_t position = stream_.position, window = WindowStart(spec_, position);
+      std::vector<uint32_t> chosen;
+      for (uint32_t row = spec_.sink_tokens; row < window; ++row) chosen.push_back(row);
+      if (chosen.size() > spec_.budget_tokens) {
+        std::vector<double> importance(position);
+        for (int g = 0; g < test_.layout_.group_size(); ++g) {
+          const int query_head = head * test_.layout_.group_size() + g;
+          const std::vector<float> query =
+              Rotated(queries_[layer].data() + static_cast<size_t>(query_head) * test_.layout_.head_dim);
+          std::vector<double> weights;
+          double sum = 0;
+          for (uint32_t row = 0; row < position; ++row) {
+            sum += weights.emplace_back(std::exp(Score(query, layer, head, row)));
+          }
+          for (uint32_t row = 0; row < position; ++row) importance[row] += weights[row] / sum;
+        }
+        std::stable_sort(chosen.begin(), chosen.end(),
+                         [&](uint32_t a, uint32_t b) { return importance[a] > importance[b]; });
+        chosen.resize(spec_.budget_tokens);
+        std::sort(chosen.begin(), chosen.end());
+      }
+      std::vector<uint32_t> rows;
+      for (uint32_t row = 0; row < std::min(spec_.sink_tokens, position + 1); ++row) rows.push_back(row);
+      rows.insert(rows.end(), chosen.begin(), chosen.end());
+      for (uint32_t row = window; row <= position; ++row) rows.push_back(row);
+      return rows;
+    }
+    uint32_t SlotOf(int layer, int head, uint32_t row) const {
+      const auto* const first = static_cast<const std::byte*>(test_.slots_->row(0));
+      return static_cast<uint32_t>((static_cast<const std::byte*>(stream_.set->PlaceOfRow(layer, head, row)) - first) /
+                                   test_.layout_.row_bytes());
+    }
+
+    CudaLocalStepTest& test_;
+    Stream& stream_;
+    const SelectionSpec& spec_;
+    std::vector<std::vector<float>> queries_;  // by layer, before RoPE, that select
+    std::deque<std::vector<uint32_t>> lists_;
+  };
+
+  std::vector<float> BySelecting(Stream& stream, const SelectionSpec& spec) {
+    SelectingKv kv(*this, stream, spec);
+    const uint32_t token = stream.newest();
+    const std::span<float> logits = backend_->forward().Decode({&token, 1}, {&stream.position, 1}, kv);
+    ++stream.position;
+    return {logits.begin(), logits.end()};
+  }
 
   const TempDir folder_;
   const SelectionSpec spec_{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
@@ -203,6 +315,75 @@ TEST_F(CudaLocalStepTest, ARowThatSatOutAStepOrChangedHandsGoesOnWhereItStood) {
   for (int i = 0; i < 5; ++i) step({{1, &second}, {3, &first}});
   EXPECT_EQ(first.tokens, of_first);
   EXPECT_EQ(second.tokens, of_second);
+}
+
+// Rows of two predictors, with budgets of their own, beside a dense one.
+TEST_F(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOthers) {
+  constexpr int kSteps = 45;
+  const std::vector<SelectionSpec> specs = {
+      {.predictor = Predictor::kExact, .budget_tokens = 20, .recent_tokens = 32},
+      {.predictor = Predictor::kExact, .budget_tokens = 33, .recent_tokens = 32},
+      {.predictor = Predictor::kDepth, .budget_tokens = 40, .sink_tokens = 7, .recent_tokens = 64},
+      spec_,
+      {.predictor = Predictor::kExact, .budget_tokens = 500},  // covers everything
+      {.predictor = Predictor::kExact, .budget_tokens = 16, .sink_tokens = 10, .recent_tokens = 32},
+  };
+  const std::vector<uint32_t> prompts = {130, 97, 150, 140, 100, 3};
+  std::vector<std::vector<uint32_t>> expected;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ASSERT_TRUE(client().Serves(specs[i]).ok()) << client().Serves(specs[i]);
+    Stream stream = NewStream(i, prompts[i], specs[i]);
+    for (int step = 0; step < kSteps; ++step) {
+      stream.tokens.push_back(ArgMax(IsDense(specs[i]) ? ByFrames(stream) : BySelecting(stream, specs[i])));
+    }
+    expected.push_back(stream.tokens);
+  }
+  std::vector<Stream> streams;
+  for (size_t i = 0; i < specs.size(); ++i) streams.push_back(NewStream(i, prompts[i], specs[i]));
+  for (size_t i = 0; i < specs.size(); ++i) Sit(static_cast<int>(i), streams[i], specs[i]);
+  std::vector<int> measured(specs.size());
+  const auto take = [&] {
+    ASSERT_TRUE(client().Complete().ok());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const int row = static_cast<int>(i);
+      streams[i].tokens.push_back(client().drawn_token(row));
+      const StepSelection selection = client().selection(row);
+      uint64_t lists = 0;
+      for (const float mass : selection.captured_masses) {
+        if (std::isnan(mass)) continue;
+        ++lists;
+        EXPECT_GT(mass, 0.05f);
+        EXPECT_LE(mass, 1.0f);
+      }
+      measured[i] += lists > 0;
+      EXPECT_EQ(selection.selected_rows, lists * specs[i].budget_tokens) << "stream " << i;
+    }
+  };
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<StepRow> rows;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      StepRow row{.row = static_cast<int>(i), .position = prompts[i] + step, .draw = TokenDraw()};
+      if (step == 0) row.token_id = streams[i].newest();
+      rows.push_back(row);
+    }
+    client().Plan(rows);
+    ASSERT_TRUE(client().Launch().ok());
+    if (step > 0) take();
+  }
+  take();
+  for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(streams[i].tokens, expected[i]) << "stream " << i;
+  EXPECT_GE(measured[0], 16) << "the first positions behind the prompt, and every sixteenth";
+  EXPECT_EQ(measured[3], 0);
+  EXPECT_EQ(measured[4], 0);
+}
+
+TEST_F(CudaLocalStepTest, WhatIsNotSelectedInPlaceIsSaid) {
+  const auto refusal = [&](SelectionSpec spec) { return std::string(client().Serves(spec).message()); };
+  EXPECT_THAT(refusal({.predictor = Predictor::kTemporal}), testing::HasSubstr("look back"));
+  EXPECT_THAT(refusal({.predictor = Predictor::kExact, .key_copy = KeyCopy::kInt8}), testing::HasSubstr("8-bit keys"));
+  EXPECT_THAT(refusal({.predictor = Predictor::kExact, .scorer = Scorer::kTwoStage}), testing::HasSubstr("pages"));
+  EXPECT_THAT(refusal({.predictor = Predictor::kExact, .min_captured_mass = 0.9f}), testing::HasSubstr("correction"));
+  EXPECT_EQ(refusal({.predictor = Predictor::kExact}), "");
 }
 
 TEST_F(CudaLocalStepTest, SeveralGpusHaveNone) {

@@ -83,7 +83,8 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
     Rank(const EngineTakeover& test, uint64_t incarnation)
         : executor(test.kernels_.new_executor(1)),
           transformer(test.config_, *test.weights_, test.kernels_, *executor, Dtype::kF32, 512, 1024),
-          metrics(test.config_.num_layers) {
+          metrics(test.config_.num_layers),
+          grammars(test.Letters(), metrics) {
       SlotPool slots = SlotPool::Create(test.layout_.row_bytes(), kSlotPages).value();
       transformer.set_slot_pool(slots.rows());
       LinkTable::Options links;
@@ -100,6 +101,7 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
     std::unique_ptr<Executor> executor;
     Transformer transformer;
     InferenceRankMetrics metrics;
+    GrammarCache grammars;
     std::unique_ptr<Engine> engine;
     std::shared_ptr<Listener> listener = std::make_shared<Listener>();
   };
@@ -119,6 +121,13 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
     return LoadModelConfig(directory).value();
   }
 
+  // Each token stands for a letter.
+  std::shared_ptr<const TokenTrie> Letters() const {
+    std::vector<std::string> letters;
+    for (int64_t id = 0; id < config_.vocab_size; ++id) letters.emplace_back(1, static_cast<char>('a' + id % 26));
+    return std::make_shared<TokenTrie>(letters, std::vector<uint32_t>());
+  }
+
   std::unique_ptr<Rank> NewRank() { return std::make_unique<Rank>(*this, next_incarnation_++); }
 
   v1::DispatchRequest::Submit Sample(uint32_t index, uint32_t prompt_seed = 3) const {
@@ -130,6 +139,7 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
     submit.mutable_sampling()->set_temperature(1.0f);
     submit.mutable_sampling()->set_seed(77);
     submit.mutable_sampling()->set_sample_index(index);
+    if (!grammar_.empty()) submit.mutable_sampling()->mutable_constraint()->set_grammar(grammar_);
     submit.mutable_stopping()->set_max_tokens(kTokens);
     submit.mutable_stopping()->set_ignore_eos(true);
     *submit.mutable_selection() = ToProto(SpecOf(GetParam()));
@@ -145,7 +155,8 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
                                           .max_context_tokens = 512,
                                           .max_budget_tokens = kUnlimitedBudget,
                                           .layout = layout_,
-                                          .slot_pages = kSlotPages});
+                                          .slot_pages = kSlotPages,
+                                          .grammars = &rank.grammars});
     ASSERT_TRUE(sequence.ok()) << sequence.status();
     (*sequence)->sink = rank.listener;
     rank.engine->Submit(*std::move(sequence));
@@ -178,6 +189,7 @@ class EngineTakeover : public testing::TestWithParam<Predictor> {
   const std::unique_ptr<ModelWeights> weights_;
   ServedCacheRank cache_;
   uint64_t next_incarnation_ = 91;
+  std::string grammar_;  // of all outputs; empty: they may be anything
 };
 
 // The router may know fewer tokens than the rank has drawn: what was on its way to it is lost with the rank.
@@ -198,6 +210,49 @@ TEST_P(EngineTakeover, GivesTheTokensOfAnUndisturbedRunHoweverFewAreKnown) {
     EXPECT_TRUE(heard.finished) << (heard.failed ? heard.failed->message() : "");
     EXPECT_EQ(heard.ids, From(expected, known));
   }
+}
+
+TEST_P(EngineTakeover, GoesOnInTheMiddleOfAGrammar) {
+  const TokenIds free = Undisturbed(0);
+  grammar_ = "root ::= ([a-m]{1,3} [n-z] ending?)*\nending ::= \"xy\" ending? \"z\"";
+  const TokenIds expected = Undisturbed(0);
+  EXPECT_NE(expected, free);
+  int first_half = 0;
+  for (const uint32_t token : expected) {
+    first_half = token % 26 < 13 ? first_half + 1 : 0;
+    ASSERT_LE(first_half, 3);
+  }
+  uint64_t id = 10;
+  for (const auto& [drawn, known] : {std::pair{1u, 0u}, {3u, 1u}, {30u, 2u}, {30u, 29u}}) {
+    SCOPED_TRACE(testing::Message() << drawn << " tokens drawn, " << known << " known");
+    ++id;
+    std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+    first->listener->slow_from = drawn;
+    Submit(*first, id, id, Sample(0));
+    first->listener->AwaitTokens(id, drawn);
+    first->engine->Stop();
+    Submit(*second, id, id, Again(0, expected, known));
+    const Listener::Heard heard = second->listener->AwaitEnd(id);
+    EXPECT_TRUE(heard.finished) << (heard.failed ? heard.failed->message() : "");
+    EXPECT_EQ(heard.ids, From(expected, known));
+  }
+}
+
+// Without a token that ends it, and whether or not the word of it was lost.
+TEST_P(EngineTakeover, AnOutputEndsWhereItsGrammarDoes) {
+  grammar_ = "root ::= [a-z]{20}";
+  const std::unique_ptr<Rank> rank = NewRank();
+  Submit(*rank, 1, 1, Sample(0));
+  const Listener::Heard heard = rank->listener->AwaitEnd(1);
+  EXPECT_TRUE(heard.finished);
+  ASSERT_EQ(heard.ids.size(), 20u);
+  Submit(*rank, 2, 2, Sample(0));
+  rank->listener->slow_from = 10;
+  rank->listener->AwaitTokens(2, 10);
+  Submit(*rank, 3, 2, Again(0, heard.ids, 20));
+  const Listener::Heard again = rank->listener->AwaitEnd(3);
+  EXPECT_TRUE(again.finished || (again.failed && again.failed->retryable()));
+  EXPECT_TRUE(again.ids.empty());
 }
 
 TEST_P(EngineTakeover, GivesTheTokensOfAnUndisturbedRunFromTheMiddleOfAPrompt) {

@@ -72,14 +72,15 @@ TEST_P(ShardedDecodeTest, GivesTheBitsOfOneCacheRank) {
 std::vector<std::string> Specifications() {
   const std::string small = kSmall;
   return {"winnow" + small,
-          "winnow,lookahead=2" + small,
+          "depth" + small,
+          "depth,lookahead=2" + small,
           "async-token" + small,
           "exact-token" + small,
           "exact-token,scorer=two-stage,min_candidate_tokens=0" + small,
           "quest" + small,
           "psa" + small,
           "dense",
-          "winnow,min_captured_mass=0.9" + small,
+          "depth,min_captured_mass=0.9" + small,
           "exact-token,correction=remote" + small,
           "exact-token,reuse_interval=4" + small};
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -28,10 +29,14 @@ class FakeDevice final : public StepClient {
  public:
   int max_rows() const override { return 3; }
   uint32_t pages_per_list() const override { return 2; }
-  void SetRow(int row, std::span<const uint32_t> pages) override {
-    EXPECT_EQ(pages.size(), 2u * 3 * 2) << "of the lists of both layers";
+  absl::Status Serves(const SelectionSpec&) const override { return absl::OkStatus(); }
+  absl::Status SetRow(int row, const StepSequence& sequence) override {
+    EXPECT_EQ(sequence.pages.size(), 2u * 3 * 2) << "of the lists of both layers";
+    if (!IsDense(*sequence.spec) && !takes_selections) return absl::ResourceExhaustedError("too many kinds");
     tokens_.erase(row);
+    return absl::OkStatus();
   }
+  void ClearRow(int row) override { cleared.push_back(row); }
   void Plan(std::span<const StepRow> rows) override { planned_.assign(rows.begin(), rows.end()); }
   absl::Status Launch() override {
     std::string what;
@@ -62,9 +67,17 @@ class FakeDevice final : public StepClient {
     return logits_;
   }
   const std::byte* kv_rows(int) const override { return nullptr; }  // nobody is sent any
+  // At even positions 3 rows of each list, which hold half of the mass; not measured elsewhere.
+  StepSelection selection(int row) const override {
+    if (completed_.rows.at(row).position % 2 != 0) return {};
+    static constexpr std::array<float, 6> kMasses = {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f};
+    return {.captured_masses = kMasses, .selected_rows = 3 * kMasses.size()};
+  }
 
   std::vector<std::string> launched;  // "row@position", with ! where the host says the token
+  std::vector<int> cleared;
   bool fails = false;
+  bool takes_selections = true;
 
  private:
   struct Step {
@@ -103,10 +116,13 @@ class StepLoopTest : public testing::Test {
               metrics_) {}
 
   // Its prompt is computed, and its first token drawn.
-  Sequence& NewSequence(uint32_t prompt, uint32_t max_tokens, std::vector<uint32_t> generated = {3}) {
+  Sequence& NewSequence(uint32_t prompt, uint32_t max_tokens, std::vector<uint32_t> generated = {3},
+                        const SelectionSpec& spec = {.predictor = Predictor::kDense,
+                                                     .budget_tokens = kUnlimitedBudget}) {
     auto sequence = std::make_unique<Sequence>();
     sequence->sequence_id = sequences_.size() + 1;
-    sequence->spec = {.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+    sequence->spec = spec;
+    sequence->slot_order = SlotOrder::kByPosition;
     sequence->prompt.assign(prompt, 1);
     sequence->generated = std::move(generated);
     sequence->stopping.set_max_tokens(max_tokens);
@@ -114,9 +130,10 @@ class StepLoopTest : public testing::Test {
     sequence->next_position = prompt;
     sequence->state = Sequence::State::kDecoding;
     sequence->working_set.emplace(
-        WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, prompt).value());
+        WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions, prompt, SlotOrder::kByPosition)
+            .value());
     sequences_.push_back(std::move(sequence));
-    EXPECT_TRUE(loop_.Admits(*sequences_.back()));
+    EXPECT_EQ(loop_.Admit(*sequences_.back()), StepLoop::Admission::kHasRow);
     return *sequences_.back();
   }
   // Turns with all that have not ended, each of which leaves when it has, as an engine has it.
@@ -204,7 +221,7 @@ TEST_F(StepLoopTest, ASequenceThatLeavesInFlightTakesNothingWithIt) {
   EXPECT_EQ(metrics_.local_rows_dropped, 1u);
   // Resumed, in whatever row, it says what it would have said.
   one.failure = absl::OkStatus();
-  ASSERT_TRUE(loop_.Admits(one));
+  ASSERT_EQ(loop_.Admit(one), StepLoop::Admission::kHasRow);
   while (Turn()) {
   }
   EXPECT_EQ(one.generated, Tokens(10, 3, 20));
@@ -232,17 +249,44 @@ TEST_F(StepLoopTest, ARowWhoseTokenTheHostChoosesTakesPartOnceItHasBeenChosen) {
   EXPECT_EQ(drawn.generated, Tokens(10, 3, 20)) << "the others do not wait for it";
 }
 
-TEST_F(StepLoopTest, AdmitsAsManyAsTheDeviceHasRowsAndOnlyWhatAttendsToEverything) {
+TEST_F(StepLoopTest, AdmitsAsManyAsTheDeviceHasRows) {
   Sequence& first = NewSequence(10, 4);
   NewSequence(10, 4);
   NewSequence(10, 4);
-  Sequence extra;
-  extra.spec = first.spec;
-  EXPECT_FALSE(loop_.Admits(extra)) << "all rows are held";
+  const auto extra = [&](SelectionSpec spec, SlotOrder order) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->spec = std::move(spec);
+    sequence->slot_order = order;
+    sequence->max_positions = 14;
+    sequence->working_set.emplace(WorkingSet::Create(slots_, layout_, sequence->spec, 14, 10, order).value());
+    return sequence;
+  };
+  const auto dense = extra(first.spec, SlotOrder::kByPosition);
+  const auto selected = extra({.budget_tokens = 16}, SlotOrder::kByPosition);
+  const auto elsewhere = extra({.budget_tokens = 16}, SlotOrder::kParts);
+  EXPECT_EQ(loop_.Admit(*dense), StepLoop::Admission::kByFrames) << "all rows are held";
+  EXPECT_EQ(loop_.Admit(*selected), StepLoop::Admission::kWaits) << "no cache rank selects for it";
   loop_.Leave(first);
-  extra.spec = {.budget_tokens = 16};
-  EXPECT_FALSE(loop_.Admits(extra)) << "it selects";
-  EXPECT_TRUE(loop_.Admits(first));
+  EXPECT_EQ(device_.cleared, std::vector<int>{0});
+  EXPECT_EQ(loop_.Admit(*elsewhere), StepLoop::Admission::kByFrames) << "its rows are not all here";
+  device_.takes_selections = false;
+  EXPECT_EQ(loop_.Admit(*selected), StepLoop::Admission::kWaits);
+  device_.takes_selections = true;
+  EXPECT_EQ(loop_.Admit(*selected), StepLoop::Admission::kHasRow);
+  loop_.Leave(*selected);
+  EXPECT_EQ(loop_.Admit(first), StepLoop::Admission::kHasRow);
+}
+
+// Mass is measured at even positions: what was selected there counts until the next ones.
+TEST_F(StepLoopTest, CountsWhatIsSelectedAndItsMass) {
+  const SelectionSpec spec{.budget_tokens = 8, .sink_tokens = 4, .recent_tokens = 32};
+  Sequence& sequence = NewSequence(100, 4, {3}, spec);
+  while (!sequence.cancelled) Turn();
+  ASSERT_EQ(sequence.decode_steps, 3u) << "positions 100, 101 and 102";
+  EXPECT_EQ(sequence.mass.count(), 2u * 6);
+  EXPECT_DOUBLE_EQ(sequence.mass.mean(), 0.5);
+  const uint64_t around = 4 + (100 - 64 + 1) + 4 + (101 - 64 + 1) + 4 + (102 - 64 + 1);
+  EXPECT_EQ(sequence.attended_rows, 6 * (3 * 3 + around));
 }
 
 TEST_F(StepLoopTest, DrainTakesAllThatIsUnderWay) {

@@ -43,6 +43,10 @@ RankRecord HostedBy(const std::string& host, RankRecord record) {
   record.hosted_by_rank = host;
   return record;
 }
+RankRecord NotReaching(std::vector<RankKey> caches, RankRecord record) {
+  record.unreached = std::move(caches);
+  return record;
+}
 RankRecord Prefill(const std::string& name, uint64_t queued_prompt_tokens = 0, uint32_t running = 0) {
   RankRecord record = Inference(name, running);
   record.phases = v1::PHASES_PREFILL;
@@ -86,6 +90,21 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case{"Empty", {}, {}, {}, "no inference rank"}, Case{"NoCache", {Inference("i0")}, {}, {}, "no cache rank"},
         Case{"NoInference", {Cache("c0")}, {}, {}, "no inference rank"},
+        Case{"OnlyRanksThatReachEachOther",
+             {NotReaching({{"c0", 1}}, Inference("i0")), Inference("i1", 5u), Cache("c0"), Cache("c1", 5u)},
+             {},
+             {},
+             "i0 c1"},
+        Case{"NobodyReachesTheCacheRank",
+             {NotReaching({{"c0", 1}}, Inference("i0")), Cache("c0")},
+             {},
+             {},
+             "reaches a cache rank"},
+        Case{"PinnedCachesGoWithThoseThatReachThem",
+             {NotReaching({{"c0", 1}}, Inference("i0")), Inference("i1", 5u), Cache("c0"), Cache("c1")},
+             {},
+             {.caches = {{"c0", 1}}},
+             "i1 c0"},
         Case{"FewestSequences",
              {Inference("i0", 3u), Inference("i1", 1u, 1u), Cache("c0", 2u), Cache("c1", 1u)},
              {},

@@ -97,16 +97,20 @@ class ScriptedRank::Service final : public v1::RankService::CallbackService {
 ScriptedRank::ScriptedRank(std::string name, std::function<void(ScriptedRank&, const Submit&)> on_submit)
     : on_submit_(std::move(on_submit)), service_(std::make_unique<Service>(this)) {
   static std::atomic<uint64_t> next_incarnation{1000};
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service_.get());
-  server_ = builder.BuildAndStart();
-  WINNOW_CHECK(server_ != nullptr);
   identity_.set_cluster("test");
   identity_.set_role(v1::ROLE_INFERENCE_RANK);
   identity_.set_rank(std::move(name));
   identity_.set_incarnation(next_incarnation++);
+  v1::GetServerInfoResponse info;
+  *info.mutable_identity() = identity_;
+  admin_ = std::make_unique<AdminServiceImpl>(std::move(info), [] { return v1::RankLoad(); });
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(service_.get());
+  builder.RegisterService(admin_.get());
+  server_ = builder.BuildAndStart();
+  WINNOW_CHECK(server_ != nullptr);
   identity_.set_address("127.0.0.1:" + std::to_string(port));
 }
 

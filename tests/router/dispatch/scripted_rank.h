@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/rpc/admin_service.h"
 #include "winnow/v1/rank.grpc.pb.h"
 
 namespace winnow {
@@ -46,6 +47,7 @@ class ScriptedRank {
   const std::function<void(ScriptedRank&, const Submit&)> on_submit_;
   v1::Identity identity_;
   std::unique_ptr<Service> service_;
+  std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<grpc::Server> server_;
 
   mutable std::mutex mutex_;

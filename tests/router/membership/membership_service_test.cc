@@ -112,6 +112,15 @@ TEST_F(MembershipServiceTest, WatchSendsTheTableNowAndAtEachChange) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
+TEST_F(MembershipServiceTest, ARankAdvertisesAnAddressThatSomebodyCanConnectTo) {
+  v1::Identity wildcard = Cache();
+  for (const char* address : {"0.0.0.0:4000", "[::]:4000", "nonsense"}) {
+    wildcard.set_address(address);
+    EXPECT_EQ(Register(wildcard).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << address;
+  }
+  EXPECT_TRUE(registry_.Snapshot().ranks.empty());
+}
+
 TEST_F(MembershipServiceTest, ErrorsKeepTheirCode) {
   v1::Identity other = Cache();
   other.set_cluster("other");

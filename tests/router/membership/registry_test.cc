@@ -375,5 +375,43 @@ TEST_F(RegistryTest, ASubscriberMayUnsubscribeInItsCallback) {
   EXPECT_EQ(calls, 1);
 }
 
+// Where somebody checks who reaches whom.
+class CheckedRegistryTest : public RegistryTest {
+ protected:
+  CheckedRegistryTest() { EXPECT_TRUE(checked_.Register(Inference()).ok() && checked_.Register(Cache()).ok()); }
+  std::vector<RankKey> Unreached() const {
+    return checked_.Snapshot().Find(v1::ROLE_INFERENCE_RANK, {"inference-0", 1})->unreached;
+  }
+
+  Registry checked_{{.cluster = "c", .reachability_is_checked = true}, [this] { return now_; }};
+};
+
+TEST_F(CheckedRegistryTest, InferenceRanksReachACacheRankOnceItIsSaid) {
+  const RankKey inference{"inference-0", 1}, cache{"cache-0", 1};
+  EXPECT_THAT(Unreached(), ::testing::ElementsAre(cache));
+  checked_.SetLink(inference, cache, true);
+  EXPECT_THAT(Unreached(), ::testing::IsEmpty());
+  checked_.SetLink(inference, cache, false);
+  EXPECT_THAT(Unreached(), ::testing::ElementsAre(cache));
+  checked_.SetLink({"inference-0", 7}, cache, true);
+  checked_.SetLink(inference, {"cache-0", 7}, true);
+  EXPECT_THAT(Unreached(), ::testing::ElementsAre(cache)) << "other starts of them have said nothing";
+}
+
+TEST_F(CheckedRegistryTest, AnotherStartOfACacheRankIsReachedAnew) {
+  checked_.SetLink({"inference-0", 1}, {"cache-0", 1}, true);
+  ASSERT_TRUE(checked_.Register(Cache("cache-0", 2)).ok());
+  EXPECT_THAT(Unreached(), ::testing::ElementsAre(RankKey{"cache-0", 2}));
+}
+
+TEST_F(CheckedRegistryTest, SuspicionEndsWhenTheRankHasBeenReachedNotByItsHeartbeat) {
+  checked_.ReportUnreachable(Cache().identity());
+  checked_.Heartbeat(checked_.NewStream(), Beat(Cache()));
+  const auto is_suspect = [this] { return checked_.Snapshot().Find(v1::ROLE_CACHE_RANK, {"cache-0", 1})->suspect; };
+  EXPECT_TRUE(is_suspect());
+  checked_.Reached(Cache().identity());
+  EXPECT_FALSE(is_suspect());
+}
+
 }  // namespace
 }  // namespace winnow

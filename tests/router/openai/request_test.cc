@@ -4,6 +4,9 @@
 #include <limits>
 #include <set>
 
+#include "common/grammar/automaton.h"
+#include "common/grammar/grammar_states.h"
+#include "common/grammar/grammar_text.h"
 #include "common/selection/spec_text.h"
 #include "router/openai/api_error.h"
 #include "router/openai/chat_request.h"
@@ -226,15 +229,34 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("echo": true, "logprobs": 1)", "echo"},
       {R"("echo": 1)", "echo"},
       {R"("suffix": "x")", "suffix"},
-      {R"("min_tokens": 1)", "min_tokens"},
-      {R"("bad_words": ["a"])", "bad_words"},
-      {R"("allowed_token_ids": [1])", "allowed_token_ids"},
+      {R"("min_tokens": 17)", "min_tokens"},
+      {R"("min_tokens": -1)", "min_tokens"},
+      {R"("bad_words": "a")", "bad_words"},
+      {R"("bad_words": [1])", "bad_words"},
+      {R"("bad_words": [""])", "bad_words"},
+      {R"("allowed_token_ids": [300])", "allowed_token_ids"},
+      {R"("allowed_token_ids": [])", "allowed_token_ids"},
       {R"("truncate_prompt_tokens": 0)", "truncate_prompt_tokens"},
       {R"("truncate_prompt_tokens": -2)", "truncate_prompt_tokens"},
       {R"("skip_special_tokens": 1)", "skip_special_tokens"},
       {R"("use_beam_search": true)", "use_beam_search"},
-      {R"("response_format": {"type": "json_object"})", "response_format"},
-      {R"("guided_json": {})", "guided_json"},
+      {R"("response_format": {"type": "xml"})", "response_format.type"},
+      {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {}})", "response_format.json_schema.schema"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}})", "response_format"},
+      {R"("guided_json": 1)", "guided_json"},
+      {R"("guided_json": {"multipleOf": 2})", "guided_json"},
+      {R"("guided_regex": "[")", "guided_regex"},
+      {R"("guided_regex": ["a"])", "guided_regex"},
+      {R"("guided_choice": [])", "guided_choice"},
+      {R"("guided_choice": [1])", "guided_choice"},
+      {R"("guided_grammar": "a")", "guided_grammar"},
+      {R"("guided_regex": "a", "guided_choice": ["a"])", "guided_choice"},
+      {R"("structured_outputs": {})", "structured_outputs"},
+      {R"("structured_outputs": {"regex": "a", "choice": ["a"]})", "structured_outputs"},
+      {R"("structured_outputs": {"regexp": "a"})", "structured_outputs.regexp"},
+      {R"("structured_outputs": {"regex": "a", "whitespace_pattern": " "})", "structured_outputs.whitespace_pattern"},
+      {R"("guided_decoding_backend": "outlines")", "guided_decoding_backend"},
       {R"("include_stop_str_in_output": "no")", "include_stop_str_in_output"},
       {R"("ignore_eos": "yes")", "ignore_eos"},
       {R"("return_token_ids": 1)", "return_token_ids"},
@@ -471,7 +493,7 @@ TEST(ChatRequest, RefusesAndNamesTheField) {
       {ChatWith(R"("tool_choice": "required")"), "tool_choice"},
       {ChatWith(R"("functions": [{}])"), "functions"},
       {ChatWith(R"("modalities": ["audio"])"), "modalities"},
-      {ChatWith(R"("response_format": {"type": "json_schema"})"), "response_format"},
+      {ChatWith(R"("response_format": {"type": "json_schema"})"), "response_format.json_schema"},
       {ChatWith(R"("chat_template": "x")"), "chat_template"},
       {ChatWith(R"("chat_template_kwargs": [])"), "chat_template_kwargs"},
       {ChatWith(R"("chat_template_kwargs": {"refuse": true})"), "messages"},
@@ -521,8 +543,85 @@ TEST(ChatTools, AreRefusedWhereTheyWouldHaveNoEffect) {
   blind.read_variables = {};
   EXPECT_THAT(ToApiError(ParseToolChat(tools, blind).status()).message, HasSubstr("template does not show them"));
   const ApiError forced = ToApiError(ParseToolChat(tools + R"(, "tool_choice": "required")").status());
-  EXPECT_EQ(forced.code, "unsupported_parameter");
-  EXPECT_THAT(forced.message, HasSubstr("needs constrained decoding"));
+  EXPECT_EQ(forced.param, "tool_choice");
+  EXPECT_THAT(forced.message, HasSubstr("tools[0].function.parameters: keyword \"b\" is not supported"));
+}
+
+// The grammar of a request's answers; empty: they may be anything.
+std::string GrammarOf(const absl::StatusOr<GenerationRequest>& request) {
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? request->fields.sampling.constraint().grammar() : "";
+}
+
+bool Matches(const std::string& grammar, std::string_view text) {
+  const absl::StatusOr<Grammar> parsed = ParseGrammarText(grammar);
+  if (!parsed.ok()) return false;
+  const Automaton automaton = *Automaton::Compile(*parsed);
+  GrammarStates states(automaton);
+  GrammarStates::StateId state = states.Start();
+  for (const char c : text) state = states.Next(state, static_cast<uint8_t>(c));
+  return states.accepts(state);
+}
+
+TEST(ChatTools, ThatMustBeCalledConstrainTheAnswer) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f", "parameters":
+      {"type": "object", "properties": {"a": {"type": "integer"}}}}}, {"type": "function", "function": {"name": "g"}}])";
+  constexpr std::string_view kCallF = R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)";
+  constexpr std::string_view kCallG = R"(<tool_call>{"name": "g", "arguments": {}}</tool_call>)";
+  EXPECT_EQ(GrammarOf(ParseToolChat(tools)), "");
+  const auto any = ParseToolChat(tools + R"(, "tool_choice": "required")");
+  EXPECT_TRUE(Matches(GrammarOf(any), kCallF));
+  EXPECT_TRUE(Matches(GrammarOf(any), std::string(kCallG) + std::string(kCallF)));
+  EXPECT_FALSE(Matches(GrammarOf(any), "hi"));
+  EXPECT_TRUE(Matches(GrammarOf(any), "<think>hm</think>" + std::string(kCallG)));
+  EXPECT_THAT(any->fields.sampling.constraint().shown_special_token_ids(), ElementsAre(258u));
+  const auto one = ParseToolChat(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}})");
+  EXPECT_TRUE(Matches(GrammarOf(one), kCallG));
+  EXPECT_FALSE(Matches(GrammarOf(one), kCallF));
+  EXPECT_FALSE(Matches(GrammarOf(one), std::string(kCallG) + std::string(kCallG)));
+  const auto unknown = ParseToolChat(tools + R"(, "tool_choice": {"type": "function", "function": {"name": "h"}})");
+  EXPECT_EQ(ToApiError(unknown.status()).param, "tool_choice");
+  const auto both = ParseToolChat(tools + R"(, "tool_choice": "required", "response_format": {"type": "json_object"})");
+  EXPECT_EQ(ToApiError(both.status()).param, "response_format");
+}
+
+TEST(Constraints, AreReadInEveryFormThatClientsSend) {
+  constexpr std::string_view kValid = R"({"a": 1})";
+  constexpr std::string_view kMore = R"({"a": 1, "b": 2})";
+  const std::string schema = R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})";
+  const auto format = [&](const std::string& more) {
+    return R"("response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": )" + schema + more +
+           "}}";
+  };
+  for (const std::string& fields :
+       {format(""), R"("guided_json": )" + schema, R"("structured_outputs": {"json": )" + schema + "}",
+        R"("guided_json": )" + Json(schema).dump()}) {
+    for (const auto& request : {ParseCompletion(With(fields)), ParseChat(ChatWith(fields))}) {
+      EXPECT_TRUE(Matches(GrammarOf(request), kValid)) << fields;
+      EXPECT_TRUE(Matches(GrammarOf(request), kMore)) << fields;
+      EXPECT_FALSE(Matches(GrammarOf(request), "{}")) << fields;
+    }
+  }
+  EXPECT_FALSE(Matches(GrammarOf(ParseChat(ChatWith(format(R"(, "strict": true)")))), kMore));
+  EXPECT_EQ(GrammarOf(ParseChat(ChatWith(R"("response_format": {"type": "text"})"))), "");
+  EXPECT_TRUE(Matches(GrammarOf(ParseChat(ChatWith(R"("response_format": {"type": "json_object"})"))), kMore));
+  EXPECT_TRUE(Matches(GrammarOf(ParseCompletion(With(R"("guided_regex": "a+")"))), "aa"));
+  EXPECT_TRUE(Matches(GrammarOf(ParseCompletion(With(R"("guided_choice": ["yes", "no"])"))), "no"));
+  EXPECT_TRUE(Matches(GrammarOf(ParseCompletion(With(R"("guided_grammar": "root ::= [ab]")"))), "b"));
+  const std::string compact = GrammarOf(
+      ParseCompletion(With(R"("structured_outputs": {"json_object": true, "disable_any_whitespace": true})")));
+  EXPECT_TRUE(Matches(compact, R"({"a":1})"));
+  EXPECT_FALSE(Matches(compact, kValid));
+}
+
+TEST(Constraints, OnTokensAreRead) {
+  const v1::SamplingParams sampling =
+      ParseCompletion(With(R"("min_tokens": 3, "allowed_token_ids": [5, 6], "bad_words": ["ab"])"))->fields.sampling;
+  EXPECT_EQ(sampling.min_tokens(), 3u);
+  EXPECT_THAT(sampling.allowed_token_ids(), ElementsAre(5u, 6u));
+  ASSERT_EQ(sampling.bad_words_size(), 2);
+  EXPECT_THAT(sampling.bad_words(0).token_ids(), ElementsAre('a', 'b'));
+  EXPECT_THAT(sampling.bad_words(1).token_ids(), ElementsAre(' ', 'a', 'b')) << "behind a space";
 }
 
 TEST(ChatTools, EarlierCallsReachTheTemplateWithArgumentsAsObjects) {

@@ -91,9 +91,11 @@ void Append(Stream, const cuda::AppendParams& p) {
       const uint32_t position = p.positions[list] + i;
       const uint32_t block = p.blocks[p.lists[list].first_block + position / kBlockTokens];
       const size_t row = size_t{block} * kBlockTokens + position % kBlockTokens;
-      const auto* from =
-          static_cast<const uint16_t*>(p.rows) + (static_cast<size_t>(list) * p.rows_per_list + i) * row_elements;
-      if (p.row_pool != nullptr) {
+      const auto* const stored = static_cast<const uint16_t*>(p.row_pool) + row * row_elements;
+      const auto* from = p.rows == nullptr ? stored
+                                           : static_cast<const uint16_t*>(p.rows) +
+                                                 (static_cast<size_t>(list) * p.rows_per_list + i) * row_elements;
+      if (p.row_pool != nullptr && p.rows != nullptr) {
         std::memcpy(static_cast<uint16_t*>(p.row_pool) + row * row_elements, from, row_elements * sizeof(uint16_t));
       }
       if (p.bounds != nullptr) AppendToBounds(p, block, position, from);
@@ -299,9 +301,14 @@ double MassOfList(const cuda::AttendedMassParams& p, size_t index, uint32_t posi
   const cuda::SelectionList& list = p.lists[index];
   std::vector<bool> attended(position + 1);
   for (uint32_t row = 0; row <= position; ++row) attended[row] = row < list.first || row >= list.last;
-  const cuda::ResidencyList& residency = p.residency[index];
-  for (uint32_t slot = 0; slot < residency.pool_slots; ++slot) {
-    if (residency.last_plan[slot] == *p.plan) attended[residency.position_of[slot]] = true;
+  if (p.residency != nullptr) {
+    const cuda::ResidencyList& residency = p.residency[index];
+    for (uint32_t slot = 0; slot < residency.pool_slots; ++slot) {
+      if (residency.last_plan[slot] == *p.plan) attended[residency.position_of[slot]] = true;
+    }
+  } else {
+    for (uint32_t i = 0; i < p.counts[index * p.count_stride]; ++i)
+      attended[p.selected[index * p.max_budget + i]] = true;
   }
   double mean = 0;
   for (int g = 0; g < p.group; ++g) {
@@ -505,8 +512,13 @@ void PredictQueries(Stream, const cuda::PredictQueriesParams& p) {
 void BeginPlan(Stream, const cuda::BeginPlanParams& p) {
   ++*p.plan;
   for (int row = 0; row < p.num_rows; ++row) {
-    const uint32_t position = p.positions[row] = p.next_positions[row];
-    if (position != cuda::kNoPosition) ++p.next_positions[row];
+    const bool follows_step = p.step_positions != nullptr;
+    uint32_t position = p.next_positions[row];
+    if (position != cuda::kNoPosition) {
+      if (follows_step) position = p.step_positions[row];
+      if (!follows_step) ++p.next_positions[row];
+    }
+    p.positions[row] = position;
     for (int head = 0; head < p.num_kv_heads; ++head) {
       p.list_positions[row * p.num_kv_heads + head] = position;
       for (int layer = 0; layer < p.num_layers; ++layer) {
@@ -516,6 +528,12 @@ void BeginPlan(Stream, const cuda::BeginPlanParams& p) {
         list.last = sits ? RecentStart(position, p.recent_tokens, list.first, kBlockTokens) : list.first;
       }
     }
+  }
+}
+
+void TellCounts(Stream, const cuda::TellCountsParams& p) {
+  for (int list = 0; list < p.num_lists; ++list) {
+    if (p.list_positions[list] != cuda::kNoPosition) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
   }
 }
 
@@ -534,9 +552,12 @@ void BeginStep(Stream, const cuda::BeginStepParams& p) {
       if (!sits && p.kv_destinations != nullptr) p.kv_destinations[index] = nullptr;
       if (!sits) continue;
       if (p.window == cuda::RecentWindow::kSliding) {
-        list.recent_begin = RecentStart(position, p.recent_tokens, list.sinks, kBlockTokens);
+        const cuda::RowWindow& window = p.windows[row];
+        WINNOW_CHECK(window.reuse_interval == 1);
+        list.sinks = std::min(window.sinks, position + 1);
+        list.recent_begin = RecentStart(position, window.recent_tokens, window.sinks, kBlockTokens);
       }
-      list.recent_count = position + 1 - list.recent_begin;
+      list.recent_count = position + 1 > list.recent_begin ? position + 1 - list.recent_begin : 0;
       const uint32_t local = list.ring_base + position % list.ring_tokens;
       const size_t slot =
           size_t{p.pages[list.first_page + local / kSlotPageTokens]} * kSlotPageTokens + local % kSlotPageTokens;
@@ -616,6 +637,12 @@ cuda::PredictKernels HostPredictKernels() {
   kernels.begin_plan = BeginPlan;
   kernels.store_queries = StoreQueries;
   kernels.predict_queries = PredictQueries;
+  return kernels;
+}
+
+cuda::PageUnitKernels HostPageUnitKernels() {
+  cuda::PageUnitKernels kernels{};
+  kernels.tell_counts = TellCounts;
   return kernels;
 }
 

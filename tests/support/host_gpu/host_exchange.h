@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/rows/cache.h"
+#include "kernels/cuda/select/page_units.h"
 #include "kernels/cuda/select/predict.h"
 #include "kernels/cuda/select/selection.h"
 #include "kernels/cuda/step/attended_mass.h"
@@ -20,6 +21,7 @@ cuda::AttendedMassKernels HostAttendedMassKernels();
 cuda::DigestKernels HostDigestKernels();
 cuda::PredictKernels HostPredictKernels();
 cuda::SelectionKernels HostSelectionKernels();
+cuda::PageUnitKernels HostPageUnitKernels();
 void SendRows(cuda::Stream stream, const cuda::SendRowsParams& p);
 void Meet(cuda::Stream stream, const cuda::MeetParams& p);
 // Beside those of HostGpuTable.

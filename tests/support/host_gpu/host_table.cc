@@ -181,7 +181,7 @@ struct Packed {
 // By the matrix that they were made from.
 struct PackedMatrices {
   std::mutex mutex;
-  std::map<const void*, Packed> all;
+  std::map<std::pair<const void*, int>, Packed> all;  // and how many of its rows
 };
 PackedMatrices& AllPacked() {
   static auto* const matrices = new PackedMatrices;
@@ -193,7 +193,9 @@ PackedMatrices& AllPacked() {
 const void* PackedFor(const cuda::DeviceMatrix& matrix) {
   auto& [mutex, all] = AllPacked();
   const std::lock_guard lock(mutex);
-  const auto found = all.find(matrix.data);
+  // A product may take the first rows of a matrix alone.
+  const std::pair<const void*, int> key(matrix.data, matrix.out_features);
+  const auto found = all.find(key);
   if (found != all.end()) return found->second.data;
   const size_t bytes = PackedBytes(matrix.out_features, matrix.in_features, Dtype::kBf16);
   Packed packed{std::make_unique<std::byte[]>(bytes + 64), nullptr};
@@ -204,7 +206,7 @@ const void* PackedFor(const cuda::DeviceMatrix& matrix) {
               .in_features = matrix.in_features,
               .packed_dtype = Dtype::kBf16,
               .packed = packed.data});
-  return all.emplace(matrix.data, std::move(packed)).first->second.data;
+  return all.emplace(key, std::move(packed)).first->second.data;
 }
 
 void Pack(Stream, const void* row_major, const cuda::DeviceMatrix& matrix) {
@@ -363,6 +365,7 @@ struct HostKernels {
   cuda::AttendedMassKernels mass = HostAttendedMassKernels();
   cuda::PredictKernels predict = HostPredictKernels();
   cuda::SelectionKernels selection = HostSelectionKernels();
+  cuda::PageUnitKernels page_units = HostPageUnitKernels();
   cuda::ElementwiseKernels elementwise{};
   cuda::MatmulKernels matmul{};
   cuda::PrefillAttentionKernels prefill{};
@@ -399,6 +402,7 @@ struct HostKernels {
     table.digest = &digest;
     table.mass = &mass;
     table.predict = &predict;
+    table.page_units = &page_units;
     table.selection = &selection;
     table.elementwise = &elementwise;
     table.matmul = &matmul;
@@ -421,7 +425,7 @@ struct HostKernels {
 void ForgetMatrices(const void* begin, const void* end) {
   auto& [mutex, all] = AllPacked();
   const std::lock_guard lock(mutex);
-  all.erase(all.lower_bound(begin), all.lower_bound(end));
+  all.erase(all.lower_bound({begin, 0}), all.lower_bound({end, 0}));
 }
 
 const cuda::CudaTable& HostGpuTable() {

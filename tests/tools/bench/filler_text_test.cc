@@ -1,6 +1,6 @@
 #include "tools/bench/tasks/filler_text.h"
 
-#include "router/text/utf8.h"
+#include "common/tokenizer/utf8.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

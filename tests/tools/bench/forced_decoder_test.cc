@@ -99,7 +99,7 @@ TEST_F(ForcedDecoderTest, CountsWhatASelectionReadsAndMoves) {
 
 TEST_F(ForcedDecoderTest, ASpecificationAnswersAloneAsItDoesBesideOthers) {
   const TokenPrompt prompt = Golden(1692);
-  std::vector<SpecChoice> specs = SpecGrid({"winnow", "async-token", "exact-token"}, {64, 128}).value();
+  std::vector<SpecChoice> specs = SpecGrid({"depth", "winnow", "async-token", "exact-token"}, {64, 128}).value();
   specs.push_back(specs[1]);  // predicts two layers ahead: a batch of its own
   specs.back().name = "further ahead";
   specs.back().spec.lookahead = 2;

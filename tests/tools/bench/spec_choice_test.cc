@@ -75,11 +75,11 @@ TEST(SpecChoiceTest, ThoseThatUseAHeadProfileGetItsBudgets) {
 }
 
 TEST(SpecChoiceTest, BatchesAreSmallEnoughAndPredictEquallyFarAhead) {
-  std::vector<SpecChoice> specs = SpecGrid({"winnow", "async-token"}, {1, 2, 3}).value();
+  std::vector<SpecChoice> specs = SpecGrid({"depth", "async-token"}, {1, 2, 3}).value();
   for (SpecChoice& choice : specs) {
-    if (choice.name == "winnow" && choice.budget() == 2) choice.spec.lookahead = 2;
+    if (choice.name == "depth" && choice.budget() == 2) choice.spec.lookahead = 2;
   }
-  // dense, winnow 1 2 3, async 1 2 3
+  // dense, depth 1 2 3, async 1 2 3
   EXPECT_THAT(SpecBatches(specs, 3), ElementsAre(ElementsAre(0, 1, 3), ElementsAre(2, 4, 5), ElementsAre(6)));
   EXPECT_THAT(SpecBatches(specs, 100), ElementsAre(ElementsAre(0, 1, 3, 4, 5, 6), ElementsAre(2)));
 }

@@ -72,8 +72,8 @@ TEST(Roofline, Scoring) {
   EXPECT_NEAR(ms(kTwoStageFp8, 131072), 0.210, 0.0006);
   // Every key of short contexts, and of longer ones as many as of the smallest number of candidates.
   const PlanScorer all_fp8{.kind = PlanScorer::Kind::kAllKeys, .key_element_bytes = 1};
-  EXPECT_EQ(ms(kTwoStageFp8, 16383), ms(all_fp8, 16383));
-  EXPECT_LT(ms(kTwoStageFp8, 16384), 0.7 * ms(all_fp8, 16384));
+  EXPECT_EQ(ms(kTwoStageFp8, 30719), ms(all_fp8, 30719));
+  EXPECT_LT(ms(kTwoStageFp8, 30720), 0.7 * ms(all_fp8, 30720));
   PlanWorkload small = Load(32768);
   small.budget_tokens = 128;
   EXPECT_EQ(ScoredBytes(model, kTwoStageFp8, small), ScoredBytes(model, kTwoStageFp8, Load(32768)));

@@ -296,7 +296,7 @@ void CheckThreshold(GpuContext& gpu, const char* name, SelectionSpec spec, uint3
 
 void CheckThresholds(GpuContext& gpu) {
   SelectionSpec spec = Preset("winnow", 256);
-  CheckThreshold(gpu, "winnow, around 16k", spec, spec.score_all_below_tokens);
+  CheckThreshold(gpu, "winnow, around 16k", spec, 16384);
   spec.min_candidate_tokens = 512;
   CheckThreshold(gpu, "winnow, around 1,500, few candidates", spec, 1500);
   spec.candidate_factor = 1;

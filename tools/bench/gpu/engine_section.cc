@@ -17,7 +17,7 @@
 #include "model/device/tensor_parallel.h"
 #include "model/weights/device_weights.h"
 #include "tools/bench/gpu/sections.h"
-#include "tools/engine/colocated_selection.h"
+#include "cache_rank/select/device/colocated_selection.h"
 
 ABSL_FLAG(std::string, demo_model, "deploy/models/demo", "folder of the demo model, for the section engine");
 ABSL_FLAG(std::string, demo_golden, "tests/testdata/demo.golden.json", "its golden data");

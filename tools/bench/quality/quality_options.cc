@@ -68,7 +68,7 @@ void FillDefaults(QualityOptions* o) {
     if (o->plan.chars.empty()) o->plan.chars = {12000};
     if (o->plan.count == 0) o->plan.count = 4;
   }
-  if (o->filler_files.empty()) o->filler_files = DefaultFillerFiles();
+  if (o->filler_files.empty() && o->prompts_file.empty()) o->filler_files = DefaultFillerFiles();
   if (o->specs.empty()) o->specs = {"winnow", "async-token", "exact-token"};
   if (o->budgets.empty()) o->budgets = {128, 256, 512};
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "router/text/utf8.h"
+#include "common/tokenizer/utf8.h"
 
 namespace winnow {
 

@@ -96,11 +96,11 @@ TEST_P(SelectOrderTest, TheFirstLayersInboxIsTakenBeforeTheLastDelta) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, SelectOrderTest,
-                         testing::Combine(testing::Values("winnow", "exact-token", "async-token"),
+                         testing::Combine(testing::Values("winnow", "depth", "async-token"),
                                           testing::Values(1, 2, 3, 40), testing::Values(1u, 2u, 4u)));
 
 TEST(SelectOrder, DepthSelectsALayerAheadOfItsRows) {
-  const std::vector<SelectAction> order = SelectOrder(FindPreset("winnow").value(), 3);
+  const std::vector<SelectAction> order = SelectOrder(FindPreset("depth").value(), 3);
   const std::vector<SelectAction> expected = {{Kind::kWaitRows, 0},
                                               {Kind::kQueriesOfOwn, 0},
                                               {Kind::kSelect, 0},

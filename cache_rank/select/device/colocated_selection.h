@@ -1,0 +1,67 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "cache_rank/select/device/device_plan.h"
+#include "cache_rank/select/device/device_selection.h"
+#include "cache_rank/select/device/select_order.h"
+#include "kernels/cuda/step/exchange.h"
+#include "model/device/decode_graph.h"
+
+namespace winnow {
+
+// Plans as a part of the decode steps of the same GPU: what they do goes to a stream of its own, which the step's graph
+// forks and joins by events in place of the flags of two GPUs. The host counts plans along (CountPlan with every
+// launch), or the steps say their rows' positions (SetStepPositions). Everything is borrowed and outlives it.
+class ColocatedSelection final : public ColocatedCache {
+ public:
+  ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection, const PlanBucket& bucket,
+                     const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer, int num_layers);
+
+  void BeginPlan(cuda::Stream stream) override;
+  void OnHidden(cuda::Stream stream, int layer) override;
+  void OnRows(cuda::Stream stream, int layer) override;
+  void AwaitDelta(cuda::Stream stream, int layer) override;
+  void EndPlan(cuda::Stream stream) override;
+
+  // Before each launch, where positions are counted. OUT_OF_RANGE when a sequence is full.
+  absl::Status CountPlan();
+  // Device memory, [max_rows], of the positions that a step computes. Before anything is captured.
+  void SetStepPositions(const uint32_t* positions) { step_positions_ = positions; }
+  // What is captured from now on. `measures`: captured mass, where positions call for it; of rows in place.
+  void SetBucket(const PlanBucket& bucket, bool measures) {
+    bucket_ = bucket;
+    measures_ = measures;
+  }
+  // Layers whose residual it needs, from the first.
+  int hidden_layers() const;
+  const std::vector<SelectAction>& order() const { return order_; }
+  // Enqueues one action without waiting for what it reads.
+  void Enqueue(cuda::Stream stream, const SelectAction& action);
+
+ private:
+  void Join(cuda::Stream stream);
+  // Enqueues what comes next in the order, up to the first wait for something that has not been seen.
+  void EnqueueReady();
+  // Once the layer of `action` has been selected for and appended to.
+  void MeasureBehind(const SelectAction& action);
+
+  DevicePlan& plan_;
+  DeviceSelection& selection_;
+  PlanBucket bucket_;
+  bool measures_ = false;
+  const uint32_t* step_positions_ = nullptr;
+  const cuda::CacheInbox inbox_;
+  const cuda::InferenceInbox peer_;
+  const std::vector<SelectAction> order_;
+  const cuda::Stream stream_;
+  const std::unique_ptr<cuda::Event> arrived_;
+  std::vector<std::unique_ptr<cuda::Event>> deltas_;  // by layer
+
+  // While a step is captured.
+  size_t next_action_ = 0;
+  int hidden_seen_ = -1, rows_seen_ = -1;  // last layer of each
+  std::vector<bool> pushed_, appended_;    // by layer
+};
+
+}  // namespace winnow

@@ -1,0 +1,81 @@
+// winnow deploy: a manifest as files of other tools.
+#include <filesystem>
+#include <fstream>
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/render/plan.h"
+
+namespace winnow {
+namespace {
+
+struct DeployCommandOptions {
+  std::string out;
+
+  void Declare(Fields& fields) {
+    fields.Text("out", &out, "Folder to write the files to; it is made where it is missing. Empty = print them.");
+  }
+};
+
+using Renderer = absl::StatusOr<RenderedFiles> (*)(const Manifest&, std::string_view);
+
+struct Kind {
+  std::string_view name;
+  Renderer render;
+};
+
+constexpr Kind kKinds[] = {
+    {"kubernetes", RenderKubernetes}, {"compose", RenderCompose}, {"systemd", RenderSystemd}, {"slurm", RenderSlurm}};
+
+absl::Status Write(const RenderedFiles& files, const std::string& folder) {
+  for (const RenderedFile& file : files) {
+    const std::filesystem::path path = std::filesystem::path(folder) / file.path;
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);
+    std::ofstream out(path, std::ios::trunc);
+    out << file.text;
+    out.close();
+    if (!out) return absl::InternalError(absl::StrCat("cannot write ", path.string()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Render(const std::string& kind, const std::string& path, const std::string& folder) {
+  const Kind* renderer = nullptr;
+  for (const Kind& each : kKinds) {
+    if (each.name == kind) renderer = &each;
+  }
+  if (renderer == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot render \"", kind, "\": expected kubernetes, compose, systemd or slurm"));
+  }
+  WINNOW_ASSIGN_OR_RETURN(const Manifest manifest, LoadManifest(path));
+  WINNOW_ASSIGN_OR_RETURN(const RenderedFiles files,
+                          renderer->render(manifest, std::filesystem::path(path).filename().string()));
+  if (!folder.empty()) return Write(files, folder);
+  for (const RenderedFile& file : files) {
+    if (files.size() > 1) std::printf("%s# %s\n", &file == &files.front() ? "" : "---\n", file.path.c_str());
+    std::fputs(file.text.c_str(), stdout);
+  }
+  return absl::OkStatus();
+}
+
+constexpr char kUsage[] =
+    "render kubernetes|compose|systemd|slurm FILE [--out DIR]\n"
+    "\n"
+    "Writes what a manifest says as files of another tool, with the same values.\n";
+
+}  // namespace
+
+int DeployMain(const Arguments& arguments) {
+  DeployCommandOptions options;
+  std::vector<std::string> words;
+  if (const auto code = ParseCommandLine("deploy", kUsage, arguments, options, &words)) return *code;
+  if (words.size() != 3 || words[0] != "render") {
+    return Fail("deploy", absl::InvalidArgumentError("expected render, what as, and the manifest"), 2);
+  }
+  const absl::Status status = Render(words[1], words[2], options.out);
+  return status.ok() ? 0 : Fail("deploy", status, 2);
+}
+
+}  // namespace winnow

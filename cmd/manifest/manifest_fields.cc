@@ -1,0 +1,87 @@
+#include "cmd/manifest/manifest_fields.h"
+
+namespace winnow {
+namespace {
+
+constexpr ManifestField kFields[] = {
+    {"cluster", "cluster"},
+    {"transport", "transport"},
+    {"threads", "threads"},
+
+    {"model.path", "model"},
+    {"model.id", "model-id"},
+    {"model.tool_format", "tool-format"},
+    {"model.reasoning_format", "reasoning-format"},
+    {"model.max_context", "max-context"},
+    {"model.compute", "compute"},
+    {"model.kv_dtype", "kv-dtype"},
+
+    {"router.http", "http"},
+    {"router.grpc", "grpc"},
+    {"router.cors_origins", "cors-origins"},
+    {"router.stream_keep_alive", "stream-keep-alive"},
+    {"router.max_queue", "max-queue"},
+    {"router.key_weights", "key-weights"},
+    {"router.cache_shards", "cache-shards"},
+    {"router.slow_start", "slow-start"},
+    {"router.drain_delay", "drain-delay"},
+    {"router.stop_grace", "stop-grace"},
+
+    {"inference.ranks", "inference-ranks"},
+    {"inference.prefill_ranks", "prefill-ranks"},
+    {"inference.decode_ranks", "decode-ranks"},
+    {"inference.decode_prefill_tokens", "decode-prefill-tokens"},
+    {"inference.device", "device"},
+    {"inference.tensor_parallel", "tensor-parallel"},
+    {"inference.max_running", "max-running"},
+    {"inference.max_batch_tokens", "max-batch-tokens"},
+    {"inference.max_inject_tokens", "max-inject-tokens"},
+    {"inference.tpot_target", "tpot-target"},
+    {"inference.age_bound", "age-bound"},
+    {"inference.working_set_control", "working-set-control"},
+    {"inference.prefill", "prefill"},
+    {"inference.prefill_chunk", "prefill-chunk"},
+    {"inference.prefill_memory", "prefill-memory"},
+    {"inference.prefix_attention", "prefix-attention"},
+    {"inference.slot_memory", "slot-memory"},
+
+    {"cache.ranks", "cache-ranks"},
+    {"cache.device", "cache-device"},
+    {"cache.memory", "cache-memory"},
+    {"cache.fast_memory", "fast-memory"},
+    {"cache.device_memory", "cache-device-memory"},
+    {"cache.device_host_memory", "cache-device-host-memory"},
+    {"cache.prefix_cache", "prefix-cache"},
+    {"cache.prefix_cache_memory", "prefix-cache-memory"},
+
+    {"selection.default", "selection"},
+    {"selection.budget", "budget"},
+    {"selection.sinks", "sinks"},
+    {"selection.recent", "recent"},
+    {"selection.pool_factor", "pool-factor"},
+    {"selection.head_profile", "head-profile"},
+
+    {"observability.metrics", "metrics"},
+    {"observability.log_level", "log-level"},
+};
+
+constexpr ManifestSection kSections[] = {
+    {"model", "What is served."},
+    {"router", "Where clients connect, and how much is taken from them."},
+    {"inference", "The ranks that hold the weights and compute."},
+    {"cache", "The ranks that hold the KV."},
+    {"selection", "Which rows requests attend to that do not say."},
+    {"observability", "Metrics and logs."},
+};
+
+}  // namespace
+
+std::span<const ManifestField> ManifestFields() {
+  return kFields;
+}
+
+std::span<const ManifestSection> ManifestSections() {
+  return kSections;
+}
+
+}  // namespace winnow

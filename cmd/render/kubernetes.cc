@@ -1,0 +1,189 @@
+#include <algorithm>
+
+#include "absl/strings/str_replace.h"
+#include "cmd/render/plan.h"
+#include "cmd/render/quote.h"
+
+namespace winnow {
+namespace {
+
+constexpr int kHttpPort = 8000;
+constexpr int kRouterGrpcPort = 8001;
+constexpr int kRankGrpcPort = 8002;
+constexpr int kMetricsPort = 9100;
+
+// A model of hundreds of gigabytes is read before anything answers.
+constexpr int kStartSeconds = 1800;
+constexpr int kRankStopSeconds = 30;
+
+// A folder for `kubectl apply -k`: a file for each role, services, network policies and disruption budgets.
+class Kubernetes {
+ public:
+  Kubernetes(const DeployPlan& plan, std::string_view source)
+      : plan_(plan), name_(plan.deploy.name), header_(RenderedHeader("kubernetes", source)) {
+    Add("namespace.yaml", absl::StrCat("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: ", name_, "\n"));
+    AddRouter();
+    for (const RankGroup& group : plan_.groups) AddRanks(group);
+    Add("network-policy.yaml", NetworkPolicies());
+    std::string resources;
+    for (const RenderedFile& file : files_) absl::StrAppend(&resources, "  - ", file.path, "\n");
+    Add("kustomization.yaml",
+        absl::StrCat("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: ", name_,
+                     "\nresources:\n", resources));
+  }
+  RenderedFiles Take() { return std::move(files_); }
+
+ private:
+  void Add(const std::string& path, const std::string& text) { files_.push_back({path, header_ + text}); }
+
+  std::string Labels(const std::string& component, int indent) const {
+    const std::string pad(static_cast<size_t>(indent), ' ');
+    return absl::StrCat(pad, "app.kubernetes.io/name: ", name_, "\n", pad, "app.kubernetes.io/component: ", component,
+                        "\n");
+  }
+
+  std::string Resources(int gpus) const {
+    std::string limits;
+    const DeployOptions& deploy = plan_.deploy;
+    if (deploy.cpus > 0) absl::StrAppend(&limits, "              cpu: \"", deploy.cpus, "\"\n");
+    if (deploy.memory_bytes > 0) absl::StrAppend(&limits, "              memory: \"", deploy.memory_bytes, "\"\n");
+    if (gpus > 0) absl::StrAppend(&limits, "              nvidia.com/gpu: \"", gpus, "\"\n");
+    if (limits.empty()) return "";
+    return absl::StrCat("          resources:\n            requests:\n", limits, "            limits:\n", limits);
+  }
+
+  static std::string Probe(const std::string& kind, const std::string& path, int period_s, int failures) {
+    return absl::StrCat("          ", kind, ":\n            httpGet: {path: ", path, ", port: metrics}\n",
+                        "            periodSeconds: ", period_s, "\n            timeoutSeconds: 5\n",
+                        "            failureThreshold: ", failures, "\n");
+  }
+
+  // The pod template, from "spec:" of a workload on.
+  std::string Template(const std::string& component, const std::vector<std::string>& arguments,
+                       const std::vector<std::pair<std::string, int>>& ports, int gpus, bool needs_model,
+                       int stop_seconds) const {
+    std::string text = absl::StrCat(
+        "  selector:\n    matchLabels:\n", Labels(component, 6), "  template:\n    metadata:\n      labels:\n",
+        Labels(component, 8), "      annotations:\n        prometheus.io/scrape: \"true\"\n",
+        "        prometheus.io/port: \"", kMetricsPort, "\"\n    spec:\n",
+        "      terminationGracePeriodSeconds: ", stop_seconds, "\n",
+        "      enableServiceLinks: false\n      automountServiceAccountToken: false\n"
+        "      securityContext:\n        runAsNonRoot: true\n        runAsUser: 65532\n        runAsGroup: 65532\n"
+        "        seccompProfile: {type: RuntimeDefault}\n",
+        "      containers:\n        - name: ", component, "\n          image: ", YamlQuoted(plan_.deploy.image),
+        "\n          command: [\"/usr/local/bin/winnow\"]\n          args:\n");
+    for (const std::string& argument : arguments) {
+      // "$(" begins a variable of the container's.
+      absl::StrAppend(&text, "            - ", YamlQuoted(absl::StrReplaceAll(argument, {{"$(", "$$("}})), "\n");
+    }
+    absl::StrAppend(
+        &text,
+        "          env:\n"
+        "            - name: WINNOW_RANK\n              valueFrom: {fieldRef: {fieldPath: metadata.name}}\n");
+    if (component != "router") {
+      absl::StrAppend(&text,
+                      "            - name: WINNOW_ADVERTISE\n"
+                      "              valueFrom: {fieldRef: {fieldPath: status.podIP}}\n");
+    }
+    absl::StrAppend(&text, "          ports:\n");
+    for (const auto& [port, number] : ports) {
+      absl::StrAppend(&text, "            - {name: ", port, ", containerPort: ", number, "}\n");
+    }
+    absl::StrAppend(&text, Probe("startupProbe", "/health", 5, kStartSeconds / 5),
+                    Probe("readinessProbe", "/ready", 2, 1), Probe("livenessProbe", "/live", 10, 3), Resources(gpus),
+                    "          securityContext:\n            allowPrivilegeEscalation: false\n"
+                    "            readOnlyRootFilesystem: true\n            capabilities: {drop: [\"ALL\"]}\n"
+                    "          volumeMounts:\n            - {name: tmp, mountPath: /tmp}\n"
+                    "            - {name: shm, mountPath: /dev/shm}\n");
+    if (needs_model) {
+      absl::StrAppend(&text, "            - {name: model, mountPath: ", kModelInContainer, ", readOnly: true}\n");
+    }
+    absl::StrAppend(&text,
+                    "      volumes:\n        - {name: tmp, emptyDir: {}}\n"
+                    "        - {name: shm, emptyDir: {medium: Memory}}\n");
+    if (needs_model) {
+      absl::StrAppend(&text, "        - name: model\n          hostPath: {path: ", YamlQuoted(plan_.model),
+                      ", type: Directory}\n");
+    }
+    return text;
+  }
+
+  std::string Service(const std::string& name, const std::string& component, bool headless,
+                      const std::vector<std::pair<std::string, int>>& ports) const {
+    std::string text =
+        absl::StrCat("apiVersion: v1\nkind: Service\nmetadata:\n  name: ", name, "\n  labels:\n", Labels(component, 4),
+                     "spec:\n", headless ? "  clusterIP: None\n  publishNotReadyAddresses: true\n" : "",
+                     "  selector:\n", Labels(component, 4), "  ports:\n");
+    for (const auto& [port, number] : ports) {
+      absl::StrAppend(&text, "    - {name: ", port, ", port: ", number, ", targetPort: ", port, "}\n");
+    }
+    return text;
+  }
+
+  void AddRouter() {
+    std::vector<std::string> arguments = {
+        "router", absl::StrCat("--http=0.0.0.0:", kHttpPort), absl::StrCat("--grpc=0.0.0.0:", kRouterGrpcPort),
+        absl::StrCat("--metrics=0.0.0.0:", kMetricsPort), absl::StrCat("--cluster=", plan_.cluster)};
+    arguments.insert(arguments.end(), plan_.router_flags.begin(), plan_.router_flags.end());
+    const std::vector<std::pair<std::string, int>> ports = {
+        {"http", kHttpPort}, {"grpc", kRouterGrpcPort}, {"metrics", kMetricsPort}};
+    // One at a time: ranks belong to one router.
+    const std::string deployment =
+        absl::StrCat("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: ", name_, "-router\n  labels:\n",
+                     Labels("router", 4), "spec:\n  replicas: 1\n  strategy: {type: Recreate}\n",
+                     Template("router", arguments, ports, 0, true, plan_.stop_seconds));
+    // Clients find the router when it is ready; ranks must find it before, for it is ready because of them.
+    Add("router.yaml", absl::StrCat(deployment, "---\n",
+                                    Service(name_, "router", false, {{"http", kHttpPort}, {"grpc", kRouterGrpcPort}}),
+                                    "---\n", Service(name_ + "-router", "router", true, {{"grpc", kRouterGrpcPort}})));
+  }
+
+  void AddRanks(const RankGroup& group) {
+    std::vector<std::string> arguments = {group.command, absl::StrCat("--router=", name_, "-router:", kRouterGrpcPort),
+                                          absl::StrCat("--grpc=0.0.0.0:", kRankGrpcPort),
+                                          absl::StrCat("--metrics=0.0.0.0:", kMetricsPort),
+                                          absl::StrCat("--cluster=", plan_.cluster)};
+    arguments.insert(arguments.end(), group.flags.begin(), group.flags.end());
+    const std::vector<std::pair<std::string, int>> ports = {{"grpc", kRankGrpcPort}, {"metrics", kMetricsPort}};
+    std::string text =
+        absl::StrCat("apiVersion: apps/v1\nkind: StatefulSet\nmetadata:\n  name: ", group.name, "\n  labels:\n",
+                     Labels(group.name, 4), "spec:\n  serviceName: ", group.name, "\n  replicas: ", group.count,
+                     "\n  podManagementPolicy: Parallel\n",
+                     Template(group.name, arguments, ports, group.gpus, group.needs_model, kRankStopSeconds), "---\n",
+                     Service(group.name, group.name, true, ports));
+    if (group.count > 1) {
+      absl::StrAppend(&text, "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata:\n  name: ", group.name,
+                      "\nspec:\n  maxUnavailable: 1\n  selector:\n    matchLabels:\n", Labels(group.name, 6));
+    }
+    Add(group.name + ".yaml", text);
+  }
+
+  // The arrows of the architecture: clients to the router, processes of the cluster among each other (KV takes ports of
+  // UCX's choice), and anybody to metrics.
+  std::string NetworkPolicies() const {
+    const std::string head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: ";
+    const std::string cluster =
+        absl::StrCat("            matchLabels:\n              app.kubernetes.io/name: ", name_, "\n");
+    return absl::StrCat(head, name_,
+                        "-ranks\nspec:\n  podSelector:\n    matchLabels:\n      app.kubernetes.io/name: ", name_,
+                        "\n  policyTypes: [Ingress]\n  ingress:\n    - from:\n        - podSelector:\n", cluster,
+                        "    - ports:\n        - {port: metrics}\n---\n", head, name_,
+                        "-router\nspec:\n  podSelector:\n    matchLabels:\n", Labels("router", 6),
+                        "  policyTypes: [Ingress]\n  ingress:\n    - ports:\n        - {port: http}\n");
+  }
+
+  const DeployPlan& plan_;
+  const std::string name_;
+  const std::string header_;
+  RenderedFiles files_;
+};
+
+}  // namespace
+
+absl::StatusOr<RenderedFiles> RenderKubernetes(const Manifest& manifest, std::string_view source) {
+  WINNOW_RETURN_IF_ERROR(CheckNeedsNoFiles(manifest));
+  WINNOW_ASSIGN_OR_RETURN(const DeployPlan plan, PlanCluster(manifest, kModelInContainer));
+  return Kubernetes(plan, source).Take();
+}
+
+}  // namespace winnow

@@ -1,0 +1,361 @@
+#include "inference_rank/local/local_selection.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_rank/select/device/select_params.h"
+#include "cache_rank/select/predictor/from_past.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/model/rope.h"
+#include "common/selection/mass_positions.h"
+#include "kernels/cuda/select/page_units.h"
+
+namespace winnow {
+namespace {
+
+constexpr uint32_t kLeastMaxBudget = 2048;   // requests may ask for so much whatever the rank was started with
+constexpr uint32_t kMostBudget = 6144;       // selecting more takes more shared memory than a block has
+constexpr uint32_t kMostRowsAround = 1024;   // sinks and recent window
+constexpr uint32_t kLeastBucketKeys = 4096;  // of graphs, by the number of keys that their grids cover
+
+// Bits of DecodeVariant::key, from the lowest: kinds, kinds that score no row whole, then these.
+constexpr int kDenseBit = 2 * LocalSelection::kMaxKinds, kMeasuresBit = kDenseBit + 1, kKeysBit = kDenseBit + 2;
+
+// Rows of specifications that differ in this alone are selected together.
+SelectionSpec WithoutBudgets(SelectionSpec spec, uint32_t max_budget) {
+  const SelectionSpec plain;
+  spec.preset = "";
+  spec.budget_tokens = max_budget;
+  spec.head_budgets = {};
+  spec.profile_use = plain.profile_use;
+  spec.pool_factor = plain.pool_factor;
+  spec.budget_growth = plain.budget_growth;
+  spec.projection = plain.projection;
+  return spec;
+}
+
+bool HasWholePages(const SelectionSpec& spec) {
+  return spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
+}
+
+DeviceSelection::Model ModelOf(const DeviceWeights& weights) {
+  const ModelConfig& config = weights.config();
+  const RopeTable rope = ComputeRope(config.rope, config.head_dim);
+  return {.rope = {rope.inv_freq, rope.attention_factor},
+          .attention_scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
+          .queries = &weights};
+}
+
+}  // namespace
+
+void LocalSelection::Together::BeginPlan(cuda::Stream stream) {
+  for (ColocatedSelection* kind : kinds_) kind->BeginPlan(stream);
+}
+void LocalSelection::Together::OnHidden(cuda::Stream stream, int layer) {
+  for (ColocatedSelection* kind : kinds_) kind->OnHidden(stream, layer);
+}
+void LocalSelection::Together::OnRows(cuda::Stream stream, int layer) {
+  for (ColocatedSelection* kind : kinds_) kind->OnRows(stream, layer);
+}
+void LocalSelection::Together::AwaitDelta(cuda::Stream stream, int layer) {
+  for (ColocatedSelection* kind : kinds_) kind->AwaitDelta(stream, layer);
+}
+void LocalSelection::Together::EndPlan(cuda::Stream stream) {
+  for (ColocatedSelection* kind : kinds_) kind->EndPlan(stream);
+}
+
+uint32_t LocalSelection::MaxBudget(const Shape& shape) {
+  const SelectionSpec& spec = shape.selection;
+  const uint32_t wanted = IsDense(spec) ? 0 : GreatestHeadBudget(spec, shape.layout.num_lists());
+  return std::min({std::max(wanted, kLeastMaxBudget), kMostBudget, shape.max_context_tokens});
+}
+
+uint32_t LocalSelection::MaxListRows(const Shape& shape) {
+  return MaxBudget(shape) + kMostRowsAround + kBlockTokens;
+}
+
+DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_pages) {
+  const SelectionSpec& spec = shape.selection;
+  DeviceKvShape store{.layout = shape.layout,
+                      .max_sequences = static_cast<uint32_t>(shape.max_rows),
+                      .max_positions = shape.max_context_tokens,
+                      .num_blocks = uint64_t{num_slot_pages} * (kSlotPageTokens / kBlockTokens),
+                      .rows = RowTier::kInPlace};
+  if (IsDense(spec)) return store;
+  store.key_copy = spec.key_copy == KeyCopy::kInt8;
+  store.page_tokens = std::min<uint32_t>(spec.page_tokens, kBlockTokens);
+  store.cuboids = spec.scorer == Scorer::kPageCuboid;
+  return store;
+}
+
+cuda::ExchangeShape LocalSelection::Exchange(const Shape& shape) {
+  return {.layout = shape.layout,
+          .max_rows = shape.max_rows,
+          .hidden_size = shape.hidden_size,
+          .max_budget = MaxBudget(shape)};
+}
+
+size_t LocalSelection::IndexBytesPerRow(const Shape& shape) {
+  const DeviceKvBytes with = BytesOf(StoreShape(shape, 2)), without = BytesOf(StoreShape(shape, 1));
+  return (with.index() - without.index() + kSlotPageTokens - 1) / kSlotPageTokens;
+}
+
+size_t LocalSelection::DeviceBytes(const cuda::CudaTable& table, const Shape& shape) {
+  const auto store = DeviceKvStore::Unallocated(StoreShape(shape, 1));
+  SelectionSpec spec = WithoutBudgets(shape.selection, MaxBudget(shape));
+  if (IsDense(spec)) spec.predictor = Predictor::kExact;
+  const auto plan = DevicePlan::Unallocated(store.get(), spec, shape.max_rows, MaxBudget(shape));
+  const DeviceSelection::Model model{.rope = {std::vector<float>(shape.layout.head_dim / 2), 1}};
+  cuda::AttentionList list{};
+  cuda::InferenceInbox in_place;
+  in_place.lists = &list;
+  const int query_features = shape.layout.num_query_heads * shape.layout.head_dim;
+  const size_t projections =
+      shape.max_rows * (query_features * sizeof(float) + shape.hidden_size * DtypeBytes(Dtype::kBf16)) +
+      table.matmul->decode_scratch_bytes(shape.max_rows, query_features);
+  const size_t of_kind =
+      plan->DeviceBytes() + projections +
+      DeviceSelection::DeviceBytes(&table, store.get(), plan.get(), model, Exchange(shape), &in_place);
+  return BytesOf(StoreShape(shape, 1)).index() + CacheInboxBytes(Exchange(shape)) + kMaxKinds * of_kind;
+}
+
+absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& spec) {
+  if (IsDense(spec)) return absl::OkStatus();
+  const auto refuse = [](std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat("not selected in place: ", AbslSv(what)));
+  };
+  WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec, RowTier::kInPlace));
+  const DeviceKvShape index = StoreShape(shape, 1);
+  if (PredictsFromPast(spec.predictor)) return refuse("predictors that look back");
+  if (spec.list_per == ListPer::kQueryHead) return refuse("a list for each query head");
+  if (spec.reuse_interval != 1) return refuse("selections that are kept");
+  if (std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), [](uint32_t budget) { return budget == 0; })) {
+    return refuse("streaming heads");
+  }
+  // One of the longest context covers everything.
+  const uint32_t max_budget = MaxBudget(shape);
+  if (max_budget < shape.max_context_tokens && GreatestHeadBudget(spec, shape.layout.num_lists()) > max_budget) {
+    return refuse(absl::StrCat("budgets above ", max_budget));
+  }
+  if (spec.sink_tokens + spec.recent_tokens > kMostRowsAround) return refuse("so many sinks and recent tokens");
+  if (spec.key_copy != KeyCopy::kNone && !index.key_copy) return refuse("8-bit keys, which the rank does not keep");
+  if (spec.scorer == Scorer::kToken) return absl::OkStatus();
+  if (spec.page_tokens != index.page_tokens || (spec.scorer == Scorer::kPageCuboid) != index.cuboids) {
+    return refuse("pages of another kind than those that the rank keeps");
+  }
+  const uint32_t unit = spec.scorer == Scorer::kHierarchical ? spec.physical_page_tokens : spec.page_tokens;
+  const bool by_units = HasWholePages(spec) && (spec.scorer == Scorer::kHierarchical || spec.policy == Policy::kMass);
+  if (by_units && shape.max_context_tokens / unit + 1 > cuda::kMaxPageUnits) return refuse("so many pages");
+  const bool built = !HasWholePages(spec) ||
+                     (by_units ? table.page_units->select_units != nullptr : table.selection->select_pages != nullptr);
+  return built ? absl::OkStatus() : refuse("whole pages on this device");
+}
+
+LocalSelection::LocalSelection(const cuda::CudaTable& table, cuda::Device& device, const DeviceWeights& weights,
+                               const DecodeSlots& slots, const Shape& shape)
+    : table_(table),
+      device_(device),
+      slots_(slots),
+      model_(ModelOf(weights)),
+      shape_(shape),
+      peer_(slots.inbox()),
+      rows_(shape.max_rows) {}
+
+absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const cuda::CudaTable& table,
+                                                                       cuda::Device& device,
+                                                                       const DeviceWeights& weights,
+                                                                       const DecodeSlots& slots,
+                                                                       uint32_t num_slot_pages, const Shape& shape) {
+  std::unique_ptr<LocalSelection> selection(new LocalSelection(table, device, weights, slots, shape));
+  const cuda::ExchangeShape exchange = Exchange(shape);
+  WINNOW_CHECK(slots.shape().exchange().max_budget == exchange.max_budget);
+  WINNOW_ASSIGN_OR_RETURN(selection->inbox_memory_, device.Allocate(CacheInboxBytes(exchange)));
+  selection->inbox_ = CacheInboxAt(exchange, selection->inbox_memory_->data());
+  const cuda::Stream stream = device.NewStream();
+  device.FillAsync(selection->inbox_memory_->data(), 0, selection->inbox_memory_->bytes(), stream);
+  WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
+  WINNOW_ASSIGN_OR_RETURN(selection->store_,
+                          DeviceKvStore::Create(&table, &device, StoreShape(shape, num_slot_pages), slots.slot_pool()));
+  return selection;
+}
+
+absl::StatusOr<LocalSelection::Kind*> LocalSelection::KindOf(const SelectionSpec& of) {
+  const SelectionSpec spec = WithoutBudgets(of, MaxBudget(shape_));
+  std::unique_ptr<Kind>* place = nullptr;
+  for (std::unique_ptr<Kind>& kind : kinds_) {
+    if (kind != nullptr && kind->spec == spec) return kind.get();
+    if (place == nullptr && kind == nullptr) place = &kind;
+  }
+  // One that has no rows gives way, with the graphs that it is a part of.
+  for (auto kind = kinds_.begin(); place == nullptr && kind != kinds_.end(); ++kind) {
+    if ((*kind)->num_rows > 0) continue;
+    WINNOW_RETURN_IF_ERROR(device_.Synchronize(graph_->stream()));
+    graph_->ForgetVariants(uint64_t{1} << (*kind)->index);
+    kind->reset();
+    place = &*kind;
+  }
+  if (place == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("rows of ", kMaxKinds, " kinds of selection take part"));
+  }
+  auto kind = std::make_unique<Kind>();
+  kind->spec = spec;
+  kind->index = static_cast<int>(place - kinds_.data());
+  WINNOW_ASSIGN_OR_RETURN(
+      kind->plan, DevicePlan::Create(&table_, &device_, store_.get(), spec, shape_.max_rows, MaxBudget(shape_)));
+  WINNOW_ASSIGN_OR_RETURN(kind->selection, DeviceSelection::Create(&table_, &device_, store_.get(), kind->plan.get(),
+                                                                   model_, Exchange(shape_), &peer_));
+  kind->plan->Upload(graph_->stream());
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(graph_->stream()));
+  kind->colocated = std::make_unique<ColocatedSelection>(device_, *kind->plan, *kind->selection, PlanBucket{}, inbox_,
+                                                         peer_, shape_.layout.num_layers);
+  kind->colocated->SetStepPositions(graph_->positions());
+  *place = std::move(kind);
+  return place->get();
+}
+
+absl::Status LocalSelection::Sit(int row, const StepSequence& sequence, cuda::Stream stream) {
+  WINNOW_CHECK(rows_[row].kind == nullptr && !IsDense(*sequence.spec));
+  WINNOW_ASSIGN_OR_RETURN(Kind * kind, KindOf(*sequence.spec));
+  const size_t num_lists = shape_.layout.num_lists(), pages_per_list = sequence.pages.size() / num_lists;
+  const size_t per_list = (sequence.max_positions + kBlockTokens - 1) / kBlockTokens;
+  constexpr uint32_t kPerPage = kSlotPageTokens / kBlockTokens;
+  std::vector<uint32_t> blocks;
+  blocks.reserve(num_lists * per_list);
+  for (size_t list = 0; list < num_lists; ++list) {
+    for (uint32_t i = 0; i < per_list; ++i) {
+      blocks.push_back(sequence.pages[list * pages_per_list + i / kPerPage] * kPerPage + i % kPerPage);
+    }
+  }
+  WINNOW_ASSIGN_OR_RETURN(const uint32_t opened, store_->OpenAt(sequence.max_positions, blocks, stream));
+  for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
+    WINNOW_RETURN_IF_ERROR(store_->AppendRange(opened, layer, 0, sequence.position, nullptr, stream));
+  }
+  kind->plan->SeatInPlace(row, opened, *sequence.spec, sequence.prompt_tokens, stream);
+  ++kind->num_rows;
+  rows_[row] = {.kind = kind, .sequence = opened, .spec = *sequence.spec, .prompt_tokens = sequence.prompt_tokens};
+  return absl::OkStatus();
+}
+
+void LocalSelection::Leave(int row, cuda::Stream stream) {
+  Row& left = rows_[row];
+  if (left.kind == nullptr) return;
+  left.kind->plan->LeaveInPlace(row, stream);
+  --left.kind->num_rows;
+  store_->Release(left.sequence);
+  left = {};
+}
+
+DecodeVariant LocalSelection::VariantOf(std::span<const RowAt> rows, int bucket_rows) {
+  needs_ = {};
+  needs_.least_position.fill(~0u);
+  for (const RowAt& at : rows) {
+    const Row& row = rows_[at.row];
+    if (row.kind == nullptr) {
+      needs_.has_dense = true;
+      continue;
+    }
+    needs_.kinds[row.kind->index] = true;
+    uint32_t& least = needs_.least_position[row.kind->index];
+    least = std::min(least, at.position);
+    needs_.greatest_position = std::max(needs_.greatest_position, at.position);
+    needs_.measures = needs_.measures || MeasuresMass(row.spec, at.position, row.prompt_tokens);
+  }
+  return Variant(bucket_rows);
+}
+
+DecodeVariant LocalSelection::Variant(int bucket_rows) {
+  DecodeVariant variant{.key = uint64_t{needs_.has_dense} << kDenseBit,
+                        .max_list_rows = needs_.has_dense ? shape_.max_context_tokens : MaxListRows(shape_)};
+  const uint32_t keys = std::max(std::bit_ceil(needs_.greatest_position + 1), kLeastBucketKeys);
+  std::vector<ColocatedSelection*> together;
+  for (const std::unique_ptr<Kind>& kind : kinds_) {
+    if (kind == nullptr || !needs_.kinds[kind->index]) continue;
+    const bool none_below =
+        kind->spec.score_all_below_tokens > 0 && NoneBelow(kind->spec, needs_.least_position[kind->index]);
+    kind->colocated->SetBucket(
+        {.num_rows = bucket_rows, .max_keys = std::min(keys, shape_.max_context_tokens), .none_below = none_below},
+        needs_.measures);
+    variant.hidden_layers = std::max(variant.hidden_layers, kind->colocated->hidden_layers());
+    variant.key |= uint64_t{1} << kind->index | uint64_t{none_below} << (kMaxKinds + kind->index);
+    together.push_back(kind->colocated.get());
+  }
+  if (together.empty()) return variant;
+  together_.Set(std::move(together));
+  variant.cache = &together_;
+  variant.key |= uint64_t{needs_.measures} << kMeasuresBit | uint64_t(std::bit_width(keys)) << kKeysBit;
+  return variant;
+}
+
+absl::Status LocalSelection::PrepareGraphs() {
+  const SelectionSpec& spec = shape_.selection;
+  if (IsDense(spec) || !Serves(table_, shape_, spec).ok()) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(const Kind* kind, KindOf(spec));
+  for (uint32_t keys = kLeastBucketKeys;; keys *= 2) {
+    for (const bool measures : {false, true}) {
+      for (const int bucket : DecodeGraph::kBuckets) {
+        const int rows = std::min(bucket, shape_.max_rows);
+        needs_ = {.greatest_position = keys - 1, .measures = measures};
+        needs_.kinds[kind->index] = true;
+        needs_.least_position.fill(keys / 2);
+        WINNOW_RETURN_IF_ERROR(graph_->Prepare(rows, Variant(rows)));
+        if (bucket >= shape_.max_rows) break;
+      }
+    }
+    if (keys >= shape_.max_context_tokens) return absl::OkStatus();
+  }
+}
+
+size_t LocalSelection::ReadbackBytes(const Shape& shape) {
+  const cuda::ExchangeShape exchange = Exchange(shape);
+  return kMaxKinds * (exchange.masses_per_plan() * sizeof(cuda::MeasuredMass) +
+                      shape.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t));
+}
+
+void LocalSelection::EnqueueReadback(Readback& readback, cuda::Stream stream) {
+  readback.of_kind = {};
+  if (!needs_.measures) return;
+  const cuda::ExchangeShape exchange = Exchange(shape_);
+  const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
+  const size_t count_bytes = shape_.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t);
+  for (const std::unique_ptr<Kind>& kind : kinds_) {
+    if (kind == nullptr || !needs_.kinds[kind->index]) continue;
+    readback.of_kind[kind->index] = true;
+    std::byte* const to = readback.region + kind->index * (mass_bytes + count_bytes);
+    device_.CopyAsync(to, kind->selection->masses(), mass_bytes, stream);
+    device_.CopyAsync(to + mass_bytes, kind->selection->counts(0), count_bytes, stream);
+  }
+}
+
+std::optional<uint64_t> LocalSelection::TakeReadback(const Readback& readback, int row, uint32_t position,
+                                                     std::vector<float>& masses) const {
+  const Row& of = rows_[row];
+  if (of.kind == nullptr || !readback.of_kind[of.kind->index]) return std::nullopt;
+  if (!MeasuresMass(of.spec, position, of.prompt_tokens)) return std::nullopt;
+  const cuda::ExchangeShape exchange = Exchange(shape_);
+  const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
+  const size_t count_bytes = shape_.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t);
+  const std::byte* const from = readback.region + of.kind->index * (mass_bytes + count_bytes);
+  const auto* const measured = reinterpret_cast<const cuda::MeasuredMass*>(from);
+  const auto* const counts = reinterpret_cast<const uint32_t*>(from + mass_bytes);
+  const int heads = shape_.layout.num_kv_heads;
+  const uint32_t window = RecentStart(position, of.spec.recent_tokens, of.spec.sink_tokens, kBlockTokens);
+  uint64_t selected = 0;
+  masses.clear();
+  for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
+    for (int head = 0; head < heads; ++head) {
+      const size_t list = static_cast<size_t>(row) * heads + head;
+      masses.push_back(measured[layer * exchange.lists_per_layer() + list].mass);
+      const uint32_t budget = HeadBudget(of.spec, shape_.layout.list(layer, head));
+      if (window - of.spec.sink_tokens <= budget) continue;  // it attends to everything
+      // Whole units write their counts elsewhere: with the fewest rows that hold a mass this is what they are at most.
+      selected += HasWholePages(of.spec) ? budget : counts[layer * exchange.counts_per_layer() + list];
+    }
+  }
+  return selected;
+}
+
+}  // namespace winnow

@@ -1,0 +1,146 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache_rank/select/device/colocated_selection.h"
+#include "cache_rank/select/device/device_plan.h"
+#include "cache_rank/select/device/device_selection.h"
+#include "cache_rank/store/device/device_kv_store.h"
+#include "common/selection/selection_spec.h"
+#include "inference_rank/step/step_client.h"
+#include "model/device/decode_graph.h"
+#include "model/weights/device_weights.h"
+
+namespace winnow {
+
+// Selections of a rank's own sequences, on the GPU that computes them: the index of the keys in its slots, and what the
+// steps of its batch select with. Rows of one specification, but for their budgets, are selected together ("kind");
+// rows of several kinds take part in one step, each with its own.
+//
+// The index is that of the specification that the rank was started with: its 8-bit keys and its page bounds, of every
+// slot; with dense attention there is none. Whatever selects by keys as they are, or by that index, can be served
+// beside it. Engine thread.
+class LocalSelection {
+ public:
+  static constexpr int kMaxKinds = 4;  // at a time
+
+  struct Shape {
+    KvLayout layout;  // bf16
+    int max_rows = 0;
+    int hidden_size = 0;
+    uint32_t max_context_tokens = 0;
+    SelectionSpec selection;  // what the index is for
+  };
+  static uint32_t MaxBudget(const Shape& shape);  // of a list
+  // Rows of a list that a selection and what surrounds it take, at most.
+  static uint32_t MaxListRows(const Shape& shape);
+  // Device memory of the index of a row of one list, rounded up, and of all else.
+  static size_t IndexBytesPerRow(const Shape& shape);
+  static size_t DeviceBytes(const cuda::CudaTable& table, const Shape& shape);
+  // OK, or what of the specification is not served in place.
+  static absl::Status Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& spec);
+
+  // `slots` are those of the batch, over num_slot_pages pages of slots. All arguments outlive it.
+  static absl::StatusOr<std::unique_ptr<LocalSelection>> Create(const cuda::CudaTable& table, cuda::Device& device,
+                                                                const DeviceWeights& weights, const DecodeSlots& slots,
+                                                                uint32_t num_slot_pages, const Shape& shape);
+
+  // Where the residuals and queries of a step go.
+  const cuda::CacheInbox& inbox() const { return inbox_; }
+  // Of the graph whose steps these selections are a part of. Before anything else.
+  void JoinGraph(DecodeGraph& graph) { graph_ = &graph; }
+
+  // The sequence's rows below its position are in its pages: they are indexed. RESOURCE_EXHAUSTED while there are
+  // kMaxKinds others. Enqueued on `stream`.
+  absl::Status Sit(int row, const StepSequence& sequence, cuda::Stream stream);
+  void Leave(int row, cuda::Stream stream);
+  bool Sits(int row) const { return rows_[row].kind != nullptr; }
+
+  // What the step of these rows is captured for: (row, position), those of dense sequences as well.
+  struct RowAt {
+    int row = 0;
+    uint32_t position = 0;
+  };
+  DecodeVariant VariantOf(std::span<const RowAt> rows, int bucket_rows);
+  // Prepares all graphs of the specification that the rank was started with.
+  absl::Status PrepareGraphs();
+
+  // What the host reads of a step that measured captured mass.
+  static size_t ReadbackBytes(const Shape& shape);
+  struct Readback {
+    std::byte* region = nullptr;            // pinned, ReadbackBytes
+    std::array<bool, kMaxKinds> of_kind{};  // which kinds were measured
+  };
+  // Behind the step whose variant was asked for last.
+  void EnqueueReadback(Readback& readback, cuda::Stream stream);
+  // Of a row that took part in that step at `position`: masses by list, NaN where not measured, to `masses`. Returns
+  // how many rows its lists selected; nullopt where nothing was measured.
+  std::optional<uint64_t> TakeReadback(const Readback& readback, int row, uint32_t position,
+                                       std::vector<float>& masses) const;
+
+ private:
+  // Sequences that are selected for alike.
+  struct Kind {
+    SelectionSpec spec;  // without budgets
+    int index = 0;
+    int num_rows = 0;
+    std::unique_ptr<DevicePlan> plan;
+    std::unique_ptr<DeviceSelection> selection;
+    std::unique_ptr<ColocatedSelection> colocated;
+  };
+  struct Row {
+    Kind* kind = nullptr;  // null: dense, or nobody's
+    uint32_t sequence = 0;
+    SelectionSpec spec;
+    uint32_t prompt_tokens = 0;
+  };
+  // Several kinds in one step.
+  class Together final : public ColocatedCache {
+   public:
+    void Set(std::vector<ColocatedSelection*> kinds) { kinds_ = std::move(kinds); }
+    void BeginPlan(cuda::Stream stream) override;
+    void OnHidden(cuda::Stream stream, int layer) override;
+    void OnRows(cuda::Stream stream, int layer) override;
+    void AwaitDelta(cuda::Stream stream, int layer) override;
+    void EndPlan(cuda::Stream stream) override;
+
+   private:
+    std::vector<ColocatedSelection*> kinds_;
+  };
+
+  LocalSelection(const cuda::CudaTable& table, cuda::Device& device, const DeviceWeights& weights,
+                 const DecodeSlots& slots, const Shape& shape);
+  static DeviceKvShape StoreShape(const Shape& shape, uint32_t num_slot_pages);
+  static cuda::ExchangeShape Exchange(const Shape& shape);
+  absl::StatusOr<Kind*> KindOf(const SelectionSpec& spec);
+  DecodeVariant Variant(int bucket_rows);
+
+  const cuda::CudaTable& table_;
+  cuda::Device& device_;
+  const DecodeSlots& slots_;
+  const DeviceSelection::Model model_;
+  const Shape shape_;
+  const cuda::InferenceInbox peer_;
+  DecodeGraph* graph_ = nullptr;
+  std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
+  cuda::CacheInbox inbox_;
+  std::unique_ptr<DeviceKvStore> store_;
+  std::array<std::unique_ptr<Kind>, kMaxKinds> kinds_;
+  std::vector<Row> rows_;  // [max_rows]
+  Together together_;
+  // What the rows of the step at hand need.
+  struct Needs {
+    std::array<bool, kMaxKinds> kinds{};
+    std::array<uint32_t, kMaxKinds> least_position{};  // of the kind's rows
+    uint32_t greatest_position = 0;
+    bool measures = false;  // captured mass, of some row
+    bool has_dense = false;
+  } needs_;
+};
+
+}  // namespace winnow

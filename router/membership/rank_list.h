@@ -1,0 +1,14 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "router/membership/reachability.h"
+#include "router/membership/registry.h"
+
+namespace winnow {
+
+// The ranks as GET /ranks shows them: who they are, where, whether they take work and why not, and those that would
+// join and are not reached.
+std::string RankListJson(const MembershipSnapshot& snapshot, const std::vector<Reachability::Unreachable>& unreachable);
+
+}  // namespace winnow
