@@ -105,7 +105,7 @@ absl::Status Run(const PlanOptions& options) {
     return absl::OkStatus();
   }
   std::printf("weights %.2f GB, of which a step reads %.2f GB; KV %.0f bytes per token\n\n", model.weight_bytes / 1e9,
-              model.step_weight_bytes / 1e9, model.kv_token_bytes);
+              StepWeightBytes(model, 1) / 1e9, model.kv_token_bytes);
   for (const PlacementPlan& plan : plans) {
     std::printf("%s\n", plan.placement.name.c_str());
     for (size_t begin = 0; begin < plan.arithmetic.size();) {

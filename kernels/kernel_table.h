@@ -26,6 +26,10 @@ struct KernelTable {
   void (*rope_append)(Executor&, const RopeAppendParams&);
   void (*decode_attention)(Executor&, const DecodeAttentionParams&);
   void (*prefill_attention)(Executor&, const PrefillAttentionParams&);
+  void (*route_experts)(Executor&, const RouteParams&);
+  void (*take_rows)(Executor&, const TakeRowsParams&);
+  void (*add_scaled_rows)(Executor&, const AddScaledRowsParams&);
+  void (*add_normed)(Executor&, const AddNormedParams&);
 
   // Run on the calling thread alone; callers parallelise over heads and sequences with `parallel_for`.
   void (*query_norm)(const QueryNormParams&);

@@ -64,7 +64,10 @@ constexpr size_t PackedBytes(const PackedMatrix& matrix) {
 enum class InputTransform : uint8_t {
   kNone,
   kRmsNorm,  // x * rsqrt(mean(x^2) + eps) * norm_weight
-  kSiluMul,  // x holds gate then up, 2 * in_features wide: silu(gate) * up
+  // x holds gate then up, 2 * in_features wide:
+  kSiluMul,         // silu(gate) * up
+  kGeluTanhMul,     // gelu(gate) * up, in the approximation by tanh
+  kClampedSiluMul,  // g * sigmoid(1.702 g) * (u + 1) with g = min(gate, 7), u = clamp(up, -7, 7)
 };
 
 // y = transform(x) W^T (+ bias), or y += ... when accumulate. Activations are f32 and products are summed
@@ -98,6 +101,7 @@ struct RopeAppendParams {
   const float* q_norm_weight = nullptr;  // [head_dim], may be null
   const float* k_norm_weight = nullptr;  // [head_dim], may be null
   float norm_epsilon = 0;
+  bool norms_projection = false;         // all q heads are one vector to the norm, and all k heads: weights as long
   const uint32_t* positions = nullptr;   // [num_rows]
   const float* rope_inv_freq = nullptr;  // [head_dim / 2]
   float rope_attention_factor = 1;
@@ -107,7 +111,8 @@ struct RopeAppendParams {
   void* kv_rows = nullptr;        // [num_rows, num_kv_heads, 2 * head_dim] kv_dtype: K after rotation, then V
 };
 
-// Head-wise norm (optional) of projected queries, in place: [num_rows, num_query_heads, head_dim].
+// Norm (optional) of projected queries, by head or of all heads as one vector, in place: [num_rows, num_query_heads,
+// head_dim].
 struct QueryNormParams {
   float* q = nullptr;
   int num_rows = 0;
@@ -115,6 +120,7 @@ struct QueryNormParams {
   int head_dim = 0;
   const float* q_norm_weight = nullptr;  // [head_dim], may be null
   float norm_epsilon = 0;
+  bool norms_projection = false;  // as in RopeAppendParams
 };
 
 // Rotates queries to their positions (see RopeAppendParams).
@@ -150,6 +156,8 @@ struct DecodeAttentionParams {
   float* out = nullptr;                    // [num_rows, num_query_heads, head_dim]
   float* lse = nullptr;                    // [num_rows, num_query_heads] natural log; may be null
   void* scratch = nullptr;                 // DecodeAttentionScratchBytes
+  // Scores that take part in each softmax without a value: [num_query_heads], may be null. The states hold them.
+  const float* sinks = nullptr;
 };
 
 inline constexpr int kAttentionTile = 256;
@@ -217,6 +225,8 @@ struct PrefillAttentionParams {
   // [num_queries, num_query_heads, PrefillStateFloats], null with first_key 0.
   uint32_t first_key = 0;
   const float* state = nullptr;
+  uint32_t window = 0;           // position p attends to (p - window, p]; 0: to all. Then first_key is 0
+  const float* sinks = nullptr;  // as in DecodeAttentionParams
 };
 
 // The part of prefill attention over keys [first_key, end_key), whole tiles that every query attends to, of one
@@ -388,14 +398,63 @@ struct ScatterRowsParams {
   void* slot_pool = nullptr;
 };
 
-// Tokens to rows of activations: out[i] = table[ids[i]].
+// Tokens to rows of activations: out[i] = scale * table[ids[i]].
 struct EmbedParams {
   const void* table = nullptr;  // [vocab_size, hidden_size] row-major, as stored in the checkpoint
   Dtype dtype = Dtype::kBf16;   // kF32, kBf16 or kF16
   int hidden_size = 0;
   const uint32_t* token_ids = nullptr;  // [num_rows]
   int num_rows = 0;
+  float scale = 1;
   float* out = nullptr;  // [num_rows, hidden_size]
+};
+
+// Chooses the experts of tokens: from router logits of a row come probabilities, by softmax over all experts or by a
+// sigmoid of each; the `experts_per_token` experts of the largest probability plus `correction` are chosen, ties to the
+// lower expert, and written in ascending order with their probabilities as weights. With several groups of consecutive
+// experts only the groups_per_token best ones take part, by the sum of their two largest corrected probabilities.
+struct RouteParams {
+  const float* logits = nullptr;  // [num_rows, num_experts]
+  int num_rows = 0;
+  int num_experts = 0;
+  int experts_per_token = 0;
+  bool sigmoid = false;
+  const float* correction = nullptr;  // [num_experts], may be null
+  int groups = 1;                     // divides num_experts
+  int groups_per_token = 1;
+  bool normalizes = false;      // the chosen probabilities are divided by their sum
+  float scale = 1;              // and then multiplied with this
+  uint32_t* experts = nullptr;  // [num_rows, experts_per_token]
+  float* weights = nullptr;     // [num_rows, experts_per_token]
+};
+
+// Copies rows of activations: out[i] = x[rows[i]].
+struct TakeRowsParams {
+  const float* x = nullptr;  // [.., width]
+  int width = 0;
+  const uint32_t* rows = nullptr;  // [num_rows]
+  int num_rows = 0;
+  float* out = nullptr;  // [num_rows, width]
+};
+
+// Adds rows with a factor each: y[rows[i]] += scales[i] * x[i]. No row is named twice.
+struct AddScaledRowsParams {
+  const float* x = nullptr;  // [num_rows, width]
+  int width = 0;
+  const uint32_t* rows = nullptr;  // [num_rows]
+  const float* scales = nullptr;   // [num_rows]
+  int num_rows = 0;
+  float* y = nullptr;  // [.., width]
+};
+
+// Adds normalised rows: y += x * rsqrt(mean(x^2) + eps) * norm_weight.
+struct AddNormedParams {
+  const float* x = nullptr;  // [num_rows, width]
+  int num_rows = 0;
+  int width = 0;
+  const float* norm_weight = nullptr;  // [width]
+  float norm_epsilon = 0;
+  float* y = nullptr;  // [num_rows, width]
 };
 
 // Packs a row-major weight [out_features, in_features] of any dtype (used at load, allowed to be slow).

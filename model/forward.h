@@ -50,6 +50,16 @@ class SlotLists {
     head_slots_ += slots.size() * heads;
   }
 
+  // Each list keeps its last `count` slots, or all if it has no more.
+  void KeepNewest(uint32_t count) {
+    for (size_t list = 0; list < slots_.size(); ++list) {
+      if (counts_[list] <= count) continue;
+      slots_[list] += counts_[list] - count;
+      head_slots_ -= size_t{counts_[list] - count} * heads_[list];
+      counts_[list] = count;
+    }
+  }
+
   size_t size() const { return slots_.size(); }
   std::span<const uint32_t> slots(size_t list) const { return {slots_[list], counts_[list]}; }
   const uint32_t* const* slots() const { return slots_.data(); }

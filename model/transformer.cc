@@ -6,6 +6,14 @@
 #include "common/base/check.h"
 
 namespace winnow {
+namespace {
+
+// What a product does with its input first: layers may have no norm there.
+InputTransform NormOrNone(std::span<const float> norm) {
+  return norm.empty() ? InputTransform::kNone : InputTransform::kRmsNorm;
+}
+
+}  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels,
                          Executor& executor, Dtype kv_dtype, int max_prefill_tokens, uint32_t max_slots_per_list)
@@ -15,7 +23,9 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       executor_(executor),
       kv_dtype_(kv_dtype),
       rope_(ComputeRope(config.rope, config.head_dim)),
-      scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))),
+      window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.head_dim)),
+      scale_(config.attention_scale > 0 ? config.attention_scale
+                                        : 1.0f / std::sqrt(static_cast<float>(config.head_dim))),
       max_rows_(std::max(max_prefill_tokens, kMaxDecodeRows)) {
   const size_t rows = max_rows_;
   x_.resize(rows * config.hidden_size);
@@ -27,7 +37,9 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
   attention_.resize(rows * config.q_features());
   lse_.resize(static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads);
   merged_.resize(static_cast<size_t>(config.group_size()) * config.head_dim);
-  gate_up_.resize(rows * 2 * config.intermediate_size);
+  if (config.norms != NormPlacement::kBefore) unnormed_.resize(rows * config.hidden_size);
+  gate_up_.resize(rows * 2 * config.max_dense_mlp_features());
+  if (config.moe.num_experts > 0) experts_.emplace(config, kernels, executor, max_rows_);
   logits_.resize(static_cast<size_t>(kMaxDecodeRows) * config.vocab_size);
   positions_.resize(rows);
   // Grown in Decode only when a batch reads more slots than any before; one row of the longest kind to start with.
@@ -43,15 +55,17 @@ void Transformer::Embed(std::span<const uint32_t> token_ids, float* x) {
                   .hidden_size = config_.hidden_size,
                   .token_ids = token_ids.data(),
                   .num_rows = static_cast<int>(token_ids.size()),
+                  .scale = config_.embedding_scale,
                   .out = x});
 }
 
-void Transformer::ProjectQkv(Matmul matmul, const LayerWeights& layer, const float* x, int num_rows,
-                             std::span<const uint32_t> positions) {
+void Transformer::ProjectQkv(Matmul matmul, int l, const float* x, int num_rows, std::span<const uint32_t> positions) {
+  const LayerWeights& layer = weights_.layer(l);
+  const RopeTable& rope = RopeOf(l);
   matmul(executor_, {.x = x,
                      .x_stride = config_.hidden_size,
                      .num_rows = num_rows,
-                     .transform = InputTransform::kRmsNorm,
+                     .transform = NormOrNone(layer.input_norm),
                      .norm_weight = layer.input_norm.data(),
                      .norm_epsilon = config_.rms_norm_eps,
                      .weight = layer.qkv,
@@ -67,9 +81,10 @@ void Transformer::ProjectQkv(Matmul matmul, const LayerWeights& layer, const flo
                                    .q_norm_weight = layer.q_norm.data(),
                                    .k_norm_weight = layer.k_norm.data(),
                                    .norm_epsilon = config_.rms_norm_eps,
+                                   .norms_projection = config_.qk_norm_projection,
                                    .positions = positions.data(),
-                                   .rope_inv_freq = rope_.inv_freq.data(),
-                                   .rope_attention_factor = rope_.attention_factor,
+                                   .rope_inv_freq = rope.inv_freq.data(),
+                                   .rope_attention_factor = rope.attention_factor,
                                    .kv_dtype = kv_dtype_,
                                    .q_pre_rope = q_pre_rope_.data(),
                                    .q = q_.data(),
@@ -82,7 +97,7 @@ void Transformer::PredictQueries(int layer, int num_rows) {
   kernels_.decode_matmul(executor_, {.x = x_.data(),
                                      .x_stride = config_.hidden_size,
                                      .num_rows = num_rows,
-                                     .transform = InputTransform::kRmsNorm,
+                                     .transform = NormOrNone(weights.input_norm),
                                      .norm_weight = weights.input_norm.data(),
                                      .norm_epsilon = config_.rms_norm_eps,
                                      .weight = weights.query_projection,
@@ -94,7 +109,8 @@ void Transformer::PredictQueries(int layer, int num_rows) {
                        .num_query_heads = config_.num_query_heads,
                        .head_dim = config_.head_dim,
                        .q_norm_weight = weights.q_norm.data(),
-                       .norm_epsilon = config_.rms_norm_eps});
+                       .norm_epsilon = config_.rms_norm_eps,
+                       .norms_projection = config_.qk_norm_projection});
 }
 
 // The attention over resident rows comes first in each merge, the partial state last.
@@ -111,35 +127,53 @@ void Transformer::MergePartials(std::span<const PartialAttention> partials) {
   }
 }
 
+void Transformer::AddProduct(Matmul matmul, const MatmulParams& product, std::span<const float> norm, float* x) {
+  MatmulParams params = product;
+  params.accumulate = norm.empty();
+  params.y = norm.empty() ? x : unnormed_.data();
+  params.y_stride = config_.hidden_size;
+  matmul(executor_, params);
+  if (norm.empty()) return;
+  kernels_.add_normed(executor_, {.x = unnormed_.data(),
+                                  .num_rows = params.num_rows,
+                                  .width = config_.hidden_size,
+                                  .norm_weight = norm.data(),
+                                  .norm_epsilon = config_.rms_norm_eps,
+                                  .y = x});
+}
+
 void Transformer::OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention,
                                int num_rows) {
-  matmul(executor_, {.x = attention,
-                     .x_stride = config_.q_features(),
-                     .num_rows = num_rows,
-                     .weight = layer.o,
-                     .bias = layer.o_bias.data(),
-                     .accumulate = true,
-                     .y = x,
-                     .y_stride = config_.hidden_size});
+  AddProduct(matmul,
+             {.x = attention,
+              .x_stride = config_.q_features(),
+              .num_rows = num_rows,
+              .weight = layer.o,
+              .bias = layer.o_bias.data()},
+             layer.attention_post_norm, x);
+  if (layer.experts.empty()) return DenseMlp(matmul, layer, x, num_rows);
+  experts_->Run(matmul, layer, x, num_rows);
+}
+
+void Transformer::DenseMlp(Matmul matmul, const LayerWeights& layer, float* x, int num_rows) {
   matmul(executor_, {.x = x,
                      .x_stride = config_.hidden_size,
                      .num_rows = num_rows,
-                     .transform = InputTransform::kRmsNorm,
+                     .transform = NormOrNone(layer.post_attention_norm),
                      .norm_weight = layer.post_attention_norm.data(),
                      .norm_epsilon = config_.rms_norm_eps,
                      .weight = layer.gate_up,
                      .bias = layer.gate_up_bias.data(),
                      .y = gate_up_.data(),
-                     .y_stride = 2 * config_.intermediate_size});
-  matmul(executor_, {.x = gate_up_.data(),
-                     .x_stride = 2 * config_.intermediate_size,
-                     .num_rows = num_rows,
-                     .transform = InputTransform::kSiluMul,
-                     .weight = layer.down,
-                     .bias = layer.down_bias.data(),
-                     .accumulate = true,
-                     .y = x,
-                     .y_stride = config_.hidden_size});
+                     .y_stride = layer.gate_up.out_features});
+  AddProduct(matmul,
+             {.x = gate_up_.data(),
+              .x_stride = layer.gate_up.out_features,
+              .num_rows = num_rows,
+              .transform = GatedTransform(config_.activation),
+              .weight = layer.down,
+              .bias = layer.down_bias.data()},
+             layer.mlp_post_norm, x);
 }
 
 std::span<float> Transformer::Logits(const float* x, int num_rows) {
@@ -152,7 +186,11 @@ std::span<float> Transformer::Logits(const float* x, int num_rows) {
                                      .weight = weights_.lm_head(),
                                      .y = logits_.data(),
                                      .y_stride = config_.vocab_size});
-  return {logits_.data(), static_cast<size_t>(num_rows) * config_.vocab_size};
+  const std::span<float> logits(logits_.data(), static_cast<size_t>(num_rows) * config_.vocab_size);
+  if (const float cap = config_.final_logit_softcap; cap > 0) {
+    for (float& logit : logits) logit = cap * std::tanh(logit / cap);
+  }
+  return logits;
 }
 
 std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
@@ -164,7 +202,7 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
   Embed(token_ids, x_.data());
   for (int l = 0; l < config_.num_layers; ++l) {
     const LayerWeights& layer = weights_.layer(l);
-    ProjectQkv(kernels_.decode_matmul, layer, x_.data(), num_rows, positions);
+    ProjectQkv(kernels_.decode_matmul, l, x_.data(), num_rows, positions);
     const bool predicts = lookahead > 0 && l + lookahead < config_.num_layers;
     if (predicts) PredictQueries(l + lookahead, num_rows);
     kv.Publish({.layer = l,
@@ -178,6 +216,8 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
     slot_lists_.Clear();
     kv.AwaitSlots(l, slot_lists_);
     WINNOW_CHECK(slot_lists_.num_heads() == static_cast<size_t>(num_rows) * config_.num_query_heads);
+    // A list is in the order of positions, and has those of the window (common/selection/window_layers.h).
+    if (config_.window(l) > 0) slot_lists_.KeepNewest(config_.window(l));
     const size_t scratch_bytes =
         DecodeAttentionScratchBytes(slot_lists_.head_slots(), slot_lists_.num_heads(), config_.head_dim);
     if (scratch_bytes > attention_scratch_.size()) attention_scratch_.resize(scratch_bytes * 5 / 4);
@@ -194,7 +234,8 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                                           .list_heads = slot_lists_.heads(),
                                           .out = attention_.data(),
                                           .lse = waits_for_partials ? lse_.data() : nullptr,
-                                          .scratch = attention_scratch_.data()});
+                                          .scratch = attention_scratch_.data(),
+                                          .sinks = layer.sinks.data()});
     if (waits_for_partials) MergePartials(kv.AwaitPartials(l));
     OutputAndMlp(kernels_.decode_matmul, layer, x_.data(), attention_.data(), num_rows);
   }
@@ -216,7 +257,7 @@ PrefillKv::Rows Transformer::ProjectPiece(int l, uint32_t first_position, int nu
   for (int i = 0; i < num_tokens; ++i) positions_[i] = first_position + i;
   // The prompt's last token alone decides the first token of the answer: it gets the more precise matmul.
   WINNOW_CHECK(!last || num_tokens == 1);
-  ProjectQkv(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, num_tokens,
+  ProjectQkv(last ? kernels_.decode_matmul : kernels_.prefill_matmul, l, hidden, num_tokens,
              {positions_.data(), static_cast<size_t>(num_tokens)});
   return kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
 }
@@ -249,7 +290,9 @@ void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, b
                                          .kv_dtype = kv_dtype_,
                                          .out = attention_.data(),
                                          .first_key = attention.first_key,
-                                         .state = attention.state});
+                                         .state = attention.state,
+                                         .window = config_.window(l),
+                                         .sinks = weights_.layer(l).sinks.data()});
   OutputAndMlp(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, attention_.data(),
                num_tokens);
 }

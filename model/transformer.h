@@ -1,18 +1,20 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "common/model/model_config.h"
 #include "common/model/rope.h"
 #include "kernels/kernel_table.h"
+#include "model/expert_mlp.h"
 #include "model/forward.h"
 #include "model/weights/weights.h"
 
 namespace winnow {
 
-// The forward pass of the Llama, Mistral and Qwen families on the CPU, in paper order, calling only the kernel table.
-// Holds the activations; weights, kernels and executor are borrowed.
+// The forward pass of all families (common/model/model_family.h) on the CPU, in paper order, calling only the kernel
+// table. Holds the activations; weights, kernels and executor are borrowed.
 class Transformer final : public Forward {
  public:
   Transformer(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels, Executor& executor,
@@ -28,7 +30,8 @@ class Transformer final : public Forward {
                     PrefillKv& kv) override {
     PrefillLayer(layer, first_position, num_tokens, last, hidden[0], kv);
   }
-  bool CutsLayersAtAttention() const override { return true; }
+  // A prefix's state knows of no window and no sink.
+  bool CutsLayersAtAttention() const override { return config_.windows.empty() && !config_.attention_sinks; }
   void ProjectPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden, PrefillKv& kv,
                      float* queries) override;
   void AttendPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const PromptAttention& attention,
@@ -40,15 +43,18 @@ class Transformer final : public Forward {
  private:
   using Matmul = void (*)(Executor&, const MatmulParams&);
   void Embed(std::span<const uint32_t> token_ids, float* x);
-  void ProjectQkv(Matmul matmul, const LayerWeights& layer, const float* x, int num_rows,
-                  std::span<const uint32_t> positions);
+  const RopeTable& RopeOf(int layer) const { return config_.window(layer) > 0 ? window_rope_ : rope_; }
+  void ProjectQkv(Matmul matmul, int layer, const float* x, int num_rows, std::span<const uint32_t> positions);
   void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, float* hidden, PrefillKv& kv);
   void PredictQueries(int layer, int num_rows);
   // The rows and queries of a piece of a prompt; returns where its rows are.
   PrefillKv::Rows ProjectPiece(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden,
                                PrefillKv& kv);
   void MergePartials(std::span<const PartialAttention> partials);
+  // x += what the product gives, normalised where `norm` is given.
+  void AddProduct(Matmul matmul, const MatmulParams& product, std::span<const float> norm, float* x);
   void OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention, int num_rows);
+  void DenseMlp(Matmul matmul, const LayerWeights& layer, float* x, int num_rows);
   std::span<float> Logits(const float* x, int num_rows);
 
   const ModelConfig& config_;
@@ -56,7 +62,8 @@ class Transformer final : public Forward {
   const KernelTable& kernels_;
   Executor& executor_;
   const Dtype kv_dtype_;
-  const RopeTable rope_;
+  const RopeTable rope_;         // of layers that attend to everything, which are those that rows are selected for
+  const RopeTable window_rope_;  // of the others
   const float scale_;
   const int max_rows_;
 
@@ -69,8 +76,10 @@ class Transformer final : public Forward {
   std::vector<float> attention_;    // [max_rows, q_features]
   std::vector<float> lse_;          // [kMaxDecodeRows, num_query_heads] of attention_, in steps that wait for partials
   std::vector<float> merged_;       // [group_size, head_dim]
-  std::vector<float> gate_up_;      // [max_rows, 2 * intermediate_size]
-  std::vector<float> logits_;       // [kMaxDecodeRows, vocab_size]
+  std::vector<float> unnormed_;     // [max_rows, hidden_size] where layers have norms after attention and MLP
+  std::vector<float> gate_up_;      // [max_rows, 2 * the widest dense MLP's intermediate size]
+  std::optional<ExpertMlp> experts_;  // of a mixture of experts
+  std::vector<float> logits_;         // [kMaxDecodeRows, vocab_size]
   std::vector<uint32_t> positions_;
   SlotLists slot_lists_;
   std::vector<std::byte> attention_scratch_;

@@ -220,6 +220,8 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   }
   TextGenerationOptions generation;
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  generation.windows = config.windows;
+  generation.num_kv_heads = config.num_kv_heads;
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));

@@ -33,6 +33,8 @@ class JsonFields {
   absl::StatusOr<const nlohmann::json*> Object(const char* field) const;  // null when missing or null
   absl::StatusOr<const nlohmann::json*> Array(const char* field) const;   // null when missing or null
 
+  // A field's name with those of the objects that it lies in.
+  std::string Path(std::string_view field) const { return prefix_ + std::string(field); }
   // INVALID_ARGUMENT "<file>: <prefix><field> <message>".
   absl::Status Error(std::string_view field, std::string_view message) const;
 

@@ -9,6 +9,8 @@
 #include "common/base/status.h"
 #include "common/model/mapped_file.h"
 #include "common/model/safetensors_header.h"
+#include "common/model/unsupported_fields.h"
+#include "common/model/window_config.h"
 
 namespace winnow {
 namespace {
@@ -23,25 +25,6 @@ constexpr int64_t kMaxHeadDim = 512;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
 
-struct FamilyTraits {
-  ModelFamily family;
-  const char* architecture;
-  const char* model_type;
-  int64_t default_max_position_embeddings;
-  int64_t default_head_dim;  // 0: hidden_size / num_attention_heads
-  bool qkv_bias;             // unless attention_bias says otherwise
-  bool o_bias_follows;       // attention_bias also gives o_proj a bias
-  bool qk_norm;
-};
-
-// The defaults of transformers' configuration classes.
-constexpr FamilyTraits kFamilies[] = {
-    {ModelFamily::kLlama, "LlamaForCausalLM", "llama", 2048, 0, false, true, false},
-    {ModelFamily::kMistral, "MistralForCausalLM", "mistral", 131072, 0, false, true, false},
-    {ModelFamily::kQwen2, "Qwen2ForCausalLM", "qwen2", 32768, 0, true, false, false},
-    {ModelFamily::kQwen3, "Qwen3ForCausalLM", "qwen3", 32768, 128, false, true, true},
-};
-
 // Fields that do not change what inference computes, or that are read elsewhere in this file.
 bool IsKnownField(std::string_view name) {
   static const std::set<std::string_view> kKnown = {
@@ -49,49 +32,47 @@ bool IsKnownField(std::string_view name) {
       "num_key_value_heads", "head_dim", "vocab_size", "rms_norm_eps", "hidden_act", "attention_bias", "mlp_bias",
       "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
       "original_max_position_embeddings", "max_position_embeddings", "sliding_window", "use_sliding_window",
-      "max_window_layers", "layer_types", "eos_token_id", "bos_token_id", "quantization_config",
+      "max_window_layers", "layer_types", "eos_token_id", "bos_token_id", "quantization_config", "num_experts",
+      "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+      "shared_expert_intermediate_size", "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "hidden_activation",
+      "swiglu_limit", "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping",
+      "use_bidirectional_attention", "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern",
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
       "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty",
-      "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty",
-      "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "hidden_dropout", "id2label",
-      "initializer_range", "is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length",
-      "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
-      "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix",
-      "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty", "resid_pdrop",
-      "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+      "do_sample", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
+      "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+      "hidden_dropout", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id",
+      "length_penalty", "max_length", "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
+      "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits",
+      "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
+      "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate",
+      "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "suppress_tokens", "task_specific_params",
       "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
       "torchscript", "transformers_version", "typical_p", "unk_token_id", "use_bfloat16", "use_cache"};
   return kKnown.contains(name);
 }
 
-const FamilyTraits* FamilyNamed(std::string_view name, const char* FamilyTraits::*field) {
-  for (const FamilyTraits& traits : kFamilies) {
-    if (name == traits.*field) return &traits;
-  }
-  return nullptr;
-}
-
-constexpr std::string_view kSupported =
-    "supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM";
-
 absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
   WINNOW_ASSIGN_OR_RETURN(const json* architectures, config.Array("architectures"));
   WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> model_type, config.String("model_type"));
   if (architectures == nullptr || architectures->empty()) {
-    if (!model_type.has_value()) return config.Error("architectures", absl::StrCat("is missing; ", AbslSv(kSupported)));
-    const FamilyTraits* family = FamilyNamed(*model_type, &FamilyTraits::model_type);
+    if (!model_type.has_value())
+      return config.Error("architectures", absl::StrCat("is missing; supported are ", SupportedArchitectures()));
+    const FamilyTraits* family = FamilyOfModelType(*model_type);
     if (family == nullptr)
-      return config.Error("model_type", absl::StrCat("is ", QuotedName(*model_type), "; ", AbslSv(kSupported)));
+      return config.Error("model_type",
+                          absl::StrCat("is ", QuotedName(*model_type), "; supported are ", SupportedArchitectures()));
     return family;
   }
   const json& first = architectures->front();
   if (!first.is_string()) return config.Error("architectures", "must hold strings");
   const auto& name = first.get_ref<const std::string&>();
-  const FamilyTraits* family = FamilyNamed(name, &FamilyTraits::architecture);
+  const FamilyTraits* family = FamilyOfArchitecture(name);
   if (family == nullptr)
-    return config.Error("architectures", absl::StrCat("is ", QuotedName(name), "; ", AbslSv(kSupported)));
+    return config.Error("architectures",
+                        absl::StrCat("is ", QuotedName(name), "; supported are ", SupportedArchitectures()));
   if (model_type.has_value() && *model_type != family->model_type) {
     return config.Error("model_type",
                         absl::StrCat("is ", QuotedName(*model_type), ", which does not belong to ", name));
@@ -105,17 +86,23 @@ absl::StatusOr<int> Required(const JsonFields& config, const char* field, int64_
   return static_cast<int>(*value);
 }
 
-absl::Status RefuseUnsupported(const JsonFields& config) {
+absl::Status RefuseUnsupported(const JsonFields& config, const FamilyTraits& family) {
   for (const char* field :
        {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"}) {
-    if (config.Has(field)) return config.Error(field, "is set: mixture-of-experts models are not supported");
+    if (family.moe == MoeFields::kNone && config.Has(field)) {
+      return config.Error(field, absl::StrCat("is set, and ", family.architecture, " is no mixture of experts"));
+    }
   }
   for (const char* field : {"text_config", "vision_config", "audio_config"}) {
     if (config.Has(field)) return config.Error(field, "is set: multimodal models are not supported");
   }
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> activation, config.String("hidden_act"));
-  if (activation.value_or("silu") != "silu") {
-    return config.Error("hidden_act", absl::StrCat("is ", QuotedName(*activation), "; only silu is supported"));
+  WINNOW_RETURN_IF_ERROR(RefuseOtherArithmetic(config, family));
+  const bool gelu = family.activation == Activation::kGeluTanh;
+  const char* const supported = gelu ? "gelu_pytorch_tanh" : "silu";
+  const char* const field = gelu && config.Has("hidden_activation") ? "hidden_activation" : "hidden_act";
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> activation, config.String(field));
+  if (activation.value_or(supported) != supported) {
+    return config.Error(field, absl::StrCat("is ", QuotedName(*activation), "; only ", supported, " is supported"));
   }
   return absl::OkStatus();
 }
@@ -152,57 +139,47 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
-absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> eps, config.Number("rms_norm_eps"));
-  if (eps.value_or(1e-6) < 0 || eps.value_or(1e-6) > 1) return config.Error("rms_norm_eps", "must be between 0 and 1");
-  out.rms_norm_eps = static_cast<float>(eps.value_or(1e-6));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> attention_bias, config.Bool("attention_bias"));
-  out.qkv_bias = attention_bias.value_or(family.qkv_bias);
-  out.o_bias = family.o_bias_follows && attention_bias.value_or(false);
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
-  out.mlp_bias = mlp_bias.value_or(false);
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
-  out.tie_word_embeddings = tied.value_or(false);
-  out.qk_norm = family.qk_norm;
+// What Gemma 3 has beside norms and windows.
+absl::Status ParseGemma(const JsonFields& config, ModelConfig& out) {
+  out.norms_add_one = true;
+  out.embedding_scale = std::sqrt(static_cast<float>(out.hidden_size));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> scalar, config.Number("query_pre_attn_scalar"));
+  if (scalar.has_value() && *scalar <= 0) return config.Error("query_pre_attn_scalar", "must be above 0");
+  out.attention_scale = static_cast<float>(1 / std::sqrt(scalar.value_or(256)));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> softcap, config.Number("final_logit_softcapping"));
+  if (softcap.has_value() && *softcap <= 0) return config.Error("final_logit_softcapping", "must be above 0");
+  out.final_logit_softcap = static_cast<float>(softcap.value_or(0));
   return absl::OkStatus();
 }
 
-// True when some layer uses sliding-window attention.
-absl::StatusOr<bool> UsesSlidingWindow(const JsonFields& config, const ModelConfig& out) {
-  WINNOW_ASSIGN_OR_RETURN(const json* layer_types, config.Array("layer_types"));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> use, config.Bool("use_sliding_window"));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full_layers, config.Int("max_window_layers", 0, kMaxPositions));
-  if (layer_types != nullptr) {
-    if (layer_types->size() != static_cast<size_t>(out.num_layers)) {
-      return config.Error("layer_types",
-                          absl::StrCat("has ", layer_types->size(), " entries for ", out.num_layers, " layers"));
-    }
-    bool sliding = false;
-    for (const json& type : *layer_types) {
-      if (type == "sliding_attention") {
-        sliding = true;
-      } else if (type != "full_attention") {
-        return config.Error("layer_types", "may hold only full_attention and sliding_attention");
-      }
-    }
-    return sliding;
-  }
-  switch (out.family) {
-    case ModelFamily::kLlama:
-      return false;
-    case ModelFamily::kMistral:
-      return true;
-    case ModelFamily::kQwen2:
-    case ModelFamily::kQwen3:
-      return use.value_or(false) && full_layers.value_or(28) < out.num_layers;
-  }
-  return false;
+absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> eps, config.Number("rms_norm_eps"));
+  if (eps.has_value() && (*eps < 0 || *eps > 1)) return config.Error("rms_norm_eps", "must be between 0 and 1");
+  out.rms_norm_eps = static_cast<float>(eps.value_or(family.default_rms_norm_eps));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> attention_bias, config.Bool("attention_bias"));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> qkv_bias, config.Bool("qkv_bias"));  // Qwen2-MoE's name
+  out.qkv_bias = attention_bias.has_value() ? *attention_bias : qkv_bias.value_or(family.qkv_bias);
+  out.o_bias = family.o_bias_follows && attention_bias.value_or(family.qkv_bias);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
+  out.mlp_bias = mlp_bias.value_or(false);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
+  out.tie_word_embeddings = tied.value_or(family.family == ModelFamily::kGemma3);
+  out.qk_norm = family.qk_norm != QkNorm::kNone;
+  out.qk_norm_projection = family.qk_norm == QkNorm::kProjection;
+  out.norms = family.norms;
+  out.activation = family.activation;
+  out.fused_projections = family.fused_projections;
+  out.attention_sinks = family.family == ModelFamily::kGptOss;
+  if (family.family == ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(ParseGemma(config, out));
+  WINNOW_ASSIGN_OR_RETURN(out.moe, ParseMoeConfig(config, family.moe, out.num_layers, out.intermediate_size));
+  return absl::OkStatus();
 }
 
 absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> positions,
                           config.Int("max_position_embeddings", 1, kMaxPositions));
   const int64_t max_positions = positions.value_or(family.default_max_position_embeddings);
+  if (out.family != ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(RefuseRopeByLayerType(config, family));
   WINNOW_ASSIGN_OR_RETURN(out.rope, ParseRopeConfig(config, max_positions, out.warnings));
   out.max_context_tokens = max_positions;
   if (out.rope.type == RopeType::kYarn) {
@@ -218,14 +195,10 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
                      out.max_context_tokens, " tokens"));
   }
 
-  WINNOW_ASSIGN_OR_RETURN(const bool sliding, UsesSlidingWindow(config, out));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxPositions));
-  if (sliding && window.has_value() && *window < out.max_context_tokens) {
-    out.max_context_tokens = *window;
-    out.warnings.push_back(
-        absl::StrCat("sliding-window attention is computed only within its window: the context is limited to ",
-                     "sliding_window = ", *window, " tokens"));
+  if (out.family == ModelFamily::kGemma3) {
+    WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings));
   }
+  WINNOW_ASSIGN_OR_RETURN(out.windows, ParseWindows(config, out.family, out.num_layers, out.max_context_tokens));
   return absl::OkStatus();
 }
 
@@ -261,11 +234,10 @@ absl::Status ParseTokens(const JsonFields& config, ModelConfig& out) {
 
 }  // namespace
 
-const char* ModelFamilyName(ModelFamily family) {
-  for (const FamilyTraits& traits : kFamilies) {
-    if (traits.family == family) return traits.architecture;
-  }
-  return "unknown";
+double ModelConfig::active_mlp_weights() const {
+  double features = static_cast<double>(moe.num_sparse_layers()) * moe.experts_per_token * moe.intermediate_size;
+  for (int layer = 0; layer < num_layers; ++layer) features += mlp_features(layer);
+  return 3 * features * hidden_size;
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_config_json,
@@ -276,7 +248,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
   ModelConfig out;
   out.family = family->family;
-  WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config));
+  WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config, *family));
   WINNOW_RETURN_IF_ERROR(ParseShape(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParseFlags(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParsePositions(config, *family, out));

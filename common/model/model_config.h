@@ -7,21 +7,20 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/kv_layout.h"
+#include "common/model/model_family.h"
+#include "common/model/moe_config.h"
 #include "common/model/quantized/weight_quantization.h"
 #include "common/model/rope_config.h"
 
 namespace winnow {
 
-enum class ModelFamily : uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
-const char* ModelFamilyName(ModelFamily family);  // the architecture in config.json, e.g. "LlamaForCausalLM"
-
-// The shape and semantics of a decoder-only model, all defaults resolved: pre-norm RMSNorm, grouped-query attention
-// with RoPE, SwiGLU.
+// The shape and semantics of a decoder-only model, all defaults resolved: RMSNorms, grouped-query attention with RoPE
+// over all of the context or a window of it, and a gated MLP, one in a layer or experts.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   int num_layers = 0;
   int hidden_size = 0;
-  int intermediate_size = 0;
+  int intermediate_size = 0;  // of a dense MLP
   int num_query_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
@@ -30,12 +29,25 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // RMSNorm of every query and key head before RoPE
+  bool qk_norm = false;             // RMSNorm of queries and keys before RoPE: of every head ...
+  bool qk_norm_projection = false;  // ... or of all heads as one vector
+  NormPlacement norms = NormPlacement::kBefore;
+  bool norms_add_one = false;  // a norm multiplies with 1 + its stored weight
+  Activation activation = Activation::kSilu;
   bool tie_word_embeddings = false;
+  float embedding_scale = 1;
+  float attention_scale = 0;       // of scores; 0: 1 / sqrt(head_dim)
+  float final_logit_softcap = 0;   // logits become cap * tanh(logit / cap); 0: they stay
+  bool attention_sinks = false;    // a learned score by query head takes part in every softmax, without a value
+  bool fused_projections = false;  // q, k and v are stored as one tensor, and gate and up
+  MoeConfig moe;
   RopeConfig rope;
+  // Of layers with a window, where they have one of their own.
+  std::optional<RopeConfig> window_rope;
+  // [num_layers]: position p of such a layer attends to (p - window, p]; 0: to everything. Empty: no layer has one.
+  std::vector<uint32_t> windows;
   WeightQuantization quantization;
-  // Longest context that the model computes as it was meant to: its trained or RoPE-extended positions, at most its
-  // sliding window.
+  // Longest context that the model computes as it was meant to: its trained or RoPE-extended positions.
   int64_t max_context_tokens = 0;
   std::vector<uint32_t> eos_token_ids;  // may be empty; generation_config.json's before config.json's
   std::optional<uint32_t> bos_token_id;
@@ -45,6 +57,18 @@ struct ModelConfig {
   int q_features() const { return num_query_heads * head_dim; }
   int kv_features() const { return num_kv_heads * head_dim; }
   int qkv_features() const { return q_features() + 2 * kv_features(); }
+  // Weights of the norms of q and k.
+  int q_norm_features() const { return qk_norm_projection ? q_features() : head_dim; }
+  int k_norm_features() const { return qk_norm_projection ? kv_features() : head_dim; }
+  uint32_t window(int layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  const RopeConfig& rope_of(int layer) const { return window(layer) > 0 && window_rope ? *window_rope : rope; }
+  // Width of the MLP that every token goes through at `layer`: the dense one, or the shared expert; 0 without one.
+  int mlp_features(int layer) const { return moe.IsSparse(layer) ? moe.shared_intermediate_size : intermediate_size; }
+  // Intermediate size of the dense layers; 0 where all are sparse.
+  int max_dense_mlp_features() const { return moe.num_sparse_layers() < num_layers ? intermediate_size : 0; }
+  // Weights of the MLPs that one token is multiplied with, over all layers; of a mixture those of the experts that it
+  // is sent to.
+  double active_mlp_weights() const;
   KvLayout kv_layout(Dtype dtype) const { return {num_layers, num_query_heads, num_kv_heads, head_dim, dtype}; }
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/model/layer_names.h"
 #include "common/model/quantized/stored_weight.h"
 
 namespace winnow {
@@ -19,11 +20,31 @@ class ExpectedList {
  public:
   void Add(std::string name, std::vector<uint64_t> shape) { list_.push_back({std::move(name), std::move(shape)}); }
 
-  void AddProjection(int layer, std::string_view name, int out_features, int in_features, bool bias) {
+  void AddProjection(const std::string& prefix, int out_features, int in_features, bool bias) {
     const auto out = static_cast<uint64_t>(out_features);
-    const std::string prefix = LayerTensor(layer, name);
     Add(prefix + ".weight", {out, static_cast<uint64_t>(in_features)});
     if (bias) Add(prefix + ".bias", {out});
+  }
+
+  void AddMlp(const std::vector<std::string>& gate_up, const std::string& down, int features, int hidden_size,
+              bool bias) {
+    const int parts = static_cast<int>(gate_up.size());
+    for (const std::string& prefix : gate_up) AddProjection(prefix, 2 * features / parts, hidden_size, bias);
+    AddProjection(down, hidden_size, features, bias);
+  }
+
+  // One that the model may not have.
+  void AddNorm(const std::string& name, int features) {
+    if (!name.empty()) Add(name, {static_cast<uint64_t>(features)});
+  }
+
+  // Of all experts, as gpt-oss stores them.
+  void AddFusedExperts(const LayerNames& names, const MoeConfig& moe, uint64_t hidden) {
+    const auto experts = static_cast<uint64_t>(moe.num_experts), width = static_cast<uint64_t>(moe.intermediate_size);
+    Add(names.fused_gate_up, {experts, hidden, 2 * width});
+    Add(names.fused_gate_up + "_bias", {experts, 2 * width});
+    Add(names.fused_down, {experts, width, hidden});
+    Add(names.fused_down + "_bias", {experts, hidden});
   }
 
   std::vector<ExpectedTensor> Take() { return std::move(list_); }
@@ -87,23 +108,36 @@ bool IsLinearWeight(const ExpectedTensor& tensor) {
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
   const auto hidden = static_cast<uint64_t>(config.hidden_size);
   const auto vocab = static_cast<uint64_t>(config.vocab_size);
-  const auto head_dim = static_cast<uint64_t>(config.head_dim);
   ExpectedList list;
   list.Add(std::string(kEmbeddingTensor), {vocab, hidden});
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    list.Add(LayerTensor(layer, "input_layernorm.weight"), {hidden});
-    list.AddProjection(layer, "self_attn.q_proj", config.q_features(), config.hidden_size, config.qkv_bias);
-    list.AddProjection(layer, "self_attn.k_proj", config.kv_features(), config.hidden_size, config.qkv_bias);
-    list.AddProjection(layer, "self_attn.v_proj", config.kv_features(), config.hidden_size, config.qkv_bias);
-    if (config.qk_norm) {
-      list.Add(LayerTensor(layer, "self_attn.q_norm.weight"), {head_dim});
-      list.Add(LayerTensor(layer, "self_attn.k_norm.weight"), {head_dim});
+    const LayerNames names = LayerNamesOf(config, layer);
+    list.AddNorm(names.attention_norm, config.hidden_size);
+    if (names.qkv.size() == 1) {
+      list.AddProjection(names.qkv[0], config.qkv_features(), config.hidden_size, config.qkv_bias);
+    } else {
+      list.AddProjection(names.qkv[0], config.q_features(), config.hidden_size, config.qkv_bias);
+      list.AddProjection(names.qkv[1], config.kv_features(), config.hidden_size, config.qkv_bias);
+      list.AddProjection(names.qkv[2], config.kv_features(), config.hidden_size, config.qkv_bias);
     }
-    list.AddProjection(layer, "self_attn.o_proj", config.hidden_size, config.q_features(), config.o_bias);
-    list.Add(LayerTensor(layer, "post_attention_layernorm.weight"), {hidden});
-    list.AddProjection(layer, "mlp.gate_proj", config.intermediate_size, config.hidden_size, config.mlp_bias);
-    list.AddProjection(layer, "mlp.up_proj", config.intermediate_size, config.hidden_size, config.mlp_bias);
-    list.AddProjection(layer, "mlp.down_proj", config.hidden_size, config.intermediate_size, config.mlp_bias);
+    list.AddNorm(names.q_norm, config.q_norm_features());
+    list.AddNorm(names.k_norm, config.k_norm_features());
+    list.AddNorm(names.sinks, config.num_query_heads);
+    list.AddProjection(names.o, config.hidden_size, config.q_features(), config.o_bias);
+    list.AddNorm(names.attention_post_norm, config.hidden_size);
+    list.AddNorm(names.mlp_norm, config.hidden_size);
+    list.AddNorm(names.mlp_post_norm, config.hidden_size);
+    if (!names.down.empty()) {
+      list.AddMlp(names.gate_up, names.down, config.mlp_features(layer), config.hidden_size, config.mlp_bias);
+    }
+    if (!names.shared_gate.empty()) list.AddProjection(names.shared_gate, 1, config.hidden_size, false);
+    if (!names.router.empty()) {
+      list.AddProjection(names.router, config.moe.num_experts, config.hidden_size, config.moe.biases);
+    }
+    if (!names.fused_down.empty()) list.AddFusedExperts(names, config.moe, hidden);
+    for (const LayerNames::Expert& expert : names.experts) {
+      list.AddMlp(expert.gate_up, expert.down, config.moe.intermediate_size, config.hidden_size, false);
+    }
   }
   list.Add(std::string(kFinalNormTensor), {hidden});
   if (!config.tie_word_embeddings) list.Add(std::string(kLmHeadTensor), {vocab, hidden});

@@ -41,6 +41,7 @@ absl::StatusOr<RopeType> ParseType(const JsonFields& rope) {
 }
 
 // Far beyond what any model uses, and far from where f32 arithmetic on frequencies breaks down.
+constexpr double kMinTheta = 1.001;
 constexpr double kMaxTheta = 1e15;
 constexpr double kMaxFactor = 1e6;
 constexpr double kMinFactor = 1e-6;
@@ -60,7 +61,7 @@ absl::StatusOr<double> Factor(const JsonFields& fields, const char* name) {
 
 // The base of the frequencies; YaRN divides by its logarithm.
 absl::StatusOr<double> Theta(const JsonFields& fields) {
-  return RequiredNumber(fields, "rope_theta", 1.001, kMaxTheta);
+  return RequiredNumber(fields, "rope_theta", kMinTheta, kMaxTheta);
 }
 
 absl::Status CheckFullRotary(const JsonFields& fields) {
@@ -123,7 +124,7 @@ absl::Status ParseYarn(const JsonFields& config, const JsonFields& rope, int64_t
   return absl::OkStatus();
 }
 
-void WarnOfUnknownFields(const RopeSource& source, std::vector<std::string>& warnings) {
+void WarnOfUnknownFields(const JsonFields& rope, std::vector<std::string>& warnings) {
   static const std::set<std::string_view> kKnown = {"rope_type",
                                                     "type",
                                                     "rope_theta",
@@ -138,10 +139,38 @@ void WarnOfUnknownFields(const RopeSource& source, std::vector<std::string>& war
                                                     "beta_slow",
                                                     "truncate",
                                                     "partial_rotary_factor"};
-  for (const auto& [key, value] : source.object->items()) {
+  for (const auto& [key, value] : rope.object().items()) {
     if (!kKnown.contains(key))
-      warnings.push_back(absl::StrCat(source.name, ".", QuotedName(key), " is not known and is ignored"));
+      warnings.push_back(absl::StrCat(rope.Path(QuotedName(key)), " is not known and is ignored"));
   }
+}
+
+// One object of RoPE parameters; `base` has what holds where it says nothing.
+absl::StatusOr<RopeConfig> ParseParameters(const JsonFields& config, const JsonFields& rope, RopeConfig out,
+                                           int64_t max_position_embeddings, std::vector<std::string>& warnings) {
+  WINNOW_RETURN_IF_ERROR(CheckFullRotary(rope));
+  if (rope.Has("rope_theta")) {
+    WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(rope));
+  }
+  WINNOW_ASSIGN_OR_RETURN(out.type, ParseType(rope));
+  switch (out.type) {
+    case RopeType::kDefault:
+      break;
+    case RopeType::kLinear:
+    case RopeType::kDynamic: {
+      WINNOW_ASSIGN_OR_RETURN(out.factor, Factor(rope, "factor"));
+      break;
+    }
+    case RopeType::kLlama3:
+      WINNOW_RETURN_IF_ERROR(ParseLlama3(config, rope, max_position_embeddings, out));
+      break;
+    case RopeType::kYarn:
+      WINNOW_RETURN_IF_ERROR(ParseYarn(config, rope, max_position_embeddings, out));
+      break;
+  }
+  if (out.factor < 1) warnings.push_back(absl::StrCat(rope.Path("factor"), " is ", out.factor, ", below 1"));
+  WarnOfUnknownFields(rope, warnings);
+  return out;
 }
 
 }  // namespace
@@ -164,41 +193,35 @@ const char* RopeTypeName(RopeType type) {
 
 absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
                                            std::vector<std::string>& warnings) {
-  RopeConfig out;
   WINNOW_RETURN_IF_ERROR(CheckFullRotary(config));
-  if (config.Has("rope_theta")) {
-    WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(config));
-  }
   WINNOW_ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
-  if (source.object == nullptr) return out;
-
+  RopeConfig base;
+  if (config.Has("rope_theta")) {
+    WINNOW_ASSIGN_OR_RETURN(base.theta, Theta(config));
+  }
+  if (source.object == nullptr) return base;
   const JsonFields rope = config.Nested(*source.object, source.name);
-  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (rope.Has(layer_type)) return rope.Error(layer_type, "sets RoPE per layer type, which is not supported");
-  }
-  WINNOW_RETURN_IF_ERROR(CheckFullRotary(rope));
-  if (rope.Has("rope_theta")) {
-    WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(rope));
-  }
-  WINNOW_ASSIGN_OR_RETURN(out.type, ParseType(rope));
-  switch (out.type) {
-    case RopeType::kDefault:
-      break;
-    case RopeType::kLinear:
-    case RopeType::kDynamic: {
-      WINNOW_ASSIGN_OR_RETURN(out.factor, Factor(rope, "factor"));
-      break;
+  WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* full, rope.Object("full_attention"));
+  if (full == nullptr) return ParseParameters(config, rope, base, max_position_embeddings, warnings);
+  return ParseParameters(config, rope.Nested(*full, "full_attention"), base, max_position_embeddings, warnings);
+}
+
+absl::StatusOr<RopeConfig> ParseWindowRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
+                                                 std::vector<std::string>& warnings) {
+  WINNOW_ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
+  RopeConfig base;
+  if (source.object != nullptr) {
+    const JsonFields rope = config.Nested(*source.object, source.name);
+    WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* window, rope.Object("sliding_attention"));
+    if (window != nullptr) {
+      return ParseParameters(config, rope.Nested(*window, "sliding_attention"), base, max_position_embeddings,
+                             warnings);
     }
-    case RopeType::kLlama3:
-      WINNOW_RETURN_IF_ERROR(ParseLlama3(config, rope, max_position_embeddings, out));
-      break;
-    case RopeType::kYarn:
-      WINNOW_RETURN_IF_ERROR(ParseYarn(config, rope, max_position_embeddings, out));
-      break;
   }
-  if (out.factor < 1) warnings.push_back(absl::StrCat(source.name, ".factor is ", out.factor, ", below 1"));
-  WarnOfUnknownFields(source, warnings);
-  return out;
+  if (config.Has("rope_local_base_freq")) {
+    WINNOW_ASSIGN_OR_RETURN(base.theta, RequiredNumber(config, "rope_local_base_freq", kMinTheta, kMaxTheta));
+  }
+  return base;
 }
 
 }  // namespace winnow

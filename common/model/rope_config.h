@@ -33,9 +33,14 @@ struct RopeConfig {
 
 // Reads rope_parameters (transformers 5) or rope_scaling + rope_theta (transformers 4) of a whole config, with the
 // precedence and defaults of transformers: rope_scaling before rope_parameters, rope_theta inside before outside,
-// `rope_type` before `type`. An unsupported type, partial_rotary_factor != 1 or per-layer-type parameters are errors;
-// unknown fields become warnings.
+// `rope_type` before `type`. An unsupported type or partial_rotary_factor != 1 is an error;
+// unknown fields become warnings. Where parameters are given by layer type, those of full_attention.
 absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
                                            std::vector<std::string>& warnings);
+
+// The rotary embedding of the layers with a sliding window of models that have one by layer type: rope_parameters'
+// sliding_attention, or plain RoPE with the base rope_local_base_freq.
+absl::StatusOr<RopeConfig> ParseWindowRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
+                                                 std::vector<std::string>& warnings);
 
 }  // namespace winnow

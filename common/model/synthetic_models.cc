@@ -12,6 +12,7 @@ struct SyntheticModel {
   ModelFamily family;
   int num_layers, hidden_size, intermediate_size, num_query_heads, num_kv_heads, vocab_size;
   bool tie_word_embeddings;
+  int num_experts = 0, experts_per_token = 0, expert_size = 0;
 };
 
 // head_dim is 128 in all of them. From the config.json of Qwen/Qwen3-* and meta-llama/Llama-3.1-8B.
@@ -20,6 +21,7 @@ constexpr SyntheticModel kModels[] = {
     {"qwen3-0.6b", ModelFamily::kQwen3, 28, 1024, 3072, 16, 8, 151936, true},
     {"qwen3-8b", ModelFamily::kQwen3, 36, 4096, 12288, 32, 8, 151936, false},
     {"qwen3-14b", ModelFamily::kQwen3, 40, 5120, 17408, 40, 8, 151936, false},
+    {"qwen3-30b-a3b", ModelFamily::kQwen3Moe, 48, 2048, 6144, 32, 4, 151936, false, 128, 8, 768},
     {"qwen3-32b", ModelFamily::kQwen3, 64, 5120, 25600, 64, 8, 151936, false},
 };
 
@@ -42,6 +44,13 @@ ModelConfig ConfigOf(const SyntheticModel& model) {
     config.rope.type = RopeType::kLlama3;
     config.rope.factor = 8;
     config.rope.original_max_position_embeddings = 8192;
+  }
+  if (model.num_experts > 0) {
+    config.moe = {.num_experts = model.num_experts,
+                  .experts_per_token = model.experts_per_token,
+                  .intermediate_size = model.expert_size,
+                  .normalizes = true,
+                  .sparse_layers = std::vector<bool>(static_cast<size_t>(model.num_layers), true)};
   }
   config.max_context_tokens = kMaxContextTokens;
   return config;

@@ -13,8 +13,9 @@ uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_token
   const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
   // The residual twice: of decode rows, and of a chunk between two layers.
   const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
-                              2ull * config.intermediate_size + 2ull * config.kv_features();
-  return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float);
+                              2ull * config.max_dense_mlp_features() + 2ull * config.kv_features();
+  return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float) +
+         ExpertMlp::ActivationBytes(config, static_cast<int>(rows));
 }
 
 class CpuBackend final : public Backend {

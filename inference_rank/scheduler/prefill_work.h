@@ -12,7 +12,7 @@ struct PrefillWork {
 
   static PrefillWork Of(const ModelConfig& config) {
     const double hidden = config.hidden_size, matrices = hidden * (config.qkv_features() + config.q_features()) +
-                                                         3 * hidden * config.intermediate_size;
+                                                         config.active_mlp_weights() / config.num_layers;
     return {.per_earlier_token = 2.0 * config.q_features() / matrices};
   }
 

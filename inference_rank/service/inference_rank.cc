@@ -7,6 +7,7 @@
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
+#include "common/selection/window_layers.h"
 #include "common/tokenizer/tokenizer.h"
 #include "inference_rank/backend/cpu_backend.h"
 #include "inference_rank/backend/cuda_backend.h"
@@ -69,6 +70,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
     }
     selection = WithHeadProfile(selection, profile);
   }
+  selection = WithWindowLayers(std::move(selection), config.windows, config.num_kv_heads);
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(selection, rank->layout_));
   const BackendOptions backend_options{.checkpoint = checkpoint,
                                        .config = &config,
@@ -138,6 +140,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                    .max_budget_tokens = options.selection.budget_tokens,
                                    .lookahead = options.selection.lookahead,
                                    .layout = rank->layout_,
+                                   .windows = config.windows,
                                    .slot_pages = backend.memory_plan().slot_pages,
                                    .slot_parts = backend.memory_plan().parts,
                                    .selects_in_place = InPlaceOf(backend.step_client()),

@@ -2,6 +2,7 @@
 
 #include "common/selection/selection_proto.h"
 #include "common/selection/validate.h"
+#include "common/selection/window_layers.h"
 
 namespace winnow {
 
@@ -80,7 +81,8 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
         absl::StrCat("selection.lookahead ", spec.lookahead, " is not the server's ", limits.lookahead));
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
-  if (limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
+  WINNOW_RETURN_IF_ERROR(CheckKeepsWindows(spec, limits.windows, limits.layout.num_kv_heads));
+  if (limits.windows.empty() && limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
     sequence->slot_order = SlotOrder::kByPosition;
   }
   const uint32_t pages =

@@ -16,8 +16,9 @@ struct SubmitLimits {
   uint32_t max_budget_tokens = 0;  // kUnlimitedBudget = any
   uint32_t lookahead = 1;          // of the server: all rows of a batch share it
   KvLayout layout;
-  uint32_t slot_pages = 0;  // of the rank, all of them: a sequence that needs more would wait for ever
-  int slot_parts = 1;       // memories that slots lie in, each with so many pages
+  std::vector<uint32_t> windows = {};  // of layers with a sliding window (common/selection/window_layers.h)
+  uint32_t slot_pages = 0;             // of the rank, all of them: a sequence that needs more would wait for ever
+  int slot_parts = 1;                  // memories that slots lie in, each with so many pages
   // Whether rows are selected where they are computed, for sequences with this specification; null: for none.
   std::function<bool(const SelectionSpec&)> selects_in_place;
   GrammarCache* grammars = nullptr;  // null: no output can be constrained

@@ -9,15 +9,17 @@
 namespace winnow {
 namespace {
 
-// out = sum_i exp(m_i - M) o_i / sum_i exp(m_i - M) l_i over the list's tiles, in order.
+// out = sum_i exp(m_i - M) o_i / sum_i exp(m_i - M) l_i over the list's tiles, in order, and a sink last.
 // A tile's state lies as o [group, head_dim], m [group], l [group].
-void MergeTiles(const float* states, int num_tiles, int group_size, int head_dim, float* out, float* lse) {
+void MergeTiles(const float* states, int num_tiles, int group_size, int head_dim, const float* sinks, float* out,
+                float* lse) {
   const int64_t state_floats = static_cast<int64_t>(group_size) * (head_dim + 2);
   for (int h = 0; h < group_size; ++h) {
     const float* m = states + group_size * head_dim + h;
     const float* l = m + group_size;
     float max = m[0];
     for (int t = 1; t < num_tiles; ++t) max = std::max(max, m[t * state_floats]);
+    if (sinks != nullptr) max = std::max(max, sinks[h]);
     float sum = 0;
     float* to = out + h * head_dim;
     for (int d = 0; d < head_dim; ++d) to[d] = 0;
@@ -27,6 +29,7 @@ void MergeTiles(const float* states, int num_tiles, int group_size, int head_dim
       sum += weight * l[t * state_floats];
       for (int d = 0; d < head_dim; ++d) to[d] += weight * from[d];
     }
+    if (sinks != nullptr) sum += std::exp(sinks[h] - max);
     const float inverse = 1 / sum;
     for (int d = 0; d < head_dim; ++d) to[d] *= inverse;
     if (lse != nullptr) lse[h] = max + std::log(sum);
@@ -89,7 +92,8 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
     task.l = task.m + num_sharing;
     tile(task);
     if (open_tiles[list].fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      MergeTiles(list_states, first_tile[list + 1] - first_tile[list], num_sharing, params.head_dim,
+      const float* sinks = params.sinks == nullptr ? nullptr : params.sinks + head % params.num_query_heads;
+      MergeTiles(list_states, first_tile[list + 1] - first_tile[list], num_sharing, params.head_dim, sinks,
                  params.out + head * params.head_dim, params.lse == nullptr ? nullptr : params.lse + head);
     }
   };

@@ -11,19 +11,51 @@ namespace {
 
 constexpr int kMaxHeadDim = 1024;
 
-// x * rsqrt(mean(x^2) + eps) * weight; in == out is allowed.
-void HeadNorm(const float* in, const float* weight, float epsilon, int head_dim, float* out) {
+// 1 / sqrt(mean(x^2) + eps)
+float InverseRms(const float* x, float epsilon, int n) {
   float lanes[16] = {};
   int d = 0;
-  for (; d + 16 <= head_dim; d += 16) {
-    for (int i = 0; i < 16; ++i) lanes[i] += in[d + i] * in[d + i];
+  for (; d + 16 <= n; d += 16) {
+    for (int i = 0; i < 16; ++i) lanes[i] += x[d + i] * x[d + i];
   }
-  for (int i = 0; d < head_dim; ++d, ++i) lanes[i] += in[d] * in[d];
+  for (int i = 0; d < n; ++d, ++i) lanes[i] += x[d] * x[d];
   float sum = 0;
   for (float lane : lanes) sum += lane;
-  const float inverse = 1 / std::sqrt(sum / static_cast<float>(head_dim) + epsilon);
-  for (d = 0; d < head_dim; ++d) out[d] = in[d] * inverse * weight[d];
+  return 1 / std::sqrt(sum / static_cast<float>(n) + epsilon);
 }
+
+// x * rsqrt(mean(x^2) + eps) * weight; in == out is allowed.
+void HeadNorm(const float* in, const float* weight, float epsilon, int head_dim, float* out) {
+  const float inverse = InverseRms(in, epsilon, head_dim);
+  for (int d = 0; d < head_dim; ++d) out[d] = in[d] * inverse * weight[d];
+}
+
+// The norm of the heads of one projection of one row: of each head by itself, or of all of them together.
+class ProjectionNorm {
+ public:
+  ProjectionNorm(const float* heads, int num_heads, int head_dim, const float* weight, float epsilon, bool together)
+      : head_dim_(head_dim), weight_(weight), epsilon_(epsilon), together_(together) {
+    if (weight != nullptr && together) inverse_ = InverseRms(heads, epsilon, num_heads * head_dim);
+  }
+  // Head h at `in`, normalised: in `out`, or at `in` where there is no norm.
+  const float* Head(const float* in, int h, float* out) const {
+    if (weight_ == nullptr) return in;
+    if (!together_) {
+      HeadNorm(in, weight_, epsilon_, head_dim_, out);
+      return out;
+    }
+    const float* weight = weight_ + static_cast<int64_t>(h) * head_dim_;
+    for (int d = 0; d < head_dim_; ++d) out[d] = in[d] * inverse_ * weight[d];
+    return out;
+  }
+
+ private:
+  const int head_dim_;
+  const float* const weight_;
+  const float epsilon_;
+  const bool together_;
+  float inverse_ = 0;
+};
 
 // Cosines and sines of one position, attention factor included.
 struct Angles {
@@ -65,12 +97,9 @@ void RopeAppendRow(const RopeAppendParams& p, int row) {
   float rotated[kMaxHeadDim];
   const float* in = p.qkv + row * p.qkv_stride;
   const int64_t first_q = static_cast<int64_t>(row) * p.num_query_heads;
+  const ProjectionNorm q_norm(in, p.num_query_heads, head_dim, p.q_norm_weight, p.norm_epsilon, p.norms_projection);
   for (int h = 0; h < p.num_query_heads; ++h, in += head_dim) {
-    const float* q = in;
-    if (p.q_norm_weight != nullptr) {
-      HeadNorm(in, p.q_norm_weight, p.norm_epsilon, head_dim, normed);
-      q = normed;
-    }
+    const float* q = q_norm.Head(in, h, normed);
     if (p.q_pre_rope != nullptr) {
       float* out = p.q_pre_rope + (first_q + h) * head_dim;
       for (int d = 0; d < head_dim; ++d) out[d] = q[d];
@@ -80,12 +109,9 @@ void RopeAppendRow(const RopeAppendParams& p, int row) {
   const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(p.kv_dtype);
   char* kv = static_cast<char*>(p.kv_rows) + static_cast<size_t>(row) * p.num_kv_heads * row_bytes;
   const float* v = in + p.num_kv_heads * head_dim;
+  const ProjectionNorm k_norm(in, p.num_kv_heads, head_dim, p.k_norm_weight, p.norm_epsilon, p.norms_projection);
   for (int h = 0; h < p.num_kv_heads; ++h, in += head_dim, v += head_dim, kv += row_bytes) {
-    const float* k = in;
-    if (p.k_norm_weight != nullptr) {
-      HeadNorm(in, p.k_norm_weight, p.norm_epsilon, head_dim, normed);
-      k = normed;
-    }
+    const float* k = k_norm.Head(in, h, normed);
     RotateHead(k, angles, head_dim, rotated);
     StoreKv(rotated, head_dim, p.kv_dtype, kv, 0);
     StoreKv(v, head_dim, p.kv_dtype, kv, head_dim);
@@ -104,10 +130,11 @@ void RopeAppend(Executor& executor, const RopeAppendParams& params) {
 
 void QueryNorm(const QueryNormParams& params) {
   if (params.q_norm_weight == nullptr) return;
-  const int64_t heads = static_cast<int64_t>(params.num_rows) * params.num_query_heads;
-  for (int64_t h = 0; h < heads; ++h) {
-    float* q = params.q + h * params.head_dim;
-    HeadNorm(q, params.q_norm_weight, params.norm_epsilon, params.head_dim, q);
+  for (int row = 0; row < params.num_rows; ++row) {
+    float* q = params.q + static_cast<int64_t>(row) * params.num_query_heads * params.head_dim;
+    const ProjectionNorm norm(q, params.num_query_heads, params.head_dim, params.q_norm_weight, params.norm_epsilon,
+                              params.norms_projection);
+    for (int h = 0; h < params.num_query_heads; ++h, q += params.head_dim) norm.Head(q, h, q);
   }
 }
 

@@ -52,7 +52,8 @@ void Embed(const EmbedParams& params) {
   for (int row = 0; row < params.num_rows; ++row) {
     const size_t first = static_cast<size_t>(params.token_ids[row]) * params.hidden_size;
     float* out = params.out + static_cast<int64_t>(row) * params.hidden_size;
-    for (int i = 0; i < params.hidden_size; ++i) out[i] = LoadAsF32(params.table, params.dtype, first + i);
+    for (int i = 0; i < params.hidden_size; ++i)
+      out[i] = params.scale * LoadAsF32(params.table, params.dtype, first + i);
   }
 }
 

@@ -30,6 +30,23 @@ std::string Gigabytes(size_t bytes) {
   return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
+// GPUs have kernels for layers with norms before attention and a SwiGLU MLP, attention over everything and RoPE.
+absl::Status CheckDeviceLayers(const ModelConfig& config) {
+  const auto refuse = [&](const char* what) {
+    return absl::UnimplementedError(absl::StrCat("on GPUs there are no kernels for ", what, ", which ",
+                                                 ModelFamilyName(config.family),
+                                                 " has: it runs on CPUs (--device=cpu)"));
+  };
+  if (config.moe.num_experts > 0) return refuse("a mixture of experts");
+  if (config.fused_projections) return refuse("projections stored as one tensor");
+  if (config.norms != NormPlacement::kBefore) return refuse("norms after attention and MLP");
+  if (config.qk_norm_projection) return refuse("norms of whole projections of queries and keys");
+  if (config.activation != Activation::kSilu) return refuse("its activation");
+  if (!config.windows.empty()) return refuse("sliding windows");
+  if (config.attention_sinks) return refuse("attention sinks");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options) {
@@ -37,6 +54,7 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
     return absl::InvalidArgumentError(
         absl::StrCat("GPUs hold weights as bf16 or fp8, not as ", DtypeName(options.dtype)));
   }
+  WINNOW_RETURN_IF_ERROR(CheckDeviceLayers(config));
   if (config.o_bias || config.mlp_bias) {
     return absl::UnimplementedError("on GPUs only q, k and v may have biases: this model has some of o or the MLP");
   }

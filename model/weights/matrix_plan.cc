@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace winnow {
 namespace {
 
@@ -47,9 +49,12 @@ uint8_t* MatrixPlan::Take(size_t bytes) {
 }
 
 PackedMatrix MatrixPlan::Add(std::vector<MatrixRows> rows, int in_features, bool release_pages,
-                             const std::vector<MatrixRows>& beside) {
-  PackedMatrix matrix{.in_features = in_features, .dtype = source_.compute_dtype};
-  for (const MatrixRows& part : rows) matrix.out_features += part.outputs;
+                             const std::vector<MatrixRows>& beside, std::optional<Dtype> dtype) {
+  PackedMatrix matrix{.in_features = in_features, .dtype = dtype.value_or(source_.compute_dtype)};
+  for (const MatrixRows& part : rows) {
+    WINNOW_CHECK(part.taken == 0 || &part == &rows.back());
+    matrix.out_features += part.taken == 0 ? part.outputs : part.taken;
+  }
   std::vector<MatrixRows> all = rows;
   all.insert(all.end(), beside.begin(), beside.end());
   std::vector<StoredWeight> weights;
@@ -59,7 +64,7 @@ PackedMatrix MatrixPlan::Add(std::vector<MatrixRows> rows, int in_features, bool
     return matrix;
   }
 
-  const bool quantized = HaveOneForm(weights);
+  const bool quantized = !dtype.has_value() && HaveOneForm(weights);
   const std::vector<uint32_t>& order = weights.front().input_order();
   if (quantized) {
     matrix.dtype = weights.front().dtype();
@@ -78,6 +83,14 @@ PackedMatrix MatrixPlan::Add(std::vector<MatrixRows> rows, int in_features, bool
   weights.erase(weights.begin() + static_cast<std::ptrdiff_t>(rows.size()), weights.end());
   jobs_.push_back(
       {.weights = std::move(weights), .matrix = matrix, .destination = destination, .release_pages = release_pages});
+  return matrix;
+}
+
+PackedMatrix MatrixPlan::AddSlice(const ExpertSlice& slice, int out_features, int in_features) {
+  PackedMatrix matrix{.out_features = out_features, .in_features = in_features, .dtype = source_.compute_dtype};
+  uint8_t* const destination = Take(PackedBytes(matrix));
+  matrix.data = destination;
+  jobs_.push_back({.weights = {}, .matrix = matrix, .destination = destination, .slice = slice});
   return matrix;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +23,8 @@ struct MatrixSource {
 // Some rows of a matrix: a weight of the checkpoint, by the name of its plain tensor.
 struct MatrixRows {
   std::string tensor;
-  int outputs = 0;
+  int outputs = 0;  // that the checkpoint stores
+  int taken = 0;    // of them, the first; 0: all. Of the last weight of a matrix alone.
 };
 
 // Hands out consecutive parts of a region as matrices and remembers how to fill them. Packed sizes are multiples of
@@ -36,13 +39,24 @@ class MatrixPlan {
 
   // `beside`: weights that another process stacks with these, so that both must keep them in the same form.
   PackedMatrix Add(std::vector<MatrixRows> rows, int in_features, bool release_pages = true,
-                   const std::vector<MatrixRows>& beside = {});
+                   const std::vector<MatrixRows>& beside = {}) {
+    return Add(std::move(rows), in_features, release_pages, beside, std::nullopt);
+  }
+  // The same in a plain dtype of its own: quantised weights are dequantised to it.
+  PackedMatrix AddAs(Dtype dtype, std::vector<MatrixRows> rows, int in_features) {
+    return Add(std::move(rows), in_features, /*release_pages=*/true, /*beside=*/{}, dtype);
+  }
+  // One expert's part of a tensor, which is never quantised.
+  PackedMatrix AddSlice(const ExpertSlice& slice, int out_features, int in_features);
 
   size_t bytes() const { return bytes_; }
   std::span<const PackJob> jobs() const { return jobs_; }
   const absl::Status& status() const { return status_; }  // the first error, of tensors that are not as expected
 
  private:
+  // `dtype`: of the matrix, whatever its weights are stored as.
+  PackedMatrix Add(std::vector<MatrixRows> rows, int in_features, bool release_pages,
+                   const std::vector<MatrixRows>& beside, std::optional<Dtype> dtype);
   std::vector<StoredWeight> Open(const std::vector<MatrixRows>& rows, int in_features);
   uint8_t* Take(size_t bytes);
 

@@ -15,4 +15,27 @@ absl::Status VectorLoader::Append(const std::string& name) {
   return absl::OkStatus();
 }
 
+std::span<const float> VectorLoader::LoadIfNamed(const std::string& name, float offset) {
+  if (name.empty()) return {};
+  const std::span<const float> loaded = Load({name});
+  for (float& value : std::span(buffer_).subspan(buffer_.size() - loaded.size())) value += offset;
+  return loaded;
+}
+
+std::span<const float> VectorLoader::LoadRow(const std::string& name, int row, bool pairs) {
+  const absl::StatusOr<TensorView> tensor = checkpoint_.Find(name);
+  if (status_.ok()) status_ = tensor.status();
+  if (status_.ok() && row == 0) status_ = CheckFinite(*tensor, checkpoint_.FileOf(name));
+  if (!status_.ok()) return {};
+  const size_t begin = buffer_.size(), count = tensor->shape[1];
+  WINNOW_CHECK(begin + count <= buffer_.capacity());
+  AppendAsF32(*tensor, static_cast<size_t>(row) * count, count, buffer_);
+  const auto loaded = std::span(buffer_).subspan(begin);
+  if (pairs) {
+    const std::vector<float> stored(loaded.begin(), loaded.end());
+    for (size_t i = 0; i < count; ++i) loaded[i % 2 * (count / 2) + i / 2] = stored[i];
+  }
+  return loaded;
+}
+
 }  // namespace winnow

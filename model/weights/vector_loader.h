@@ -1,5 +1,4 @@
 #pragma once
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,13 +15,17 @@ class VectorLoader {
   VectorLoader(const Checkpoint& checkpoint, std::vector<float>& buffer) : checkpoint_(checkpoint), buffer_(buffer) {}
 
   // The named tensors as one vector; the first error stays.
-  std::span<const float> Load(std::initializer_list<std::string> names) {
+  std::span<const float> Load(const std::vector<std::string>& names) {
     const size_t begin = buffer_.size();
     for (const std::string& name : names) {
       if (status_.ok()) status_ = Append(name);
     }
     return std::span<const float>(buffer_).subspan(begin);
   }
+  // Nothing where the model has no such tensor, which an empty name says. `offset` is added to each element.
+  std::span<const float> LoadIfNamed(const std::string& name, float offset = 0);
+  // One row of a matrix. `pairs`: its elements belong in turn to two halves, which lie one after the other then.
+  std::span<const float> LoadRow(const std::string& name, int row, bool pairs);
   const absl::Status& status() const { return status_; }
 
  private:

@@ -10,22 +10,48 @@ namespace winnow {
 std::string WeightMemory::ToString() const {
   const auto mib = [](size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return absl::StrFormat(
-      "weights %.1f MiB: qkv %.1f, query projection %.1f, o %.1f, gate and up %.1f, down %.1f, lm_head %.1f, norms and "
-      "biases %.1f, "
-      "embedding (mapped) %.1f",
+      "weights %.1f MiB: qkv %.1f, query projection %.1f, o %.1f, gate and up %.1f, down %.1f, experts %.1f, lm_head "
+      "%.1f, norms and biases %.1f, embedding (mapped) %.1f",
       mib(total_bytes()), mib(qkv_bytes), mib(query_projection_bytes), mib(o_bytes), mib(gate_up_bytes),
-      mib(down_bytes), mib(lm_head_bytes), mib(norm_and_bias_bytes), mib(embedding_bytes));
+      mib(down_bytes), mib(expert_bytes), mib(lm_head_bytes), mib(norm_and_bias_bytes), mib(embedding_bytes));
 }
 
 bool QueryRowsAreWholePanels(const ModelConfig& config) {
   return config.q_features() % kPanel == 0;
 }
 
+namespace {
+
+// Norms, biases and sinks of a layer.
+size_t VectorFloats(const ModelConfig& config, int layer) {
+  const auto hidden = static_cast<size_t>(config.hidden_size);
+  const auto features = static_cast<size_t>(config.mlp_features(layer));
+  size_t floats = (config.norms == NormPlacement::kBoth ? 4 : 2) * hidden;
+  if (config.qk_norm) floats += static_cast<size_t>(config.q_norm_features() + config.k_norm_features());
+  if (config.attention_sinks) floats += static_cast<size_t>(config.num_query_heads);
+  if (config.qkv_bias) floats += static_cast<size_t>(config.qkv_features());
+  if (config.o_bias) floats += hidden;
+  if (config.mlp_bias && features > 0) floats += 2 * features + hidden;
+  if (config.moe.IsSparse(layer) && config.moe.biases) {
+    const auto width = static_cast<size_t>(config.moe.intermediate_size);
+    floats += static_cast<size_t>(config.moe.num_experts) * (1 + 2 * width + hidden);
+  }
+  return floats;
+}
+
+// What a sparse layer has beside its shared expert.
+size_t ExpertBytes(const LayerWeights& layer) {
+  size_t bytes = PlannedBytes(layer.router) + PlannedBytes(layer.shared_gate);
+  for (const ExpertWeights& expert : layer.experts) bytes += PlannedBytes(expert.gate_up) + PlannedBytes(expert.down);
+  return bytes;
+}
+
+}  // namespace
+
 WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype, Dtype embedding_dtype,
                                  const Checkpoint* checkpoint) {
   const auto num_layers = static_cast<size_t>(config.num_layers);
   const auto hidden = static_cast<size_t>(config.hidden_size);
-  const auto intermediate = static_cast<size_t>(config.intermediate_size);
   const auto vocab = static_cast<size_t>(config.vocab_size);
 
   MatrixPlan plan({.checkpoint = checkpoint, .quantization = config.quantization, .compute_dtype = compute_dtype},
@@ -40,15 +66,13 @@ WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype,
     memory.o_bytes += PlannedBytes(layer.o);
     memory.gate_up_bytes += PlannedBytes(layer.gate_up);
     memory.down_bytes += PlannedBytes(layer.down);
+    memory.expert_bytes += ExpertBytes(layer);
   }
   memory.lm_head_bytes = PlannedBytes(lm_head);
 
-  size_t per_layer = 2 * hidden;
-  if (config.qk_norm) per_layer += 2 * static_cast<size_t>(config.head_dim);
-  if (config.qkv_bias) per_layer += static_cast<size_t>(config.qkv_features());
-  if (config.o_bias) per_layer += hidden;
-  if (config.mlp_bias) per_layer += 2 * intermediate + hidden;
-  memory.norm_and_bias_bytes = (num_layers * per_layer + hidden) * sizeof(float);
+  size_t floats = hidden;  // the final norm
+  for (int layer = 0; layer < config.num_layers; ++layer) floats += VectorFloats(config, layer);
+  memory.norm_and_bias_bytes = floats * sizeof(float);
   memory.embedding_bytes = vocab * hidden * DtypeBytes(embedding_dtype);
   return memory;
 }

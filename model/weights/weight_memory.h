@@ -15,6 +15,7 @@ struct WeightMemory {
   size_t o_bytes = 0;
   size_t gate_up_bytes = 0;
   size_t down_bytes = 0;
+  size_t expert_bytes = 0;  // of sparse layers, with their f32 routers
   size_t lm_head_bytes = 0;
   // f32.
   size_t norm_and_bias_bytes = 0;
@@ -22,7 +23,7 @@ struct WeightMemory {
   size_t embedding_bytes = 0;
 
   size_t packed_bytes() const {
-    return qkv_bytes + query_projection_bytes + o_bytes + gate_up_bytes + down_bytes + lm_head_bytes;
+    return qkv_bytes + query_projection_bytes + o_bytes + gate_up_bytes + down_bytes + expert_bytes + lm_head_bytes;
   }
   size_t total_bytes() const { return packed_bytes() + norm_and_bias_bytes + embedding_bytes; }
   // One line for logs and errors: the total and its parts.

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -6,15 +7,17 @@
 #include "common/model/checkpoint.h"
 #include "common/model/quantized/stored_weight.h"
 #include "kernels/kernel_table.h"
+#include "model/weights/expert_slice.h"
 
 namespace winnow {
 
-// One matrix to be packed: weights of the checkpoint, stacked.
+// One matrix to be packed: weights of the checkpoint, stacked, as many of their rows as the matrix has, or a slice.
 struct PackJob {
   std::vector<StoredWeight> weights;  // where the matrix is quantised, all in its form
   PackedMatrix matrix;
-  void* destination = nullptr;  // what matrix.data points at; PackedBytes, 64-byte aligned
-  bool release_pages = true;    // of the weights' files, when done
+  void* destination = nullptr;                      // what matrix.data points at; PackedBytes, 64-byte aligned
+  bool release_pages = true;                        // of the weights' files, when done
+  std::optional<ExpertSlice> slice = std::nullopt;  // in place of weights
 };
 
 // Checks that every weight is finite and packs it, with `num_threads` threads, one matrix at a time each. Memory beyond

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
 #include "model/weights/matrix_plan.h"
@@ -45,50 +46,102 @@ absl::Status ModelWeights::LoadEmbedding() {
 absl::Status ModelWeights::LoadVectors() {
   vectors_.reserve(memory_.norm_and_bias_bytes / sizeof(float));
   VectorLoader loader(*checkpoint_, vectors_);
+  const float norm_offset = config_.norms_add_one ? 1 : 0;
   for (int i = 0; i < config_.num_layers; ++i) {
     LayerWeights& layer = layers_[static_cast<size_t>(i)];
-    const auto load = [&loader, i](auto... suffixes) { return loader.Load({LayerTensor(i, suffixes)...}); };
-    layer.input_norm = load("input_layernorm.weight");
-    layer.post_attention_norm = load("post_attention_layernorm.weight");
-    if (config_.qk_norm) {
-      layer.q_norm = load("self_attn.q_norm.weight");
-      layer.k_norm = load("self_attn.k_norm.weight");
+    const LayerNames names = LayerNamesOf(config_, i);
+    layer.input_norm = loader.LoadIfNamed(names.attention_norm, norm_offset);
+    layer.attention_post_norm = loader.LoadIfNamed(names.attention_post_norm, norm_offset);
+    layer.post_attention_norm = loader.LoadIfNamed(names.mlp_norm, norm_offset);
+    layer.mlp_post_norm = loader.LoadIfNamed(names.mlp_post_norm, norm_offset);
+    layer.q_norm = loader.LoadIfNamed(names.q_norm, norm_offset);
+    layer.k_norm = loader.LoadIfNamed(names.k_norm, norm_offset);
+    layer.sinks = loader.LoadIfNamed(names.sinks);
+    if (config_.qkv_bias) layer.qkv_bias = loader.Load(BiasesOf(names.qkv));
+    if (config_.o_bias) layer.o_bias = loader.Load(BiasesOf({names.o}));
+    if (config_.mlp_bias && !names.down.empty()) {
+      layer.gate_up_bias = loader.Load(BiasesOf(names.gate_up));
+      layer.down_bias = loader.Load(BiasesOf({names.down}));
     }
-    if (config_.qkv_bias) {
-      layer.qkv_bias = load("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias");
-    }
-    if (config_.o_bias) layer.o_bias = load("self_attn.o_proj.bias");
-    if (config_.mlp_bias) {
-      layer.gate_up_bias = load("mlp.gate_proj.bias", "mlp.up_proj.bias");
-      layer.down_bias = load("mlp.down_proj.bias");
-    }
+    if (!names.router.empty() && config_.moe.biases) LoadExpertBiases(names, loader, layer);
     WINNOW_RETURN_IF_ERROR(loader.status());
     if (config_.qkv_bias) layer.query_bias = layer.qkv_bias.first(static_cast<size_t>(config_.q_features()));
   }
-  final_norm_ = loader.Load({std::string(kFinalNormTensor)});
+  final_norm_ = loader.LoadIfNamed(std::string(kFinalNormTensor), norm_offset);
   return loader.status();
+}
+
+void ModelWeights::LoadExpertBiases(const LayerNames& names, VectorLoader& loader, LayerWeights& layer) const {
+  layer.router_bias = loader.Load(BiasesOf({names.router}));
+  layer.experts.resize(static_cast<size_t>(config_.moe.num_experts));
+  for (int i = 0; i < config_.moe.num_experts; ++i) {
+    ExpertWeights& expert = layer.experts[static_cast<size_t>(i)];
+    expert.gate_up_bias = loader.LoadRow(names.fused_gate_up + "_bias", i, /*pairs=*/true);
+    expert.down_bias = loader.LoadRow(names.fused_down + "_bias", i, /*pairs=*/false);
+  }
+}
+
+namespace {
+
+// Weights that are stacked, each with its part of the outputs.
+std::vector<MatrixRows> Stack(const std::vector<std::string>& projections, int outputs) {
+  std::vector<MatrixRows> rows;
+  const int parts = static_cast<int>(projections.size());
+  for (const std::string& weight : WeightsOf(projections)) rows.push_back({weight, outputs / parts});
+  return rows;
+}
+
+std::vector<MatrixRows> QkvRows(const ModelConfig& config, const LayerNames& names) {
+  const std::vector<std::string> weights = WeightsOf(names.qkv);
+  if (weights.size() == 1) return {{weights[0], config.qkv_features()}};
+  return {{weights[0], config.q_features()}, {weights[1], config.kv_features()}, {weights[2], config.kv_features()}};
+}
+
+void PlanExperts(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
+  const int hidden = config.hidden_size, features = config.moe.intermediate_size, count = config.moe.num_experts;
+  if (!names.router.empty()) layer.router = plan.AddAs(Dtype::kF32, Stack({names.router}, count), hidden);
+  if (!names.shared_gate.empty()) layer.shared_gate = plan.AddAs(Dtype::kF32, Stack({names.shared_gate}, 1), hidden);
+  if (!names.fused_down.empty()) layer.experts.resize(static_cast<size_t>(count));  // which may have their biases
+  for (int i = 0; !names.fused_down.empty() && i < count; ++i) {
+    ExpertWeights& expert = layer.experts[static_cast<size_t>(i)];
+    expert.gate_up = plan.AddSlice({.tensor = names.fused_gate_up, .expert = i, .pairs = true}, 2 * features, hidden);
+    expert.down = plan.AddSlice({.tensor = names.fused_down, .expert = i}, hidden, features);
+  }
+  for (const LayerNames::Expert& expert : names.experts) {
+    layer.experts.push_back({.gate_up = plan.Add(Stack(expert.gate_up, 2 * features), hidden),
+                             .down = plan.Add(Stack({expert.down}, hidden), features)});
+  }
+}
+
+}  // namespace
+
+PackedMatrix PlanQuery(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan) {
+  std::vector<MatrixRows> rows = QkvRows(config, names);
+  const std::vector<MatrixRows> beside(rows.begin() + 1, rows.end());
+  rows.resize(1);
+  if (beside.empty()) rows.front().taken = config.q_features();
+  return plan.Add(std::move(rows), config.hidden_size, /*release_pages=*/true, beside);
 }
 
 void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWeights> layers, PackedMatrix& lm_head) {
   const int hidden = config.hidden_size;
   for (int i = 0; i < config.num_layers; ++i) {
     LayerWeights& layer = layers[static_cast<size_t>(i)];
-    const auto rows = [i](std::string_view name, int outputs) { return MatrixRows{LayerTensor(i, name), outputs}; };
-    const MatrixRows q = rows("self_attn.q_proj.weight", config.q_features());
-    const MatrixRows k = rows("self_attn.k_proj.weight", config.kv_features());
-    const MatrixRows v = rows("self_attn.v_proj.weight", config.kv_features());
-    layer.qkv = plan.Add({q, k, v}, hidden);
+    const LayerNames names = LayerNamesOf(config, i);
+    layer.qkv = plan.Add(QkvRows(config, names), hidden);
     if (QueryRowsAreWholePanels(config)) {
       layer.query_projection = layer.qkv;
       layer.query_projection.out_features = config.q_features();
     } else {
-      layer.query_projection = plan.Add({q}, hidden, /*release_pages=*/true, {k, v});
+      layer.query_projection = PlanQuery(config, names, plan);
     }
-    layer.o = plan.Add({rows("self_attn.o_proj.weight", hidden)}, config.q_features());
-    layer.gate_up = plan.Add(
-        {rows("mlp.gate_proj.weight", config.intermediate_size), rows("mlp.up_proj.weight", config.intermediate_size)},
-        hidden);
-    layer.down = plan.Add({rows("mlp.down_proj.weight", hidden)}, config.intermediate_size);
+    layer.o = plan.Add(Stack({names.o}, hidden), config.q_features());
+    if (!names.down.empty()) {
+      const int features = config.mlp_features(i);
+      layer.gate_up = plan.Add(Stack(names.gate_up, 2 * features), hidden);
+      layer.down = plan.Add(Stack({names.down}, hidden), features);
+    }
+    PlanExperts(config, names, plan, layer);
   }
   const bool tied = config.tie_word_embeddings;
   lm_head = plan.Add({{std::string(tied ? kEmbeddingTensor : kLmHeadTensor), config.vocab_size}}, hidden, !tied);

@@ -14,6 +14,16 @@
 namespace winnow {
 
 class MatrixPlan;
+class VectorLoader;
+struct LayerNames;
+
+// One expert of a sparse layer.
+struct ExpertWeights {
+  PackedMatrix gate_up;  // hidden_size -> gate, then up
+  PackedMatrix down;     // an expert's intermediate size -> hidden_size
+  std::span<const float> gate_up_bias = {};
+  std::span<const float> down_bias = {};
+};
 
 // Weights of one decoder layer. Matrices are packed in the compute dtype or as the checkpoint quantises them; norms and
 // biases are f32, and an absent one is an empty span, whose data() is null as the kernels expect.
@@ -27,11 +37,20 @@ struct LayerWeights {
   std::span<const float> k_norm;      // [head_dim]
   PackedMatrix o;                     // q_features -> hidden_size
   std::span<const float> o_bias;      // [hidden_size]
-  std::span<const float> post_attention_norm;  // [hidden_size]
-  PackedMatrix gate_up;                        // hidden_size -> gate, then up
-  std::span<const float> gate_up_bias;         // [2 * intermediate_size]
-  PackedMatrix down;                           // intermediate_size -> hidden_size
-  std::span<const float> down_bias;            // [hidden_size]
+  std::span<const float> sinks;       // [num_query_heads]
+  std::span<const float> attention_post_norm;  // [hidden_size] of what attention gives
+  std::span<const float> post_attention_norm;  // [hidden_size] before the MLP
+  std::span<const float> mlp_post_norm;        // [hidden_size] of what the MLP gives
+  // The dense MLP, or the shared expert of a sparse layer; no data where such a layer has none.
+  PackedMatrix gate_up;                 // hidden_size -> gate, then up
+  std::span<const float> gate_up_bias;  // [2 * intermediate_size]
+  PackedMatrix down;                    // intermediate_size -> hidden_size
+  std::span<const float> down_bias;     // [hidden_size]
+  // Of a sparse layer alone. Routing is f32 in any compute dtype: tokens close to a tie would go elsewhere.
+  PackedMatrix router;                 // hidden_size -> num_experts, f32
+  std::span<const float> router_bias;  // [num_experts]
+  PackedMatrix shared_gate;            // hidden_size -> 1, f32: the logit of the shared expert's share
+  std::vector<ExpertWeights> experts;  // [num_experts]
 };
 
 // The embedding as stored: [vocab_size, hidden_size] row-major.
@@ -42,6 +61,8 @@ struct EmbeddingTable {
 
 // Adds the matrices of all layers and the lm_head to a plan.
 void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWeights> layers, PackedMatrix& lm_head);
+// Adds a layer's query projection alone, in the form that its stack of q, k and v has.
+PackedMatrix PlanQuery(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan);
 
 struct WeightLoadOptions {
   // kBf16 or kF32, of what is not quantised; wider storage is rounded to nearest even.
@@ -75,6 +96,7 @@ class ModelWeights {
   ModelWeights(std::shared_ptr<const Checkpoint> checkpoint, const ModelConfig& config)
       : checkpoint_(std::move(checkpoint)), config_(config) {}
   absl::Status LoadMatrices(const KernelTable& kernels, int num_threads);
+  void LoadExpertBiases(const LayerNames& names, VectorLoader& loader, LayerWeights& layer) const;
   absl::Status LoadVectors();
   absl::Status LoadEmbedding();
 

@@ -18,6 +18,9 @@ struct TextGenerationOptions {
   // Of the served model, checked against its shape; may be absent. Every request's selection is resolved with it here,
   // so that all its attempts, on whatever rank, have the same budgets by head.
   std::shared_ptr<const HeadProfile> head_profile;
+  // Of a model with sliding windows (common/selection/window_layers.h); else empty.
+  std::vector<uint32_t> windows = {};
+  int num_kv_heads = 0;
   RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
 };
 

@@ -11,6 +11,7 @@
 #include <ostream>
 
 #include "tests/e2e/cluster.h"
+#include "tests/support/golden_models.h"
 
 namespace winnow::e2e {
 namespace {
@@ -37,6 +38,7 @@ std::vector<Model> Models() {
     const std::string path = SourcePath(std::string("tests/testdata/tiny/") + name);
     models.push_back({name, path, path + "/golden.json", false});
   }
+  for (const GoldenModel& model : GoldenModels()) models.push_back({model.name, model.path, model.file, false});
   for (const char* name : {"qwen3-fp8-block128", "qwen3-gptq-int4", "qwen3-awq-int4"}) {
     const std::string path = FromEnvironment("WINNOW_GOLDEN_DIR") + "/models/" + name;
     models.push_back({name, path, path + "/golden.json", false});
@@ -129,11 +131,8 @@ TEST_P(Golden, Bf16IsClose) {
   EXPECT_GE(result.equal, 9) << "of " << result.cases << " cases equal over all tokens";
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(Models()), [](const auto& info) {
-  std::string name = info.param.name;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(Models()),
+                         [](const auto& info) { return TestNameOf(info.param.name); });
 
 }  // namespace
 }  // namespace winnow::e2e

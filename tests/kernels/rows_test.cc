@@ -58,7 +58,7 @@ TEST_P(RowsTest, EmbedWidensRows) {
     for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
       const TypedArray table = Typed(values, dtype);
       std::vector<float> out(ids.size() * hidden, kPoison);
-      kernels().embed({table.data(), dtype, hidden, ids.data(), static_cast<int>(ids.size()), out.data()});
+      kernels().embed({table.data(), dtype, hidden, ids.data(), static_cast<int>(ids.size()), 1, out.data()});
       for (size_t i = 0; i < ids.size(); ++i) {
         for (int d = 0; d < hidden; ++d) ASSERT_EQ(out[i * hidden + d], table.values[ids[i] * hidden + d]);
       }
@@ -72,7 +72,7 @@ TEST_P(RowsTest, EmbedAndPackReadF16) {
   const std::vector<float> expected = {1, -2, 65504, 0x1p-14f, 0x1p-24f, -0x1p-24f, kInfinity, 0};
   const uint32_t id = 0;
   std::vector<float> out(8, kPoison);
-  kernels().embed({table.data(), Dtype::kF16, 8, &id, 1, out.data()});
+  kernels().embed({table.data(), Dtype::kF16, 8, &id, 1, 1, out.data()});
   EXPECT_EQ(out, expected);
   AlignedBytes packed(PackedBytes(1, 8, Dtype::kF32));
   kernels().pack({table.data(), Dtype::kF16, 1, 8, Dtype::kF32, packed.data()});

@@ -42,6 +42,16 @@ TEST(WeightMemoryTest, BiasesNormsAndQueryRows) {
   EXPECT_EQ(ComputeWeightMemory(config, Dtype::kF32, Dtype::kF32).query_projection_bytes, 2u * 128 * 64 * 4);
 }
 
+TEST(WeightMemoryTest, ExpertsOfSparseLayers) {
+  ModelConfig config = Shape();
+  config.moe = {.num_experts = 4, .experts_per_token = 2, .intermediate_size = 32, .sparse_layers = {false, true}};
+  const WeightMemory memory = ComputeWeightMemory(config, Dtype::kBf16, Dtype::kF32);
+  EXPECT_EQ(memory.gate_up_bytes, 192u * 64 * 2) << "of the dense layer";
+  EXPECT_EQ(memory.expert_bytes, 4u * (64 * 64 + 64 * 32) * 2 + 64 * 64 * 4) << "and an f32 router of one panel";
+  config.moe.shared_intermediate_size = 96;
+  EXPECT_EQ(ComputeWeightMemory(config, Dtype::kBf16, Dtype::kF32).gate_up_bytes, 2u * 192 * 64 * 2);
+}
+
 TEST(WeightMemoryTest, AQwen3Of14BillionTakesTwoBytesAParameter) {
   ModelConfig config;
   config.num_layers = 40;

@@ -107,9 +107,23 @@ void ExpectLoaded(const ModelWeights& weights, const Checkpoint& checkpoint) {
     ExpectPacked(weights.QueryProjection(i), Stored(checkpoint, q), config.q_features(), hidden);
     EXPECT_EQ(layer.query_projection.data == layer.qkv.data, config.q_features() % 64 == 0);
     ExpectPacked(layer.o, Stored(checkpoint, at("self_attn.o_proj.weight")), hidden, config.q_features());
-    ExpectPacked(layer.gate_up, Stacked(checkpoint, {at("mlp.gate_proj.weight"), at("mlp.up_proj.weight")}),
-                 2 * config.intermediate_size, hidden);
-    ExpectPacked(layer.down, Stored(checkpoint, at("mlp.down_proj.weight")), hidden, config.intermediate_size);
+    if (!config.moe.IsSparse(i)) {
+      ExpectPacked(layer.gate_up, Stacked(checkpoint, {at("mlp.gate_proj.weight"), at("mlp.up_proj.weight")}),
+                   2 * config.intermediate_size, hidden);
+      ExpectPacked(layer.down, Stored(checkpoint, at("mlp.down_proj.weight")), hidden, config.intermediate_size);
+    } else {
+      ExpectPacked(layer.router, Stored(checkpoint, at("mlp.gate.weight")), config.moe.num_experts, hidden);
+      EXPECT_EQ(layer.router.dtype, Dtype::kF32);
+      ASSERT_EQ(layer.experts.size(), static_cast<size_t>(config.moe.num_experts));
+      for (size_t e = 0; e < layer.experts.size(); ++e) {
+        const std::string expert = absl::StrCat("mlp.experts.", e);
+        ExpectPacked(layer.experts[e].gate_up,
+                     Stacked(checkpoint, {at(expert + ".gate_proj.weight"), at(expert + ".up_proj.weight")}),
+                     2 * config.moe.intermediate_size, hidden);
+        ExpectPacked(layer.experts[e].down, Stored(checkpoint, at(expert + ".down_proj.weight")), hidden,
+                     config.moe.intermediate_size);
+      }
+    }
     ExpectVector(layer.input_norm, Stored(checkpoint, at("input_layernorm.weight")));
     ExpectVector(layer.post_attention_norm, Stored(checkpoint, at("post_attention_layernorm.weight")));
     // Absent vectors are null for the kernels.
@@ -190,6 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
                   .mlp_bias = true,
                   .rope_parameters = kYarn,
                   .storage = Dtype::kF32}},
+            Case{"Qwen3Moe", {.family = ModelFamily::kQwen3Moe, .extra_fields = {{"mlp_only_layers", {0}}}}},
             Case{"MistralOneKvHead", {.family = ModelFamily::kMistral, .num_kv_heads = 1}},
             Case{"GroupOf5",
                  {.hidden_size = 40,

@@ -1,7 +1,9 @@
 #include "tests/support/reference_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <numeric>
 
 #include "common/base/check.h"
@@ -24,7 +26,9 @@ void AddTo(std::vector<float>& x, const std::vector<float>& y) {
 }  // namespace
 
 ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& config)
-    : config_(config), rope_(ComputeRope(config.rope, config.head_dim)) {
+    : config_(config),
+      rope_(ComputeRope(config.rope, config.head_dim)),
+      window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.head_dim)) {
   for (const std::string& name : checkpoint.names()) weights_[name] = Tensor(checkpoint, name);
   Clear();
 }
@@ -66,7 +70,11 @@ ReferenceModel::Vector ReferenceModel::Project(const std::string& name, const Ve
 }
 
 ReferenceModel::Vector ReferenceModel::RmsNorm(const std::string& name, const Vector& x) const {
-  const Vector& w = Weight(name);
+  if (name.empty()) return x;  // the model has none there
+  Vector w = Weight(name);
+  if (config_.norms_add_one) {
+    for (float& weight : w) weight += 1;
+  }
   double sum = 0;
   for (const float value : x) sum += static_cast<double>(value) * value;
   const double scale = 1 / std::sqrt(sum / static_cast<double>(x.size()) + config_.rms_norm_eps);
@@ -76,6 +84,10 @@ ReferenceModel::Vector ReferenceModel::RmsNorm(const std::string& name, const Ve
 }
 
 void ReferenceModel::NormHeads(const std::string& name, Vector& heads) const {
+  if (config_.qk_norm_projection) {
+    heads = RmsNorm(name, heads);
+    return;
+  }
   const auto dim = static_cast<size_t>(config_.head_dim);
   for (size_t begin = 0; begin < heads.size(); begin += dim) {
     const auto at = heads.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -84,13 +96,13 @@ void ReferenceModel::NormHeads(const std::string& name, Vector& heads) const {
   }
 }
 
-void ReferenceModel::RotateHeads(int position, Vector& heads) const {
+void ReferenceModel::RotateHeads(const RopeTable& rope, int position, Vector& heads) const {
   const auto dim = static_cast<size_t>(config_.head_dim);
   for (size_t begin = 0; begin < heads.size(); begin += dim) {
     for (size_t i = 0; i < dim / 2; ++i) {
-      const float angle = static_cast<float>(position) * rope_.inv_freq[i];
-      const double cos = std::cos(static_cast<double>(angle)) * rope_.attention_factor;
-      const double sin = std::sin(static_cast<double>(angle)) * rope_.attention_factor;
+      const float angle = static_cast<float>(position) * rope.inv_freq[i];
+      const double cos = std::cos(static_cast<double>(angle)) * rope.attention_factor;
+      const double sin = std::sin(static_cast<double>(angle)) * rope.attention_factor;
       const double a = heads[begin + i];
       const double b = heads[begin + i + dim / 2];
       heads[begin + i] = static_cast<float>(a * cos - b * sin);
@@ -100,15 +112,20 @@ void ReferenceModel::RotateHeads(int position, Vector& heads) const {
 }
 
 ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, const Attended& attended) {
-  Vector q = Project(LayerTensor(layer, "self_attn.q_proj"), x);
-  Vector k = Project(LayerTensor(layer, "self_attn.k_proj"), x);
-  Vector v = Project(LayerTensor(layer, "self_attn.v_proj"), x);
+  const LayerNames names = LayerNamesOf(config_, layer);
+  const Vector qkv = ProjectAll(names.qkv, x);
+  const auto part = [&](int begin, int count) { return Vector(qkv.begin() + begin, qkv.begin() + begin + count); };
+  Vector q = part(0, config_.q_features());
+  Vector k = part(config_.q_features(), config_.kv_features());
+  Vector v = part(config_.q_features() + config_.kv_features(), config_.kv_features());
   if (config_.qk_norm) {
-    NormHeads(LayerTensor(layer, "self_attn.q_norm.weight"), q);
-    NormHeads(LayerTensor(layer, "self_attn.k_norm.weight"), k);
+    NormHeads(names.q_norm, q);
+    NormHeads(names.k_norm, k);
   }
-  RotateHeads(position_, q);
-  RotateHeads(position_, k);
+  const int window = static_cast<int>(config_.window(layer));
+  const RopeTable& rope = window > 0 ? window_rope_ : rope_;
+  RotateHeads(rope, position_, q);
+  RotateHeads(rope, position_, k);
   auto& keys = keys_[static_cast<size_t>(layer)];
   auto& values = values_[static_cast<size_t>(layer)];
   keys.push_back(std::move(k));
@@ -124,12 +141,19 @@ ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, con
     for (size_t t = 0; t < keys.size(); ++t) {
       double dot = 0;
       for (size_t i = 0; i < dim; ++i) dot += static_cast<double>(q[head * dim + i]) * keys[t][kv + i];
-      scores[t] = dot / std::sqrt(static_cast<double>(dim));
+      scores[t] =
+          config_.attention_scale > 0 ? dot * config_.attention_scale : dot / std::sqrt(static_cast<double>(dim));
     }
     if (attended) positions = attended(layer, static_cast<int>(head), scores);
-    double largest = -INFINITY;
+    if (window > 0) {
+      positions.clear();
+      for (int t = std::max(0, position_ - window + 1); t <= position_; ++t) {
+        positions.push_back(static_cast<uint32_t>(t));
+      }
+    }
+    double largest = config_.attention_sinks ? Weight(names.sinks)[head] : -INFINITY;
     for (const uint32_t t : positions) largest = std::max(largest, scores[t]);
-    double total = 0;
+    double total = config_.attention_sinks ? std::exp(Weight(names.sinks)[head] - largest) : 0;
     std::vector<double> sums(dim);
     for (const uint32_t t : positions) {
       const double weight = std::exp(scores[t] - largest);
@@ -138,32 +162,118 @@ ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, con
     }
     for (size_t i = 0; i < dim; ++i) out[head * dim + i] = static_cast<float>(sums[i] / total);
   }
-  return Project(LayerTensor(layer, "self_attn.o_proj"), out);
+  return RmsNorm(names.attention_post_norm, Project(names.o, out));
 }
 
 ReferenceModel::Vector ReferenceModel::Mlp(int layer, const Vector& x) const {
-  Vector gate = Project(LayerTensor(layer, "mlp.gate_proj"), x);
-  const Vector up = Project(LayerTensor(layer, "mlp.up_proj"), x);
-  for (size_t i = 0; i < gate.size(); ++i) {
-    gate[i] = static_cast<float>(gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i]);
+  const LayerNames names = LayerNamesOf(config_, layer);
+  if (!names.router.empty()) return Experts(names, x);
+  return RmsNorm(names.mlp_post_norm, Project(names.down, Gated(ProjectAll(names.gate_up, x))));
+}
+
+ReferenceModel::Vector ReferenceModel::ProjectAll(const std::vector<std::string>& names, const Vector& x) const {
+  Vector all;
+  for (const std::string& name : names) {
+    const Vector y = Project(name, x);
+    all.insert(all.end(), y.begin(), y.end());
   }
-  return Project(LayerTensor(layer, "mlp.down_proj"), gate);
+  return all;
+}
+
+ReferenceModel::Vector ReferenceModel::Gated(const Vector& gate_up) const {
+  const size_t width = gate_up.size() / 2;
+  Vector out(width);
+  for (size_t i = 0; i < width; ++i) {
+    double gate = gate_up[i], up = gate_up[width + i];
+    switch (config_.activation) {
+      case Activation::kSilu:
+        out[i] = static_cast<float>(gate / (1 + std::exp(-gate)) * up);
+        break;
+      case Activation::kGeluTanh:
+        out[i] = static_cast<float>(
+            0.5 * gate * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (gate + 0.044715 * gate * gate * gate))) *
+            up);
+        break;
+      case Activation::kClampedSilu:
+        gate = std::min(gate, 7.0);
+        up = std::clamp(up, -7.0, 7.0);
+        out[i] = static_cast<float>(gate / (1 + std::exp(-1.702 * gate)) * (up + 1));
+        break;
+    }
+  }
+  return out;
+}
+
+ReferenceModel::Vector ReferenceModel::Expert(const LayerNames& names, size_t expert, const Vector& x) const {
+  if (names.fused_down.empty()) {
+    const LayerNames::Expert& parts = names.experts[expert];
+    return Project(parts.down, Gated(ProjectAll(parts.gate_up, x)));
+  }
+  // [expert][in][out], gate and up in turn.
+  const auto product = [&](const std::string& name, const Vector& in, size_t width) {
+    const Vector& w = Weight(name);
+    const Vector& bias = Weight(name + "_bias");
+    Vector y(width);
+    for (size_t n = 0; n < width; ++n) {
+      double sum = bias[expert * width + n];
+      for (size_t k = 0; k < in.size(); ++k) {
+        sum += static_cast<double>(w[(expert * in.size() + k) * width + n]) * in[k];
+      }
+      y[n] = static_cast<float>(sum);
+    }
+    return y;
+  };
+  const size_t width = static_cast<size_t>(config_.moe.intermediate_size);
+  const Vector pairs = product(names.fused_gate_up, x, 2 * width);
+  Vector gate_up(2 * width);
+  for (size_t i = 0; i < pairs.size(); ++i) gate_up[i % 2 * width + i / 2] = pairs[i];
+  return product(names.fused_down, Gated(gate_up), x.size());
+}
+
+ReferenceModel::Vector ReferenceModel::Experts(const LayerNames& names, const Vector& x) const {
+  const Vector logits = Project(names.router, x);
+  std::vector<size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  const auto chosen = static_cast<size_t>(config_.moe.experts_per_token);
+  double total = 0;
+  for (size_t i = 0; i < (config_.moe.normalizes ? chosen : order.size()); ++i) {
+    total += std::exp(static_cast<double>(logits[order[i]]) - logits[order[0]]);
+  }
+  Vector sum(x.size());
+  const auto add = [&](double weight, const Vector& y) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(weight * y[i]);
+  };
+  for (size_t i = 0; i < chosen; ++i) {
+    add(std::exp(static_cast<double>(logits[order[i]]) - logits[order[0]]) / total, Expert(names, order[i], x));
+  }
+  if (!names.shared_gate.empty()) {
+    add(1 / (1 + std::exp(-static_cast<double>(Project(names.shared_gate, x)[0]))),
+        Project(names.down, Gated(ProjectAll(names.gate_up, x))));
+  }
+  return sum;
 }
 
 void ReferenceModel::Append(uint32_t token_id, const Attended& attended) {
   const Vector& table = Weight(std::string(kEmbeddingTensor));
   const auto row = table.begin() + static_cast<std::ptrdiff_t>(token_id) * config_.hidden_size;
   hidden_.assign(row, row + config_.hidden_size);
+  for (float& value : hidden_) value *= config_.embedding_scale;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
-    AddTo(hidden_, Attention(layer, RmsNorm(LayerTensor(layer, "input_layernorm.weight"), hidden_), attended));
-    AddTo(hidden_, Mlp(layer, RmsNorm(LayerTensor(layer, "post_attention_layernorm.weight"), hidden_)));
+    const LayerNames names = LayerNamesOf(config_, layer);
+    AddTo(hidden_, Attention(layer, RmsNorm(names.attention_norm, hidden_), attended));
+    AddTo(hidden_, Mlp(layer, RmsNorm(names.mlp_norm, hidden_)));
   }
   ++position_;
 }
 
 std::vector<float> ReferenceModel::Logits() const {
   const Vector x = RmsNorm(std::string(kFinalNormTensor), hidden_);
-  return Project(config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head", x);
+  Vector logits = Project(config_.tie_word_embeddings ? "model.embed_tokens" : "lm_head", x);
+  if (const float cap = config_.final_logit_softcap; cap > 0) {
+    for (float& logit : logits) logit = cap * std::tanh(logit / cap);
+  }
+  return logits;
 }
 
 }  // namespace winnow

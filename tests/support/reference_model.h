@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/model/checkpoint.h"
+#include "common/model/layer_names.h"
 #include "common/model/model_config.h"
 #include "common/model/rope.h"
 
@@ -35,13 +36,18 @@ class ReferenceModel {
   Vector Project(const std::string& name, const Vector& x) const;
   Vector RmsNorm(const std::string& name, const Vector& x) const;
   void NormHeads(const std::string& name, Vector& heads) const;
-  void RotateHeads(int position, Vector& heads) const;
+  void RotateHeads(const RopeTable& rope, int position, Vector& heads) const;
   Vector Attention(int layer, const Vector& x, const Attended& attended);
   Vector Mlp(int layer, const Vector& x) const;
+  // The projections' outputs, one after the other.
+  Vector ProjectAll(const std::vector<std::string>& names, const Vector& x) const;
+  Vector Gated(const Vector& gate_up) const;
+  Vector Expert(const LayerNames& names, size_t expert, const Vector& x) const;
+  Vector Experts(const LayerNames& names, const Vector& x) const;
   const Vector& Weight(const std::string& name) const { return weights_.at(name); }
 
   ModelConfig config_;
-  RopeTable rope_;
+  RopeTable rope_, window_rope_;
   std::map<std::string, Vector> weights_;
   int position_ = 0;
   std::vector<std::vector<Vector>> keys_;    // [layer][position]: kv_features, rotated

@@ -54,18 +54,23 @@ void WriteFile(const std::string& path, std::string_view contents) {
   WINNOW_CHECK(file.good());
 }
 
-const char* ModelType(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::kLlama:
-      return "llama";
-    case ModelFamily::kMistral:
-      return "mistral";
-    case ModelFamily::kQwen2:
-      return "qwen2";
-    case ModelFamily::kQwen3:
-      return "qwen3";
+// What a mixture of experts says beside the fields that all models have.
+nlohmann::json MoeFieldsOf(MoeFields fields) {
+  switch (fields) {
+    case MoeFields::kNone:
+      return nlohmann::json::object();
+    case MoeFields::kGptOss:
+    case MoeFields::kMixtral:
+      return {{"num_local_experts", 5}, {"num_experts_per_tok", 2}};
+    case MoeFields::kQwen2:
+      return {{"num_experts", 6},
+              {"num_experts_per_tok", 3},
+              {"moe_intermediate_size", 40},
+              {"shared_expert_intermediate_size", 72}};
+    case MoeFields::kQwen3:
+      return {{"num_experts", 6}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 40}, {"norm_topk_prob", true}};
   }
-  return "";
+  return nlohmann::json::object();
 }
 
 }  // namespace
@@ -93,9 +98,10 @@ std::string SafetensorsBytes(std::span<const TensorToWrite> tensors) {
 }
 
 nlohmann::json TinyConfigJson(const TinyModel& model) {
+  const FamilyTraits& family = *FamilyOfArchitecture(ModelFamilyName(model.family));
   nlohmann::json config = {
       {"architectures", {ModelFamilyName(model.family)}},
-      {"model_type", ModelType(model.family)},
+      {"model_type", family.model_type},
       {"hidden_size", model.hidden_size},
       {"intermediate_size", model.intermediate_size},
       {"num_hidden_layers", model.num_layers},
@@ -112,7 +118,17 @@ nlohmann::json TinyConfigJson(const TinyModel& model) {
       {"bos_token_id", 1},
       {"eos_token_id", 2},
   };
-  if (model.family != ModelFamily::kQwen2) config["attention_bias"] = model.attention_bias;
+  // Families with biases of their own keep them.
+  if (!family.qkv_bias) config["attention_bias"] = model.attention_bias;
+  config.update(MoeFieldsOf(family.moe));
+  if (model.family == ModelFamily::kGemma3 || model.family == ModelFamily::kGptOss) config["sliding_window"] = 24;
+  if (model.family == ModelFamily::kGemma3) {
+    config.erase("hidden_act");
+    config.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                   {"sliding_window_pattern", 2},
+                   {"query_pre_attn_scalar", 20},
+                   {"rope_local_base_freq", 500.0}});
+  }
   config.update(model.extra_fields);
   return config;
 }
@@ -128,7 +144,7 @@ std::vector<TensorToWrite> TinyTensors(const TinyModel& model) {
     const bool is_embedding = tensor.name == kEmbeddingTensor;
     uint64_t count = 1;
     for (const uint64_t dim : tensor.shape) count *= dim;
-    const double fan_in = tensor.shape.size() == 2 && !is_embedding ? static_cast<double>(tensor.shape[1]) : 1.0;
+    const double fan_in = tensor.shape.size() >= 2 && !is_embedding ? static_cast<double>(tensor.shape[1]) : 1.0;
     std::normal_distribution<double> normal(is_norm ? 1.0 : 0.0, is_norm ? 0.1 : 1.0 / std::sqrt(fan_in));
     tensor.values.resize(count);
     for (float& value : tensor.values) value = static_cast<float>(normal(random));

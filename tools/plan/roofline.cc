@@ -29,23 +29,31 @@ double IndexShare(const PlanModel& model, const PlanScorer& scorer) {
 
 PlanModel PlanModelOf(const ModelConfig& config, double weight_element_bytes, double kv_element_bytes) {
   const double hidden = config.hidden_size;
-  const double layer = hidden * config.qkv_features() + static_cast<double>(config.q_features()) * hidden +
-                       3.0 * hidden * config.intermediate_size;
+  const double attention = hidden * config.qkv_features() + static_cast<double>(config.q_features()) * hidden;
   const double head = hidden * config.vocab_size;
+  const MoeConfig& moe = config.moe;
+  const double experts = 3.0 * hidden * moe.intermediate_size * moe.num_experts * moe.num_sparse_layers();
   PlanModel model;
-  model.step_parameters = layer * config.num_layers + head;
-  model.step_weight_bytes = model.step_parameters * weight_element_bytes;
-  model.weight_bytes = model.step_weight_bytes + (config.tie_word_embeddings ? 0 : head * weight_element_bytes);
+  model.expert_share = moe.num_experts == 0 ? 0 : static_cast<double>(moe.experts_per_token) / moe.num_experts;
+  model.expert_bytes = experts * weight_element_bytes;
+  model.step_parameters = attention * config.num_layers + config.active_mlp_weights() + head;
+  model.step_weight_bytes = (model.step_parameters - experts * model.expert_share) * weight_element_bytes;
+  model.weight_bytes =
+      model.step_weight_bytes + model.expert_bytes + (config.tie_word_embeddings ? 0 : head * weight_element_bytes);
   model.kv_token_bytes = 2.0 * config.kv_features() * config.num_layers * kv_element_bytes;
   model.kv_element_bytes = kv_element_bytes;
   model.attention_flops = 4.0 * config.num_layers * config.q_features();
   return model;
 }
 
+double StepWeightBytes(const PlanModel& model, double batch) {
+  return model.step_weight_bytes + model.expert_bytes * (1 - std::pow(1 - model.expert_share, batch));
+}
+
 double StepSeconds(const PlanModel& model, const GpuRates& rates, double batch, double attended_tokens,
                    double scored_bytes_per_sequence) {
   const double bytes =
-      model.step_weight_bytes + batch * (attended_tokens * model.kv_token_bytes + scored_bytes_per_sequence);
+      StepWeightBytes(model, batch) + batch * (attended_tokens * model.kv_token_bytes + scored_bytes_per_sequence);
   const double flops = batch * (2 * model.step_parameters + model.attention_flops * attended_tokens);
   return std::max(bytes / rates.hbm_bytes_per_s, flops / rates.flops_per_s);
 }
@@ -127,7 +135,7 @@ PlacementPlan Plan(const PlanModel& model, const GpuRates& rates, const PlanWork
   absl::StrAppend(
       &plan.arithmetic,
       absl::StrFormat("step: (%s weights + %.0f x %s attended%s) / %.2f TB/s = %.2f ms\n",
-                      Gigabytes(model.step_weight_bytes), per_gpu, Gigabytes(attended * model.kv_token_bytes),
+                      Gigabytes(StepWeightBytes(model, per_gpu)), per_gpu, Gigabytes(attended * model.kv_token_bytes),
                       colocated && scored > 0 ? " and " + Gigabytes(scored) + " scored" : "",
                       rates.hbm_bytes_per_s / 1e12, plan.step_s * 1e3));
   if (!colocated && !placement.dense) {

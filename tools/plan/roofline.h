@@ -19,7 +19,10 @@ struct GpuRates {
 // What a planned model costs. All bytes are of one GPU that holds the whole model.
 struct PlanModel {
   double weight_bytes = 0;       // resident: with embedding and lm_head
-  double step_weight_bytes = 0;  // read per decode step: without the embedding, of which a step reads a few rows
+  double step_weight_bytes = 0;  // read by every decode step: without experts, and without the embedding, of which a
+                                 // step reads a few rows
+  double expert_bytes = 0;       // of all routed experts; a step reads those that its tokens are sent to
+  double expert_share = 0;       // of the experts, that one token is sent to
   double step_parameters = 0;    // multiplied per token
   double kv_token_bytes = 0;     // K and V of one token in all layers
   double kv_element_bytes = 2;
@@ -47,6 +50,9 @@ struct PlanWorkload {
   double overlap = 0.75;        // share of a selection that is resident already
 };
 
+// Weights that a step of `batch` sequences reads; experts as many as differ on average when each token's are drawn
+// independently.
+double StepWeightBytes(const PlanModel& model, double batch);
 // Lower bound of a decode step: max(bytes / bandwidth, operations / rate).
 double StepSeconds(const PlanModel& model, const GpuRates& rates, double batch, double attended_tokens,
                    double scored_bytes_per_sequence = 0);

@@ -2,33 +2,25 @@
 
 #include "common/base/check.h"
 #include "common/model/checkpoint.h"
+#include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
 #include "model/weights/matrix_plan.h"
 #include "model/weights/vector_loader.h"
+#include "model/weights/weights.h"
 
 namespace winnow {
 namespace {
 
 size_t VectorFloats(const ModelConfig& config) {
-  size_t per_layer = static_cast<size_t>(config.hidden_size);
+  size_t per_layer = config.norms == NormPlacement::kAfter ? 0 : static_cast<size_t>(config.hidden_size);
   if (config.qkv_bias) per_layer += static_cast<size_t>(config.q_features());
-  if (config.qk_norm) per_layer += static_cast<size_t>(config.head_dim);
+  if (config.qk_norm) per_layer += static_cast<size_t>(config.q_norm_features());
   return per_layer * static_cast<size_t>(config.num_layers);
-}
-
-// A layer's Wq, in the form that an inference rank gives the stack of q, k and v.
-PackedMatrix PlanQuery(const ModelConfig& config, int layer, MatrixPlan& plan) {
-  const auto rows = [layer](std::string_view name, int outputs) {
-    return MatrixRows{LayerTensor(layer, name), outputs};
-  };
-  return plan.Add(
-      {rows("self_attn.q_proj.weight", config.q_features())}, config.hidden_size, /*release_pages=*/true,
-      {rows("self_attn.k_proj.weight", config.kv_features()), rows("self_attn.v_proj.weight", config.kv_features())});
 }
 
 size_t MatrixBytes(const MatrixSource& source, const ModelConfig& config) {
   MatrixPlan plan(source, /*region=*/nullptr);
-  for (int i = 0; i < config.num_layers; ++i) PlanQuery(config, i, plan);
+  for (int i = 0; i < config.num_layers; ++i) PlanQuery(config, LayerNamesOf(config, i), plan);
   return plan.bytes();
 }
 
@@ -58,15 +50,17 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
   std::vector<float>& vectors = projection->vectors_;
   vectors.reserve(VectorFloats(config));
   VectorLoader loader(*checkpoint, vectors);
+  const float norm_offset = config.norms_add_one ? 1 : 0;
   const MatrixSource source{checkpoint.get(), config.quantization, compute_dtype};
   WINNOW_ASSIGN_OR_RETURN(projection->matrices_, HugePageRegion::Allocate(MatrixBytes(source, config)));
   MatrixPlan plan(source, projection->matrices_.data());
   for (int i = 0; i < config.num_layers; ++i) {
     Layer& layer = projection->layers_[static_cast<size_t>(i)];
-    layer.input_norm = loader.Load({LayerTensor(i, "input_layernorm.weight")});
-    if (config.qkv_bias) layer.query_bias = loader.Load({LayerTensor(i, "self_attn.q_proj.bias")});
-    if (config.qk_norm) layer.q_norm = loader.Load({LayerTensor(i, "self_attn.q_norm.weight")});
-    layer.query = PlanQuery(config, i, plan);
+    const LayerNames names = LayerNamesOf(config, i);
+    layer.input_norm = loader.LoadIfNamed(names.attention_norm, norm_offset);
+    if (config.qkv_bias) layer.query_bias = loader.Load(BiasesOf({names.qkv.front()}));
+    layer.q_norm = loader.LoadIfNamed(names.q_norm, norm_offset);
+    layer.query = PlanQuery(config, names, plan);
   }
   WINNOW_RETURN_IF_ERROR(loader.status());
   WINNOW_RETURN_IF_ERROR(plan.status());
@@ -78,22 +72,24 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
 void QueryProjection::Project(Executor& executor, int layer, const float* hidden, int num_rows, float* queries) const {
   WINNOW_CHECK(num_rows >= 1 && num_rows <= kMaxRows);
   const Layer& weights = layers_[static_cast<size_t>(layer)];
-  kernels_.decode_matmul(executor, {.x = hidden,
-                                    .x_stride = config_.hidden_size,
-                                    .num_rows = num_rows,
-                                    .transform = InputTransform::kRmsNorm,
-                                    .norm_weight = weights.input_norm.data(),
-                                    .norm_epsilon = config_.rms_norm_eps,
-                                    .weight = weights.query,
-                                    .bias = weights.query_bias.data(),
-                                    .y = queries,
-                                    .y_stride = config_.q_features()});
+  kernels_.decode_matmul(executor,
+                         {.x = hidden,
+                          .x_stride = config_.hidden_size,
+                          .num_rows = num_rows,
+                          .transform = weights.input_norm.empty() ? InputTransform::kNone : InputTransform::kRmsNorm,
+                          .norm_weight = weights.input_norm.data(),
+                          .norm_epsilon = config_.rms_norm_eps,
+                          .weight = weights.query,
+                          .bias = weights.query_bias.data(),
+                          .y = queries,
+                          .y_stride = config_.q_features()});
   kernels_.query_norm({.q = queries,
                        .num_rows = num_rows,
                        .num_query_heads = config_.num_query_heads,
                        .head_dim = config_.head_dim,
                        .q_norm_weight = weights.q_norm.data(),
-                       .norm_epsilon = config_.rms_norm_eps});
+                       .norm_epsilon = config_.rms_norm_eps,
+                       .norms_projection = config_.qk_norm_projection});
 }
 
 absl::Status QueryProjection::CheckShape(int num_layers, int num_query_heads, int head_dim) const {

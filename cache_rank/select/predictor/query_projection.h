@@ -47,7 +47,7 @@ class QueryProjection {
     std::span<const float> input_norm;  // [hidden_size]
     PackedMatrix query;                 // hidden_size -> q heads
     std::span<const float> query_bias;  // [q_features]
-    std::span<const float> q_norm;      // [head_dim]
+    std::span<const float> q_norm;      // [head_dim], or of all heads
   };
 
   QueryProjection(const ModelConfig& config, const KernelTable& kernels) : config_(config), kernels_(kernels) {}

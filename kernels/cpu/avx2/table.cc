@@ -1,6 +1,7 @@
 #include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/portable/portable.h"
@@ -39,6 +40,10 @@ const KernelTable kAvx2Table = {
     .rope_append = RopeAppend,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,
+    .route_experts = RouteExperts,
+    .take_rows = TakeRows,
+    .add_scaled_rows = AddScaledRows,
+    .add_normed = AddNormed,
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,

@@ -99,11 +99,12 @@ void PackValues(const TileRows& tile, int head_dim, float* out) {
   }
 }
 
-// Turns a row of scores into weights relative to its new maximum; keys at and above num_keys get 0. Scales o and sum to
-// match.
-inline void SoftmaxRow(float* scores, int num_keys, float& row_max, float& row_sum, float* o, int head_dim) {
+// Turns a row of scores into weights relative to its new maximum; keys below first_key and at and above num_keys get 0.
+// Scales o and sum to match.
+inline void SoftmaxRow(float* scores, int first_key, int num_keys, float& row_max, float& row_sum, float* o,
+                       int head_dim) {
   constexpr int kVectors = kKeyTile / 16;
-  if (num_keys <= 0) {
+  if (first_key >= std::min(num_keys, kKeyTile)) {
     for (int v = 0; v < kVectors; ++v) _mm512_store_ps(scores + 16 * v, _mm512_setzero_ps());
     return;
   }
@@ -112,6 +113,11 @@ inline void SoftmaxRow(float* scores, int num_keys, float& row_max, float& row_s
   if (num_keys < kKeyTile) {
     for (int v = 0; v < kVectors; ++v) {
       s[v] = _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), FirstLanes(num_keys - 16 * v), s[v]);
+    }
+  }
+  if (first_key > 0) {
+    for (int v = 0; v < kVectors; ++v) {
+      s[v] = _mm512_mask_mov_ps(s[v], FirstLanes(first_key - 16 * v), _mm512_set1_ps(-__builtin_inff()));
     }
   }
   const __m512 low = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
@@ -157,9 +163,10 @@ void BeginRow(const float* q, const float* state, float scale, int head_dim, int
 }
 
 // A block's query rows go over one tile. Row r = query * group_size + head attends to the first `visible` + r /
-// group_size of its keys.
+// group_size of its keys, and of these to the last `window`, 0: to all.
 template <Dtype kDtype>
-void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, int head_dim, const Scratch& scratch) {
+void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, int window, int head_dim,
+              const Scratch& scratch) {
   PackKeys<kDtype>(tile, head_dim, scratch.keys);
   PackValues<kDtype>(tile, head_dim, scratch.values);
   for (int strip = 0; strip < num_rows; strip += kStripRows) {
@@ -171,17 +178,19 @@ void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, i
     }
     for (int r = 0; r < strip_rows; ++r) {
       const int row = strip + r;
-      SoftmaxRow(scratch.scores + r * kKeyTile, visible + row / group_size, scratch.max[row], scratch.sum[row],
+      const int num_keys = visible + row / group_size;
+      const int first_key = window == 0 ? 0 : std::max(num_keys - window, 0);
+      SoftmaxRow(scratch.scores + r * kKeyTile, first_key, num_keys, scratch.max[row], scratch.sum[row],
                  scratch.o + row * head_dim, head_dim);
     }
     AddValues(scratch.scores, strip_rows, scratch.values, head_dim, scratch.o + strip * head_dim);
   }
 }
 
-void PassTile(Dtype dtype, const TileRows& tile, int num_rows, int group_size, int visible, int head_dim,
+void PassTile(Dtype dtype, const TileRows& tile, int num_rows, int group_size, int visible, int window, int head_dim,
               const Scratch& scratch) {
-  if (dtype == Dtype::kBf16) return PassTile<Dtype::kBf16>(tile, num_rows, group_size, visible, head_dim, scratch);
-  PassTile<Dtype::kF32>(tile, num_rows, group_size, visible, head_dim, scratch);
+  const auto pass = dtype == Dtype::kBf16 ? PassTile<Dtype::kBf16> : PassTile<Dtype::kF32>;
+  pass(tile, num_rows, group_size, visible, window, head_dim, scratch);
 }
 
 void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void* memory) {
@@ -202,14 +211,23 @@ void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, 
 
   const int first_position = static_cast<int>(p.first_position);
   const int num_keys = first_position + end;  // of the block's last query
-  for (int tile = static_cast<int>(p.first_key); tile < num_keys; tile += kKeyTile) {
+  const int window = static_cast<int>(p.window);
+  // The first query's window begins first. Those of later ones may leave out whole tiles, which change nothing then.
+  const int oldest = window == 0 ? 0 : std::max(first_position + begin + 1 - window, 0);
+  for (int tile = std::max(static_cast<int>(p.first_key), oldest / kKeyTile * kKeyTile); tile < num_keys;
+       tile += kKeyTile) {
     TileRows rows{.runs = {}, .row_bytes = row_bytes, .count = std::min(kKeyTile, num_keys - tile)};
     for (int run = 0; run < kKeyTile / kRun; ++run) rows.runs[run] = kv + (tile + run * kRun) * row_bytes;
-    PassTile(p.kv_dtype, rows, num_rows, group_size, first_position + begin + 1 - tile, head_dim, scratch);
+    PassTile(p.kv_dtype, rows, num_rows, group_size, first_position + begin + 1 - tile, window, head_dim, scratch);
   }
 
   for (int row = 0; row < num_rows; ++row) {
-    const __m512 inverse = _mm512_set1_ps(1 / scratch.sum[row]);
+    float sum = scratch.sum[row];
+    if (p.sinks != nullptr) {
+      const float sink = p.sinks[kv_head * group_size + row % group_size] * kLog2E;
+      sum += _mm512_cvtss_f32(Exp2(_mm512_set1_ps(sink - scratch.max[row])));
+    }
+    const __m512 inverse = _mm512_set1_ps(1 / sum);
     float* out = p.out + index(row) * head_dim;
     for (int d = 0; d < head_dim; d += 16) {
       _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_load_ps(scratch.o + row * head_dim + d), inverse));
@@ -255,7 +273,7 @@ void PrefixAttention(const PrefixAttentionParams& p) {
       rows.runs[run] =
           static_cast<const char*>(p.blocks[position / kBlockTokens]) + position % kBlockTokens * row_bytes;
     }
-    PassTile(p.kv_dtype, rows, num_rows, p.group_size, /*visible=*/kKeyTile, head_dim, scratch);
+    PassTile(p.kv_dtype, rows, num_rows, p.group_size, /*visible=*/kKeyTile, /*window=*/0, head_dim, scratch);
   }
   for (int row = 0; row < num_rows; ++row) {
     float* state = state_of(row);

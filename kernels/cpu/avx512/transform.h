@@ -49,6 +49,29 @@ inline void TransformRow(const MatmulParams& params, int row, const Store& store
         store(i, _mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(_mm512_set1_ps(1), exp)), up));
       }
       return;
+    case InputTransform::kGeluTanhMul:
+      for (int i = 0; i < padded; i += 16) {
+        const __mmask16 mask = FirstLanes(n - i);
+        const __m512 gate = _mm512_maskz_loadu_ps(mask, x + i);
+        const __m512 up = _mm512_maskz_loadu_ps(mask, x + n + i);
+        // (1 + tanh(t)) / 2 = 1 / (1 + exp(-2 t)) with t = 0.7978845608 (gate + 0.044715 gate^3)
+        const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(gate, gate), gate);
+        const __m512 t = _mm512_fmadd_ps(_mm512_set1_ps(0.044715f), cube, gate);
+        const __m512 exp = Exp(_mm512_mul_ps(_mm512_set1_ps(-2 * 0.7978845608f), t));
+        store(i, _mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(_mm512_set1_ps(1), exp)), up));
+      }
+      return;
+    case InputTransform::kClampedSiluMul:
+      for (int i = 0; i < padded; i += 16) {
+        const __mmask16 mask = FirstLanes(n - i);
+        const __m512 seven = _mm512_set1_ps(7), one = _mm512_set1_ps(1);
+        const __m512 gate = _mm512_min_ps(_mm512_maskz_loadu_ps(mask, x + i), seven);
+        const __m512 up = _mm512_min_ps(
+            _mm512_max_ps(_mm512_maskz_loadu_ps(mask, x + n + i), _mm512_sub_ps(_mm512_setzero_ps(), seven)), seven);
+        const __m512 exp = Exp(_mm512_mul_ps(_mm512_set1_ps(-1.702f), gate));
+        store(i, _mm512_mul_ps(_mm512_div_ps(gate, _mm512_add_ps(one, exp)), _mm512_add_ps(up, one)));
+      }
+      return;
   }
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
@@ -37,6 +38,10 @@ const KernelTable kAvx512Bf16Table = {
     .rope_append = RopeAppend,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,
+    .route_experts = RouteExperts,
+    .take_rows = TakeRows,
+    .add_scaled_rows = AddScaledRows,
+    .add_normed = AddNormed,
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,

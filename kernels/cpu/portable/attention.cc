@@ -79,12 +79,16 @@ void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, in
     state.sum = from[p.head_dim + 1];
   }
   const int num_keys = static_cast<int>(p.first_position) + query + 1;
-  for (int begin = static_cast<int>(p.first_key); begin < num_keys; begin += kPrefillKeyTile) {
-    const int count = std::min(kPrefillKeyTile, num_keys - begin);
+  const int oldest = p.window == 0 ? 0 : std::max(num_keys - static_cast<int>(p.window), 0);
+  const int first_tile = std::max(static_cast<int>(p.first_key), oldest / kPrefillKeyTile * kPrefillKeyTile);
+  for (int tile = first_tile; tile < num_keys; tile += kPrefillKeyTile) {
+    const int begin = std::max(tile, oldest);
+    const int count = std::min(tile + kPrefillKeyTile, num_keys) - begin;
     const char* rows[kPrefillKeyTile];
     for (int j = 0; j < count; ++j) rows[j] = kv + (begin + j) * row_bytes;
     PassTile(p.q + index * p.head_dim, p.scale, rows, count, p.kv_dtype, p.head_dim, &state);
   }
+  if (p.sinks != nullptr) state.sum += std::exp(p.sinks[head] - state.max);
   for (int d = 0; d < p.head_dim; ++d) o[d] /= state.sum;
 }
 

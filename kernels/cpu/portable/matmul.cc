@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -82,6 +83,19 @@ void TransformRow(const MatmulParams& params, int row, void* out_row) {
     }
     case InputTransform::kSiluMul:
       for (int i = 0; i < n; ++i) out[i] = x[i] / (1 + std::exp(-x[i])) * x[n + i];
+      break;
+    case InputTransform::kGeluTanhMul:
+      // (1 + tanh(t)) / 2 = 1 / (1 + exp(-2 t))
+      for (int i = 0; i < n; ++i) {
+        const float t = 0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i]);
+        out[i] = x[i] / (1 + std::exp(-2 * t)) * x[n + i];
+      }
+      break;
+    case InputTransform::kClampedSiluMul:
+      for (int i = 0; i < n; ++i) {
+        const float gate = std::min(x[i], 7.0f), up = std::min(std::max(x[n + i], -7.0f), 7.0f);
+        out[i] = gate / (1 + std::exp(-1.702f * gate)) * (up + 1);
+      }
       break;
   }
   std::memset(out + n, 0, (PackedInFeatures(n) - n) * sizeof(float));

@@ -40,6 +40,34 @@ json Qwen3() {
   return Minimal("Qwen3ForCausalLM", "qwen3");
 }
 
+json Mixtral() {
+  json config = Minimal("MixtralForCausalLM", "mixtral");
+  config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}});
+  return config;
+}
+json Qwen3Moe() {
+  json config = Minimal("Qwen3MoeForCausalLM", "qwen3_moe");
+  config.update({{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 48}});
+  return config;
+}
+
+json Gemma3() {
+  json config = Minimal("Gemma3ForCausalLM", "gemma3_text");
+  config.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                 {"sliding_window", 512},
+                 {"sliding_window_pattern", 3},
+                 {"query_pre_attn_scalar", 256},
+                 {"rope_local_base_freq", 5000.0},
+                 {"rope_theta", 1e6},
+                 {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  return config;
+}
+json GptOss() {
+  json config = Minimal("GptOssForCausalLM", "gpt_oss");
+  config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"sliding_window", 128}});
+  return config;
+}
+
 json With(json config, const char* field, json value) {
   config[field] = std::move(value);
   return config;
@@ -90,6 +118,26 @@ TEST(ModelConfigTest, FamiliesDifferInBiasNormAndHeadDim) {
   EXPECT_TRUE(Parse(With(Qwen2(), "tie_word_embeddings", true))->tie_word_embeddings);
 }
 
+TEST(ModelConfigTest, ExpertsByFamily) {
+  const MoeConfig mixtral = Parse(Mixtral())->moe;
+  EXPECT_EQ(mixtral.num_experts, 4);
+  EXPECT_EQ(mixtral.intermediate_size, 160) << "its experts are as wide as the whole config says";
+  EXPECT_TRUE(mixtral.normalizes);
+  EXPECT_EQ(mixtral.num_sparse_layers(), 3);
+  const MoeConfig qwen = Parse(Qwen3Moe())->moe;
+  EXPECT_EQ(qwen.intermediate_size, 48);
+  EXPECT_FALSE(qwen.normalizes);
+  EXPECT_TRUE(Parse(With(Qwen3Moe(), "norm_topk_prob", true))->moe.normalizes);
+  EXPECT_EQ(Parse(Qwen3())->moe.num_experts, 0);
+
+  const ModelConfig some = Parse(With(With(Qwen3Moe(), "decoder_sparse_step", 2), "num_hidden_layers", 5)).value();
+  EXPECT_THAT(some.moe.sparse_layers, ElementsAre(false, true, false, true, false));
+  EXPECT_EQ(some.mlp_features(0), 160);
+  EXPECT_EQ(some.mlp_features(1), 0);
+  EXPECT_EQ(some.active_mlp_weights(), 3 * 64 * (3 * 160 + 2 * 2 * 48));
+  EXPECT_THAT(Parse(With(Qwen3Moe(), "mlp_only_layers", {1}))->moe.sparse_layers, ElementsAre(true, false, true));
+}
+
 TEST(ModelConfigTest, TheModelTypeStandsInForMissingArchitectures) {
   EXPECT_EQ(Parse(Without(Qwen3(), "architectures"))->family, ModelFamily::kQwen3);
   EXPECT_EQ(Parse(With(Mistral(), "architectures", nullptr))->family, ModelFamily::kMistral);
@@ -124,26 +172,44 @@ TEST(ModelConfigTest, TheGenerationConfigOverridesTokens) {
   EXPECT_THAT(Parse(base, "[]"), FailsWith(kInvalid, HasSubstr("dir/generation_config.json: must be a JSON object")));
 }
 
-TEST(ModelConfigTest, SlidingWindowsLimitTheContext) {
-  EXPECT_EQ(Parse(With(Mistral(), "sliding_window", nullptr))->max_context_tokens, 4096);
-  EXPECT_EQ(Parse(With(Mistral(), "sliding_window", 8192))->max_context_tokens, 4096);
-  const auto limited = Parse(With(Mistral(), "sliding_window", 1024));
-  ASSERT_THAT(limited, IsOkStatus());
-  EXPECT_EQ(limited->max_context_tokens, 1024);
-  EXPECT_THAT(limited->warnings, Contains(HasSubstr("sliding_window = 1024")));
+TEST(ModelConfigTest, SlidingWindowsByLayer) {
+  const auto windows = [](const json& config) { return Parse(config)->windows; };
+  EXPECT_THAT(windows(With(Mistral(), "sliding_window", nullptr)), IsEmpty());
+  EXPECT_THAT(windows(With(Mistral(), "sliding_window", 8192)), IsEmpty()) << "no context outgrows it";
+  EXPECT_THAT(windows(With(Mistral(), "sliding_window", 1024)), ElementsAre(1024, 1024, 1024));
+  EXPECT_EQ(Parse(With(Mistral(), "sliding_window", 1024))->max_context_tokens, 4096);
 
   const json qwen = With(Qwen2(), "sliding_window", 1024);
-  EXPECT_EQ(Parse(qwen)->max_context_tokens, 4096);
-  EXPECT_EQ(Parse(With(qwen, "use_sliding_window", false))->max_context_tokens, 4096);
-  EXPECT_EQ(Parse(With(With(qwen, "use_sliding_window", true), "max_window_layers", 3))->max_context_tokens, 4096);
-  EXPECT_EQ(Parse(With(With(qwen, "use_sliding_window", true), "max_window_layers", 2))->max_context_tokens, 1024);
-  EXPECT_EQ(
-      Parse(With(qwen, "layer_types", {"full_attention", "full_attention", "full_attention"}))->max_context_tokens,
-      4096);
-  EXPECT_EQ(
-      Parse(With(qwen, "layer_types", {"full_attention", "full_attention", "sliding_attention"}))->max_context_tokens,
-      1024);
-  EXPECT_EQ(Parse(With(Llama(), "sliding_window", 1024))->max_context_tokens, 4096);
+  EXPECT_THAT(windows(qwen), IsEmpty());
+  EXPECT_THAT(windows(With(qwen, "use_sliding_window", false)), IsEmpty());
+  EXPECT_THAT(windows(With(With(qwen, "use_sliding_window", true), "max_window_layers", 3)), IsEmpty());
+  EXPECT_THAT(windows(With(With(qwen, "use_sliding_window", true), "max_window_layers", 2)), ElementsAre(0, 0, 1024));
+  EXPECT_THAT(windows(With(qwen, "layer_types", {"full_attention", "full_attention", "full_attention"})), IsEmpty());
+  EXPECT_THAT(windows(With(qwen, "layer_types", {"sliding_attention", "full_attention", "sliding_attention"})),
+              ElementsAre(1024, 0, 1024));
+  EXPECT_THAT(windows(With(Llama(), "sliding_window", 1024)), IsEmpty());
+  EXPECT_THAT(windows(GptOss()), ElementsAre(128, 0, 128));
+}
+
+TEST(ModelConfigTest, GemmaHasNormsScalesAndRopeOfItsOwn) {
+  const auto gemma = Parse(Gemma3());
+  ASSERT_THAT(gemma, IsOkStatus());
+  EXPECT_THAT(gemma->warnings, IsEmpty());
+  EXPECT_TRUE(gemma->norms_add_one && gemma->qk_norm && gemma->tie_word_embeddings);
+  EXPECT_EQ(gemma->norms, NormPlacement::kBoth);
+  EXPECT_EQ(gemma->embedding_scale, 8);
+  EXPECT_EQ(gemma->attention_scale, 0.0625f);
+  EXPECT_EQ(gemma->head_dim, 256);
+  EXPECT_THAT(gemma->windows, ElementsAre(512, 512, 0));
+  EXPECT_EQ(gemma->rope_of(0).theta, 5000);
+  EXPECT_EQ(gemma->rope_of(2).theta, 1e6);
+  EXPECT_EQ(gemma->rope_of(2).factor, 8);
+  EXPECT_EQ(Parse(With(Gemma3(), "sliding_window", 5000))->rope_of(0).theta, 5000) << "however wide its window";
+  json newer = Without(Without(Without(Gemma3(), "rope_local_base_freq"), "rope_theta"), "rope_scaling");
+  newer["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+                              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5000.0}}}};
+  EXPECT_EQ(Parse(newer)->rope_of(0), gemma->rope_of(0));
+  EXPECT_EQ(Parse(newer)->rope_of(2), gemma->rope_of(2));
 }
 
 TEST(ModelConfigTest, RopeScalingAndTheContext) {
@@ -158,9 +224,9 @@ TEST(ModelConfigTest, RopeScalingAndTheContext) {
 }
 
 TEST(ModelConfigTest, WarnsOfUnknownFieldsOnly) {
-  const auto config = Parse(With(With(With(Llama(), "logit_scale", 2), "use_cache", true), "torch_dtype", "bfloat16"));
+  const auto config = Parse(With(With(With(Llama(), "my_note", 2), "use_cache", true), "torch_dtype", "bfloat16"));
   ASSERT_THAT(config, IsOkStatus());
-  EXPECT_THAT(config->warnings, ElementsAre("config.json: 'logit_scale' is ignored"));
+  EXPECT_THAT(config->warnings, ElementsAre("config.json: 'my_note' is ignored"));
 }
 
 struct Refused {
@@ -187,13 +253,31 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"ArchitectureType", With(Llama(), "architectures", "LlamaForCausalLM"),
                 "architectures must be an array, not string"},
         Refused{"ArchitectureElement", With(Llama(), "architectures", {1}), "architectures must hold strings"},
-        Refused{"Experts", With(Qwen3(), "num_experts", 8), "num_experts is set: mixture-of-experts"},
+        Refused{"Experts", With(Qwen3(), "num_experts", 8),
+                "num_experts is set, and Qwen3ForCausalLM is no mixture of experts"},
+        Refused{"NoExperts", Without(Mixtral(), "num_local_experts"), "num_experts is missing"},
+        Refused{"MoreExpertsThanThereAre", With(Mixtral(), "num_experts_per_tok", 5),
+                "num_experts_per_tok is 5, more than the 4 experts"},
+        Refused{"ExpertWidth", Without(Qwen3Moe(), "moe_intermediate_size"), "moe_intermediate_size is missing"},
+        Refused{"DenseLayer", With(Qwen3Moe(), "mlp_only_layers", {3}), "mlp_only_layers must hold layers from 0 to 2"},
+        Refused{"OtherArithmetic", With(Llama(), "logit_scale", 2), "logit_scale is 2, which is not supported"},
+        Refused{"GemmaFieldElsewhere", With(Llama(), "final_logit_softcapping", 30.0),
+                "final_logit_softcapping is 30.0, which is not supported for LlamaForCausalLM"},
+        Refused{"AttentionSoftcap", With(Gemma3(), "attn_logit_softcapping", 50.0), "attn_logit_softcapping is 50.0"},
+        Refused{"GemmaActivation", With(Gemma3(), "hidden_activation", "silu"),
+                "hidden_activation is 'silu'; only gelu_pytorch_tanh"},
+        Refused{"SwigluLimit", With(GptOss(), "swiglu_limit", 5.0), "swiglu_limit is 5; only 7"},
         Refused{"Quantized", With(Llama(), "quantization_config", {{"bits", 4}}),
                 "quantization_config.quant_method is missing; supported are fp8"},
+        Refused{"Mxfp4", With(GptOss(), "quantization_config", {{"quant_method", "mxfp4"}}),
+                "quantization_config.quant_method is 'mxfp4'; supported are fp8"},
         Refused{"Multimodal", With(Llama(), "vision_config", json::object()), "vision_config is set"},
         Refused{"PartialRotary", With(Llama(), "partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5"},
         Refused{"RopeType", With(Llama(), "rope_scaling", {{"rope_type", "longrope"}}),
                 "rope_scaling.rope_type is 'longrope'"},
+        Refused{"RopeByLayerType",
+                With(Llama(), "rope_parameters", {{"sliding_attention", {{"rope_type", "default"}}}}),
+                "rope_parameters.sliding_attention sets RoPE by layer type"},
         Refused{"Activation", With(Llama(), "hidden_act", "gelu"), "hidden_act is 'gelu'; only silu"},
         Refused{"MissingWidth", Without(Llama(), "hidden_size"), "hidden_size is missing"},
         Refused{"WidthString", With(Llama(), "hidden_size", "64"), "hidden_size must be an integer, not string"},

@@ -116,7 +116,8 @@ TEST(RopeConfigTest, RefusesWhatItCannotCompute) {
   refused(R"({"rope_theta":true})", "rope_theta must be a number");
   refused(R"({"partial_rotary_factor":0.5})", "partial_rotary_factor is 0.5; only 1");
   refused(R"({"rope_parameters":{"partial_rotary_factor":0.25}})", "rope_parameters.partial_rotary_factor is 0.25");
-  refused(R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})", "rope_parameters.full_attention");
+  refused(R"({"rope_parameters":{"full_attention":{"rope_type":"longrope"}}})",
+          "rope_parameters.full_attention.rope_type is 'longrope'");
   refused(R"({"rope_scaling":{"type":"yarn","factor":4,"truncate":1}})", "rope_scaling.truncate must be true or false");
 }
 

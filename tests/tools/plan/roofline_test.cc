@@ -32,6 +32,15 @@ TEST(Roofline, BytesOfQwen14B) {
   EXPECT_NEAR(model.weight_bytes / 1e9, 29.5, 0.05);
 }
 
+TEST(Roofline, AStepReadsTheExpertsThatItsTokensNeed) {
+  const PlanModel model = PlanModelOf(*SyntheticModelConfig("synthetic:qwen3-30b-a3b"), 2, 2);
+  EXPECT_NEAR(model.weight_bytes / 1e9, 61.06, 0.05);
+  EXPECT_NEAR(StepWeightBytes(model, 1) / 1e9, 2 * 3.03, 0.02) << "3.3 billion are active, less the embedding";
+  EXPECT_NEAR(StepWeightBytes(model, 1e6), model.step_weight_bytes + model.expert_bytes, 1);
+  // Two tokens with 8 of 128 experts each have 15.5 in all.
+  EXPECT_NEAR(StepWeightBytes(model, 2) - model.step_weight_bytes, model.expert_bytes * 15.5 / 128, 1e-6 * 61e9);
+}
+
 TEST(Roofline, DecodeStep) {
   const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   struct Row {

@@ -24,7 +24,7 @@ uint32_t Selected(const StepShape& shape) {
 double LayerWeightElements(const ModelConfig& model) {
   const double hidden = model.hidden_size;
   const double attention = hidden * model.qkv_features() + static_cast<double>(model.q_features()) * hidden;
-  return model.num_layers * (attention + 3 * hidden * model.intermediate_size);
+  return model.num_layers * attention + model.active_mlp_weights();
 }
 
 StepCost WeightCost(const ModelConfig& model, const StepShape& shape) {

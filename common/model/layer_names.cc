@@ -1,0 +1,92 @@
+#include "common/model/layer_names.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/model/model_tensors.h"
+
+namespace winnow {
+namespace {
+
+void NameExperts(const ModelConfig& config, int layer, LayerNames& names) {
+  if (config.family == ModelFamily::kGptOss) {
+    names.router = LayerTensor(layer, "mlp.router");
+    names.fused_gate_up = LayerTensor(layer, "mlp.experts.gate_up_proj");
+    names.fused_down = LayerTensor(layer, "mlp.experts.down_proj");
+    return;
+  }
+  const bool mixtral = config.family == ModelFamily::kMixtral;
+  const std::string block = LayerTensor(layer, mixtral ? "block_sparse_moe" : "mlp");
+  names.router = block + ".gate";
+  for (int i = 0; i < config.moe.num_experts; ++i) {
+    const std::string expert = absl::StrCat(block, ".experts.", i);
+    if (mixtral) {
+      names.experts.push_back({.gate_up = {expert + ".w1", expert + ".w3"}, .down = expert + ".w2"});
+    } else {
+      names.experts.push_back({.gate_up = {expert + ".gate_proj", expert + ".up_proj"}, .down = expert + ".down_proj"});
+    }
+  }
+}
+
+void NameNorms(const ModelConfig& config, int layer, LayerNames& names) {
+  const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, suffix); };
+  switch (config.norms) {
+    case NormPlacement::kBefore:
+      names.attention_norm = at("input_layernorm.weight");
+      names.mlp_norm = at("post_attention_layernorm.weight");
+      break;
+    case NormPlacement::kAfter:
+      names.attention_post_norm = at("post_attention_layernorm.weight");
+      names.mlp_post_norm = at("post_feedforward_layernorm.weight");
+      break;
+    case NormPlacement::kBoth:
+      names.attention_norm = at("input_layernorm.weight");
+      names.attention_post_norm = at("post_attention_layernorm.weight");
+      names.mlp_norm = at("pre_feedforward_layernorm.weight");
+      names.mlp_post_norm = at("post_feedforward_layernorm.weight");
+      break;
+  }
+}
+
+std::vector<std::string> WithSuffix(const std::vector<std::string>& projections, const char* suffix) {
+  std::vector<std::string> names;
+  for (const std::string& projection : projections) names.push_back(projection + suffix);
+  return names;
+}
+
+}  // namespace
+
+LayerNames LayerNamesOf(const ModelConfig& config, int layer) {
+  const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, suffix); };
+  LayerNames names;
+  NameNorms(config, layer, names);
+  if (config.fused_projections) {
+    names.qkv = {at("self_attn.qkv_proj")};
+  } else {
+    names.qkv = {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")};
+  }
+  names.o = at("self_attn.o_proj");
+  if (config.qk_norm) {
+    names.q_norm = at("self_attn.q_norm.weight");
+    names.k_norm = at("self_attn.k_norm.weight");
+  }
+  if (config.attention_sinks) names.sinks = at("self_attn.sinks");
+  const bool sparse = config.moe.IsSparse(layer);
+  if (config.mlp_features(layer) > 0) {
+    const std::string mlp = at(sparse ? "mlp.shared_expert" : "mlp");
+    names.gate_up = {mlp + ".gate_proj", mlp + ".up_proj"};
+    if (config.fused_projections) names.gate_up = {mlp + ".gate_up_proj"};
+    names.down = mlp + ".down_proj";
+    if (sparse) names.shared_gate = at("mlp.shared_expert_gate");
+  }
+  if (sparse) NameExperts(config, layer, names);
+  return names;
+}
+
+std::vector<std::string> WeightsOf(const std::vector<std::string>& projections) {
+  return WithSuffix(projections, ".weight");
+}
+
+std::vector<std::string> BiasesOf(const std::vector<std::string>& projections) {
+  return WithSuffix(projections, ".bias");
+}
+
+}  // namespace winnow

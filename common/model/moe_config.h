@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/json_fields.h"
+
+namespace winnow {
+
+// How a family spells its mixture of experts in config.json.
+enum class MoeFields : uint8_t { kNone, kMixtral, kQwen2, kQwen3, kGptOss };
+
+// The mixture of experts of a model's sparse layers: each token goes through the best few of many MLPs, chosen by a
+// router in f32, and through a shared one where there is one. What the chosen experts give is added up in ascending
+// order of the experts, each with its weight.
+struct MoeConfig {
+  int num_experts = 0;               // 0: every layer has one dense MLP
+  int experts_per_token = 0;         // the k largest router probabilities, ties to the lower expert
+  int intermediate_size = 0;         // of an expert
+  bool normalizes = false;           // the chosen probabilities are divided by their sum
+  int shared_intermediate_size = 0;  // of the expert that every token goes through; 0: there is none
+  bool biases = false;               // of the router and of every expert
+  std::vector<bool> sparse_layers;   // [num_layers]; the others have a dense MLP
+
+  bool IsSparse(int layer) const { return num_experts > 0 && sparse_layers[static_cast<size_t>(layer)]; }
+  int num_sparse_layers() const;
+};
+
+// `intermediate_size`: of the whole config, which is an expert's where the family has no other field for it.
+absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fields, int num_layers,
+                                         int intermediate_size);
+
+}  // namespace winnow

@@ -1,0 +1,202 @@
+// The forward pass of each architecture, from its checkpoint through the kernels, against a plain one; and that the
+// bits of a row are its own.
+#include "model/transformer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <random>
+
+#include "tests/model/resident_sequence.h"
+#include "tests/support/golden_models.h"
+#include "tests/support/quantized_checkpoint.h"
+#include "tests/support/reference_model.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace winnow {
+namespace {
+
+constexpr int kMaxPrefill = 96;
+
+// A checkpoint ready to compute with, in f32.
+struct Loaded {
+  Loaded(const std::string& directory, const char* isa, Dtype compute = Dtype::kF32)
+      : config(LoadModelConfig(directory).value()),
+        checkpoint(Checkpoint::Open(directory).value()),
+        kernels(*CpuKernels(isa).value()),
+        executor(kernels.new_executor(2)),
+        weights(ModelWeights::Load(checkpoint, config, kernels, {.compute_dtype = compute}).value()),
+        transformer(config, *weights, kernels, *executor, Dtype::kF32, kMaxPrefill, 64) {}
+
+  const ModelConfig config;
+  const std::shared_ptr<const Checkpoint> checkpoint;
+  const KernelTable& kernels;
+  const std::unique_ptr<Executor> executor;
+  const std::unique_ptr<ModelWeights> weights;
+  Transformer transformer;
+};
+
+struct Case {
+  const char* name;
+  TinyModel model;
+};
+void PrintTo(const Case& value, std::ostream* out) {
+  *out << value.name;
+}
+
+class TransformerTest : public testing::TestWithParam<Case> {
+ protected:
+  TransformerTest() { WriteTinyCheckpoint(GetParam().model, dir_.path()); }
+  std::vector<uint32_t> Tokens(size_t count, uint32_t seed) const {
+    std::mt19937 random(seed);
+    std::vector<uint32_t> tokens(count);
+    for (uint32_t& token : tokens) token = random() % static_cast<uint32_t>(GetParam().model.vocab_size);
+    return tokens;
+  }
+
+  const TempDir dir_;
+};
+
+TEST_P(TransformerTest, MatchesTheReference) {
+  for (const char* isa : {"portable", "auto"}) {
+    SCOPED_TRACE(isa);
+    Loaded model(dir_.path(), isa);
+    ResidentSequences kv(model.config, 1, 256);
+    model.transformer.set_slot_pool(kv.slot_pool());
+    ReferenceModel reference(*model.checkpoint, model.config);
+    const std::vector<uint32_t> tokens = Tokens(160, 7);
+    const auto expect = [&](const std::vector<float>& logits) {
+      const std::vector<float> expected = reference.Logits();
+      for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(logits[i], expected[i], 1e-3) << "token " << i;
+    };
+    const size_t prompt = 150;
+    for (size_t i = 0; i < prompt; ++i) reference.Append(tokens[i]);
+    expect(kv.Prefill(model.transformer, 0, {tokens.begin(), tokens.begin() + prompt}, kMaxPrefill));
+    for (size_t i = prompt; i < tokens.size(); ++i) {
+      SCOPED_TRACE(i);
+      reference.Append(tokens[i]);
+      expect(kv.Decode(model.transformer, {0}, {tokens[i]}, {static_cast<uint32_t>(i)})[0]);
+    }
+  }
+}
+
+// Alone, beside others, in other chunks: every bit of a row is the same.
+TEST_P(TransformerTest, BitsOfARowAreItsOwn) {
+  for (const Dtype compute : {Dtype::kF32, Dtype::kBf16}) {
+    Loaded model(dir_.path(), "auto", compute);
+    const int others = 7;
+    ResidentSequences kv(model.config, others + 2, 256);
+    model.transformer.set_slot_pool(kv.slot_pool());
+    const std::vector<uint32_t> tokens = Tokens(90, 3);
+    const std::vector<float> whole = kv.Prefill(model.transformer, 0, tokens, kMaxPrefill);
+    EXPECT_EQ(kv.Prefill(model.transformer, 1, tokens, 11), whole) << "in chunks";
+    std::vector<int> sequences = {1};
+    std::vector<uint32_t> next = {5}, positions = {90};
+    for (int i = 0; i < others; ++i) {
+      const std::vector<uint32_t> other = Tokens(20 + 9 * i, 100 + i);
+      kv.Prefill(model.transformer, i + 2, other, kMaxPrefill);
+      sequences.push_back(i + 2);
+      next.push_back(Tokens(1, i)[0]);
+      positions.push_back(static_cast<uint32_t>(other.size()));
+    }
+    const std::vector<float> alone = kv.Decode(model.transformer, {0}, {5}, {90})[0];
+    EXPECT_EQ(kv.Decode(model.transformer, sequences, next, positions)[0], alone) << "in a batch";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Architectures, TransformerTest,
+    testing::Values(
+        Case{"Qwen3", {}}, Case{"Mixtral", {.family = ModelFamily::kMixtral}},
+        Case{"Qwen3Moe", {.family = ModelFamily::kQwen3Moe, .attention_bias = true}},
+        Case{"Qwen3MoeDenseLayers",
+             {.family = ModelFamily::kQwen3Moe,
+              .num_layers = 5,
+              .extra_fields = {{"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}, {"norm_topk_prob", false}}}},
+        Case{"Phi3", {.family = ModelFamily::kPhi3}},
+        Case{"Phi3WholePanels", {.family = ModelFamily::kPhi3, .num_query_heads = 8, .num_kv_heads = 4}},
+        Case{"Olmo2", {.family = ModelFamily::kOlmo2}},
+        Case{"Gemma3", {.family = ModelFamily::kGemma3, .num_layers = 4, .tie_word_embeddings = true}},
+        Case{"Gemma3Softcapped",
+             {.family = ModelFamily::kGemma3,
+              .num_layers = 3,
+              .extra_fields = {{"final_logit_softcapping", 3.0}, {"sliding_window", 1}}}},
+        Case{"GptOss", {.family = ModelFamily::kGptOss, .num_layers = 4, .attention_bias = true}},
+        Case{"MistralWindow", {.family = ModelFamily::kMistral, .extra_fields = {{"sliding_window", 50}}}},
+        Case{"Qwen2Moe", {.family = ModelFamily::kQwen2Moe, .tie_word_embeddings = true}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TinyModel QuantizableModelOf(ModelFamily family) {
+  TinyModel model = QuantizableModel();
+  model.family = family;
+  if (family == ModelFamily::kPhi3) return model;
+  model.extra_fields = {{"moe_intermediate_size", 64}};
+  if (family == ModelFamily::kQwen2Moe) model.extra_fields["shared_expert_intermediate_size"] = 96;
+  return model;
+}
+
+// Experts, and projections stored as one tensor, stay quantised and give what the same weights give as f32. Routers are
+// f32.
+class QuantizedTransformerTest : public testing::TestWithParam<Case> {};
+
+TEST_P(QuantizedTransformerTest, GivesWhatTheDequantisedModelGives) {
+  for (const QuantizedForm& form : QuantizedForms()) {
+    if (form.act_order) continue;  // sums in another order
+    SCOPED_TRACE(form.name);
+    const TempDir quantized, plain;
+    WriteQuantizedCheckpoint(GetParam().model, form, quantized.path(), plain.path());
+    Loaded model(quantized.path(), "auto"), reference(plain.path(), "auto");
+    const LayerWeights& layer = model.weights->layer(1);
+    EXPECT_TRUE(IsQuantized(layer.qkv.dtype) && IsQuantized(layer.query_projection.dtype));
+    EXPECT_TRUE(layer.experts.empty() || layer.router.dtype == Dtype::kF32);
+    for (const ExpertWeights& expert : layer.experts) {
+      EXPECT_TRUE(IsQuantized(expert.gate_up.dtype) && IsQuantized(expert.down.dtype));
+    }
+    EXPECT_LT(model.weights->bytes(), reference.weights->bytes());
+
+    const std::vector<uint32_t> tokens = {5, 17, 90, 3, 41, 66, 12, 8, 29, 70};
+    const auto logits = [&](Loaded& loaded) {
+      ResidentSequences kv(loaded.config, 1, 256);
+      loaded.transformer.set_slot_pool(kv.slot_pool());
+      std::vector<float> result = kv.Prefill(loaded.transformer, 0, tokens, kMaxPrefill);
+      const std::vector<float> next =
+          kv.Decode(loaded.transformer, {0}, {7}, {static_cast<uint32_t>(tokens.size())})[0];
+      result.insert(result.end(), next.begin(), next.end());
+      return result;
+    };
+    EXPECT_EQ(logits(model), logits(reference));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, QuantizedTransformerTest,
+                         testing::Values(Case{"Qwen3Moe", QuantizableModelOf(ModelFamily::kQwen3Moe)},
+                                         Case{"Qwen2Moe", QuantizableModelOf(ModelFamily::kQwen2Moe)},
+                                         Case{"Phi3", QuantizableModelOf(ModelFamily::kPhi3)}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Checkpoints with answers of a reference implementation.
+class TransformerGoldenTest : public testing::TestWithParam<GoldenModel> {};
+
+TEST_P(TransformerGoldenTest, LastLogitsMatch) {
+  Loaded model(GetParam().path, "auto");
+  for (const auto& item : nlohmann::json::parse(std::ifstream(GetParam().file))["cases"]) {
+    const auto prompt = item["prompt"].get<std::vector<uint32_t>>();
+    SCOPED_TRACE(prompt.size());
+    ResidentSequences kv(model.config, 1, static_cast<uint32_t>(prompt.size()));
+    model.transformer.set_slot_pool(kv.slot_pool());
+    const std::vector<float> logits = kv.Prefill(model.transformer, 0, prompt, kMaxPrefill);
+    const auto ids = item["top_ids"].get<std::vector<uint32_t>>();
+    const auto expected = item["top_logits"].get<std::vector<double>>();
+    for (size_t i = 0; i < ids.size(); ++i) EXPECT_NEAR(logits[ids[i]], expected[i], 2e-3) << "rank " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TransformerGoldenTest, testing::ValuesIn(GoldenModels()),
+                         [](const auto& info) { return TestNameOf(info.param.name); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransformerGoldenTest);
+
+}  // namespace
+}  // namespace winnow
