@@ -20,7 +20,7 @@ struct SubmitLimits {
   uint32_t slot_pages = 0;             // of the rank, all of them: a sequence that needs more would wait for ever
   int slot_parts = 1;                  // memories that slots lie in, each with so many pages
   // Whether rows are selected where they are computed, for sequences with this specification; null: for none.
-  std::function<bool(const SelectionSpec&)> selects_in_place;
+  std::function<bool(const SelectionSpec&)> selects_in_place = nullptr;
   GrammarCache* grammars = nullptr;  // null: no output can be constrained
 };
 
