@@ -33,6 +33,7 @@ constexpr ManifestField kFields[] = {
     {"inference.decode_prefill_tokens", "decode-prefill-tokens"},
     {"inference.device", "device"},
     {"inference.tensor_parallel", "tensor-parallel"},
+    {"inference.select_in_place", "select-in-place"},
     {"inference.max_running", "max-running"},
     {"inference.max_batch_tokens", "max-batch-tokens"},
     {"inference.max_inject_tokens", "max-inject-tokens"},

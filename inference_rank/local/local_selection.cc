@@ -38,6 +38,13 @@ SelectionSpec WithoutBudgets(SelectionSpec spec, uint32_t max_budget) {
   return spec;
 }
 
+// Contexts too short for the first of two stages are scored key by key: the same selection, found by less work.
+SelectionSpec AsServed(SelectionSpec spec, uint32_t max_context_tokens) {
+  const bool scores_all = spec.scorer == Scorer::kTwoStage && max_context_tokens <= spec.score_all_below_tokens;
+  if (scores_all) spec.scorer = Scorer::kToken;
+  return spec;
+}
+
 bool HasWholePages(const SelectionSpec& spec) {
   return spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
 }
@@ -79,7 +86,7 @@ uint32_t LocalSelection::MaxListRows(const Shape& shape) {
 }
 
 DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_pages) {
-  const SelectionSpec& spec = shape.selection;
+  const SelectionSpec spec = AsServed(shape.selection, shape.max_context_tokens);
   DeviceKvShape store{.layout = shape.layout,
                       .max_sequences = static_cast<uint32_t>(shape.max_rows),
                       .max_positions = shape.max_context_tokens,
@@ -87,7 +94,7 @@ DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_p
                       .rows = RowTier::kInPlace};
   if (IsDense(spec)) return store;
   store.key_copy = spec.key_copy == KeyCopy::kInt8;
-  store.page_tokens = std::min<uint32_t>(spec.page_tokens, kBlockTokens);
+  if (spec.scorer != Scorer::kToken) store.page_tokens = std::min<uint32_t>(spec.page_tokens, kBlockTokens);
   store.cuboids = spec.scorer == Scorer::kPageCuboid;
   return store;
 }
@@ -106,7 +113,7 @@ size_t LocalSelection::IndexBytesPerRow(const Shape& shape) {
 
 size_t LocalSelection::DeviceBytes(const cuda::CudaTable& table, const Shape& shape) {
   const auto store = DeviceKvStore::Unallocated(StoreShape(shape, 1));
-  SelectionSpec spec = WithoutBudgets(shape.selection, MaxBudget(shape));
+  SelectionSpec spec = WithoutBudgets(AsServed(shape.selection, shape.max_context_tokens), MaxBudget(shape));
   if (IsDense(spec)) spec.predictor = Predictor::kExact;
   const auto plan = DevicePlan::Unallocated(store.get(), spec, shape.max_rows, MaxBudget(shape));
   const DeviceSelection::Model model{.rope = {std::vector<float>(shape.layout.head_dim / 2), 1}};
@@ -123,8 +130,9 @@ size_t LocalSelection::DeviceBytes(const cuda::CudaTable& table, const Shape& sh
   return BytesOf(StoreShape(shape, 1)).index() + CacheInboxBytes(Exchange(shape)) + kMaxKinds * of_kind;
 }
 
-absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& spec) {
-  if (IsDense(spec)) return absl::OkStatus();
+absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& wanted) {
+  if (IsDense(wanted)) return absl::OkStatus();
+  const SelectionSpec spec = AsServed(wanted, shape.max_context_tokens);
   const auto refuse = [](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat("not selected in place: ", AbslSv(what)));
   };
@@ -184,7 +192,7 @@ absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const cud
 }
 
 absl::StatusOr<LocalSelection::Kind*> LocalSelection::KindOf(const SelectionSpec& of) {
-  const SelectionSpec spec = WithoutBudgets(of, MaxBudget(shape_));
+  const SelectionSpec spec = WithoutBudgets(AsServed(of, shape_.max_context_tokens), MaxBudget(shape_));
   std::unique_ptr<Kind>* place = nullptr;
   for (std::unique_ptr<Kind>& kind : kinds_) {
     if (kind != nullptr && kind->spec == spec) return kind.get();

@@ -43,7 +43,7 @@ class LocalSelection {
   static size_t IndexBytesPerRow(const Shape& shape);
   static size_t DeviceBytes(const cuda::CudaTable& table, const Shape& shape);
   // OK, or what of the specification is not served in place.
-  static absl::Status Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& spec);
+  static absl::Status Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& wanted);
 
   // `slots` are those of the batch, over num_slot_pages pages of slots. All arguments outlive it.
   static absl::StatusOr<std::unique_ptr<LocalSelection>> Create(const cuda::CudaTable& table, cuda::Device& device,

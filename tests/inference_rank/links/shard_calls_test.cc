@@ -124,7 +124,7 @@ TEST_F(ShardCallsTest, AllShardsRestartWhereTheShortestDoes) {
   Append(opened->shards[1], 7, 0, kPrompt + 5);
   AwaitRows(first_, 2 * (kPrompt + 9));
   AwaitRows(second_, 2 * (kPrompt + 5));
-  const auto attached = calls_.Attach(places_, 7, kPrompt + 20);
+  const auto attached = calls_.Attach(places_, 7, kPrompt + 20, /*wants_all_rows=*/false);
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, kPrompt + 5);
   EXPECT_EQ(attached->shards[0].attach_epoch, 3u) << "once more, at the position of the other";
@@ -140,7 +140,7 @@ TEST_F(ShardCallsTest, APromptThatOneShardLacksIsComputedAgainForAll) {
   Append(opened->shards[1], 7, 0, kPrompt - 1);
   AwaitRows(first_, 2 * (kPrompt + 3));
   AwaitRows(second_, 2 * (kPrompt - 1));
-  const auto attached = calls_.Attach(places_, 7, kPrompt + 20);
+  const auto attached = calls_.Attach(places_, 7, kPrompt + 20, /*wants_all_rows=*/false);
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, 0u);
 }
@@ -148,7 +148,7 @@ TEST_F(ShardCallsTest, APromptThatOneShardLacksIsComputedAgainForAll) {
 TEST_F(ShardCallsTest, WhatIsLeftOfALostSequenceIsFreed) {
   const auto opened = Open(7);
   calls_.Release({&opened->shards[1], 1}, 7, /*detach=*/false);
-  const auto attached = calls_.Attach(places_, 7, 10);
+  const auto attached = calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false);
   EXPECT_EQ(attached.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(attached.status().message()), HasSubstr("cache-1"));
   EXPECT_EQ(SequencesOn(first_), 0u);
@@ -157,7 +157,7 @@ TEST_F(ShardCallsTest, WhatIsLeftOfALostSequenceIsFreed) {
 TEST_F(ShardCallsTest, ACacheRankWithAnotherShardIsNotAttachedTo) {
   ASSERT_TRUE(Open(7).ok());
   std::swap(places_[0].shard, places_[1].shard);
-  const auto attached = calls_.Attach(places_, 7, 10);
+  const auto attached = calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false);
   EXPECT_EQ(attached.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(attached.status().message()), HasSubstr("has another shard of sequence 7"));
 }
@@ -211,7 +211,7 @@ TEST_F(ShardCallsTest, ADetachedSequenceIsThereToBeAttached) {
   const auto opened = Open(7);
   calls_.Release(opened->shards, 7, /*detach=*/true);
   EXPECT_EQ(first_.Snapshot().detached_sequences, 1u);
-  EXPECT_TRUE(calls_.Attach(places_, 7, 10).ok());
+  EXPECT_TRUE(calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false).ok());
   EXPECT_EQ(first_.Snapshot().active_sequences, 1u);
 }
 
