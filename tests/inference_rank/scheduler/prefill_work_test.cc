@@ -8,6 +8,7 @@ namespace {
 // FLOPs of one layer, matrix by matrix and pair by pair.
 TEST(PrefillWork, IsInProportionToFlops) {
   ModelConfig config;
+  config.num_layers = 3;
   config.hidden_size = 512;
   config.intermediate_size = 1408;
   config.num_query_heads = 8;
