@@ -57,8 +57,10 @@ class GrammarWriter {
       *out += static_cast<char>(c);
     } else if (c >= 0xA0 && c < 0x2000) {
       AppendUtf8(c, out);
+    } else if (c <= 0xFFFF) {
+      absl::StrAppendFormat(out, "\\u%04x", static_cast<uint32_t>(c));
     } else {
-      absl::StrAppendFormat(out, c <= 0xFFFF ? "\\u%04x" : "\\U%08x", static_cast<uint32_t>(c));
+      absl::StrAppendFormat(out, "\\U%08x", static_cast<uint32_t>(c));
     }
   }
 
