@@ -160,7 +160,7 @@ TEST(Gpu, FastMemoryOfACacheRankChangesNoAnswer) {
     TokenIds one_tier;
     for (const char* fast_memory : {"0", "6MiB"}) {
       std::vector<std::string> flags = placement;
-      flags.insert(flags.end(), {"--device=cuda", "--budget=256", "--max-context=4096",
+      flags.insert(flags.end(), {"--device=cuda", "--select-in-place=off", "--budget=256", "--max-context=4096",
                                  std::string("--fast-memory=") + fast_memory});
       const auto cluster = StartCluster(flags);
       ASSERT_NE(cluster, nullptr) << placement[1];
