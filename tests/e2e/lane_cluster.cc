@@ -36,6 +36,11 @@ std::vector<std::string> LaneFlags(const std::string& selection, LanePlacement p
   return flags;
 }
 
+std::vector<std::string> FrameFlags(const std::string& selection, LanePlacement placement) {
+  return {"--selection=" + selection, "--transport=ucx", "--select-in-place=off",
+          Flag("--tensor-parallel", placement.gpus)};
+}
+
 std::vector<TokenIds> Prompts(size_t count, size_t first_tokens, size_t step) {
   std::vector<TokenIds> prompts;
   for (size_t i = 0; i < count; ++i) prompts.push_back(DemoText(first_tokens + step * i, i));

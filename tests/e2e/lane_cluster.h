@@ -28,6 +28,8 @@ std::string Flag(const char* name, int value);
 // Each inference rank and each cache rank has GPUs of its own.
 std::vector<std::string> LaneFlags(const std::string& selection, LanePlacement placement = kPlacements[0],
                                    int ranks = 1, int spare_cache_ranks = 0);
+// The same model beside one cache rank on the host, which selects and sends its rows in frames.
+std::vector<std::string> FrameFlags(const std::string& selection, LanePlacement placement = kPlacements[0]);
 
 // Of different lengths and texts.
 std::vector<TokenIds> Prompts(size_t count, size_t first_tokens, size_t step);

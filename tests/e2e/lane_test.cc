@@ -51,8 +51,7 @@ TEST_P(Lanes, AnswersAreThoseOfFrames) {
     const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(700, 3), DemoText(40, 5)};
     {
       // By one cache rank.
-      const auto cluster = StartCluster(
-          {std::string("--selection=") + selection, "--transport=ucx", Flag("--tensor-parallel", GetParam().gpus)});
+      const auto cluster = StartCluster(FrameFlags(selection, GetParam()));
       ASSERT_NE(cluster, nullptr);
       for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt));
       masses_by_frames = MassesOf(*cluster, "inference-0");
@@ -120,8 +119,7 @@ TEST_P(Lanes, TwoStageAnswersAreThoseOfFrames) {
   const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(300, 3)};
   std::vector<TokenIds> by_frames;
   {
-    const auto cluster =
-        StartCluster({"--selection=" + selection, "--transport=ucx", Flag("--tensor-parallel", GetParam().gpus)});
+    const auto cluster = StartCluster(FrameFlags(selection, GetParam()));
     ASSERT_NE(cluster, nullptr);
     for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt).ids);
     EXPECT_EQ(LaneSteps(*cluster), 0);
