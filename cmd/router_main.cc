@@ -36,7 +36,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
-  WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
+  WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve(options.model));
   router_options.head_profile = options.selection.head_profile;
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;

@@ -222,6 +222,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
   generation.windows = config.windows;
   generation.num_kv_heads = config.num_kv_heads;
+  if (config.latent) generation.index_top_k = static_cast<uint32_t>(config.latent->indexer.top_k);
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));

@@ -41,7 +41,7 @@ struct ProcessOptions {
 
 // A specification, and the options that override fields of it.
 struct SelectionOptions {
-  std::string specification = "winnow";  // "preset[,field=value...]"
+  std::string specification = "auto";  // "preset[,field=value...]", or by the model
   uint32_t budget = 0;
   int64_t sinks = -1;
   int64_t recent = -1;
@@ -49,8 +49,8 @@ struct SelectionOptions {
   std::string head_profile;
 
   void Declare(Fields& fields);
-  // Checked as a whole, and that this version can do it.
-  absl::StatusOr<SelectionSpec> Resolve() const;
+  // Checked as a whole, and that this version can do it. `model` decides where nothing else does.
+  absl::StatusOr<SelectionSpec> Resolve(const std::string& model) const;
 };
 
 // How an inference rank fills its iterations.

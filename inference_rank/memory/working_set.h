@@ -131,6 +131,7 @@ class WorkingSet {
     return PhysicalSlot(list, sink_tokens_ + (by_position_ ? 0 : ring_tokens_) + index);
   }
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
+  uint32_t PooledEndOf(uint32_t position) const { return PooledEnd(spec_, position, prompt_tokens_); }
   void AdvanceByPosition(size_t list, uint32_t position);
   void AdvanceDense(size_t list, uint32_t position);
   void AdvanceKept(size_t list, uint32_t position);

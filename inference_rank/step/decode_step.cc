@@ -27,7 +27,7 @@ int FirstAheadLayer(const SelectionSpec& spec, uint32_t position, bool needs_del
 }
 
 bool UsesQueries(const SelectionSpec& spec) {
-  return !IsDense(spec) && spec.predictor != Predictor::kFixed;
+  return !IsDense(spec) && spec.predictor != Predictor::kFixed && !SelectsFromAll(spec);
 }
 
 }  // namespace
@@ -77,6 +77,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
       LinkPlan& part = plans_.Of(shard.link.get());
       part.members.push_back({static_cast<int>(rows_.size()), shard.shard});
       part.needs_queries |= UsesQueries(sequence->spec);
+      part.needs_index_queries |= selects && SelectsFromAll(sequence->spec);
       part.needs_predictions |= predicts && !projects_there;
       part.needs_hidden |= predicts && projects_there;
     }

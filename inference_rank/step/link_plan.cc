@@ -24,7 +24,7 @@ LinkPlan& LinkPlans::Of(CacheLink* link) {
   LinkPlan& plan = plans_[num_plans_++];
   plan.link = link;
   plan.members.clear();
-  plan.needs_queries = plan.needs_predictions = plan.needs_hidden = false;
+  plan.needs_queries = plan.needs_index_queries = plan.needs_predictions = plan.needs_hidden = false;
   return plan;
 }
 
@@ -113,6 +113,13 @@ absl::Status PlanSender::PostLayer(uint64_t plan, const LinkPlan& of, const Deco
     add(wire::kSectionHidden, header.prediction_layer, [&](const LinkPlan::Member& member) {
       return std::pair(output.hidden + static_cast<size_t>(member.row) * output.hidden_size,
                        output.hidden_size * sizeof(float));
+    });
+  }
+  if (of.needs_index_queries) {
+    const size_t floats = layout_.index_query_floats();
+    add(wire::kSectionIndexQuery, output.layer, [&](const LinkPlan::Member& member) {
+      const float* const first = output.index_queries + static_cast<size_t>(member.row) * floats;
+      return std::pair(reinterpret_cast<const std::byte*>(first), floats * sizeof(float));
     });
   }
   if (header.flags == 0) return absl::OkStatus();  // nothing of the layer is there

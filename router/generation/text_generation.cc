@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "common/selection/indexer_spec.h"
 #include "common/selection/window_layers.h"
 #include "router/generation/output_text.h"
 #include "router/tasks/strand.h"
@@ -265,6 +266,7 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }
   request.selection = WithWindowLayers(std::move(request.selection), options_.windows, options_.num_kv_heads);
+  request.selection = WithIndexer(std::move(request.selection), options_.index_top_k);
   if (!request.sampling.has_seed()) request.sampling.set_seed(RandomSeed());
   request.stopping.set_max_tokens(input.max_tokens);
   request.stopping.set_ignore_eos(input.ignore_eos);
