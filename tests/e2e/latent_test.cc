@@ -67,17 +67,21 @@ class Latent : public testing::TestWithParam<Model> {
   std::unique_ptr<Cluster> cluster_;
 };
 
+// Selections with the same index of keys share prefixes, and the model's indexer shares none with others.
 TEST_P(Latent, APromptOfWhichTheBeginningIsKeptGetsTheSameAnswer) {
+  const auto request = [&](const Json& selection) { return Request(Prompt(700, 1), selection); };
+  Start({"--prefix-cache=false"});
+  std::vector<Completion> computed;
+  for (const Json& selection : GetParam().selections) computed.push_back(Ask(request(selection)));
   Start();
-  uint32_t seed = 0;
-  for (const Json& selection : GetParam().selections) {
-    SCOPED_TRACE(selection.dump());
-    const Json request = Request(Prompt(700, ++seed), selection);
-    const Completion first = Ask(request);
-    const Completion again = Ask(request);
-    EXPECT_GE(again.usage.at("prompt_tokens_details").at("cached_tokens").get<int>(), 512);
-    EXPECT_EQ(again.ids, first.ids);
-    EXPECT_EQ(LogProbs(again), LogProbs(first));
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (size_t i = 0; i < computed.size(); ++i) {
+      SCOPED_TRACE(GetParam().selections[i].dump());
+      const Completion answer = Ask(request(GetParam().selections[i]));
+      if (repeat == 1) EXPECT_GE(answer.usage.at("prompt_tokens_details").at("cached_tokens").get<int>(), 512);
+      EXPECT_EQ(answer.ids, computed[i].ids);
+      EXPECT_EQ(LogProbs(answer), LogProbs(computed[i]));
+    }
   }
 }
 
