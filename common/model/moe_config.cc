@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "common/model/safetensors_header.h"
 
 namespace winnow {
 namespace {
@@ -57,7 +58,7 @@ absl::Status ParseDeepseekLayers(const JsonFields& config, int num_layers, std::
 absl::Status RequireText(const JsonFields& config, const char* field, std::string_view only) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> text, config.String(field));
   if (text.value_or(std::string(only)) == only) return absl::OkStatus();
-  return config.Error(field, absl::StrCat("is ", *text, "; only ", AbslSv(only), " is supported"));
+  return config.Error(field, absl::StrCat("is ", QuotedName(*text), "; only ", AbslSv(only), " is supported"));
 }
 
 absl::Status ParseDeepseek(const JsonFields& config, int num_layers, MoeConfig& moe) {

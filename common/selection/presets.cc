@@ -21,7 +21,7 @@ const std::array<SelectionPreset, 12>& AllPresets() {
                 .pool_factor = 4},
        .description = "waits for the real query, every key of up to 30k scored in 8 bits, above that those of the best "
                       "pages, the fewest rows that hold 95 % of the mass (default)"},
-      {.spec = {.preset = "native", .predictor = Predictor::kExact, .scorer = Scorer::kIndexer, .sink_tokens = 0},
+      {.spec = {.preset = "native", .predictor = Predictor::kExact, .scorer = Scorer::kIndexer},
        .description =
            "the model's own indexer scores its index keys, every position competes, as many rows as the model "
            "says (default of models that bring one: DeepSeek V3.2, GLM-5)",

@@ -157,10 +157,6 @@ TinyModel QuantizableModelOf(ModelFamily family) {
   model.family = family;
   if (family == ModelFamily::kPhi3) return model;
   model.extra_fields = {{"moe_intermediate_size", 64}};
-  if (family == ModelFamily::kDeepseekV3) {
-    model.extra_fields.update(
-        {{"q_lora_rank", 64}, {"kv_lora_rank", 64}, {"qk_nope_head_dim", 32}, {"v_head_dim", 32}});
-  }
   if (family == ModelFamily::kQwen2Moe) model.extra_fields["shared_expert_intermediate_size"] = 96;
   return model;
 }
@@ -201,7 +197,6 @@ TEST_P(QuantizedTransformerTest, GivesWhatTheDequantisedModelGives) {
 INSTANTIATE_TEST_SUITE_P(Architectures, QuantizedTransformerTest,
                          testing::Values(Case{"Qwen3Moe", QuantizableModelOf(ModelFamily::kQwen3Moe)},
                                          Case{"Qwen2Moe", QuantizableModelOf(ModelFamily::kQwen2Moe)},
-                                         Case{"DeepseekV3", QuantizableModelOf(ModelFamily::kDeepseekV3)},
                                          Case{"Phi3", QuantizableModelOf(ModelFamily::kPhi3)}),
                          [](const auto& info) { return std::string(info.param.name); });
 
