@@ -19,7 +19,7 @@ class ProcessHttp {
     std::function<absl::Status()> ready;
     std::function<absl::Status()> live;
     // The answer to GET /targets of a request that came to `own_address`; absent: there is none.
-    std::function<std::string(const std::string& own_address)> targets;
+    std::function<std::string(const std::string& own_address)> targets = nullptr;
   };
 
   // ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the address is none of this machine. The sources are
