@@ -42,8 +42,8 @@ class RoleProcess {
 
   // What a router's ProcessHttp answers otherwise than a rank's, which is ready while every membership stands.
   struct RouterAnswers {
-    std::function<absl::Status()> ready = nullptr;
-    std::function<std::string(const std::string& own_address)> targets = nullptr;
+    std::function<absl::Status()> ready;
+    std::function<std::string(const std::string& own_address)> targets;
   };
   // Starts the gRPC server with these services and the AdminService, and ProcessHttp, and reports the addresses. `load`
   // is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.

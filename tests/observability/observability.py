@@ -259,6 +259,15 @@ with tempfile.TemporaryDirectory() as folder, Processes() as processes:
 
     picture("console.png", "winnow.html")
 
+    step("`winnow status` says the same in the terminal")
+    command = [winnow, "status", f"--metrics=127.0.0.1:{METRICS}", "--interval=2s"]
+    table = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert table.startswith("ready\n") and all(name in table for name in roles), table
+    print("   " + table.replace("\n", "\n   ").rstrip())
+    status = json.loads(subprocess.run([*command, "--json"], check=True, capture_output=True, timeout=60).stdout)
+    assert status["ready"] and status["tokens_per_s"] > 0 and 0 < status["captured_mass"] <= 1, status
+    assert sorted(each["rank"] for each in status["processes"] if each["answers"]) == sorted(roles), status
+
     for name, kind in [("inference-1", "inference"), ("cache-1", "cache")]:
         step(f"killing {name} alerts, and ends when it is back")
         cluster.kill(name)
