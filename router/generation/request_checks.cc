@@ -72,6 +72,11 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
   return absl::OkStatus();
 }
 
+absl::Status CheckTraceParts(std::optional<uint32_t> parts) {
+  if (!parts) return absl::OkStatus();
+  return CheckRange("trace_parts", *parts, RequestLimits::kFewestTraceParts, RequestLimits::kMostTraceParts);
+}
+
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
                                         const SelectionSpec& selection, const ServedModel& model) {
   if (prompt_tokens == 0) return FieldError("prompt", "is empty");

@@ -24,12 +24,17 @@ struct RequestLimits {
   static constexpr size_t kBadWords = 1024;  // sequences of tokens
   static constexpr size_t kRequestIdBytes = 128;
   static constexpr int64_t kPriority = 100;  // and down to its negative
+  static constexpr uint32_t kFewestTraceParts = 8;
+  static constexpr uint32_t kMostTraceParts = 512;
 };
 
 absl::Status CheckRequestId(const std::string& id);
 // An absent model is the one that is served.
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model);
 absl::Status CheckSampling(const v1::SamplingParams& sampling, const ServedModel& model);
+
+// Of a SelectionTrace; absent: none is asked for.
+absl::Status CheckTraceParts(std::optional<uint32_t> parts);
 
 // `max_tokens` as the request has it, or DefaultMaxTokens. An error when prompt and output do not fit the context.
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
