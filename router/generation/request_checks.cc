@@ -72,11 +72,6 @@ absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model
   return absl::OkStatus();
 }
 
-absl::Status CheckTraceParts(std::optional<uint32_t> parts) {
-  if (!parts) return absl::OkStatus();
-  return CheckRange("trace_parts", *parts, RequestLimits::kFewestTraceParts, RequestLimits::kMostTraceParts);
-}
-
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
                                         const SelectionSpec& selection, const ServedModel& model) {
   if (prompt_tokens == 0) return FieldError("prompt", "is empty");
@@ -119,6 +114,10 @@ absl::Status CheckGenerationInput(const GenerationInput& input, const ServedMode
                                                      RequestLimits::kStopTokenIds));
   }
   for (const uint32_t id : input.stop_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("stop_token_ids", id, model));
+  if (input.trace_parts > 0) {
+    WINNOW_RETURN_IF_ERROR(
+        CheckRange("trace_parts", input.trace_parts, RequestLimits::kFewestTraceParts, RequestLimits::kMostTraceParts));
+  }
   if (input.top_logprobs)
     WINNOW_RETURN_IF_ERROR(CheckRange("top_logprobs", *input.top_logprobs, 0, RequestLimits::kTopLogprobs));
   return absl::OkStatus();

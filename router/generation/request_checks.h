@@ -33,9 +33,6 @@ absl::Status CheckRequestId(const std::string& id);
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model);
 absl::Status CheckSampling(const v1::SamplingParams& sampling, const ServedModel& model);
 
-// Of a SelectionTrace; absent: none is asked for.
-absl::Status CheckTraceParts(std::optional<uint32_t> parts);
-
 // `max_tokens` as the request has it, or DefaultMaxTokens. An error when prompt and output do not fit the context.
 absl::StatusOr<uint32_t> LimitMaxTokens(std::optional<uint32_t> max_tokens, size_t prompt_tokens,
                                         const SelectionSpec& selection, const ServedModel& model);
