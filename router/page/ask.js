@@ -65,7 +65,10 @@ function ending(generation) {
   if (generation.error) return 'The answer failed.';
   if (generation.stopped) return `Stopped after ${count(generation.tokenCount)} tokens.`;
   const took = seconds(generation.timing.elapsed());
-  return generation.finishReason === 'length' ? `Cut off by “max tokens” after ${took}.` : `Complete in ${took}.`;
+  const end = generation.finishReason === 'length' ? `Cut off by “max tokens” after ${took}.` : `Complete in ${took}.`;
+  const winnow = generation.usage?.winnow;
+  if (!winnow?.reattach_count) return end;
+  return `${end} Its rank was lost on the way, and another went on${winnow.not_identical ? ' under other numerics' : ''}.`;
 }
 
 export class Ask {

@@ -22,14 +22,14 @@ export class Context {
     return this.texts.get(name);
   }
 
-  // The passages that stand out in what a step attended to, the most prominent first: [{share, first, text}]. With some
+  // The passages that stand out in what a step attended to, the most prominent first: [{part, share, first, text}]. With some
   // words around them, as a part may begin within a sentence.
   async passages(trace, most = 5) {
     const found = prominent(trace).slice(0, most);
     return Promise.all(found.map(async ({ share, part }) => {
       const [first, end] = partRange(trace, part);
       const around = Math.ceil((end - first) / 2);
-      return { share, first, text: await this.text(Math.max(0, first - around), end + around) };
+      return { part, share, first, text: await this.text(Math.max(0, first - around), end + around) };
     }));
   }
 }

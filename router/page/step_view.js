@@ -83,6 +83,7 @@ export class StepView {
 
   async showPassages(trace) {
     const found = await this.context.passages(trace).catch(() => []);
+    if (this.strip.trace === trace) this.strip.mark(found.map(({ part }) => part));
     show(this.standOut, found.length > 0);
     this.passages.replaceChildren(...found.map(({ share, first, text }) => element('li', '',
       element('span', 'where', `${percent(share)} at ${count(first)}`), element('q', '', text.trim()))));

@@ -9,6 +9,7 @@ const LANES = [
   { name: 'moved', top: 80, height: 14, label: 'moved for this token' },
 ];
 const HEIGHT = 94;
+const MARKS = { top: 57.5, height: 3 }; // between the first two lanes
 
 // Positions of part i: it holds p with floor(p * parts / context) = i.
 export function partRange(trace, i) {
@@ -33,6 +34,7 @@ export class Strip {
     this.canvas.setAttribute('role', 'img');
     this.trace = null;
     this.pointed = null;
+    this.marked = []; // parts that are named elsewhere
     this.canvas.addEventListener('pointermove', (event) => this.point(event, onPoint));
     this.canvas.addEventListener('pointerleave', () => {
       this.pointed = null;
@@ -54,7 +56,13 @@ export class Strip {
 
   set(trace) {
     this.trace = trace;
+    this.marked = [];
     this.canvas.setAttribute('aria-label', describe(trace));
+    this.draw();
+  }
+
+  mark(parts) {
+    this.marked = parts;
     this.draw();
   }
 
@@ -80,6 +88,8 @@ export class Strip {
         context.fillRect(i * column, lane.top + lane.height - height, column - gap, height);
       });
     }
+    context.fillStyle = style.color;
+    for (const part of this.marked) context.fillRect(part * column - 1, MARKS.top, column + 2, MARKS.height);
     if (this.pointed !== null) {
       context.strokeStyle = style.color;
       context.strokeRect(this.pointed * column + 0.5, 0.5, Math.max(2, column - 1), HEIGHT - 1);
@@ -107,5 +117,6 @@ export function stripLegend() {
   for (const lane of LANES) {
     legend.append(element('li', '', element('span', `swatch lane-${lane.name}`), lane.label));
   }
+  legend.append(element('li', '', element('span', 'swatch lane-marked'), 'listed below'));
   return legend;
 }
