@@ -2,6 +2,7 @@
 import { tokenize } from '/page/api.js';
 import { AnswerText, massLegend } from '/page/answer_text.js';
 import { byId, element, show } from '/page/dom.js';
+import { ending } from '/page/ending.js';
 import { figuresOf, fillFigures } from '/page/figures.js';
 import { count, seconds } from '/page/format.js';
 import { generate } from '/page/generation.js';
@@ -20,10 +21,25 @@ class AnswerCard {
     this.problem.setAttribute('role', 'alert');
     this.problem.hidden = true;
     this.figures = element('dl', 'figures');
-    this.how = element('details', 'how', element('summary', '', 'How it was made'), massLegend(), this.step.node, this.figures);
+    this.how = element(
+      'details',
+      'how',
+      element('summary', '', 'How it was made'),
+      massLegend(),
+      this.step.node,
+      this.figures,
+    );
     this.how.open = true;
     this.how.hidden = true;
-    this.node = element('article', 'answer', element('h2', 'who', 'Answer'), this.status, this.text.node, this.problem, this.how);
+    this.node = element(
+      'article',
+      'answer',
+      element('h2', 'who', 'Answer'),
+      this.status,
+      this.text.node,
+      this.problem,
+      this.how,
+    );
     this.node.setAttribute('aria-busy', 'true');
     this.began = performance.now();
     this.promptTokens = null;
@@ -59,16 +75,6 @@ class AnswerCard {
     show(this.problem, generation.error !== null);
     this.node.dataset.done = generation.error ? 'failed' : 'done';
   }
-}
-
-function ending(generation) {
-  if (generation.error) return 'The answer failed.';
-  if (generation.stopped) return `Stopped after ${count(generation.tokenCount)} tokens.`;
-  const took = seconds(generation.timing.elapsed());
-  const end = generation.finishReason === 'length' ? `Cut off by “max tokens” after ${took}.` : `Complete in ${took}.`;
-  const winnow = generation.usage?.winnow;
-  if (!winnow?.reattach_count) return end;
-  return `${end} Its rank was lost on the way, and another went on${winnow.not_identical ? ' under other numerics' : ''}.`;
 }
 
 export class Ask {
@@ -109,7 +115,9 @@ export class Ask {
     const messages = [...this.settings.system(), ...this.messages, said];
     this.question.value = '';
     const card = this.begin(asked, isFirst && this.text.value ? this.text.value.length : 0);
-    tokenize(messages).then((tokens) => (card.promptTokens = tokens.length)).catch(() => {});
+    tokenize(messages)
+      .then((tokens) => (card.promptTokens = tokens.length))
+      .catch(() => {});
 
     this.controller = new AbortController();
     this.busy(true);
@@ -132,7 +140,10 @@ export class Ask {
     for (const details of conversation.querySelectorAll('details.how')) details.open = false;
     const note = characters > 0 ? element('p', 'note', `with a text of ${count(characters)} characters`) : null;
     const card = new AnswerCard();
-    conversation.append(element('article', 'asked', element('h2', 'who', 'You'), element('p', '', asked), note), card.node);
+    conversation.append(
+      element('article', 'asked', element('h2', 'who', 'You'), element('p', '', asked), note),
+      card.node,
+    );
     card.node.scrollIntoView({ block: 'nearest' });
     byId('clear').disabled = false;
     return card;

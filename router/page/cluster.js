@@ -49,13 +49,18 @@ export class Cluster {
 
   showRouter(answers) {
     const pill = element('span', answers ? 'pill serving' : 'pill lost', answers ? 'serving' : 'not answering');
-    byId('routers').replaceChildren(element('li', answers ? 'rank' : 'rank gone', element('div', 'row', element('strong', '', location.host), pill)));
+    byId('routers').replaceChildren(
+      element('li', answers ? 'rank' : 'rank gone', element('div', 'row', element('strong', '', location.host), pill)),
+    );
   }
 
   showFigures(text) {
     const tokens = total(text, 'winnow_router_tokens_total');
     const now = performance.now();
-    const rate = this.before && tokens !== null ? Math.max(0, tokens - this.before.tokens) / ((now - this.before.at) / 1000) : null;
+    const rate =
+      this.before && tokens !== null
+        ? Math.max(0, tokens - this.before.tokens) / ((now - this.before.at) / 1000)
+        : null;
     this.before = { tokens, at: now };
     fillFigures(byId('cluster-figures'), [
       ['Requests running', count(total(text, 'winnow_num_requests_running'))],
@@ -77,7 +82,11 @@ function stateOf({ rank, lostAt, returnedAt }) {
 function card(entry) {
   const { rank, lostAt } = entry;
   const [kind, words] = stateOf(entry);
-  const node = element('li', `rank${lostAt === null ? '' : ' gone'}`, element('div', 'row', element('strong', '', rank.rank), element('span', `pill ${kind}`, words)));
+  const node = element(
+    'li',
+    `rank${lostAt === null ? '' : ' gone'}`,
+    element('div', 'row', element('strong', '', rank.rank), element('span', `pill ${kind}`, words)),
+  );
   node.dataset.rank = rank.rank;
   node.dataset.state = kind;
   node.append(element('p', 'note', rank.address));
@@ -87,8 +96,11 @@ function card(entry) {
   const meter = element('meter', '');
   Object.assign(meter, { min: 0, max: Math.max(1, rank.total_bytes), value: used });
   meter.setAttribute('aria-label', `Memory of ${rank.rank}`);
-  node.append(meter, element('p', 'note', `${bytes(used)} of ${bytes(rank.total_bytes)}`),
-    element('p', 'note', `${count(rank.running_sequences)} running, ${count(rank.waiting_sequences)} waiting`));
+  node.append(
+    meter,
+    element('p', 'note', `${bytes(used)} of ${bytes(rank.total_bytes)}`),
+    element('p', 'note', `${count(rank.running_sequences)} running, ${count(rank.waiting_sequences)} waiting`),
+  );
   return node;
 }
 
@@ -99,10 +111,22 @@ function cell(tag, text, scope) {
 }
 
 function linkRows(inference, caches) {
-  const head = element('tr', '', cell('th', 'from \\ to', 'col'), ...caches.map(({ rank }) => cell('th', rank.rank, 'col')));
-  const rows = inference.map((from) => element('tr', '', cell('th', from.rank.rank, 'row'), ...caches.map((to) => {
-    if (from.lostAt !== null || to.lostAt !== null) return cell('td', 'down');
-    return cell('td', (from.rank.does_not_reach ?? []).includes(to.rank.rank) ? 'does not reach' : 'reaches');
-  })));
+  const head = element(
+    'tr',
+    '',
+    cell('th', 'from \\ to', 'col'),
+    ...caches.map(({ rank }) => cell('th', rank.rank, 'col')),
+  );
+  const rows = inference.map((from) =>
+    element(
+      'tr',
+      '',
+      cell('th', from.rank.rank, 'row'),
+      ...caches.map((to) => {
+        if (from.lostAt !== null || to.lostAt !== null) return cell('td', 'down');
+        return cell('td', (from.rank.does_not_reach ?? []).includes(to.rank.rank) ? 'does not reach' : 'reaches');
+      }),
+    ),
+  );
   return [element('thead', '', head), element('tbody', '', ...rows)];
 }

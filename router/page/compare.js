@@ -1,9 +1,12 @@
 // The same question under several selections, one after the other, held against the first.
 import { AnswerText, massLegend } from '/page/answer_text.js';
 import { byId, element, show } from '/page/dom.js';
+import { ending } from '/page/ending.js';
 import { figuresOf } from '/page/figures.js';
 import { count, seconds } from '/page/format.js';
 import { generate } from '/page/generation.js';
+
+const FEW_PARTS = 8; // of a trace: masses come with it, and no strip is drawn here
 
 // Tokens that two answers have at the same places, and where they part.
 export function compareTokens(reference, other) {
@@ -19,13 +22,17 @@ export function compareTokens(reference, other) {
 function sameness(reference, other) {
   if (reference === other) return 'reference';
   const { same, of, partsAt } = compareTokens(reference, other);
-  return partsAt === null ? `all ${count(of)} the same` : `${count(same)} of ${count(of)}, first differs at ${count(partsAt + 1)}`;
+  return partsAt === null
+    ? `all ${count(of)} the same`
+    : `${count(same)} of ${count(of)}, first differs at ${count(partsAt + 1)}`;
 }
 
 // Times to the first token say little where some prompts were there already.
 function cacheNote(columns) {
   const cached = columns.map((column) => column.generation.usage?.prompt_tokens_details?.cached_tokens ?? 0);
-  return new Set(cached).size > 1 ? ' Some found their prompt in the prefix cache: their times to the first token are shorter by that.' : '';
+  return new Set(cached).size > 1
+    ? ' Some found their prompt in the prefix cache: their times to the first token are shorter by that.'
+    : '';
 }
 
 class Column {
@@ -55,7 +62,7 @@ class Column {
     });
     clearInterval(clock);
     this.status.classList.remove('working');
-    this.status.textContent = this.generation.stopped ? 'Stopped.' : this.generation.error ? '' : `Complete in ${seconds(this.generation.timing.elapsed())}.`;
+    this.status.textContent = ending(this.generation);
     this.problem.textContent = this.generation.error ?? '';
     show(this.problem, this.generation.error !== null);
     this.node.dataset.done = this.generation.error ? 'failed' : 'done';
@@ -97,15 +104,17 @@ export class Compare {
     for (const column of columns) {
       byId('compare-status').textContent = `Asking with ${column.name}.`;
       const fields = this.settings.request({ selection: column.name, temperature: 0 });
-      delete fields.winnow.trace; // colours need masses, which come with traces alone
-      if (this.settings.form.elements.trace.checked) fields.winnow.trace = 8;
+      if (fields.winnow.trace) fields.winnow.trace = FEW_PARTS;
       await column.run({ model: this.model(), messages, ...fields }, this.controller.signal);
       if (this.controller.signal.aborted) break;
     }
-    const done = columns.filter((column) => column.generation && !column.generation.error && !column.generation.stopped);
+    const done = columns.filter(
+      (column) => column.generation && !column.generation.error && !column.generation.stopped,
+    );
     this.controller = null;
     this.busy(false);
-    byId('compare-status').textContent = done.length === columns.length ? `All have answered.${cacheNote(done)}` : 'Not all have answered.';
+    byId('compare-status').textContent =
+      done.length === columns.length ? `All have answered.${cacheNote(done)}` : 'Not all have answered.';
     if (done.length > 0) this.summarise(done);
   }
 
@@ -121,7 +130,9 @@ export class Compare {
     const corner = element('th', 'hidden-cell', element('span', 'hidden', 'Figure'));
     corner.scope = 'col';
     const head = element('tr', '', corner, ...columns.map((column) => heading(column.name, 'col')));
-    const rows = figures[0].map(([name], i) => element('tr', '', heading(name, 'row'), ...figures.map((each) => element('td', '', each[i][1]))));
+    const rows = figures[0].map(([name], i) =>
+      element('tr', '', heading(name, 'row'), ...figures.map((each) => element('td', '', each[i][1]))),
+    );
     table.replaceChildren(table.caption, element('thead', '', head), element('tbody', '', ...rows));
     byId('compare-table-place').querySelector('.legend')?.remove();
     byId('compare-table-place').append(massLegend());

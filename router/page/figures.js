@@ -17,16 +17,24 @@ export function figuresOf(generation) {
     ['Captured mass, p5', bounded(mass(winnow.captured_mass_p5), winnow)],
     ['Rows streamed', count(winnow.streamed_rows)],
     ['Bytes streamed', bytes(winnow.streamed_bytes)],
-    ['Rows that were there', winnow.hit_ratio === null || winnow.hit_ratio === undefined ? NOT_MEASURED : percent(winnow.hit_ratio)],
-    ['Resident of context', winnow.resident_rows ? `${count(winnow.resident_rows)} of ${count(winnow.context_tokens)}` : NOT_MEASURED],
+    [
+      'Rows that were there',
+      winnow.hit_ratio === null || winnow.hit_ratio === undefined ? NOT_MEASURED : percent(winnow.hit_ratio),
+    ],
+    [
+      'Resident of context',
+      winnow.resident_rows ? `${count(winnow.resident_rows)} of ${count(winnow.context_tokens)}` : NOT_MEASURED,
+    ],
   ];
 }
 
 const bounded = (text, winnow) => (winnow.captured_mass_is_bound ? `≥ ${text}` : text);
 
 export function fillFigures(list, figures) {
-  list.replaceChildren(...figures.map(([name, value]) => {
-    const pair = element('div', '', element('dt', '', name), element('dd', '', value));
-    return pair;
-  }));
+  list.replaceChildren(
+    ...figures.map(([name, value]) => {
+      const pair = element('div', '', element('dt', '', name), element('dd', '', value));
+      return pair;
+    }),
+  );
 }

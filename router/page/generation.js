@@ -17,7 +17,10 @@ export class Generation {
   }
 
   get text() {
-    return this.pieces.filter((piece) => !piece.reasoning).map((piece) => piece.text).join('');
+    return this.pieces
+      .filter((piece) => !piece.reasoning)
+      .map((piece) => piece.text)
+      .join('');
   }
 
   get ids() {

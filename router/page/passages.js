@@ -26,11 +26,13 @@ export class Context {
   // words around them, as a part may begin within a sentence.
   async passages(trace, most = 5) {
     const found = prominent(trace).slice(0, most);
-    return Promise.all(found.map(async ({ share, part }) => {
-      const [first, end] = partRange(trace, part);
-      const around = Math.ceil((end - first) / 2);
-      return { part, share, first, text: await this.text(Math.max(0, first - around), end + around) };
-    }));
+    return Promise.all(
+      found.map(async ({ share, part }) => {
+        const [first, end] = partRange(trace, part);
+        const around = Math.ceil((end - first) / 2);
+        return { part, share, first, text: await this.text(Math.max(0, first - around), end + around) };
+      }),
+    );
   }
 }
 

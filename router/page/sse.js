@@ -10,7 +10,10 @@ export async function* events(response) {
       const blocks = (rest + value).split('\n\n');
       rest = blocks.pop();
       for (const block of blocks) {
-        const data = block.split('\n').filter((line) => line.startsWith('data:')).map((line) => line.slice(5).trimStart());
+        const data = block
+          .split('\n')
+          .filter((line) => line.startsWith('data:'))
+          .map((line) => line.slice(5).trimStart());
         if (data.length > 0) yield data.join('\n'); // otherwise a comment, which keeps the connection alive
       }
     }

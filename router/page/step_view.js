@@ -28,8 +28,17 @@ export class StepView {
     this.standOut.hidden = true;
     this.note = element('p', 'note');
     this.newest = element('span');
-    this.body = element('div', 'step-body', element('div', 'scale', element('span', '', 'first token of the context'), this.newest),
-      this.strip.canvas, stripLegend(), element('div', 'slide', label, this.slider), this.output, this.standOut, this.passages);
+    this.body = element(
+      'div',
+      'step-body',
+      element('div', 'scale', element('span', '', 'first token of the context'), this.newest),
+      this.strip.canvas,
+      stripLegend(),
+      element('div', 'slide', label, this.slider),
+      this.output,
+      this.standOut,
+      this.passages,
+    );
     this.body.hidden = true;
     this.node = element('section', 'step', this.note, this.body);
     this.node.setAttribute('aria-label', 'What each step attended to');
@@ -71,7 +80,8 @@ export class StepView {
     this.newest.textContent = `newest, ${count(trace.context_tokens)}`;
     const piece = this.pieceOf(tokenIndex);
     const value = this.generation.masses.get(tokenIndex);
-    this.summary = `Token ${tokenIndex + 1}${piece?.text ? ` “${piece.text.trim()}”` : ''}: ${totals(trace)}` +
+    this.summary =
+      `Token ${tokenIndex + 1}${piece?.text ? ` “${piece.text.trim()}”` : ''}: ${totals(trace)}` +
       (value === undefined ? '' : ` Captured mass ${mass(value)}.`);
     this.output.textContent = this.summary;
     this.slider.setAttribute('aria-valuetext', this.summary);
@@ -85,8 +95,16 @@ export class StepView {
     const found = await this.context.passages(trace).catch(() => []);
     if (this.strip.trace === trace) this.strip.mark(found.map(({ part }) => part));
     show(this.standOut, found.length > 0);
-    this.passages.replaceChildren(...found.map(({ share, first, text }) => element('li', '',
-      element('span', 'where', `${percent(share)} at ${count(first)}`), element('q', '', text.trim()))));
+    this.passages.replaceChildren(
+      ...found.map(({ share, first, text }) =>
+        element(
+          'li',
+          '',
+          element('span', 'where', `${percent(share)} at ${count(first)}`),
+          element('q', '', text.trim()),
+        ),
+      ),
+    );
   }
 
   async point(part) {
@@ -98,7 +116,8 @@ export class StepView {
     }
     const [first, end] = partRange(trace, part);
     const at = (name) => percent(shares(trace, trace[name])[part]);
-    const said = `Positions ${first} to ${end - 1}: ${at('attended')} attended, ${at('resident')} resident, ` +
+    const said =
+      `Positions ${first} to ${end - 1}: ${at('attended')} attended, ${at('resident')} resident, ` +
       `${trace.moved[part]} rows moved.`;
     this.output.textContent = said;
     if (!this.context) return;

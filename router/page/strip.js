@@ -1,5 +1,5 @@
-// The context as a strip, from its first token to the newest: what a step attended to, what of it was resident, and what
-// had to move for it. One column for each part of a trace.
+// The context as a strip, from its first token to the newest: what a step attended to, what of it was resident, and
+// what had to move for it. One column for each part of a trace.
 import { element } from '/page/dom.js';
 import { count, percent } from '/page/format.js';
 
@@ -100,16 +100,22 @@ export class Strip {
 // For those who do not see it.
 function describe(trace) {
   const rows = trace.context_tokens * trace.lists;
-  const most = shares(trace, trace.attended).map((share, i) => [share, i]).sort((a, b) => b[0] - a[0])[0];
+  const most = shares(trace, trace.attended)
+    .map((share, i) => [share, i])
+    .sort((a, b) => b[0] - a[0])[0];
   const [first, end] = partRange(trace, most[1]);
-  return `Context of ${trace.context_tokens} tokens. ${totals(trace)} Most of it in positions ${first} to ${end - 1}: ` +
-    `${percent(most[0])} of their rows. Rows in all: ${rows}.`;
+  return (
+    `Context of ${trace.context_tokens} tokens. ${totals(trace)} Most of it in positions ${first} to ${end - 1}: ` +
+    `${percent(most[0])} of their rows. Rows in all: ${rows}.`
+  );
 }
 
 export function totals(trace) {
   const rows = trace.context_tokens * trace.lists;
-  return `Attended to ${percent(sum(trace.attended) / rows)} of the rows, ` +
-    `${percent(sum(trace.resident) / rows)} resident, ${count(sum(trace.moved))} moved.`;
+  return (
+    `Attended to ${percent(sum(trace.attended) / rows)} of the rows, ` +
+    `${percent(sum(trace.resident) / rows)} resident, ${count(sum(trace.moved))} moved.`
+  );
 }
 
 export function stripLegend() {

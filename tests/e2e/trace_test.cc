@@ -1,8 +1,10 @@
 // What traces say of a whole cluster whose cache ranks each hold a part of the KV (docs/api.md#traces).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
+#include <future>
 #include <numeric>
 
 #include "tests/e2e/golden.h"
@@ -19,7 +21,8 @@ constexpr uint32_t kShortPromptTokens = 150;  // lists attend to everything at f
 
 struct ShardedServer {
   static Cluster::Options Options() {
-    return {.flags = {"--budget=64", "--max-context=2048", "--cache-ranks=2", "--cache-shards=2"}};
+    return {
+        .flags = {"--budget=64", "--max-context=2048", "--inference-ranks=2", "--cache-ranks=2", "--cache-shards=2"}};
   }
 };
 
@@ -108,6 +111,38 @@ TEST_F(Traces, TellMassesOfEachStepThatIsJudged) {
   for (const Json& trace : traced.choice["winnow"]["trace"]) {
     ASSERT_TRUE(trace.contains("captured_mass"));
     EXPECT_EQ(trace["mass_token_index"], trace["token_index"]) << "verdicts come with their step";
+  }
+}
+
+// A rank that goes on finds empty pools: what is attended to stays the same, what has to move does not.
+TEST_F(Traces, AttendToTheSameRowsAfterAFailover) {
+  constexpr int kLong = 800;
+  Json request = GreedyRequest(DemoText(kPromptTokens), kLong);
+  request["winnow"] = {{"trace", kParts}};
+  const Completion undisturbed = Complete(cluster_->http(), request);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
+  const auto tokens_of = [&](size_t rank) {
+    const std::string name = rank == 0 ? "inference-0" : "inference-1";
+    return cluster_->MetricsOf(name).Value("winnow_rank_generation_tokens_total");
+  };
+  const double before[] = {tokens_of(0), tokens_of(1)};
+  auto disturbed = std::async(std::launch::async, [&] { return Complete(cluster_->http(), request); });
+  size_t busy = 0;
+  ASSERT_TRUE(WaitUntil(std::chrono::seconds(30), [&] {
+    for (busy = 0; busy < 2; ++busy) {
+      if (tokens_of(busy) > before[busy] + 50) return true;
+    }
+    return false;
+  }));
+  kill(cluster_->Pids("inference-rank")[busy], SIGKILL);
+  const Completion answer = disturbed.get();
+  ASSERT_TRUE(answer.ok()) << answer.error;
+  ASSERT_EQ(answer.Stat("reattach_count"), 1) << "the rank must have been killed in mid-answer";
+  EXPECT_EQ(answer.ids, undisturbed.ids);
+  const Json& traces = answer.choice["winnow"]["trace"];
+  ASSERT_EQ(traces.size(), kLong - 1);
+  for (size_t i = 0; i < traces.size(); ++i) {
+    EXPECT_EQ(traces[i]["attended"], undisturbed.choice["winnow"]["trace"][i]["attended"]) << i;
   }
 }
 

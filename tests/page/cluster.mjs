@@ -10,7 +10,9 @@ export class Cluster {
     const flags = ['--http=127.0.0.1:0', '--grpc=127.0.0.1:0', '--metrics=127.0.0.1:0'];
     const cluster = new Cluster();
     cluster.log = '';
-    cluster.process = spawn(binary, ['up', `--model=${model}`, ...flags, ...options], { stdio: ['ignore', 'pipe', 'pipe'] });
+    cluster.process = spawn(binary, ['up', `--model=${model}`, ...flags, ...options], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     cluster.process.stderr.on('data', (data) => (cluster.log += data));
     const lines = createInterface({ input: cluster.process.stdout });
     const limit = setTimeout(() => cluster.process.kill('SIGKILL'), START_MS);
@@ -26,16 +28,20 @@ export class Cluster {
 
   // Processes of a role, in the order of their start.
   processes(role) {
-    return readdirSync('/proc').filter((name) => /^\d+$/.test(name)).map((pid) => {
-      try {
-        const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
-        const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
-        return { pid: Number(pid), parent: Number(fields[1]), started: Number(fields[19]), role: command[1] };
-      } catch {
-        return {}; // it has ended meanwhile
-      }
-    }).filter((child) => child.parent === this.process.pid && child.role === role)
-      .sort((a, b) => a.started - b.started || a.pid - b.pid).map(({ pid }) => pid);
+    return readdirSync('/proc')
+      .filter((name) => /^\d+$/.test(name))
+      .map((pid) => {
+        try {
+          const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
+          const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+          return { pid: Number(pid), parent: Number(fields[1]), started: Number(fields[19]), role: command[1] };
+        } catch {
+          return {}; // it has ended meanwhile
+        }
+      })
+      .filter((child) => child.parent === this.process.pid && child.role === role)
+      .sort((a, b) => a.started - b.started || a.pid - b.pid)
+      .map(({ pid }) => pid);
   }
 
   // Ends the first process of a role as a crash would, and each that takes its place until the returned function is

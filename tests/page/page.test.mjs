@@ -19,9 +19,13 @@ const elsewhere = []; // requests to other places
 
 before(async () => {
   mkdirSync(images, { recursive: true });
-  cluster = await Cluster.start(process.env.WINNOW_BINARY, process.env.WINNOW_MODEL, ['--budget=256', '--inference-ranks=2']);
+  cluster = await Cluster.start(process.env.WINNOW_BINARY, process.env.WINNOW_MODEL, [
+    '--budget=256',
+    '--inference-ranks=2',
+  ]);
   browser = await puppeteer.launch({
-    executablePath: process.env.CHROMIUM, args: ['--no-sandbox', '--disable-gpu', '--force-color-profile=srgb', '--hide-scrollbars'],
+    executablePath: process.env.CHROMIUM,
+    args: ['--no-sandbox', '--disable-gpu', '--force-color-profile=srgb', '--hide-scrollbars'],
   });
   page = await browser.newPage();
   page.on('console', (message) => message.type() === 'error' && problems.push(message.text()));
@@ -54,7 +58,11 @@ async function assertAccessible(what) {
     await colours(scheme);
     await page.evaluate(axe);
     const { violations } = await page.evaluate(() => globalThis.axe.run());
-    assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(' ')}`), [], `${what}, ${scheme}`);
+    assert.deepEqual(
+      violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(' ')}`),
+      [],
+      `${what}, ${scheme}`,
+    );
   }
   await colours('light');
 }
@@ -65,10 +73,14 @@ async function show(view) {
 }
 
 async function paste(selector, value) {
-  await page.$eval(selector, (area, pasted) => {
-    area.value = pasted;
-    area.dispatchEvent(new Event('input', { bubbles: true }));
-  }, value);
+  await page.$eval(
+    selector,
+    (area, pasted) => {
+      area.value = pasted;
+      area.dispatchEvent(new Event('input', { bubbles: true }));
+    },
+    value,
+  );
 }
 
 // The same request, straight to the API.
@@ -76,7 +88,10 @@ async function askApi(selection) {
   const response = await fetch(`${cluster.url}/v1/chat/completions`, {
     method: 'POST',
     body: JSON.stringify({
-      messages: [{ role: 'user', content: `${text.trim()}\n\n${question}` }], temperature: 0, max_tokens: 256, return_token_ids: true,
+      messages: [{ role: 'user', content: `${text.trim()}\n\n${question}` }],
+      temperature: 0,
+      max_tokens: 256,
+      return_token_ids: true,
       winnow: selection ? { selection } : {},
     }),
   });
@@ -91,7 +106,9 @@ test('tells what it serves, and is accessible before anything was asked', async 
 
 test('answers a question about a pasted text as the API does', async () => {
   await paste('#text', text);
-  await page.waitForFunction(() => /tokens/.test(document.querySelector('#text-size').textContent), { timeout: 10_000 });
+  await page.waitForFunction(() => /tokens/.test(document.querySelector('#text-size').textContent), {
+    timeout: 10_000,
+  });
   const tokens = Number(/([\d,]+) tokens/.exec(await textOf('#text-size'))[1].replace(',', ''));
   assert.ok(tokens > 3500 && tokens < 4500, `${tokens} tokens`);
   await page.type('#question', question);
@@ -103,8 +120,11 @@ test('answers a question about a pasted text as the API does', async () => {
 });
 
 test('shows how the answer was made', async () => {
-  const figures = Object.fromEntries(await page.$$eval('.answer .figures div', (pairs) =>
-    pairs.map((pair) => [pair.querySelector('dt').textContent, pair.querySelector('dd').textContent])));
+  const figures = Object.fromEntries(
+    await page.$$eval('.answer .figures div', (pairs) =>
+      pairs.map((pair) => [pair.querySelector('dt').textContent, pair.querySelector('dd').textContent]),
+    ),
+  );
   assert.match(figures['Time to first token'], /\d (ms|s)$/);
   assert.match(figures['Between tokens, median'], /\d (ms|s)$/);
   assert.match(figures['Captured mass, mean'], /^(≥ )?(0\.\d+|1)$/);
@@ -122,13 +142,21 @@ test('shows how the answer was made', async () => {
   // Among the steps that wrote the code is one that stands out in the sentence that has it.
   let passages = '';
   for (let token = 9; token <= 14 && !passages.includes('katiro'); ++token) {
-    await page.$eval('.answer .slider', (slider, value) => {
-      slider.value = value;
-      slider.dispatchEvent(new Event('input'));
-    }, token);
+    await page.$eval(
+      '.answer .slider',
+      (slider, value) => {
+        slider.value = value;
+        slider.dispatchEvent(new Event('input'));
+      },
+      token,
+    );
     const said = await textOf('.answer .step-text');
     assert.match(said, /^Token \d+ “.*”: Attended to .* % of the rows, .* % resident, [\d,]+ moved/);
-    await page.waitForFunction((before) => document.querySelector('.answer .passages').textContent !== before, { timeout: 10_000 }, passages);
+    await page.waitForFunction(
+      (before) => document.querySelector('.answer .passages').textContent !== before,
+      { timeout: 10_000 },
+      passages,
+    );
     passages = await textOf('.answer .passages');
   }
   assert.match(passages, /katiro/);
@@ -174,15 +202,25 @@ test('says in words what the server refuses', async () => {
 test('compares selections with each other', async () => {
   await show('compare');
   await page.type('#compare-question', question);
-  assert.deepEqual(await page.$$eval('.picks select', (selects) => selects.map((select) => select.value)), ['dense', 'winnow', 'async-token']);
+  assert.deepEqual(await page.$$eval('.picks select', (selects) => selects.map((select) => select.value)), [
+    'dense',
+    'winnow',
+    'async-token',
+  ]);
   await page.click('#compare-run');
   await page.waitForSelector('#compare-table-place:not([hidden])', { timeout: 2 * ANSWER_MS });
   for (const selection of ['dense', 'winnow', 'async-token']) {
     const shown = await textOf(`[data-selection=${selection}] .answer-text`);
     assert.equal(shown, (await askApi(selection)).choices[0].message.content, selection);
   }
-  const rows = Object.fromEntries(await page.$$eval('#compare-table tbody tr', (lines) =>
-    lines.map((line) => [line.querySelector('th').textContent, [...line.querySelectorAll('td')].map((cell) => cell.textContent)])));
+  const rows = Object.fromEntries(
+    await page.$$eval('#compare-table tbody tr', (lines) =>
+      lines.map((line) => [
+        line.querySelector('th').textContent,
+        [...line.querySelectorAll('td')].map((cell) => cell.textContent),
+      ]),
+    ),
+  );
   assert.equal(rows['Same tokens'][0], 'reference');
   assert.match(rows['Same tokens'][1], /^all \d+ the same$/);
   assert.equal(rows['Captured mass, mean'][0], '1');
