@@ -33,6 +33,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.cors.origins = absl::StrSplit(options.http_api.cors_origins, ',', absl::SkipEmpty());
   router_options.stream_keep_alive =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.http_api.stream_keep_alive);
+  router_options.serves_page = options.http_api.page;
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();

@@ -22,6 +22,7 @@
 #include "router/membership/scrape_targets.h"
 #include "router/openai/api_error.h"
 #include "router/openai/openai_service.h"
+#include "router/page/page_routes.h"
 #include "router/router_metrics.h"
 #include "spdlog/spdlog.h"
 
@@ -272,6 +273,7 @@ absl::Status Router::StartHttp() {
   parts.routes.Add(HttpMethod::kGet, "/ranks", [&parts](const std::shared_ptr<HttpExchange>& exchange) {
     exchange->Respond({.body = RankListJson(parts.registry.Snapshot(), parts.reachability.unreachable())});
   });
+  if (parts.options.serves_page) AddPageRoutes(&parts.routes);
   HttpHooks hooks;
   hooks.on_warning = [](std::string_view message) { spdlog::warn("http: {}", message); };
   WINNOW_ASSIGN_OR_RETURN(parts.http, HttpServer::Start(parts.options.http,

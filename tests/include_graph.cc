@@ -123,6 +123,7 @@ const std::vector<Rule>& Rules() {
       {"router/chat_output", {"common/*"}},
       {"router/constraint", {"common/*", "router/chat_output"}},
       {"router/http", {"common/*"}},
+      {"router/page", {"common/*", "router/http"}},
       {"router/tasks", {"common/*"}},
       {"router/membership", {"common/*", "router/tasks"}},
       {"router/dispatch", {"common/*", "router/membership", "router/tasks"}},
@@ -134,7 +135,7 @@ const std::vector<Rule>& Rules() {
         "router/text"}},
       {"router",
        {"common/*", "router/chat_output", "router/dispatch", "router/generation", "router/http", "router/membership",
-        "router/openai", "router/tasks", "router/text"}},
+        "router/openai", "router/page", "router/tasks", "router/text"}},
 
       {"tools/load", {"common/*"}},
       {"tools/plan", {"common/*"}},

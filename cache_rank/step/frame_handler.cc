@@ -105,7 +105,12 @@ bool FrameHandler::Seat(CachedSequence& sequence, uint64_t plan, uint32_t row_in
     selects |= NeedsSelection(sequence.spec, list, row.position, sequence.prompt_tokens);
   }
   sequence.journal.Record(row.position, row.token_id);
-  sequence.seat = {.plan = plan, .row = row_index, .position = row.position, .sparse = sparse, .selects = selects};
+  sequence.seat = {.plan = plan,
+                   .row = row_index,
+                   .position = row.position,
+                   .sparse = sparse,
+                   .selects = selects,
+                   .tells_positions = (row.flags & wire::kPlanTellsPositions) != 0};
   return true;
 }
 

@@ -220,6 +220,10 @@ void HttpApiFlags::Declare(Fields& fields) {
       "stream-keep-alive", &stream_keep_alive,
       "A stream that has had nothing to say for so long sends a comment, so that proxies do not close it. An "
       "error that comes after one is an event of the stream and no HTTP status. 0s = never.");
+  fields.Bool(
+      "page", &page,
+      "Serve a page at / from which a browser talks to the model and sees how its answers are made; it uses the "
+      "HTTP API alone.");
 }
 
 void ChatFlags::Declare(Fields& fields) {

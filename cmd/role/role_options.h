@@ -111,6 +111,7 @@ struct PlacementFlags {
 struct HttpApiFlags {
   std::string cors_origins;
   std::chrono::microseconds stream_keep_alive{15'000'000};
+  bool page = true;
 
   void Declare(Fields& fields);
 };

@@ -81,6 +81,8 @@ class WorkingSet {
   // Rows loaded by LoadRows up to `next_position` are complete: it is the first to be decoded in this attachment.
   void FinishLoad(uint32_t next_position);
 
+  uint32_t attach_position() const { return attach_position_; }
+
   // As the free functions of attended_set.h, for this sequence and attachment.
   bool AttendsEverything(size_t list, uint32_t position) const {
     return winnow::AttendsEverything(spec_, list, position, prompt_tokens_);

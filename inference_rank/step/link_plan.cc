@@ -49,7 +49,8 @@ absl::Status PlanSender::PostPlan(uint64_t plan, const LinkPlan& of, std::span<c
                     .token_id = row.token_id,
                     .pool_slots = row.sequence->working_set->pool_slots(shard),
                     .grant_generation = 1,
-                    .flags = row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0,
+                    .flags = (row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0) |
+                             (row.sequence->trace.has_value() ? wire::kPlanTellsPositions : 0),
                     .first_kv_head = static_cast<uint16_t>(shard.first_kv_head),
                     .num_kv_heads = static_cast<uint16_t>(shard.num_kv_heads),
                     .first_layer = static_cast<uint16_t>(shard.first_layer),

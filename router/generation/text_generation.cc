@@ -305,7 +305,8 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .deadline = input.deadline,
                        .group = input.n > 1 ? next_group_.fetch_add(1) : 0,
                        .group_size = input.n,
-                       .priority = input.priority};
+                       .priority = input.priority,
+                       .trace_parts = input.trace_parts};
   if (options_.head_profile != nullptr) {
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }

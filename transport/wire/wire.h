@@ -109,6 +109,7 @@ inline constexpr uint32_t kLaneTimeoutOfCacheUs = 2 * kLaneTimeoutUs;
 inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row
+inline constexpr uint32_t kPlanTellsPositions = 2;     // Delta entries of this row name the streamed rows' positions
 
 // Queries in one kPrefixQueries frame: their states fit one frame, and a cache rank works on a frame as a whole.
 constexpr uint32_t MaxPrefixQueries(int num_query_heads, int head_dim) {
@@ -155,6 +156,7 @@ inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selec
 inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head
 inline constexpr uint16_t kDeltaMassIsBound = 4;  // captured_mass is a lower bound: not every key was scored
 inline constexpr uint16_t kDeltaMembers = 8;      // with kDeltaFirst: each query head has a list of its own
+inline constexpr uint16_t kDeltaPositions = 16;   // the positions of the streamed rows follow their pool indices
 
 // One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
 // at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
@@ -162,6 +164,7 @@ inline constexpr uint16_t kDeltaMembers = 8;      // with kDeltaFirst: each quer
 //   QueryHeadMask members[num_selected]  with kDeltaMembers: query heads of the group whose list holds each, at least
 //                                        one; Sel is then the union of their lists
 //   uint32_t streamed[num_streamed]      pool indices that the rows below go to
+//   uint32_t positions[num_streamed]     with kDeltaPositions: of those rows
 //   LocalRow local[num_local]            rows to copy from the ring, because they are still there
 //   rows     [num_streamed]
 struct DeltaEntry {
