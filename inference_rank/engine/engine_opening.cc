@@ -63,6 +63,13 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
     shards[i].working_set_bytes = sequence.shards[i].working_set_bytes;  // what it needed before it was preempted
   }
   sequence.shards = std::move(shards);
+  // Who looked for the sequences of a link that has ended did not find this one, and nothing will come for it.
+  const bool has_links = std::all_of(sequence.shards.begin(), sequence.shards.end(),
+                                     [](const ShardLink& shard) { return shard.link->alive(); });
+  if (!has_links) {
+    sequence.state = State::kWaiting;
+    return sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
+  }
   const bool resumed = std::exchange(sequence.resumes, false);
   if (resumed) {
     if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;

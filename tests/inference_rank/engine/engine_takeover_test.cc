@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "cache_rank/service/cache_service.h"
 #include "common/selection/selection_proto.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/service/fingerprint.h"
@@ -332,6 +333,48 @@ TEST_P(EngineTakeover, ARankThatLosesTheSequenceToAnotherSaysThatItMayBeTriedAga
   EXPECT_TRUE(fenced.failed->retryable());
   EXPECT_FALSE(fenced.failed->sequence_lost());
   EXPECT_EQ(second->listener->AwaitEnd(5).ids, From(expected, 2));
+}
+
+// A cache rank that ends its links when it has attached a sequence, and answers when the other side has noticed.
+class GoneAtAttach final : public v1::CacheService::Service {
+ public:
+  explicit GoneAtAttach(CacheRank* rank) : rank_(rank), service_(rank) {}
+  grpc::Status AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
+                              v1::AttachSequenceResponse* response) override {
+    const grpc::Status attached = service_.AttachSequence(context, request, response);
+    rank_->Stop();
+    std::this_thread::sleep_for(milliseconds(300));
+    return attached;
+  }
+
+ private:
+  CacheRank* const rank_;
+  CacheServiceImpl service_;
+};
+
+// Nothing would come for it, and nothing would tell it so.
+TEST_P(EngineTakeover, ASequenceWhoseLinkEndsWhileItIsAttachedFails) {
+  const TokenIds expected = Undisturbed(0);
+  std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+  first->listener->slow_from = 2;
+  Submit(*first, 5, 5, Sample(0));
+  first->listener->AwaitTokens(5, 2);
+  first->engine->Stop();
+  GoneAtAttach gone(cache_.rank.get());
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&gone);
+  builder.RegisterService(cache_.rank->services().back());  // Exchange
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  v1::DispatchRequest::Submit submit = Again(0, expected, 2);
+  submit.mutable_cache_ranks(0)->set_address(absl::StrCat("127.0.0.1:", port));
+  Submit(*second, 5, 5, submit);
+  const Listener::Heard heard = second->listener->AwaitEnd(5);
+  ASSERT_TRUE(heard.failed.has_value());
+  EXPECT_TRUE(heard.failed->retryable());
+  EXPECT_FALSE(heard.failed->sequence_lost());
+  server->Shutdown();
 }
 
 std::string NameOf(const testing::TestParamInfo<Predictor>& info) {
