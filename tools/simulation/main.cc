@@ -27,7 +27,8 @@ namespace {
 
 constexpr const char* kUsage = R"(Runs whole clusters in virtual time, each from a seed, and checks what must hold.
 
-  simulate --seeds=FROM..TO [--jobs=N] [--planted=BUG] [--keep-going]
+  simulate --seeds=FROM..TO [--jobs=N] [--keep-going] [--twice]
+  simulate --seeds=FROM..TO --planted=BUG
   simulate --seed=N [--trace] [--planted=BUG]
 
   --seeds       Each of these seeds, in a process of its own. Prints the seeds that violate something, and totals.
@@ -35,14 +36,16 @@ constexpr const char* kUsage = R"(Runs whole clusters in virtual time, each from
   --trace       Prints what happens: virtual seconds, process, event.
   --jobs        So many seeds at once; 2 by default.
   --keep-going  Goes on after a violation; without it 10 of them end the run.
-  --planted     Plants a bug, to see that it is found: )";
+  --twice       Runs each seed twice: a second run that differs from the first is a violation, too.
+  --planted     Plants a bug. With --seeds the first violation ends the run, and the exit status is 1 where there was
+                none: )";
 
 // Longer than any seed takes on a loaded machine.
 constexpr unsigned kSeedSeconds = 120;
 
 struct Arguments {
   uint64_t from = 0, to = 0;  // [from, to)
-  bool single = false, trace = false, keep_going = false;
+  bool single = false, trace = false, keep_going = false, planted = false, twice = false;
   uint64_t jobs = 2;
 };
 
@@ -51,7 +54,8 @@ class TraceSink final : public spdlog::sinks::base_sink<spdlog::details::null_mu
   void sink_it_(const spdlog::details::log_msg& message) override {
     const Runtime* const runtime = Runtime::current();
     if (runtime == nullptr) return;
-    const std::string_view process = runtime->running() == nullptr ? "" : std::string_view(runtime->running()->process->name);
+    const std::string_view process =
+        runtime->running() == nullptr ? "" : std::string_view(runtime->running()->process->name);
     runtime->Trace(process, {message.payload.data(), message.payload.size()});
   }
   void flush_() override {}
@@ -64,7 +68,8 @@ std::optional<Arguments> Parse(int argc, char** argv) {
     absl::string_view argument = argv[i];
     if (absl::ConsumePrefix(&argument, "--seeds=")) {
       const std::pair<std::string, std::string> range = absl::StrSplit(argument, absl::MaxSplits("..", 1));
-      if (!absl::SimpleAtoi(range.first, &arguments.from) || !absl::SimpleAtoi(range.second, &arguments.to)) return std::nullopt;
+      if (!absl::SimpleAtoi(range.first, &arguments.from) || !absl::SimpleAtoi(range.second, &arguments.to))
+        return std::nullopt;
       given = true;
     } else if (absl::ConsumePrefix(&argument, "--seed=")) {
       if (!absl::SimpleAtoi(argument, &arguments.from)) return std::nullopt;
@@ -74,8 +79,11 @@ std::optional<Arguments> Parse(int argc, char** argv) {
       if (!absl::SimpleAtoi(argument, &arguments.jobs) || arguments.jobs == 0) return std::nullopt;
     } else if (absl::ConsumePrefix(&argument, "--planted=")) {
       if (!Plant(std::string(argument))) return std::nullopt;
+      arguments.planted = true;
     } else if (argument == "--trace") {
       arguments.trace = true;
+    } else if (argument == "--twice") {
+      arguments.twice = true;
     } else if (argument == "--keep-going") {
       arguments.keep_going = true;
     } else {
@@ -124,7 +132,8 @@ Child Fork(uint64_t seed, Work work) {
 std::string ReadAll(const Child& child, int* status) {
   std::string text;
   char buffer[4096];
-  for (ssize_t got; (got = read(child.pipe, buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
+  for (ssize_t got; (got = read(child.pipe, buffer, sizeof(buffer))) > 0;)
+    text.append(buffer, static_cast<size_t>(got));
   close(child.pipe);
   waitpid(child.pid, status, 0);
   return text;
@@ -153,7 +162,8 @@ std::optional<Answers> FindAnswers() {
     auto& request = answers.emplace_back();
     for (absl::string_view sample : absl::StrSplit(line, ';')) {
       auto& ids = request.emplace_back();
-      for (absl::string_view id : absl::StrSplit(sample, ',')) ids.push_back(static_cast<uint32_t>(std::stoul(std::string(id))));
+      for (absl::string_view id : absl::StrSplit(sample, ','))
+        ids.push_back(static_cast<uint32_t>(std::stoul(std::string(id))));
     }
   }
   return answers;
@@ -161,7 +171,7 @@ std::optional<Answers> FindAnswers() {
 
 class Totals {
  public:
-  void Take(const Child& child, const Arguments& arguments) {
+  void Take(const Child& child, const Arguments& arguments, uint64_t* digest_before) {
     int status = 0;
     const std::string text = ReadAll(child, &status);
     SeedCounts counts;
@@ -170,20 +180,25 @@ class Totals {
       std::memcpy(&counts, text.data(), sizeof(counts));
       violation = text.substr(sizeof(counts));
     } else if (WIFSIGNALED(status)) {
-      violation = WTERMSIG(status) == SIGALRM ? "the process hangs" : absl::StrCat("the process died of signal ", WTERMSIG(status));
+      violation = WTERMSIG(status) == SIGALRM ? "the process hangs"
+                                              : absl::StrCat("the process died of signal ", WTERMSIG(status));
     } else {
       violation = absl::StrCat("the process ended with status ", WEXITSTATUS(status));
     }
     ++seeds_;
+    if (arguments.twice && *digest_before != 0 && *digest_before != counts.digest && violation.empty()) {
+      violation = "a second run is not like the first";
+    }
+    *digest_before = counts.digest;
     if (!violation.empty()) {
       ++violations_;
       std::printf("seed %llu: %s\n", static_cast<unsigned long long>(child.seed), violation.c_str());
       std::fflush(stdout);
     }
     if (arguments.single) {
-      std::printf("seed %llu: digest %016llx, %llu events, %llu virtual ms\n", static_cast<unsigned long long>(child.seed),
-                  static_cast<unsigned long long>(counts.digest), static_cast<unsigned long long>(counts.events),
-                  static_cast<unsigned long long>(counts.virtual_ms));
+      std::printf("seed %llu: digest %016llx, %llu events, %llu virtual ms\n",
+                  static_cast<unsigned long long>(child.seed), static_cast<unsigned long long>(counts.digest),
+                  static_cast<unsigned long long>(counts.events), static_cast<unsigned long long>(counts.virtual_ms));
     }
     Add(counts);
   }
@@ -235,7 +250,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   // Where memory lies decides about the order of what is kept by address: it is to be the same in every run.
-  if ((personality(0xffffffff) & ADDR_NO_RANDOMIZE) == 0 && personality(ADDR_NO_RANDOMIZE | personality(0xffffffff)) >= 0) {
+  if ((personality(0xffffffff) & ADDR_NO_RANDOMIZE) == 0 &&
+      personality(ADDR_NO_RANDOMIZE | personality(0xffffffff)) >= 0) {
     execv("/proc/self/exe", argv);
   }
   auto sink = std::make_shared<TraceSink>();
@@ -249,25 +265,34 @@ int Main(int argc, char** argv) {
   }
   const auto start = std::chrono::steady_clock::now();
   Totals totals;
-  std::map<uint64_t, Child> children;  // by seed: results come in their order
-  uint64_t next = arguments->from;
-  while (next < arguments->to || !children.empty()) {
+  std::map<uint64_t, Child> children;  // by seed, and run of it: results come in their order
+  uint64_t next = arguments->from, digest = 0;
+  const uint64_t runs = arguments->twice ? 2 : 1;
+  for (uint64_t run = 0; next < arguments->to || !children.empty();) {
     while (next < arguments->to && children.size() < arguments->jobs) {
-      const uint64_t seed = next++;
-      children[seed] = Fork(seed, [&](int pipe) {
-        const SeedResult result = RunSeed(seed, *answers, arguments->trace);
+      const uint64_t seed = next;
+      const uint64_t number = seed * runs + run;
+      if (++run == runs) {
+        ++next;
+        run = 0;
+      }
+      children[number] = Fork(seed, [&](int pipe) {
+        SeedResult result = RunSeed(seed, *answers, arguments->trace);
         WriteAll(pipe, &result.counts, sizeof(result.counts));
         WriteAll(pipe, result.violation.data(), result.violation.size());
         _exit(0);
       });
     }
-    totals.Take(children.begin()->second, *arguments);
+    if (children.begin()->first % runs == 0) digest = 0;
+    totals.Take(children.begin()->second, *arguments, &digest);
     children.erase(children.begin());
-    if (totals.violations() >= 10 && !arguments->keep_going) next = arguments->to;
+    const uint64_t most = arguments->planted ? 1 : 10;
+    if (totals.violations() >= most && !arguments->keep_going) next = arguments->to;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (!arguments->single) totals.Print(seconds.count());
-  return totals.violations() == 0 ? 0 : 1;
+  const bool should_fail = arguments->planted && !arguments->single;
+  return (totals.violations() > 0) == should_fail ? 0 : 1;
 }
 
 }  // namespace

@@ -82,8 +82,8 @@ void Clients::Violation(const Sample& sample, const std::string& what) {
 void Clients::Send(size_t number, std::chrono::seconds timeout, uint32_t cancel_after) {
   const Request& request = AllRequests()[number];
   const uint64_t group = request.n > 1 ? next_group_++ : 0;
-  Runtime::current()->Trace("client", absl::StrCat("sends request ", number, ": ", request.prompt.size(),
-                                                   " tokens, n = ", request.n));
+  Runtime::current()->Trace(
+      "client", absl::StrCat("sends request ", number, ": ", request.prompt.size(), " tokens, n = ", request.n));
   for (uint32_t i = 0; i < request.n; ++i) {
     auto sample = std::make_shared<Sample>(this, number, i, cancel_after);
     TokenRequest token_request;

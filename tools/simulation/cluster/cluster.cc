@@ -19,8 +19,7 @@ Cluster::Cluster(uint64_t seed, const ClusterShape& shape, bool tracing)
   for (size_t i = 0; i < shape.caches.size(); ++i) ranks_.push_back(absl::StrCat("cache-", i));
   present_.resize(ranks_.size());
   router_process_ = runtime_.NewProcess("router", kRouter.ToString());
-  runtime_.Spawn(router_process_,
-                 [this] { router_ = std::make_unique<RouterProcess>(&rpc_, kRouter, shape_.shards); });
+  runtime_.Spawn(router_process_, [this] { router_ = std::make_unique<RouterProcess>(&rpc_, kRouter, shape_.shards); });
   for (const std::string& rank : ranks_) Start(rank);
 }
 
@@ -40,16 +39,15 @@ void Cluster::Start(const std::string& rank) {
   const HostPort address{absl::StrCat("10.0.1.", index), 7000};
   Process* const process = runtime_.NewProcess(rank, address.ToString());
   present_[index].process = process;
-  const RankPlace place{
-      .name = rank, .incarnation = runtime_.Random() | 1, .address = address, .router = kRouter};
+  const RankPlace place{.name = rank, .incarnation = runtime_.Random() | 1, .address = address, .router = kRouter};
   runtime_.Trace(rank, absl::StrCat("starts, incarnation ", place.incarnation));
   runtime_.Spawn(process, [this, index, place, process] {
     if (IsInference(index)) {
       auto made = std::make_shared<InferenceProcess>(&rpc_, &frames_, place, shape_.inference[index]);
       if (present_[index].process == process) present_[index].inference = std::move(made);
     } else {
-      auto made = std::make_shared<CacheProcess>(&rpc_, &frames_, place,
-                                                 shape_.caches[index - shape_.inference.size()]);
+      auto made =
+          std::make_shared<CacheProcess>(&rpc_, &frames_, place, shape_.caches[index - shape_.inference.size()]);
       if (present_[index].process == process) present_[index].cache = std::move(made);
     }
   });

@@ -60,6 +60,7 @@ InferenceProcess::InferenceProcess(Rpc* rpc, FrameNetwork* frames, const RankPla
                     .prefill_chunk_tokens = 64};
   options.kernel_set = "toy";
   options.num_threads = 1;
+  options.waits.timeout = shape.wait_timeout;
   const v1::Fingerprint fingerprint = ToyModel::Fingerprint();
   engine_ = std::make_unique<Engine>(std::move(options), layout, model_, std::move(slots),
                                      frames->NewTransport(place.incarnation),

@@ -17,8 +17,8 @@
 #include "tools/simulation/network/rpc.h"
 #include "tools/simulation/network/simulated_transport.h"
 
-// The processes of a cluster, each made of the product's own parts as its `main` makes them. Their constructors run in a
-// thread of the process; they are left as they are when it dies.
+// The processes of a cluster, each made of the product's own parts as its `main` makes them. Their constructors run in
+// a thread of the process; they are left as they are when it dies.
 
 namespace winnow::simulation {
 
@@ -34,7 +34,8 @@ struct InferenceShape {
   uint32_t max_running = 16;
   uint32_t slot_pages = 512;
   v1::Phases phases = v1::PHASES_BOTH;
-  Nanos step = 8 * kMillisecond;          // of computing, beside what rows and tokens cost
+  std::chrono::milliseconds wait_timeout{10000};  // of a step for its frames
+  Nanos step = 8 * kMillisecond;                  // of computing, beside what rows and tokens cost
   Nanos prompt_token = 50 * kMicrosecond;
 };
 

@@ -17,7 +17,7 @@ namespace winnow::simulation {
 // sequence or of another position, anywhere in the context, changes every token after it.
 class ToyModel final : public Forward {
  public:
-  static constexpr uint32_t kVocab = 512;
+  static constexpr uint32_t kVocab = 96;
   static KvLayout Layout();
   static v1::Fingerprint Fingerprint();
 

@@ -81,12 +81,10 @@ grpc::Status Rpc::Call(const std::string& address, grpc::ClientContext* context,
   network_->Add(call);
   const std::chrono::system_clock::time_point deadline = context->deadline();
   const bool has_deadline = deadline != std::chrono::system_clock::time_point::max();
-  const Nanos left =
-      has_deadline
-          ? std::max<Nanos>(
-                0, std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - std::chrono::system_clock::now())
-                       .count())
-          : kNever;
+  const Nanos left = has_deadline ? std::max<Nanos>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                                           deadline - std::chrono::system_clock::now())
+                                                           .count())
+                                  : kNever;
   const Nanos until = has_deadline ? runtime.now() + left : kNever;
 
   auto there = std::make_shared<Pipe>(network_, self);

@@ -153,6 +153,12 @@ std::unique_ptr<Transport> FrameNetwork::NewTransport(uint64_t incarnation) {
       this, next_endpoint_++, TransportOptions{.incarnation = incarnation, .window_bytes = size_t{256} << 10});
 }
 
+void FrameNetwork::BreakSoon(const Process& from, const Process& to) {
+  Runtime& runtime = network_->runtime();
+  runtime.At(runtime.now() + static_cast<Nanos>(runtime.Random(2 * kSecond)),
+             [this, a = from.name, b = to.name] { network_->ResetConnections(a, b); });
+}
+
 void FrameNetwork::Send(SimulatedTransport* from, uint64_t to, Wire wire, Nanos& last) {
   Runtime& runtime = network_->runtime();
   const auto found = endpoints_.find(to);
@@ -161,12 +167,14 @@ void FrameNetwork::Send(SimulatedTransport* from, uint64_t to, Wire wire, Nanos&
   ++counts.frames;
   if (runtime.Chance(faults.drop)) {
     ++counts.dropped;
+    BreakSoon(*from->process(), *target);
     return;
   }
   if (runtime.Chance(faults.corrupt)) {
     ++counts.corrupted;
     std::string& bytes = wire.payload.empty() || runtime.Chance(0.3) ? wire.header : wire.payload;
     bytes[runtime.Random(bytes.size())] ^= static_cast<char>(1 << runtime.Random(8));
+    BreakSoon(*from->process(), *target);  // it may be for nobody now
   }
   Nanos when = std::max(last + 1, runtime.now() + network_->Latency());
   if (runtime.Chance(faults.late)) {

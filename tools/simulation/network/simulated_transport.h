@@ -7,7 +7,9 @@
 
 namespace winnow::simulation {
 
-// What the data plane's links do to frames, as chances for each.
+// What the data plane's links do to frames, as chances for each. The links of the product lose none without failing,
+// which is what their contract (transport/transport.h) asks of them: where one is lost here and no later one shows it,
+// the connection between the two breaks within two seconds.
 struct FrameFaults {
   double drop = 0;
   double repeat = 0;
@@ -36,6 +38,7 @@ class FrameNetwork {
   struct Wire {
     std::string header, payload;
   };
+  void BreakSoon(const Process& from, const Process& to);
   void Send(class SimulatedTransport* from, uint64_t to, Wire wire, Nanos& last);
 
   Network* const network_;

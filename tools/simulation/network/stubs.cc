@@ -67,11 +67,11 @@ void MembershipService::Stub::async::Heartbeat(grpc::ClientContext* context,
   simulation::Open(stub_->channel_.get(), "Heartbeat", context, reactor);
 }
 
-#define WINNOW_SIMULATED_CALL(Service, Method)                                                           \
-  grpc::Status Service::Stub::Method(grpc::ClientContext* context, const Method##Request& request,       \
-                                     Method##Response* response) {                                       \
+#define WINNOW_SIMULATED_CALL(Service, Method)                                                                \
+  grpc::Status Service::Stub::Method(grpc::ClientContext* context, const Method##Request& request,            \
+                                     Method##Response* response) {                                            \
     return simulation::Rpc::current()->Call(simulation::AddressOf(channel_.get()), context, #Method, request, \
-                                            response);                                                   \
+                                            response);                                                        \
   }
 WINNOW_SIMULATED_CALL(MembershipService, Register)
 WINNOW_SIMULATED_CALL(MembershipService, Leave)

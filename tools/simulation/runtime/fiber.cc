@@ -62,7 +62,7 @@ std::byte* TakeStack() {
 
 Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(TakeStack()) {
   auto* top = reinterpret_cast<void**>(stack_ + kGuardBytes + kStackBytes);
-  *--top = nullptr;                             // keeps the alignment that a call leaves
+  *--top = nullptr;  // keeps the alignment that a call leaves
   *--top = reinterpret_cast<void*>(&Fiber::Enter);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // registers
   own_stack_pointer_ = top;

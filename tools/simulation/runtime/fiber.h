@@ -5,7 +5,8 @@
 
 namespace winnow::simulation {
 
-// A call stack of its own, which runs until it suspends itself and goes on when it is resumed. Several share one thread.
+// A call stack of its own, which runs until it suspends itself and goes on when it is resumed. Several share one
+// thread.
 class Fiber {
  public:
   explicit Fiber(std::function<void()> body);

@@ -27,8 +27,8 @@ struct Process {
   std::string address;  // "host:port" of its services
   bool dead = false;
   bool stopped = false;
-  double slowness = 1;     // of its threads, against those of an idle machine
-  Nanos clock_offset = 0;  // of its clock of the day; its steady clock is everybody's
+  double slowness = 1;                        // of its threads, against those of an idle machine
+  Nanos clock_offset = 0;                     // of its clock of the day; its steady clock is everybody's
   std::vector<std::function<void()>> parked;  // what came while it was stopped
 };
 
@@ -37,8 +37,8 @@ struct Thread {
   uint64_t id = 0;
   Process* process = nullptr;
   std::unique_ptr<Fiber> fiber;
-  uint64_t turn = 0;    // raised by every Block: a wake-up is for one of them
-  bool woken = false;   // in the Block under way
+  uint64_t turn = 0;   // raised by every Block: a wake-up is for one of them
+  bool woken = false;  // in the Block under way
   bool done = false;
   std::vector<Thread*> joiners;
 };

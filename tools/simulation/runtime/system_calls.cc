@@ -1,6 +1,6 @@
 // The clocks, threads, locks and random numbers of the C and C++ libraries, as the simulation has them: these functions
-// take the place of the libraries' own in a program that they are linked into. While there is a Runtime they work in its
-// time; otherwise there is one thread, and they do what the libraries' do for it.
+// take the place of the libraries' own in a program that they are linked into. While there is a Runtime they work in
+// its time; otherwise there is one thread, and they do what the libraries' do for it.
 //
 // That the calls are replaced, and not the objects that make them, is what makes the rest real: not a line of a
 // simulated component knows of the simulation, and none can read a clock or start a thread past it.
@@ -177,8 +177,10 @@ time_t time(time_t* time) noexcept {
 
 ssize_t getrandom(void* buffer, size_t size, unsigned int flags) {
   Runtime* const runtime = Runtime::current();
-  if (runtime == nullptr) return RawSyscall(SYS_getrandom, reinterpret_cast<long>(buffer), static_cast<long>(size), flags);
-  for (size_t i = 0; i < size; ++i) static_cast<unsigned char*>(buffer)[i] = static_cast<unsigned char>(runtime->Random());
+  if (runtime == nullptr)
+    return RawSyscall(SYS_getrandom, reinterpret_cast<long>(buffer), static_cast<long>(size), flags);
+  for (size_t i = 0; i < size; ++i)
+    static_cast<unsigned char*>(buffer)[i] = static_cast<unsigned char>(runtime->Random());
   return static_cast<ssize_t>(size);
 }
 
@@ -312,7 +314,8 @@ long syscall(long number, ...) noexcept {
       return -1;
     }
   }
-  const long result = RawSyscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+  const long result =
+      RawSyscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
   if (result < 0 && result > -4096) {
     errno = static_cast<int>(-result);
     return -1;

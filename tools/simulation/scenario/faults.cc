@@ -54,8 +54,9 @@ class Planner {
   Nanos Random(Nanos limit) { return static_cast<Nanos>(runtime_.Random(static_cast<uint64_t>(limit))); }
   // Of a fault: mostly short, sometimes longer than any lease.
   Nanos Length() {
-    return runtime_.Chance(0.4) ? Random(300 * kMillisecond)
-                                : runtime_.Chance(0.7) ? Random(3 * kSecond) : Random(9 * kSecond);
+    return runtime_.Chance(0.4)   ? Random(300 * kMillisecond)
+           : runtime_.Chance(0.7) ? Random(3 * kSecond)
+                                  : Random(9 * kSecond);
   }
   Nanos End(Nanos at, Nanos length) const { return std::min(at + length, to_); }
   std::string RankOf(std::string_view role) {
@@ -122,7 +123,9 @@ class Planner {
 
   void Frames(Nanos at) {
     FrameFaults faults;
-    const auto chance = [&] { return runtime_.Chance(0.4) ? 0.02 * static_cast<double>(runtime_.Random(100)) / 100 : 0; };
+    const auto chance = [&] {
+      return runtime_.Chance(0.4) ? 0.02 * static_cast<double>(runtime_.Random(100)) / 100 : 0;
+    };
     faults.drop = chance();
     faults.repeat = chance();
     faults.reorder = chance();
@@ -152,7 +155,8 @@ class Planner {
     const double share = 0.01 * static_cast<double>(1 + runtime_.Random(30));
     Network* const network = &cluster_.network();
     runtime_.At(at, [network, extra, share] {
-      network->runtime().Trace("network", absl::StrCat("a share of messages takes up to ", extra / kMillisecond, " ms"));
+      network->runtime().Trace("network",
+                               absl::StrCat("a share of messages takes up to ", extra / kMillisecond, " ms"));
       network->extra_latency = extra;
       network->extra_latency_chance = share;
     });

@@ -22,8 +22,10 @@ ClusterShape DrawShape(std::mt19937_64& random) {
   ClusterShape shape;
   shape.inference.resize(2 + random() % 2);
   shape.caches.resize(1 + random() % 3);
-  const bool few_slots = random() % 6 == 0, little_memory = random() % 6 == 0, split = random() % 5 == 0;
+  const bool hasty = random() % 2 == 0, few_slots = random() % 6 == 0, little_memory = random() % 6 == 0,
+             split = random() % 5 == 0;
   for (InferenceShape& inference : shape.inference) {
+    if (hasty) inference.wait_timeout = std::chrono::milliseconds(500);
     if (few_slots) inference.slot_pages = 40;
     if (random() % 6 == 0) inference.max_running = 3;
     inference.step = static_cast<Nanos>(1 + random() % 20) * kMillisecond;
@@ -35,7 +37,8 @@ ClusterShape DrawShape(std::mt19937_64& random) {
   for (CacheShape& cache : shape.caches) {
     if (little_memory) cache.memory_bytes = size_t{600} << 10;
   }
-  if (shape.caches.size() > 1 && random() % 5 == 0) shape.shards = {.least = 1 + static_cast<uint32_t>(random() % 2), .most = 2};
+  if (shape.caches.size() > 1 && random() % 5 == 0)
+    shape.shards = {.least = 1 + static_cast<uint32_t>(random() % 2), .most = 2};
   return shape;
 }
 
@@ -50,9 +53,8 @@ bool RunUntilHolds(Runtime& runtime, Nanos limit, const std::function<bool()>& h
 }
 
 void Send(Cluster& cluster, Clients& clients, size_t request, uint32_t cancel_after = UINT32_MAX) {
-  cluster.runtime().Spawn(cluster.router_process(), [&clients, request, cancel_after] {
-    clients.Send(request, kTimeout, cancel_after);
-  });
+  cluster.runtime().Spawn(cluster.router_process(),
+                          [&clients, request, cancel_after] { clients.Send(request, kTimeout, cancel_after); });
 }
 
 }  // namespace
@@ -69,9 +71,8 @@ SeedResult RunAlone(Answers* answers) {
   for (size_t request = 0; request < AllRequests().size(); ++request) {
     const size_t first = clients.Ids().size();
     Send(cluster, clients, request);
-    const bool answered = RunUntilHolds(cluster.runtime(), kAnswerLimit, [&] {
-      return clients.Ids().size() > first && clients.num_open() == 0;
-    });
+    const bool answered = RunUntilHolds(cluster.runtime(), kAnswerLimit,
+                                        [&] { return clients.Ids().size() > first && clients.num_open() == 0; });
     if (!answered) result.violation = absl::StrCat("request ", request, " is not answered by an undisturbed cluster");
     if (!clients.violations().empty()) result.violation = clients.violations().front();
     if (!result.violation.empty()) return result;
@@ -144,7 +145,8 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
   counts.hand_overs = dispatcher.hand_overs;
   counts.expired_leases = cluster.router()->expired_leases();
   for (const std::string& rank : cluster.ranks()) {
-    if (const CacheProcess* cache = cluster.cache(rank)) counts.stale_epochs += cache->metrics().stale_epoch_rejected.get();
+    if (const CacheProcess* cache = cluster.cache(rank))
+      counts.stale_epochs += cache->metrics().stale_epoch_rejected.get();
   }
   counts.virtual_ms = static_cast<uint64_t>((runtime.now() - 1000 * kSecond) / kMillisecond);
   return result;
