@@ -46,6 +46,7 @@ constexpr unsigned kSeedSeconds = 120;
 struct Arguments {
   uint64_t from = 0, to = 0;  // [from, to)
   bool single = false, trace = false, keep_going = false, planted = false, twice = false;
+  std::string bug;
   uint64_t jobs = 2;
 };
 
@@ -78,8 +79,10 @@ std::optional<Arguments> Parse(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&argument, "--jobs=")) {
       if (!absl::SimpleAtoi(argument, &arguments.jobs) || arguments.jobs == 0) return std::nullopt;
     } else if (absl::ConsumePrefix(&argument, "--planted=")) {
-      if (!Plant(std::string(argument))) return std::nullopt;
+      const std::vector<std::string> bugs = PlantedBugs();
+      if (std::find(bugs.begin(), bugs.end(), argument) == bugs.end()) return std::nullopt;
       arguments.planted = true;
+      arguments.bug = std::string(argument);
     } else if (argument == "--trace") {
       arguments.trace = true;
     } else if (argument == "--twice") {
@@ -263,6 +266,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "An undisturbed cluster does not answer as it should.\n");
     return 1;
   }
+  if (arguments->planted) Plant(arguments->bug);  // the answers are those of a cluster without it
   const auto start = std::chrono::steady_clock::now();
   Totals totals;
   std::map<uint64_t, Child> children;  // by seed, and run of it: results come in their order

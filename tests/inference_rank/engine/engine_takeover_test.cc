@@ -6,7 +6,6 @@
 #include <map>
 #include <thread>
 
-#include "cache_rank/service/cache_service.h"
 #include "common/selection/selection_proto.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/service/fingerprint.h"
@@ -335,21 +334,22 @@ TEST_P(EngineTakeover, ARankThatLosesTheSequenceToAnotherSaysThatItMayBeTriedAga
   EXPECT_EQ(second->listener->AwaitEnd(5).ids, From(expected, 2));
 }
 
-// A cache rank that ends its links when it has attached a sequence, and answers when the other side has noticed.
+// A cache rank that has attached a sequence, and is gone before the other side hears of it, and before any row has
+// left.
 class GoneAtAttach final : public v1::CacheService::Service {
  public:
-  explicit GoneAtAttach(CacheRank* rank) : rank_(rank), service_(rank) {}
-  grpc::Status AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
+  explicit GoneAtAttach(CacheRank* rank) : rank_(rank) {}
+  grpc::Status AttachSequence(grpc::ServerContext*, const v1::AttachSequenceRequest* request,
                               v1::AttachSequenceResponse* response) override {
-    const grpc::Status attached = service_.AttachSequence(context, request, response);
     rank_->Stop();
-    std::this_thread::sleep_for(milliseconds(300));
-    return attached;
+    std::this_thread::sleep_for(milliseconds(300));  // the other side notices
+    response->set_attach_epoch(2);
+    response->set_restart_position(request->max_restart_position());
+    return grpc::Status::OK;
   }
 
  private:
   CacheRank* const rank_;
-  CacheServiceImpl service_;
 };
 
 // Nothing would come for it, and nothing would tell it so.

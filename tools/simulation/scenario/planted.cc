@@ -1,10 +1,12 @@
 #include "tools/simulation/scenario/planted.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "cache_rank/store/sequence_store.h"
+#include "inference_rank/links/shard_calls.h"
+#include "inference_rank/memory/slot_pool.h"
 #include "inference_rank/service/submit.h"
-#include "inference_rank/step/decode_step.h"
 #include "router/dispatch/dispatched_request.h"
 
 // The linker sends calls of a function to __wrap_ and its name, and calls of __real_ and its name to the function
@@ -21,7 +23,13 @@ constexpr std::pair<const char*, Bug> kBugs[] = {{"epoch-not-checked", Bug::kEpo
                                                  {"wake-up-lost", Bug::kWakeUpLost},
                                                  {"watermark-off-by-one", Bug::kWatermarkOffByOne}};
 Bug planted = Bug::kNone;
-uint64_t newest_plan = 0;  // of any decode step: what a late delta is taken for
+
+struct SlotsInUse {
+  const SlotPool* pool = nullptr;
+  std::vector<uint32_t> pages;
+  std::chrono::steady_clock::time_point since;
+};
+std::vector<SlotsInUse> slots_in_use;
 
 }  // namespace
 
@@ -67,22 +75,34 @@ Made MakeSequenceOrBug(const v1::DispatchRequest::Submit& submit, const SubmitLi
   return sequence;
 }
 
-// Rows that come after their step was given up go where a later step has its rows.
-#define WINNOW_STEP_BEGIN "_ZN6winnow10DecodeStep5BeginEmSt4spanIKPNS_8SequenceELm18446744073709551615EE"
-void RealBegin(DecodeStep*, uint64_t, std::span<Sequence* const>) WINNOW_REAL(WINNOW_STEP_BEGIN);
-void BeginStep(DecodeStep*, uint64_t, std::span<Sequence* const>) WINNOW_WRAPPED(WINNOW_STEP_BEGIN);
-void BeginStep(DecodeStep* step, uint64_t plan, std::span<Sequence* const> rows) {
-  simulation::newest_plan = plan;
-  RealBegin(step, plan, rows);
+// Slots that a sequence has had for a second are taken to be free.
+#define WINNOW_ALLOCATE "_ZN6winnow8SlotPool8AllocateEj"
+#define WINNOW_FREE "_ZN6winnow8SlotPool4FreeERKSt6vectorIjSaIjEE"
+using Pages = std::vector<uint32_t>;
+absl::StatusOr<Pages> RealAllocate(SlotPool*, uint32_t) WINNOW_REAL(WINNOW_ALLOCATE);
+absl::StatusOr<Pages> Allocate(SlotPool*, uint32_t) WINNOW_WRAPPED(WINNOW_ALLOCATE);
+absl::StatusOr<Pages> Allocate(SlotPool* pool, uint32_t count) {
+  if (planted != Bug::kSlotReuse) return RealAllocate(pool, count);
+  const auto now = std::chrono::steady_clock::now();
+  for (auto& [owner, pages, since] : simulation::slots_in_use) {
+    if (owner == pool && pages.size() >= count && now - since > std::chrono::seconds(1)) {
+      return Pages(pages.begin(), pages.begin() + count);
+    }
+  }
+  absl::StatusOr<Pages> pages = RealAllocate(pool, count);
+  if (pages.ok()) simulation::slots_in_use.push_back({pool, *pages, now});
+  return pages;
 }
-#define WINNOW_ON_DELTA "_ZN6winnow10DecodeStep7OnDeltaERKNS_9CacheLinkERKNS_13ReceivedFrameE"
-absl::Status RealOnDelta(DecodeStep*, const CacheLink&, const ReceivedFrame&) WINNOW_REAL(WINNOW_ON_DELTA);
-absl::Status OnDelta(DecodeStep*, const CacheLink&, const ReceivedFrame&) WINNOW_WRAPPED(WINNOW_ON_DELTA);
-absl::Status OnDelta(DecodeStep* step, const CacheLink& link, const ReceivedFrame& frame) {
-  if (planted != Bug::kSlotReuse) return RealOnDelta(step, link, frame);
-  wire::FrameHeader header = frame.header();
-  if (header.plan < simulation::newest_plan) header.plan = simulation::newest_plan;
-  return RealOnDelta(step, link, ReceivedFrame(header, frame.payload(), nullptr, nullptr));
+void RealFree(SlotPool*, const Pages&) WINNOW_REAL(WINNOW_FREE);
+void Free(SlotPool*, const Pages&) WINNOW_WRAPPED(WINNOW_FREE);
+void Free(SlotPool* pool, const Pages& pages) {
+  if (planted == Bug::kSlotReuse) {
+    const size_t before = simulation::slots_in_use.size();
+    std::erase_if(simulation::slots_in_use,
+                  [&](const simulation::SlotsInUse& slots) { return slots.pool == pool && slots.pages == pages; });
+    if (simulation::slots_in_use.size() == before) return;  // another sequence's
+  }
+  RealFree(pool, pages);
 }
 
 // A request that waits for a rank is not told that one has come.
@@ -93,13 +113,17 @@ void PostChange(DispatchedRequest* request) {
   if (planted != Bug::kWakeUpLost) RealPostChange(request);
 }
 
-// The cache rank claims a position that it has not stored.
-#define WINNOW_RESTART_POSITION "_ZNK6winnow14CachedSequence15RestartPositionEj"
-uint32_t RealRestartPosition(const CachedSequence*, uint32_t) WINNOW_REAL(WINNOW_RESTART_POSITION);
-uint32_t RestartPosition(const CachedSequence*, uint32_t) WINNOW_WRAPPED(WINNOW_RESTART_POSITION);
-uint32_t RestartPosition(const CachedSequence* sequence, uint32_t max_restart) {
-  const uint32_t position = RealRestartPosition(sequence, max_restart);
-  return planted == Bug::kWatermarkOffByOne && position > 0 ? std::min(position + 1, max_restart) : position;
+// The rank that goes on believes a position more to be stored than is.
+#define WINNOW_ATTACH "_ZNK6winnow10ShardCalls6AttachESt4spanIKNS_10ShardPlaceELm18446744073709551615EEmjb"
+using Attached = absl::StatusOr<ShardCalls::Attached>;
+Attached RealAttach(const ShardCalls*, std::span<const ShardPlace>, uint64_t, uint32_t, bool)
+    WINNOW_REAL(WINNOW_ATTACH);
+Attached Attach(const ShardCalls*, std::span<const ShardPlace>, uint64_t, uint32_t, bool) WINNOW_WRAPPED(WINNOW_ATTACH);
+Attached Attach(const ShardCalls* calls, std::span<const ShardPlace> places, uint64_t sequence_id, uint32_t max_restart,
+                bool wants_all_rows) {
+  Attached attached = RealAttach(calls, places, sequence_id, max_restart, wants_all_rows);
+  if (planted == Bug::kWatermarkOffByOne && attached.ok() && attached->position > 0) ++attached->position;
+  return attached;
 }
 
 }  // namespace winnow
