@@ -19,6 +19,7 @@
 #include "router/membership/membership_service.h"
 #include "router/membership/rank_list.h"
 #include "router/membership/reachability.h"
+#include "router/membership/scrape_targets.h"
 #include "router/openai/api_error.h"
 #include "router/openai/openai_service.h"
 #include "router/router_metrics.h"
@@ -66,7 +67,7 @@ struct Router::Parts {
         configured(std::move(configured_model)),
         text(std::move(t)),
         metrics(m),
-        request_metrics(*m),
+        request_metrics(*m, configured.id),
         registry({.cluster = options.identity.cluster(),
                   .lease_check = kLeaseCheckInterval,
                   .reachability_is_checked = true,
@@ -82,7 +83,7 @@ struct Router::Parts {
                     .shards = options.shards,
                     .slow_start = options.slow_start},
                    &registry, &timers),
-        generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
+        generation(WithReports(std::move(generation_options)), &dispatcher, text.get(), &timers),
         membership_service(&registry, &reachability),
         generation_service({.default_timeout = options.request_timeout,
                             .max_timeout = std::max(options.request_timeout, kMaxTimeout),
@@ -98,14 +99,18 @@ struct Router::Parts {
       WriteDispatcherMetrics(dispatcher.counters(), writer);
       WriteMembershipMetrics(registry.Snapshot(), writer);
     });
+    if (options.metrics_aliases == MetricsAliases::kVllm) metrics->SetVllmAliases(configured.id);
     log_changes = registry.Subscribe([this](const MembershipSnapshot& snapshot) { LogChanges(snapshot); });
     CheckLeases();
     CheckLinks();
   }
 
-  static TextGenerationOptions WithMetrics(TextGenerationOptions options, RequestMetrics* metrics) {
-    options.metrics = metrics;
-    return options;
+  TextGenerationOptions WithReports(TextGenerationOptions generation_options) {
+    generation_options.metrics = &request_metrics;
+    if (options.log_requests) {
+      generation_options.on_end = [](const RequestRecord& record) { spdlog::info("{}", LogLine(record)); };
+    }
+    return generation_options;
   }
 
   void CheckLeases() {
@@ -305,6 +310,10 @@ void Router::Drain(std::chrono::milliseconds grace, const std::function<bool()>&
     parts.dispatcher.FailAll(stopping);
   }
   if (parts.http) parts.http->Stop(kLastWords);
+}
+
+std::string Router::ScrapeTargets(const std::string& own_address) const {
+  return ScrapeTargetsJson(parts_->registry.Snapshot(), parts_->options.identity.rank(), own_address);
 }
 
 absl::Status Router::Ready() const {

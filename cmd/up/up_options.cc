@@ -80,7 +80,8 @@ void UpOptions::Declare(Fields& fields) {
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
-  DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
+  log.Declare(fields, "Of all processes");
+  reports.Declare(fields);
 }
 
 absl::Status UpOptions::Validate() const {
@@ -182,7 +183,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.cluster = cluster;
   options.process.grpc = grpc;
   options.process.metrics = MetricsAddress(0);
-  options.process.log_level = log_level;
+  options.process.log = log;
   options.process.report_fd = kReportFd;
   options.model = model;
   options.model_id = model_id;
@@ -195,6 +196,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.max_queue = max_queue;
   options.drain_delay = drain_delay;
   options.stop_grace = stop_grace;
+  options.reports = reports;
   return options;
 }
 
@@ -204,7 +206,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.rank = InferenceRankName(index);
   if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + index);
-  options.process.log_level = log_level;
+  options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   options.model = model;
@@ -239,7 +241,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.rank = CacheRankName(index);
   if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
-  options.process.log_level = log_level;
+  options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
