@@ -143,6 +143,15 @@ const std::vector<Rule>& Rules() {
       {"tools/profile", {"common/*", "router/*"}},
       {"tools/engine", {"common/*", "kernels/*", "model/*", "cache_rank/*", "tools/load"}},
       {"tools/bench", {"*"}},
+      // Time, then messages, then processes, then what happens to them.
+      {"tools/simulation/runtime", {"common/base"}},
+      {"tools/simulation/network", {"common/*", "transport/*", "tools/simulation/runtime"}},
+      {"tools/simulation/cluster",
+       {"common/*", "kernels/*", "transport/*", "model/*", "cache_rank/*", "inference_rank/*", "router/*",
+        "tools/simulation/network", "tools/simulation/runtime"}},
+      {"tools/simulation",
+       {"common/*", "cache_rank/*", "inference_rank/*", "router/*", "tools/simulation/cluster",
+        "tools/simulation/network", "tools/simulation/runtime"}},
 
       {"cmd/client", {"common/*"}},
       {"cmd/doctor", {"common/*", "kernels/*"}},

@@ -7,6 +7,9 @@
 namespace winnow {
 namespace {
 
+// More than calls can be under way; they are numbers that nobody takes again.
+constexpr size_t kMaxReleasedEarly = 16384;
+
 absl::Status NotFound(uint64_t sequence_id) {
   return absl::NotFoundError(absl::StrCat("sequence ", sequence_id, " is not on this cache rank"));
 }
@@ -43,6 +46,7 @@ SequenceStore::~SequenceStore() {
 
 absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const OpenOptions& options) {
   if (Find(options.sequence_id) != nullptr) return AlreadyExists(options.sequence_id);
+  if (released_early_.contains(options.sequence_id)) return NotFound(options.sequence_id);
   if (options.max_positions == 0 || options.prompt_tokens > options.max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
@@ -99,6 +103,7 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   const CachedSequence* source = Find(source_id);
   if (source == nullptr) return NotFound(source_id);
   if (Find(sequence_id) != nullptr) return AlreadyExists(sequence_id);
+  if (released_early_.contains(sequence_id)) return NotFound(sequence_id);
   const uint32_t position = source->RestartPosition(source->kv.watermark());
   if (position < source->kv.watermark()) {
     return absl::FailedPreconditionError(
@@ -130,7 +135,11 @@ absl::Status SequenceStore::Release(uint64_t sequence_id, uint32_t attach_epoch)
   if (attach_epoch != kAnyEpoch) {
     WINNOW_ASSIGN_OR_RETURN(sequence, FindAtEpoch(sequence_id, attach_epoch));
   }
-  if (sequence == nullptr) return absl::OkStatus();
+  if (sequence == nullptr) {
+    if (released_early_.size() >= kMaxReleasedEarly) released_early_.clear();
+    released_early_.insert(sequence_id);
+    return absl::OkStatus();
+  }
   if (sequence->attached()) --active_;
   sequences_.erase(sequence_id);
   return absl::OkStatus();

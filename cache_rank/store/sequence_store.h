@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "cache_rank/store/cached_sequence.h"
@@ -43,7 +44,8 @@ class SequenceStore {
 
   // A sequence attached to `channel`, that begins with the cached part of its prompt: whole blocks below its watermark,
   // and never what its first selections look back on (PrefixLimit). ALREADY_EXISTS; RESOURCE_EXHAUSTED when the blocks
-  // do not fit.
+  // do not fit; NOT_FOUND when it was released before it came: a call may be overtaken by the word that its caller does
+  // not wait for it any more, and what it opened then would be nobody's.
   absl::StatusOr<CachedSequence*> Open(uint32_t channel, const OpenOptions& options);
   // The whole blocks of the prompt, which is complete, stay for prompts that begin alike.
   void KeepPrefix(CachedSequence& sequence);
@@ -53,7 +55,8 @@ class SequenceStore {
   // FAILED_PRECONDITION while layers of the source differ in their rows.
   absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
                                        uint32_t max_positions);
-  // Idempotent. ABORTED when `attach_epoch` is neither the current one nor kAnyEpoch.
+  // Idempotent; a sequence that is not there will not be opened either. ABORTED when `attach_epoch` is neither the
+  // current one nor kAnyEpoch.
   static constexpr uint32_t kAnyEpoch = 0;
   absl::Status Release(uint64_t sequence_id, uint32_t attach_epoch);
   // The same, and the sequence is kept for the TTL.
@@ -87,6 +90,7 @@ class SequenceStore {
 
   PrefixCache prefixes_;
   std::unordered_map<uint64_t, std::unique_ptr<CachedSequence>> sequences_;
+  std::unordered_set<uint64_t> released_early_;  // that were not there; bounded
   size_t active_ = 0;
 };
 

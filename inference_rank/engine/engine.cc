@@ -29,7 +29,10 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       links_(
           link_options, *transport_, [this](std::function<void()> work) { return RunOnEngine(std::move(work)); },
           [this] { transport_->Wake(); }),
-      calls_{links_, layout_, options_.control_timeout},
+      calls_{links_, layout_, options_.control_timeout,
+             [this](std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
+               ReleaseShards(*releasers_, std::move(shards), sequence_id, detach);
+             }},
       openers_(std::make_unique<TaskPool>(4)),
       releasers_(std::make_unique<TaskPool>(1)),
       forward_(forward),

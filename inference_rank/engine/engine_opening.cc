@@ -64,6 +64,10 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   }
   sequence.shards = std::move(shards);
   sequence.state = State::kWaiting;  // one that is opening does not leave, whatever is wrong with it
+  // Who looked for the sequences of a link that has ended did not find this one, and nothing will come for it.
+  const bool has_links = std::all_of(sequence.shards.begin(), sequence.shards.end(),
+                                     [](const ShardLink& shard) { return shard.link->alive(); });
+  if (!has_links) return sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
   if (sequence.trace && FindTeam(sequence) != nullptr) {
     return sequence.Fail(absl::UnimplementedError("winnow.trace: this request's steps would go from GPU to GPU, where "
                                                   "nobody hears which rows are selected"),

@@ -14,6 +14,14 @@ absl::Status From(const absl::Status& status, const ShardLink& shard, size_t num
   return num_shards == 1 ? status : Annotate(status, absl::StrCat("cache rank ", shard.link->peer().rank()));
 }
 
+// The epoch of a sequence from its opening to its first attachment.
+constexpr uint32_t kFirstEpoch = 1;
+
+// The call may have done its work, or may do it yet.
+bool MayHaveHappened(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status);
+}
+
 uint32_t Lowest(const std::vector<uint32_t>& positions) {
   return *std::min_element(positions.begin(), positions.end());
 }
@@ -23,7 +31,8 @@ uint32_t Lowest(const std::vector<uint32_t>& positions) {
 absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace> places, const SelectionSpec& spec,
                                                       v1::OpenSequenceRequest request) const {
   Attached opened;
-  absl::Cleanup undo = [&] { Release(opened.shards, request.sequence_id(), /*detach=*/false); };
+  std::vector<ShardLink> doubtful;
+  absl::Cleanup undo = [&] { Undo(opened.shards, std::move(doubtful), request.sequence_id(), /*detach=*/false); };
   request.set_pulls_prefix(true);
   std::vector<uint32_t> cached;
   const auto open = [&](size_t i) -> absl::Status {
@@ -32,6 +41,10 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
     *request.mutable_shard() = ToProto(shard.shard);
     *request.mutable_selection() = ToProto(SpecOfShard(spec, layout, shard.shard));
     const absl::StatusOr<v1::OpenSequenceResponse> response = shard.link->Open(request, timeout);
+    if (MayHaveHappened(response.status())) {
+      doubtful.push_back(shard);
+      doubtful.back().attach_epoch = kFirstEpoch;
+    }
     if (!response.ok()) return From(response.status(), shard, places.size());
     shard.attach_epoch = response->attach_epoch();
     cached[i] = response->cached_tokens();
@@ -65,7 +78,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
                                                         uint32_t max_restart_position, bool wants_all_rows) const {
   Attached attached;
   bool lost = false;
-  absl::Cleanup undo = [&] { Release(attached.shards, sequence_id, /*detach=*/!lost); };
+  absl::Cleanup undo = [&] { Undo(attached.shards, {}, sequence_id, /*detach=*/!lost); };
   v1::AttachSequenceRequest request;
   request.set_sequence_id(sequence_id);
   request.set_max_restart_position(max_restart_position);
@@ -111,12 +124,17 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
 absl::StatusOr<ShardCalls::Attached> ShardCalls::Fork(std::span<const ShardLink> source,
                                                       v1::ForkSequenceRequest request, uint32_t position) const {
   Attached forked{.shards = {}, .position = position};
-  absl::Cleanup undo = [&] { Release(forked.shards, request.sequence_id(), /*detach=*/false); };
+  std::vector<ShardLink> doubtful;
+  absl::Cleanup undo = [&] { Undo(forked.shards, std::move(doubtful), request.sequence_id(), /*detach=*/false); };
   for (const ShardLink& of_source : source) {
     forked.shards.push_back({.link = of_source.link, .shard = of_source.shard});
     ShardLink& shard = forked.shards.back();
     request.set_channel_id(shard.link->channel_id());
     const absl::StatusOr<v1::ForkSequenceResponse> response = shard.link->Fork(request, timeout);
+    if (MayHaveHappened(response.status())) {
+      doubtful.push_back(shard);
+      doubtful.back().attach_epoch = kFirstEpoch;
+    }
     if (!response.ok()) return From(response.status(), shard, source.size());
     shard.attach_epoch = response->attach_epoch();
     if (response->position() != position) {
@@ -147,6 +165,13 @@ absl::Status ShardCalls::PushPrefix(std::span<const ShardLink> shards, uint64_t 
     WINNOW_RETURN_IF_ERROR(From(shard.link->PushPrefix(request, timeout), shard, shards.size()));
   }
   return absl::OkStatus();
+}
+
+void ShardCalls::Undo(std::span<const ShardLink> opened, std::vector<ShardLink> doubtful, uint64_t sequence_id,
+                      bool detach) const {
+  std::vector<ShardLink> later = Release(opened, sequence_id, detach);
+  later.insert(later.end(), doubtful.begin(), doubtful.end());
+  if (release_later && !later.empty()) release_later(std::move(later), sequence_id, detach);
 }
 
 std::vector<ShardLink> ShardCalls::Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -19,11 +20,15 @@ struct ShardPlace {
 };
 
 // The calls that concern all cache ranks of a sequence, as one: either every shard is as it was asked for, all of them
-// at one position, or the call has failed and nothing of what it opened is left. Control threads; they block.
+// at one position, or the call has failed and nothing of what it opened is left, or will be once `release_later` has
+// been through with it. Control threads; they block.
 struct ShardCalls {
   LinkTable& links;
   KvLayout layout;
   std::chrono::milliseconds timeout;  // of one call to a cache rank
+  // Takes shards that a failed call has opened, or may have, on cache ranks that have not answered: they are to be
+  // released once these do.
+  std::function<void(std::vector<ShardLink>, uint64_t sequence_id, bool detach)> release_later = nullptr;
 
   struct Attached {
     std::vector<ShardLink> shards;  // in the order of the places
@@ -53,6 +58,11 @@ struct ShardCalls {
   // in time. Returns the shards whose cache rank has not answered although its link is up: it may have stopped for a
   // while, and would keep them attached for as long as the link lasts.
   std::vector<ShardLink> Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const;
+
+ private:
+  // Of a call that has failed: the shards that it opened, and those of which it does not know.
+  void Undo(std::span<const ShardLink> opened, std::vector<ShardLink> doubtful, uint64_t sequence_id,
+            bool detach) const;
 };
 
 }  // namespace winnow

@@ -374,6 +374,18 @@ TEST_F(SequenceStoreTest, OnlyWhoHoldsASequenceMayFreeItOrWhoGivesItUp) {
   EXPECT_TRUE(store_->Release(2, SequenceStore::kAnyEpoch).ok()) << "idempotent";
 }
 
+// A call to open it may come after its caller has given it up.
+TEST_F(SequenceStoreTest, WhatWasReleasedBeforeItCameIsNotOpened) {
+  EXPECT_TRUE(store_->Release(1, 1).ok());
+  EXPECT_EQ(Open(1, 32).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Open(2, 32).ok());
+  EXPECT_TRUE(store_->Release(3, SequenceStore::kAnyEpoch).ok());
+  EXPECT_EQ(store_->Fork(1, 2, 3, 32).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->active(), 1u);
+  EXPECT_TRUE(store_->Release(2, 1).ok());
+  EXPECT_TRUE(Open(2, 32).ok()) << "it was there";
+}
+
 TEST(SequenceJournal, FollowsReplaysAndGaps) {
   SequenceJournal journal;
   for (uint32_t p = 5; p < 9; ++p) journal.Record(p, p);

@@ -334,6 +334,49 @@ TEST_P(EngineTakeover, ARankThatLosesTheSequenceToAnotherSaysThatItMayBeTriedAga
   EXPECT_EQ(second->listener->AwaitEnd(5).ids, From(expected, 2));
 }
 
+// A cache rank that has attached a sequence, and is gone before the other side hears of it, and before any row has
+// left.
+class GoneAtAttach final : public v1::CacheService::Service {
+ public:
+  explicit GoneAtAttach(CacheRank* rank) : rank_(rank) {}
+  grpc::Status AttachSequence(grpc::ServerContext*, const v1::AttachSequenceRequest* request,
+                              v1::AttachSequenceResponse* response) override {
+    rank_->Stop();
+    std::this_thread::sleep_for(milliseconds(300));  // the other side notices
+    response->set_attach_epoch(2);
+    response->set_restart_position(request->max_restart_position());
+    return grpc::Status::OK;
+  }
+
+ private:
+  CacheRank* const rank_;
+};
+
+// Nothing would come for it, and nothing would tell it so.
+TEST_P(EngineTakeover, ASequenceWhoseLinkEndsWhileItIsAttachedFails) {
+  const TokenIds expected = Undisturbed(0);
+  std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+  first->listener->slow_from = 2;
+  Submit(*first, 5, 5, Sample(0));
+  first->listener->AwaitTokens(5, 2);
+  first->engine->Stop();
+  GoneAtAttach gone(cache_.rank.get());
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&gone);
+  builder.RegisterService(cache_.rank->services().back());  // Exchange
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  v1::DispatchRequest::Submit submit = Again(0, expected, 2);
+  submit.mutable_cache_ranks(0)->set_address(absl::StrCat("127.0.0.1:", port));
+  Submit(*second, 5, 5, submit);
+  const Listener::Heard heard = second->listener->AwaitEnd(5);
+  ASSERT_TRUE(heard.failed.has_value());
+  EXPECT_TRUE(heard.failed->retryable());
+  EXPECT_FALSE(heard.failed->sequence_lost());
+  server->Shutdown();
+}
+
 std::string NameOf(const testing::TestParamInfo<Predictor>& info) {
   switch (info.param) {
     case Predictor::kDense:

@@ -225,6 +225,24 @@ TEST_F(ShardCallsTest, SaysWhichCacheRanksWereNotReachedSoThatTheyCanBeToldLater
   EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty()) << "what is not there was freed";
 }
 
+// Without an answer it is not known whether a sequence was opened: if it was, it is nobody's.
+TEST_F(ShardCallsTest, WhatMayHaveBeenOpenedIsReleasedLater) {
+  ASSERT_TRUE(Open(6).ok());  // the links are there
+  std::vector<ShardLink> later;
+  const ShardCalls impatient{links_, kLayout, milliseconds(-1000),
+                             [&](std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
+                               EXPECT_EQ(sequence_id, 7u);
+                               EXPECT_FALSE(detach);
+                               later = std::move(shards);
+                             }};
+  EXPECT_EQ(impatient.Open(places_, kDense, OpenRequest(7)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_EQ(later.size(), 1u) << "the second cache rank was not asked";
+  const size_t before = SequencesOn(first_);
+  EXPECT_TRUE(calls_.Release(later, 7, /*detach=*/false).empty());
+  EXPECT_FALSE(Open(7).ok()) << "the call comes when nobody waits for it any more";
+  EXPECT_EQ(SequencesOn(first_), before);
+}
+
 class OneCacheRankIsSmall : public ShardCallsTest {
  protected:
   OneCacheRankIsSmall() : ShardCallsTest(/*second_memory_bytes=*/size_t{64} << 10) {}
