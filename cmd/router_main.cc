@@ -48,7 +48,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
     router_options.http.max_connections = connections;
   }
   router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
-  router_options.key_weights = options.key_weights;
+  router_options.api_keys = options.api_keys;
   const uint32_t shards = options.placement.cache_shards;
   router_options.shards = {.least = std::max(shards, 1u),
                            .most = shards == 0 ? std::numeric_limits<uint32_t>::max() : shards};

@@ -26,7 +26,7 @@ struct RouterOptions {
   v1::Identity identity;     // of this process
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none
-  std::string key_weights;   // file of KeyWeights; empty: all are served alike
+  std::string api_keys;      // KeyFile of clients; empty: anybody may send requests
   HttpServerOptions http;
   CorsPolicy cors;
   std::chrono::milliseconds stream_keep_alive{15'000};  // of quiet streams; 0: none

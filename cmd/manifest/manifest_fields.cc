@@ -21,7 +21,7 @@ constexpr ManifestField kFields[] = {
     {"router.cors_origins", "cors-origins"},
     {"router.stream_keep_alive", "stream-keep-alive"},
     {"router.max_queue", "max-queue"},
-    {"router.key_weights", "key-weights"},
+    {"router.api_keys", "api-keys"},
     {"router.cache_shards", "cache-shards"},
     {"router.slow_start", "slow-start"},
     {"router.drain_delay", "drain-delay"},

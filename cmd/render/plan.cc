@@ -120,8 +120,8 @@ absl::Status CheckNeedsNoFiles(const Manifest& manifest) {
   if (!manifest.options.selection.head_profile.empty()) {
     return absl::UnimplementedError("selection.head_profile is a file, which containers would not have");
   }
-  if (!manifest.options.key_weights.empty()) {
-    return absl::UnimplementedError("router.key_weights is a file, which containers would not have");
+  if (!manifest.options.api_keys.empty()) {
+    return absl::UnimplementedError("router.api_keys is a file, which containers would not have");
   }
   return absl::OkStatus();
 }

@@ -207,7 +207,7 @@ void PlacementFlags::Declare(Fields& fields) {
 void HttpApiFlags::Declare(Fields& fields) {
   fields.Text("cors-origins", &cors_origins,
               "Origins whose pages may use the HTTP API from a browser, separated by commas "
-              "(https://example.org,http://localhost:3000); * = all. Empty = none. There is no authentication: whoever "
+              "(https://example.org,http://localhost:3000); * = all. Empty = none. Without --api-keys whoever "
               "opens such a page uses the server.");
   fields.Duration(
       "stream-keep-alive", &stream_keep_alive,
@@ -248,7 +248,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   http_api.Declare(fields);
   chat.Declare(fields);
   selection.Declare(fields);
-  DeclareKeyWeights(fields, &key_weights);
+  DeclareApiKeys(fields, &api_keys);
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
@@ -438,11 +438,11 @@ void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
       "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can need.");
 }
 
-void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
-  fields.Text(
-      "key-weights", key_weights,
-      "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
-      "of their weights. Keys that are not in it have 1.");
+void DeclareApiKeys(Fields& fields, std::string* api_keys) {
+  fields.Text("api-keys", api_keys,
+              "File of API keys (`winnow keys`): requests then need one of them and are held to its limits. Changes of "
+              "the file "
+              "are in force within seconds. Empty = anybody may send requests.");
 }
 
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {

@@ -112,7 +112,7 @@ struct RouterProcessOptions {
   HttpApiFlags http_api;
   ChatFlags chat;
   SelectionOptions selection;
-  std::string key_weights;
+  std::string api_keys;
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int http_threads = 2;
@@ -186,7 +186,7 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
-void DeclareKeyWeights(Fields& fields, std::string* key_weights);
+void DeclareApiKeys(Fields& fields, std::string* api_keys);
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
 void DeclareDrainDelay(Fields& fields, std::chrono::microseconds* drain_delay);
 void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);

@@ -65,7 +65,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
-  DeclareKeyWeights(fields, &key_weights);
+  DeclareApiKeys(fields, &api_keys);
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
@@ -190,7 +190,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.http_api = http_api;
   options.chat = chat;
   options.selection = selection;
-  options.key_weights = key_weights;
+  options.api_keys = api_keys;
   options.placement = placement;
   options.max_queue = max_queue;
   options.drain_delay = drain_delay;

@@ -38,7 +38,7 @@ struct UpOptions {
   uint32_t max_running = 64;
   PrefillFlags prefill;
   SchedulingFlags scheduling;
-  std::string key_weights;
+  std::string api_keys;
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int threads = 0;

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 
-#include "router/dispatch/key_weights.h"
 #include "router/dispatch/rank_clients.h"
 #include "router/dispatch/token_stream.h"
 #include "router/membership/registry.h"
@@ -20,7 +19,6 @@ struct DispatcherOptions {
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
-  KeyWeights weights{};                     // of tenants
   ShardRange shards{};                      // of a sequence's KV
   std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
   RankClient::Options client{};
