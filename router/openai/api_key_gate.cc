@@ -9,9 +9,11 @@ namespace winnow {
 namespace {
 
 constexpr std::array<std::string_view, 5> kOpenPaths = {"/", "/health", "/ping", "/ready", "/metrics"};
+constexpr std::string_view kOpenFolder = "/page/";
 
 bool NeedsKey(const HttpRequest& request) {
-  return std::find(kOpenPaths.begin(), kOpenPaths.end(), request.path) == kOpenPaths.end();
+  return std::find(kOpenPaths.begin(), kOpenPaths.end(), request.path) == kOpenPaths.end() &&
+         !request.path.starts_with(kOpenFolder);
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 namespace winnow {
 
 // Passes requests with a valid API key, and those for paths that need none: probes and metrics (/health, /ping, /ready,
-// /metrics) and the page at /, which is the same for everybody. Others get 401. No authenticator: all pass.
+// /metrics) and static pages (/ and what is below /page/), which are the same for everybody. Others get 401. No
+// authenticator: all pass.
 HttpHandler WithApiKeys(Authenticator authenticate, HttpHandler handler);
 
 }  // namespace winnow
