@@ -31,11 +31,12 @@ const std::vector<Rule>& Rules() {
       {"common/model", {"common/base"}},
       {"common/selection", {"common/base"}},
       {"common/timeline", {"common/base"}},
+      {"common/tls", {"common/base"}},
       {"common/tokenizer", {"common/base"}},
       {"common/grammar", {"common/base", "common/tokenizer"}},
       {"common/json_schema", {"common/base", "common/grammar", "common/tokenizer"}},
       {"common/metrics", {"common/base", "common/config"}},
-      {"common/rpc", {"common/base", "common/config", "common/log", "common/timeline"}},
+      {"common/rpc", {"common/base", "common/config", "common/log", "common/timeline", "common/tls"}},
 
       {"kernels", {"common/base"}},
       {"kernels/cpu", {"common/base", "kernels"}},
