@@ -9,6 +9,7 @@
 
 #include "common/metrics/request_metrics.h"
 #include "common/model/synthetic_models.h"
+#include "common/rpc/channel.h"
 #include "router/dispatch/dispatcher.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/generation_service.h"
@@ -33,8 +34,6 @@ namespace {
 
 // A fraction of the lease: a silent rank is found dead up to two of these after its end.
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
-
-constexpr Reachability::Options kReachability;
 
 // How soon changed API keys are in force.
 constexpr std::chrono::milliseconds kKeysCheckInterval{1000};
@@ -83,11 +82,13 @@ struct Router::Parts {
                         // A router that stops takes no goodbyes any more.
                         LogDeparture(rank, stopping ? Departure::kLeft : why);
                       }}),
-        reachability(kReachability, &registry),
+        reachability({.credentials = options.credentials}, &registry),
         dispatcher({.identity = options.identity,
                     .max_queue = options.max_queue,
                     .shards = options.shards,
-                    .slow_start = options.slow_start},
+                    .slow_start = options.slow_start,
+                    .channels = [credentials = options.credentials](
+                                    const std::string& address) { return NewChannel(address, credentials); }},
                    &registry, &timers),
         text_generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
         generation(&text_generation),
@@ -139,7 +140,7 @@ struct Router::Parts {
 
   void CheckLinks() {
     reachability.Sweep();
-    timers.After(kReachability.sweep, [this] { CheckLinks(); });
+    timers.After(Reachability::Options().sweep, [this] { CheckLinks(); });
   }
 
   void LogChanges(const MembershipSnapshot& snapshot) {

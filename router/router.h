@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/metrics/metrics_registry.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/rpc_server.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/served_model.h"
@@ -24,6 +25,7 @@ struct RouterOptions {
   std::optional<ToolFormat> tool_format;
   std::optional<ReasoningFormat> reasoning_format;
   v1::Identity identity;     // of this process
+  Credentials credentials;   // towards ranks
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none
   std::string api_keys;      // KeyFile of clients; empty: anybody may send requests

@@ -48,8 +48,10 @@ void BlockStopSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-GenerationClient::GenerationClient(const std::string& address, std::string api_key)
-    : address_(address), api_key_(std::move(api_key)), stub_(v1::GenerationService::NewStub(NewChannel(address))) {}
+GenerationClient::GenerationClient(const std::string& address, std::string api_key, const Credentials& credentials)
+    : address_(address),
+      api_key_(std::move(api_key)),
+      stub_(v1::GenerationService::NewStub(NewChannel(address, credentials))) {}
 
 absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRequest& request,
                                                             const std::function<void(std::string_view)>& on_text) {

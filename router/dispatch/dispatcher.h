@@ -23,7 +23,7 @@ struct DispatcherOptions {
   std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
   RankClient::Options client{};
   std::chrono::milliseconds release_timeout{1000};  // of a call that frees a sequence on a cache rank
-  RankClients::ChannelFactory channels{};           // absent: NewChannel
+  RankClients::ChannelFactory channels{};           // absent: NewChannel, not encrypted
 };
 
 // Seconds from the end of a prompt on one rank to the next token, from another, both as the router sees them.
