@@ -2,6 +2,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "cmd/client/client_security.h"
 #include "cmd/client/generation_client.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
@@ -12,6 +13,7 @@ namespace {
 struct GenerateOptions {
   HostPort grpc{"127.0.0.1", 8001};
   std::string api_key;
+  ClientSecurity security;
   uint32_t max_tokens = 0;
   double temperature = -1;
   std::string selection;
@@ -24,6 +26,7 @@ struct GenerateOptions {
     fields.Text(
         "api-key", &api_key,
         "For a server with keys. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
+    security.Declare(fields);
     fields.Integer("max-tokens", &max_tokens, "Most tokens to generate; 0 = what is left of the context.");
     fields.Number("temperature", &temperature, "0 = greedy; negative = the server's default.", -1, 100);
     fields.Text("selection", &selection,
@@ -67,7 +70,9 @@ int GenerateMain(const Arguments& arguments) {
   std::string prompt = positionals.front();
   if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   BlockStopSignals();
-  GenerationClient client(options.grpc.ToString(), options.api_key);
+  const absl::StatusOr<Credentials> credentials = options.security.Load();
+  if (!credentials.ok()) return Fail("generate", credentials.status(), 2);
+  GenerationClient client(options.grpc.ToString(), options.api_key, *credentials);
   bool wrote = false;
   const absl::StatusOr<GenerationResult> result =
       client.Generate(MakeRequest(options, std::move(prompt)), [&wrote](std::string_view text) {

@@ -27,6 +27,7 @@ constexpr int kLargeBlockBytes = 256 << 10;
 absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
+  WINNOW_RETURN_IF_ERROR(options.process.security.CheckExposure("http", options.http, !options.http_tls.files.empty()));
   RouterOptions router_options;
   router_options.model_dir = options.model;
   router_options.model_ids = absl::StrSplit(options.model_id, ',', absl::SkipEmpty());
@@ -36,10 +37,12 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
+  router_options.credentials = process->credentials();
   WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
   router_options.head_profile = options.selection.head_profile;
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;
+  router_options.http.tls = options.http_tls.files;
   router_options.http.num_threads = options.http_threads;
   const uint64_t connections = process->descriptor_limit() - kReservedDescriptors;
   if (connections < router_options.http.max_connections) {

@@ -134,7 +134,8 @@ class Cluster {
     if (!options_.part.has_router) {
       return supervisor_.AllReady() ? absl::OkStatus() : absl::UnavailableError("not all ranks have joined the router");
     }
-    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router_, "http"), "/ready", milliseconds(1000)));
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                            HttpGet(Address(router_, "metrics"), "/ready", milliseconds(1000)));
     return answer.status == 200 ? absl::OkStatus() : absl::UnavailableError(answer.body);
   }
 

@@ -62,6 +62,13 @@ constexpr ManifestField kFields[] = {
     {"selection.pool_factor", "pool-factor"},
     {"selection.head_profile", "head-profile"},
 
+    {"security.tls_cert", "tls-cert"},
+    {"security.tls_key", "tls-key"},
+    {"security.tls_ca", "tls-ca"},
+    {"security.http_tls_cert", "http-tls-cert"},
+    {"security.http_tls_key", "http-tls-key"},
+    {"security.insecure", "insecure"},
+
     {"observability.metrics", "metrics"},
     {"observability.log_level", "log-level"},
 };
@@ -72,6 +79,7 @@ constexpr ManifestSection kSections[] = {
     {"inference", "The ranks that hold the weights and compute."},
     {"cache", "The ranks that hold the KV."},
     {"selection", "Which rows requests attend to that do not say."},
+    {"security", "What is encrypted, and who may call whom."},
     {"observability", "Metrics and logs."},
 };
 

@@ -8,6 +8,7 @@
 #include "common/config/device_choice.h"
 #include "common/config/fields.h"
 #include "common/selection/selection_spec.h"
+#include "common/tls/tls_files.h"
 #include "inference_rank/memory/prefill_mode.h"
 #include "inference_rank/scheduler/scheduling_options.h"
 #include "inference_rank/sequence/prefix_attention.h"
@@ -27,12 +28,28 @@ struct JoinOptions {
   void Declare(Fields& fields);
 };
 
+// Whom a process takes calls from, and what it encrypts.
+struct SecurityOptions {
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  bool insecure = false;
+
+  void Declare(Fields& fields);
+  // With "{role}" in the paths replaced. INVALID_ARGUMENT, where some are given and others are missing.
+  absl::StatusOr<TlsFiles> FilesFor(std::string_view role) const;
+  // FAILED_PRECONDITION for an address that other machines reach while `encrypted` is false and nothing allows it;
+  // `option` is the one that says where to listen.
+  absl::Status CheckExposure(std::string_view option, const HostPort& listen, bool encrypted) const;
+};
+
 // Of every process.
 struct ProcessOptions {
   std::string cluster = "local";
   std::string rank;
   HostPort grpc{"127.0.0.1", 0};
   HostPort metrics{"127.0.0.1", 0};
+  SecurityOptions security;
   std::string log_level = "info";
   int report_fd = -1;
 
@@ -88,6 +105,13 @@ struct PlacementFlags {
   void Declare(Fields& fields);
 };
 
+// TLS of the HTTP API.
+struct HttpTlsFlags {
+  TlsFiles files;
+
+  void Declare(Fields& fields);
+};
+
 // What the HTTP API lets clients do, and how it keeps them waiting.
 struct HttpApiFlags {
   std::string cors_origins;
@@ -109,6 +133,7 @@ struct RouterProcessOptions {
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
+  HttpTlsFlags http_tls;
   HttpApiFlags http_api;
   ChatFlags chat;
   SelectionOptions selection;
