@@ -481,8 +481,7 @@ void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
 void DeclareApiKeys(Fields& fields, std::string* api_keys) {
   fields.Text("api-keys", api_keys,
               "File of API keys (`winnow keys`): requests then need one of them and are held to its limits. Changes of "
-              "the file "
-              "are in force within seconds. Empty = anybody may send requests.");
+              "the file are in force within seconds. Empty = anybody may send requests.");
 }
 
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {
