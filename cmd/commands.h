@@ -14,6 +14,8 @@ int RouterMain(const Arguments& arguments);
 int InferenceRankMain(const Arguments& arguments);
 int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
+int StatusMain(const Arguments& arguments);
+int TopMain(const Arguments& arguments);
 int TimelineMain(const Arguments& arguments);
 int BenchMain(const Arguments& arguments);
 int BenchEngineMain(const Arguments& arguments);

@@ -52,6 +52,8 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   }
   router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
   router_options.api_keys = options.api_keys;
+  router_options.log_requests = options.reports.log_requests;
+  router_options.metrics_aliases = options.reports.metrics_aliases;
   const uint32_t shards = options.placement.cache_shards;
   router_options.shards = {.least = std::max(shards, 1u),
                            .most = shards == 0 ? std::numeric_limits<uint32_t>::max() : shards};
@@ -82,7 +84,9 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   }
   WINNOW_RETURN_IF_ERROR(process->Serve(
       std::move(services), router->fingerprint(), [&router] { return router->load(); }, {},
-      [&router] { return router->Ready(); }));
+      {.ready = [&router] { return router->Ready(); },
+       .targets = [&router](const std::string& own_address) { return router->ScrapeTargets(own_address); },
+       .ranks = [&router] { return router->RankList(); }}));
   for (const std::string& name : always_served) process->server().SetServing(name, true);
   WINNOW_RETURN_IF_ERROR(router->StartHttp());
   process->report().Address("http", router->http_address());

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
 
 #include "cmd/command_line.h"
@@ -19,6 +21,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kNoticeInterval{10};
+// A cluster that serves is ready after so long, whoever does not reach whom.
+constexpr std::chrono::seconds kLinksLimit{15};
 
 // Takes the address that a process has reported, if it has, so that its next run listens there again.
 void KeepAddress(const Supervisor::Addresses& known, const char* key, HostPort& address) {
@@ -70,7 +74,8 @@ class Cluster {
   Cluster(const UpOptions& options, std::string program)
       : options_(options), program_(std::move(program)), supervisor_(SupervisorOptions(options)) {}
 
-  // Returns when the first request will succeed; where the router is elsewhere, when the ranks have joined it.
+  // Returns when the first request will succeed and every rank is known to reach the others; where the router is
+  // elsewhere, when the ranks have joined it.
   absl::Status Start() {
     HostPort router_address = options_.part.router;
     if (options_.part.has_router) {
@@ -139,12 +144,32 @@ class Cluster {
     return answer.status == 200 ? absl::OkStatus() : absl::UnavailableError(answer.body);
   }
 
+  // UNAVAILABLE while an inference rank does not reach a cache rank, or the router has not been told yet.
+  absl::Status AskForLinks() const {
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                            HttpGet(Address(router_, "metrics"), "/ranks", milliseconds(1000)));
+    const auto list = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    if (!list.is_object()) return absl::UnavailableError("its list of ranks cannot be read");
+    for (const auto& rank : list.value("ranks", nlohmann::json::array())) {
+      if (!rank.contains("does_not_reach")) continue;
+      return absl::UnavailableError(
+          absl::StrCat(rank.value("rank", "?"), " has not reached ", rank["does_not_reach"].dump(), " yet"));
+    }
+    return absl::OkStatus();
+  }
+
   // On a node other machines' ranks may be missing: it does its part all the same.
   bool RouterIsReady() {
     if (!options_.part.host.empty()) return true;
-    const absl::Status ready = AskWhetherReady();
-    if (ready.ok()) return true;
-    if (const auto now = std::chrono::steady_clock::now(); now >= next_notice_) {
+    absl::Status ready = AskWhetherReady();
+    const auto now = std::chrono::steady_clock::now();
+    if (ready.ok()) {
+      // Requests would be served; those of the first second are to find every rank, not the first that was there.
+      if (!serves_since_) serves_since_ = now;
+      ready = AskForLinks();
+      if (ready.ok() || now - *serves_since_ > kLinksLimit) return true;
+    }
+    if (now >= next_notice_) {
       std::fprintf(stderr, "winnow up: waiting for the router to be ready: %s\n", std::string(ready.message()).c_str());
       next_notice_ = now + kNoticeInterval;
     }
@@ -155,6 +180,7 @@ class Cluster {
   const std::string program_;
   Supervisor supervisor_;
   std::string router_;
+  std::optional<std::chrono::steady_clock::time_point> serves_since_;
   std::chrono::steady_clock::time_point next_notice_ = std::chrono::steady_clock::now() + kNoticeInterval;
 };
 

@@ -1,24 +1,26 @@
 #pragma once
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <vector>
+#include <deque>
 
+#include "common/metrics/atomic_histogram.h"
 #include "common/timeline/timeline.h"
 
 namespace winnow {
 
 // Counters of an inference rank: written by its threads, read by whoever serves /metrics.
 struct InferenceRankMetrics {
-  // Upper bounds of the captured-mass histogram buckets; the last bucket is everything above.
+  // Upper bounds of histogram buckets; one more bucket is everything above. Times are in seconds.
   static constexpr std::array<double, 9> kMassBounds = {0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.98, 0.99};
-  struct MassHistogram {
-    std::array<std::atomic<uint64_t>, kMassBounds.size() + 1> buckets{};
-    std::atomic<double> sum{0};
-  };
+  static constexpr std::array<double, 8> kTokenFilterBounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1};
+  // Of waiting and of prompts: a prompt of 128k tokens takes minutes on CPUs.
+  static constexpr std::array<double, 17> kWaitBounds = {.001, .0025, .005, .01, .025, .05, .1,  .25, .5,
+                                                         1,    2.5,   5,    10,  25,   50,  100, 250};
 
-  explicit InferenceRankMetrics(int num_layers) : captured_mass(num_layers) {}
+  explicit InferenceRankMetrics(int num_layers) {
+    for (int layer = 0; layer < num_layers; ++layer) captured_mass.emplace_back(kMassBounds);
+  }
 
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
@@ -70,32 +72,16 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> queued_prompt_tokens{0};
   std::atomic<uint64_t> stale_frames{0};
   std::atomic<uint64_t> malformed_frames{0};
-  // Upper bounds, in microseconds, of the buckets of token_filter_buckets; the last bucket is everything above.
-  static constexpr std::array<double, 8> kTokenFilterBoundsUs = {10, 30, 100, 300, 1000, 3000, 10000, 100000};
-  std::array<std::atomic<uint64_t>, kTokenFilterBoundsUs.size() + 1> token_filter_buckets{};
+  // Of prompts that were computed here: seconds from their arrival to their admission, and from there to their first
+  // token.
+  AtomicHistogram queue_seconds{kWaitBounds}, prefill_seconds{kWaitBounds};
+  AtomicHistogram token_filter_seconds{kTokenFilterBounds};  // of engine time, finding out which tokens may follow
   std::atomic<uint64_t> grammars_compiled{0}, grammars_reused{0}, grammar_compile_us{0};
-  std::atomic<double> token_filter_us{0};  // engine time spent on finding out which tokens may follow
   std::atomic<uint64_t> progress{0};
   std::atomic<double> last_progress_unix_seconds{0};
-  std::vector<MassHistogram> captured_mass;  // [num_layers]
-  std::atomic<uint64_t> mass_bounds{0};      // masses among those that are lower bounds
-  Timeline timeline;                         // of the engine thread
-
-  void ObserveTokenFilter(std::chrono::steady_clock::duration taken) {
-    const double us = std::chrono::duration<double, std::micro>(taken).count();
-    size_t bucket = 0;
-    while (bucket < kTokenFilterBoundsUs.size() && us > kTokenFilterBoundsUs[bucket]) ++bucket;
-    token_filter_buckets[bucket].fetch_add(1, std::memory_order_relaxed);
-    token_filter_us.store(token_filter_us.load(std::memory_order_relaxed) + us, std::memory_order_relaxed);
-  }
-
-  void ObserveMass(int layer, double mass) {
-    MassHistogram& histogram = captured_mass[layer];
-    size_t bucket = 0;
-    while (bucket < kMassBounds.size() && mass > kMassBounds[bucket]) ++bucket;
-    histogram.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
-    histogram.sum.store(histogram.sum.load(std::memory_order_relaxed) + mass, std::memory_order_relaxed);
-  }
+  std::deque<AtomicHistogram> captured_mass;  // [num_layers]
+  std::atomic<uint64_t> mass_bounds{0};       // masses among those that are lower bounds
+  Timeline timeline;                          // of the engine thread
 };
 
 }  // namespace winnow

@@ -23,6 +23,7 @@
 #include "router/membership/membership_service.h"
 #include "router/membership/rank_list.h"
 #include "router/membership/reachability.h"
+#include "router/membership/scrape_targets.h"
 #include "router/openai/api_error.h"
 #include "router/openai/api_key_gate.h"
 #include "router/openai/openai_service.h"
@@ -73,7 +74,7 @@ struct Router::Parts {
         keys(std::move(k)),
         text(std::move(t)),
         metrics(m),
-        request_metrics(*m),
+        request_metrics(*m, configured.id),
         registry({.cluster = options.identity.cluster(),
                   .lease_check = kLeaseCheckInterval,
                   .reachability_is_checked = true,
@@ -90,7 +91,7 @@ struct Router::Parts {
                     .channels = [credentials = options.credentials](
                                     const std::string& address) { return NewChannel(address, credentials); }},
                    &registry, &timers),
-        text_generation(WithMetrics(std::move(generation_options), &request_metrics), &dispatcher, text.get(), &timers),
+        text_generation(WithReports(std::move(generation_options)), &dispatcher, text.get(), &timers),
         generation(&text_generation),
         membership_service(&registry, &reachability),
         generation_service({.default_timeout = options.request_timeout,
@@ -109,6 +110,7 @@ struct Router::Parts {
       WriteMembershipMetrics(registry.Snapshot(), writer);
       if (keys) WriteKeyMetrics(*keys, writer);
     });
+    if (options.metrics_aliases == MetricsAliases::kVllm) metrics->SetVllmAliases(configured.id);
     log_changes = registry.Subscribe([this](const MembershipSnapshot& snapshot) { LogChanges(snapshot); });
     CheckLeases();
     CheckLinks();
@@ -128,9 +130,12 @@ struct Router::Parts {
     timers.After(kKeysCheckInterval, [this] { CheckKeys(); });
   }
 
-  static TextGenerationOptions WithMetrics(TextGenerationOptions options, RequestMetrics* metrics) {
-    options.metrics = metrics;
-    return options;
+  TextGenerationOptions WithReports(TextGenerationOptions generation_options) {
+    generation_options.metrics = &request_metrics;
+    if (options.log_requests) {
+      generation_options.on_end = [](const RequestRecord& record) { spdlog::info("{}", LogLine(record)); };
+    }
+    return generation_options;
   }
 
   void CheckLeases() {
@@ -333,6 +338,14 @@ void Router::Drain(std::chrono::milliseconds grace, const std::function<bool()>&
     parts.dispatcher.FailAll(stopping);
   }
   if (parts.http) parts.http->Stop(kLastWords);
+}
+
+std::string Router::ScrapeTargets(const std::string& own_address) const {
+  return ScrapeTargetsJson(parts_->registry.Snapshot(), parts_->options.identity.rank(), own_address);
+}
+
+std::string Router::RankList() const {
+  return RankListJson(parts_->registry.Snapshot(), parts_->reachability.unreachable());
 }
 
 absl::Status Router::Ready() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/rpc_server.h"
@@ -36,6 +37,8 @@ struct RouterOptions {
   std::chrono::milliseconds slow_start{0};              // of cache ranks that join; 0: none
   uint32_t max_queue = 1024;                            // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none
+  bool log_requests = true;                                             // a line for each that has ended
+  MetricsAliases metrics_aliases = MetricsAliases::kNone;
 };
 
 // The router of one model: takes requests over HTTP and gRPC and has ranks serve them. The owner runs the gRPC server.
@@ -64,6 +67,10 @@ class Router {
 
   // UNAVAILABLE with the reason while no request could be served: no rank of a kind, or ranks of another vocabulary.
   absl::Status Ready() const;
+  // What Prometheus is to scrape; see router/membership/scrape_targets.h.
+  std::string ScrapeTargets(const std::string& own_address) const;
+  // The answer to GET /ranks.
+  std::string RankList() const;
   // With the limits of the ranks that are there, or were last; before the first, those of the configuration.
   ServedModel model() const;
   v1::RankLoad load() const;

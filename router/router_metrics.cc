@@ -1,7 +1,5 @@
 #include "router/router_metrics.h"
 
-#include <vector>
-
 namespace winnow {
 
 void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
@@ -18,11 +16,9 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
   writer.Counter("winnow_hand_overs_total", "Prompts that a rank for prefill has left to a rank that decodes.",
                  count(c.hand_overs));
-  std::vector<uint64_t> times;
-  for (const std::atomic<uint64_t>& bucket : c.hand_over_times.buckets) times.push_back(bucket.load());
   writer.Histogram("winnow_hand_over_seconds",
                    "From the end of a prompt on a rank for prefill to the next token, from another rank.",
-                   HandOverTimes::kBounds, times, c.hand_over_times.sum.load());
+                   c.hand_over_seconds);
   writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
   writer.Counter("winnow_router_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches.",
                  count(c.cached_prompt_tokens));
@@ -42,13 +38,23 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
 void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& writer) {
   uint32_t inference = 0;
   uint32_t cache = 0;
+  double free_bytes = 0, total_bytes = 0;
   for (const RankRecord& record : snapshot.ranks) {
     if (record.suspect || record.load.draining()) continue;
-    ++(record.identity.role() == v1::ROLE_CACHE_RANK ? cache : inference);
+    const bool is_cache_rank = record.identity.role() == v1::ROLE_CACHE_RANK;
+    ++(is_cache_rank ? cache : inference);
+    if (!is_cache_rank) continue;
+    free_bytes += static_cast<double>(record.load.free_bytes());
+    total_bytes += static_cast<double>(record.load.total_bytes());
   }
   const char* help = "Ranks that are registered and take work.";
   writer.Gauge("winnow_router_ranks", help, inference, {{"kind", "inference"}});
   writer.Gauge("winnow_router_ranks", help, cache, {{"kind", "cache"}});
+  const char* kv_bytes = "Memory for KV on the cache ranks that take work, as of their last heartbeats.";
+  writer.Gauge("winnow_router_kv_bytes", kv_bytes, free_bytes, {{"state", "free"}});
+  writer.Gauge("winnow_router_kv_bytes", kv_bytes, total_bytes - free_bytes, {{"state", "used"}});
+  writer.Gauge("winnow_kv_cache_usage_ratio", "Share of that memory that is in use, 0 to 1.",
+               total_bytes > 0 ? 1 - free_bytes / total_bytes : 0);
   writer.Gauge("winnow_router_membership_version", "Changes of the table of ranks.",
                static_cast<double>(snapshot.version));
 }

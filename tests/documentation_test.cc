@@ -125,11 +125,14 @@ TEST(Documentation, OperationsDescribesEveryMetric) {
   }
 }
 
-TEST(Documentation, TheDashboardAndTheAlertsUseMetricsThatThereAre) {
+TEST(Documentation, DashboardsRulesAndConsolesUseMetricsThatThereAre) {
   const std::string document = ReadSource("docs/operations.md");
   const std::regex metric(R"re((winnow_[a-z0-9_]+))re"), part(R"re(_(bucket|sum|count)$)re");
   for (const auto& [file, least] :
-       {std::pair{"deploy/grafana/winnow.json", 20u}, std::pair{"deploy/prometheus/winnow-alerts.yaml", 8u}}) {
+       {std::pair{"deploy/grafana/dashboards/overview.json", 12u}, std::pair{"deploy/grafana/dashboards/kv.json", 20u},
+        std::pair{"deploy/grafana/dashboards/ranks.json", 10u}, std::pair{"deploy/grafana/dashboards/health.json", 8u},
+        std::pair{"deploy/prometheus/winnow-records.yaml", 6u}, std::pair{"deploy/prometheus/winnow-alerts.yaml", 8u},
+        std::pair{"deploy/prometheus/consoles/winnow.html", 15u}}) {
     const std::string text = ReadSource(file);
     std::set<std::string> used;
     for (std::sregex_iterator match(text.begin(), text.end(), metric), end; match != end; ++match) {

@@ -151,10 +151,11 @@ const std::vector<Rule>& Rules() {
       {"cmd/up", {"common/*", "cache_rank/*", "cmd/role"}},
       {"cmd/manifest", {"common/*", "cmd/role", "cmd/up"}},
       {"cmd/render", {"common/*", "cmd/manifest", "cmd/role", "cmd/up"}},
+      {"cmd/status", {"common/*", "cmd/up"}},
       {"cmd",
        {"common/*", "kernels/*", "transport/*", "model/*", "cache_rank/*", "inference_rank/*", "router/*",
         "tools/engine", "tools/load", "tools/plan", "tools/profile", "tools/timeline", "cmd/client", "cmd/doctor",
-        "cmd/manifest", "cmd/render", "cmd/role", "cmd/up"}},
+        "cmd/manifest", "cmd/render", "cmd/role", "cmd/status", "cmd/up"}},
       {"tests", {"*"}},
   };
   return rules;

@@ -71,6 +71,9 @@ constexpr ManifestField kFields[] = {
 
     {"observability.metrics", "metrics"},
     {"observability.log_level", "log-level"},
+    {"observability.log_format", "log-format"},
+    {"observability.log_requests", "log-requests"},
+    {"observability.metrics_aliases", "metrics-aliases"},
 };
 
 constexpr ManifestSection kSections[] = {

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace winnow {
 
@@ -99,13 +98,14 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
           metrics.grammars_reused);
   counter("winnow_grammar_compile_seconds_total", "Time spent compiling grammars, beside the engine.",
           1e-6 * static_cast<double>(metrics.grammar_compile_us));
-  std::vector<double> filter_bounds;
-  for (const double us : InferenceRankMetrics::kTokenFilterBoundsUs) filter_bounds.push_back(1e-6 * us);
-  const std::vector<uint64_t> filtered(metrics.token_filter_buckets.begin(), metrics.token_filter_buckets.end());
   writer.Histogram(
       "winnow_token_filter_seconds",
       "Engine time per token spent on finding out which tokens may follow: grammars, allowed tokens, bad words.",
-      filter_bounds, filtered, 1e-6 * metrics.token_filter_us);
+      metrics.token_filter_seconds);
+  writer.Histogram("winnow_request_queue_time_seconds",
+                   "From the arrival of a prompt at the rank to its admission there.", metrics.queue_seconds);
+  writer.Histogram("winnow_request_prefill_time_seconds", "From the admission of a prompt to its first token.",
+                   metrics.prefill_seconds);
   counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
   counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
           metrics.malformed_frames);
@@ -116,11 +116,9 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
           "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
           metrics.mass_bounds);
   for (size_t layer = 0; layer < metrics.captured_mass.size(); ++layer) {
-    const InferenceRankMetrics::MassHistogram& mass = metrics.captured_mass[layer];
-    const std::vector<uint64_t> counts(mass.buckets.begin(), mass.buckets.end());
     writer.Histogram("winnow_captured_attention_mass",
                      "Share of the softmax that the attended rows hold, per position and head, before correction.",
-                     InferenceRankMetrics::kMassBounds, counts, mass.sum, with("layer", std::to_string(layer)));
+                     metrics.captured_mass[layer], with("layer", std::to_string(layer)));
   }
 }
 

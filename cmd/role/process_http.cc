@@ -38,6 +38,17 @@ absl::StatusOr<std::unique_ptr<ProcessHttp>> ProcessHttp::Start(const HostPort& 
                      [live = sources.live](const Exchange& exchange) { exchange->Respond(Verdict("live", live())); });
   http->routes_->Add(HttpMethod::kGet, "/health",
                      [](const Exchange& exchange) { exchange->Respond({.body = R"({"status":"ok"})"}); });
+  if (sources.targets) {
+    http->routes_->Add(HttpMethod::kGet, "/targets",
+                       [targets = sources.targets, self = http.get()](const Exchange& exchange) {
+                         const std::string* host = exchange->request().FindHeader("host");
+                         exchange->Respond({.body = targets(host != nullptr ? *host : self->address_)});
+                       });
+  }
+  if (sources.ranks) {
+    http->routes_->Add(HttpMethod::kGet, "/ranks",
+                       [ranks = sources.ranks](const Exchange& exchange) { exchange->Respond({.body = ranks()}); });
+  }
   HttpServerOptions options;
   options.host = listen.host;
   options.port = listen.port;

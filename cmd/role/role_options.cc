@@ -49,7 +49,7 @@ void ProcessOptions::Declare(Fields& fields) {
   fields.Address("metrics", &metrics,
                  "Where HTTP answers /metrics, and the probes /ready, /live and /health; hosts as for --grpc.");
   security.Declare(fields);
-  DeclareLogLevel(fields, &log_level, "trace, debug, info, warning, error or off.");
+  log.Declare(fields, "Of this process");
   fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
                  -1, 1 << 20);
 }
@@ -299,6 +299,7 @@ void RouterProcessOptions::Declare(Fields& fields) {
   fields.Duration("request-timeout", &request_timeout, "Longest life of a request whose client names no deadline.");
   DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
+  reports.Declare(fields);
 }
 
 InferenceProcessOptions::InferenceProcessOptions() {
@@ -497,14 +498,25 @@ void DeclareDrainDelay(Fields& fields, std::chrono::microseconds* drain_delay) {
                   "balancers turn away from it first; then --stop-grace begins. A second signal ends it.");
 }
 
-void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help) {
+void LogFlags::Declare(Fields& fields, const std::string& whose) {
   fields.Custom(
-      "log-level", "LEVEL", std::move(help),
-      [log_level](std::string_view text) {
-        *log_level = std::string(text);
-        return CheckLogLevel(*log_level);
+      "log-level", "LEVEL", absl::StrCat(whose, ": trace, debug, info, warning, error or off."),
+      [this](std::string_view text) {
+        level = std::string(text);
+        return CheckLogLevel(level);
       },
-      [log_level] { return *log_level; });
+      [this] { return level; });
+  fields.Enum("log-format", &format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+              "Lines for people, or a JSON object each, with time (UTC), level, role, rank and message.");
+}
+
+void RequestReportFlags::Declare(Fields& fields) {
+  fields.Bool("log-requests", &log_requests,
+              "A line in the router's log for each request that has ended: its id, tokens, times, ranks, and how it "
+              "ended. No text of prompts or answers.");
+  fields.Enum("metrics-aliases", &metrics_aliases, {{"none", MetricsAliases::kNone}, {"vllm", MetricsAliases::kVllm}},
+              "vllm: the router's /metrics has its figures under vLLM's names, too, for autoscalers, dashboards and "
+              "gateways that look for these.");
 }
 
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue) {

@@ -7,6 +7,8 @@
 #include "common/base/status.h"
 #include "common/config/device_choice.h"
 #include "common/config/fields.h"
+#include "common/log/log.h"
+#include "common/metrics/metric_aliases.h"
 #include "common/selection/selection_spec.h"
 #include "common/tls/tls_files.h"
 #include "inference_rank/memory/prefill_mode.h"
@@ -43,6 +45,23 @@ struct SecurityOptions {
   absl::Status CheckExposure(std::string_view option, const HostPort& listen, bool encrypted) const;
 };
 
+// What a process logs, and how.
+struct LogFlags {
+  std::string level = "info";
+  LogFormat format = LogFormat::kText;
+
+  // `whose`: what the help says that they are for.
+  void Declare(Fields& fields, const std::string& whose);
+};
+
+// What the router tells of requests, beside its metrics.
+struct RequestReportFlags {
+  bool log_requests = true;
+  MetricsAliases metrics_aliases = MetricsAliases::kNone;
+
+  void Declare(Fields& fields);
+};
+
 // Of every process.
 struct ProcessOptions {
   std::string cluster = "local";
@@ -50,7 +69,7 @@ struct ProcessOptions {
   HostPort grpc{"127.0.0.1", 0};
   HostPort metrics{"127.0.0.1", 0};
   SecurityOptions security;
-  std::string log_level = "info";
+  LogFlags log;
   int report_fd = -1;
 
   void Declare(Fields& fields);
@@ -145,6 +164,7 @@ struct RouterProcessOptions {
   std::chrono::microseconds request_timeout{600'000'000};
   std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
+  RequestReportFlags reports;
 
   RouterProcessOptions();
   void Declare(Fields& fields);
@@ -214,7 +234,6 @@ void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareApiKeys(Fields& fields, std::string* api_keys);
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
 void DeclareDrainDelay(Fields& fields, std::chrono::microseconds* drain_delay);
-void DeclareLogLevel(Fields& fields, std::string* log_level, std::string help);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);
 
 // INVALID_ARGUMENT when --max-context leaves no room for a prompt and a token.

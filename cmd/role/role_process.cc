@@ -76,7 +76,8 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   sigaddset(&set, SIGUSR1);  // of InterruptibleStart
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  WINNOW_RETURN_IF_ERROR(StartLog({.role = role_name, .rank = options.rank, .level = options.log_level}));
+  WINNOW_RETURN_IF_ERROR(
+      StartLog({.role = role_name, .rank = options.rank, .level = options.log.level, .format = options.log.format}));
   LogForGrpc();
   auto process =
       std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml), std::move(join)));
@@ -99,9 +100,9 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
 
 absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
                                 std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines,
-                                std::function<absl::Status()> ready) {
+                                RouterAnswers router) {
   start_ = nullptr;
-  ready_ = std::move(ready);
+  ready_ = std::move(router.ready);
   v1::GetServerInfoResponse info;
   *info.mutable_identity() = identity_;
   *info.mutable_fingerprint() = fingerprint;
@@ -112,6 +113,8 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   info.set_options_yaml(options_yaml_);
   ProcessHttp::Sources probes;
   probes.ready = [this] { return Ready(); };
+  probes.targets = std::move(router.targets);
+  probes.ranks = std::move(router.ranks);
   // A router's requests may rightly wait for long, for ranks and for prompts to be computed.
   const bool computes = identity_.role() != v1::ROLE_ROUTER;
   probes.live = [this, load, computes] {

@@ -43,12 +43,17 @@ class RoleProcess {
   // Files that the process may have open, connections included.
   uint64_t descriptor_limit() const { return descriptor_limit_; }
 
+  // What a router's ProcessHttp answers otherwise than a rank's, which is ready while every membership stands.
+  struct RouterAnswers {
+    std::function<absl::Status()> ready;
+    std::function<std::string(const std::string& own_address)> targets;
+    std::function<std::string()> ranks;
+  };
   // Starts the gRPC server with these services and the AdminService, and ProcessHttp, and reports the addresses. `load`
-  // is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long. `ready`: what /ready
-  // asks; without, whether every membership stands.
+  // is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.
   absl::Status Serve(std::vector<NamedService> services, const v1::Fingerprint& fingerprint,
                      std::function<v1::RankLoad()> load, std::vector<NamedTimeline> timelines = {},
-                     std::function<absl::Status()> ready = nullptr);
+                     RouterAnswers router = {});
 
   struct Membership {
     v1::RegisterRequest registration;

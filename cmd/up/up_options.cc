@@ -82,7 +82,8 @@ void UpOptions::Declare(Fields& fields) {
   DeclarePrefixCache(fields, &prefix_cache, &prefix_cache_memory_bytes);
   DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
-  DeclareLogLevel(fields, &log_level, "Of all processes: trace, debug, info, warning, error or off.");
+  log.Declare(fields, "Of all processes");
+  reports.Declare(fields);
 }
 
 absl::Status UpOptions::Validate() const {
@@ -197,7 +198,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.grpc = grpc;
   options.process.metrics = MetricsAddress(0);
   options.process.security = security;
-  options.process.log_level = log_level;
+  options.process.log = log;
   options.process.report_fd = kReportFd;
   options.model = model;
   options.model_id = model_id;
@@ -211,6 +212,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.max_queue = max_queue;
   options.drain_delay = drain_delay;
   options.stop_grace = stop_grace;
+  options.reports = reports;
   return options;
 }
 
@@ -221,7 +223,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + index);
   options.process.security = security;
-  options.process.log_level = log_level;
+  options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   options.model = model;
@@ -257,7 +259,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.security = security;
-  options.process.log_level = log_level;
+  options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;

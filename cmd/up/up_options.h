@@ -53,7 +53,8 @@ struct UpOptions {
   int64_t prefix_cache_memory_bytes = 0;
   std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
-  std::string log_level = "info";
+  LogFlags log;
+  RequestReportFlags reports;
 
   void Declare(Fields& fields);
 

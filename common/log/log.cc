@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "common/log/json_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace winnow {
@@ -22,7 +23,11 @@ absl::Status StartLog(const LogOptions& options) {
     if (c == '%') name += c;
   }
   auto logger = std::make_shared<spdlog::logger>("winnow", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + name + " %v");
+  if (options.format == LogFormat::kJson) {
+    logger->set_formatter(std::make_unique<JsonFormatter>(options.role, options.rank));
+  } else {
+    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + name + " %v");
+  }
   logger->set_level(level);
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));

@@ -13,16 +13,20 @@
 
 namespace winnow {
 
+enum class LogFormat { kText, kJson };
+
 struct LogOptions {
   std::string role;            // "router", "inference-rank", "cache-rank", "up"
   std::string rank;            // "inference-0"; may be empty
   std::string level = "info";  // trace, debug, info, warning, error, off
+  LogFormat format = LogFormat::kText;
 };
 
 // INVALID_ARGUMENT names the levels that there are.
 absl::Status CheckLogLevel(const std::string& level);
 
-// Sends the process's log to stderr, one line per message: "2026-01-31 12:00:00.123 I cache-rank/cache-0 message".
+// Sends the process's log to stderr, one line per message: "2026-01-31 12:00:00.123 I cache-rank/cache-0 message" in
+// local time, or a JSON object (json_formatter.h).
 // Lines are flushed as they are written. INVALID_ARGUMENT for an unknown level. Call it before other threads exist.
 absl::Status StartLog(const LogOptions& options);
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/metrics/atomic_histogram.h"
 #include "prometheus/metric_family.h"
 
 namespace winnow {
@@ -26,6 +27,10 @@ class FamilyWriter {
   // `counts` has one entry per bound and one more for what lies above the last; counts are per bucket, not cumulative.
   void Histogram(std::string_view name, std::string_view help, std::span<const double> upper_bounds,
                  std::span<const uint64_t> counts, double sum, const MetricLabels& labels = {});
+  void Histogram(std::string_view name, std::string_view help, const AtomicHistogram& histogram,
+                 const MetricLabels& labels = {}) {
+    Histogram(name, help, histogram.upper_bounds(), histogram.counts(), histogram.sum(), labels);
+  }
 
   std::vector<prometheus::MetricFamily> Take() { return std::move(families_); }
 

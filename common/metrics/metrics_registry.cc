@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/metrics/metric_aliases.h"
 #include "common/metrics/version.h"
 #include "prometheus/text_serializer.h"
 
@@ -76,38 +77,20 @@ void MetricsRegistry::AddProcessMetrics() {
 
 std::vector<prometheus::MetricFamily> MetricsRegistry::Collect() const {
   std::vector<prometheus::MetricFamily> families = registry_.Collect();
-  const std::lock_guard lock(mutex_);
-  for (const auto& [source, labels] : sources_) {
-    FamilyWriter writer(labels);
-    source(writer);
-    for (prometheus::MetricFamily& family : writer.Take()) AddFamily(families, std::move(family));
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [source, labels] : sources_) {
+      FamilyWriter writer(labels);
+      source(writer);
+      for (prometheus::MetricFamily& family : writer.Take()) AddFamily(families, std::move(family));
+    }
   }
+  if (vllm_model_) AppendVllmAliases(families, *vllm_model_);
   return families;
 }
 
 std::string MetricsRegistry::RenderText() const {
   return static_cast<const prometheus::Serializer&>(prometheus::TextSerializer()).Serialize(Collect());
-}
-
-const std::vector<double>& TimeToFirstTokenBuckets() {
-  static const std::vector<double> bounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10};
-  return bounds;
-}
-
-const std::vector<double>& TimePerOutputTokenBuckets() {
-  static const std::vector<double> bounds = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5};
-  return bounds;
-}
-
-const std::vector<double>& RequestDurationBuckets() {
-  static const std::vector<double> bounds = {.01,  .02,  .04,  .08,   .16,   .32,   .64,
-                                             1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92};
-  return bounds;
-}
-
-const std::vector<double>& MassBuckets() {
-  static const std::vector<double> bounds = {.1, .25, .5, .6, .7, .75, .8, .85, .9, .925, .95, .97, .98, .99, .995, 1};
-  return bounds;
 }
 
 }  // namespace winnow

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,9 @@ class MetricsRegistry final : public prometheus::Collectable {
   // To be called before what the sources look at is destroyed.
   void ClearSources();
 
+  // From now on what is collected has the aliases of AppendVllmAliases, too. Before the first scrape.
+  void SetVllmAliases(std::string model) { vllm_model_ = std::move(model); }
+
   // winnow_build_info, process_start_time_seconds, resident memory and open descriptors.
   void AddProcessMetrics();
 
@@ -47,17 +51,11 @@ class MetricsRegistry final : public prometheus::Collectable {
 
  private:
   const MetricLabels constant_labels_;
+  std::optional<std::string> vllm_model_;
   prometheus::Registry registry_;  // synchronises itself
 
   mutable std::mutex mutex_;
   std::vector<std::pair<Source, MetricLabels>> sources_;  // guarded by mutex_, which is held while they run
 };
-
-// Bucket bounds of the OpenTelemetry GenAI conventions, in seconds.
-const std::vector<double>& TimeToFirstTokenBuckets();
-const std::vector<double>& TimePerOutputTokenBuckets();
-const std::vector<double>& RequestDurationBuckets();
-// Shares between 0 and 1, finer towards 1.
-const std::vector<double>& MassBuckets();
 
 }  // namespace winnow

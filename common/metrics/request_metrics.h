@@ -14,8 +14,10 @@ enum class FinishedReason : uint8_t { kStop, kLength, kAbort, kError };
 // What a router counts of its requests. Every series exists at 0 from the start. Any thread.
 class RequestMetrics {
  public:
-  explicit RequestMetrics(MetricsRegistry& registry);
+  // `model` is the label model_name of every series.
+  RequestMetrics(MetricsRegistry& registry, const std::string& model);
 
+  void OnAccepted(uint32_t prompt_tokens);
   void OnFinished(FinishedReason reason) { success_[static_cast<size_t>(reason)]->Increment(); }
   // A request has been answered, refused or given up: HTTP status or gRPC code. Statuses that the API does not have
   // count as 500.
@@ -25,10 +27,12 @@ class RequestMetrics {
   prometheus::Counter& rejected;  // refused before the first token: full queue, no rank
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& generation_tokens;
-  prometheus::Histogram& time_to_first_token;    // seconds from arrival
-  prometheus::Histogram& inter_token_latency;    // seconds between two tokens of one output
-  prometheus::Histogram& time_per_output_token;  // seconds per token after the first, one sample per request
-  prometheus::Histogram& e2e_request_latency;    // seconds from arrival to the end
+  prometheus::Histogram& time_to_first_token;        // seconds from arrival
+  prometheus::Histogram& inter_token_latency;        // seconds between two tokens of one output
+  prometheus::Histogram& time_per_output_token;      // seconds per token after the first, one sample per request
+  prometheus::Histogram& e2e_request_latency;        // seconds from arrival to the end
+  prometheus::Histogram& request_prompt_tokens;      // of accepted requests
+  prometheus::Histogram& request_generation_tokens;  // of outputs that ended
 
  private:
   std::array<prometheus::Counter*, 4> success_;

@@ -172,7 +172,7 @@ void Engine::TakeMasses(Sequence& sequence, const KvShard& shard, std::span<cons
   for (size_t list = 0; list < masses.size(); ++list) {
     if (std::isnan(masses[list])) continue;
     sequence.mass.Add(masses[list]);
-    metrics_.ObserveMass(shard.first_layer + static_cast<int>(list) / shard.num_kv_heads, masses[list]);
+    metrics_.captured_mass[shard.first_layer + static_cast<int>(list) / shard.num_kv_heads].Observe(masses[list]);
   }
 }
 

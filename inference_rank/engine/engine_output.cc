@@ -47,7 +47,8 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
       if (const absl::Status filtered = sequence.filter->Apply(logits, index); !filtered.ok()) {
         return sequence.Fail(filtered, /*can_retry=*/false);
       }
-      metrics_.ObserveTokenFilter(std::chrono::steady_clock::now() - start);
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      metrics_.token_filter_seconds.Observe(taken.count());
     }
     id = sequence.sampler->Sample(logits, index);
   }

@@ -201,6 +201,9 @@ void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool foll
     sequence.prompt_logits.assign(logits.begin(), logits.end());
     sequence.prompt_end = SteadyClock::now();
   }
+  using Seconds = std::chrono::duration<double>;
+  metrics_.queue_seconds.Observe(Seconds(sequence.running_since - sequence.waiting_since).count());
+  metrics_.prefill_seconds.Observe(Seconds(SteadyClock::now() - sequence.running_since).count());
   sequence.remote_prefix.reset();
   if (sequence.hand_over) {
     BeginHandOver(sequence);

@@ -279,7 +279,7 @@ absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const PartialEntr
   Sequence& sequence = *row.sequence;
   if (!std::isnan(entry.mass_before)) {
     sequence.mass_before.Add(entry.mass_before);
-    metrics_.ObserveMass(layer, entry.mass_before);
+    metrics_.captured_mass[layer].Observe(entry.mass_before);
   }
   if (!std::isnan(entry.mass_after)) sequence.mass.Add(entry.mass_after);
   sequence.missed_top_k_corrections += (entry.flags & wire::kPartialMissedTopK) != 0;
@@ -318,7 +318,7 @@ absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& 
     step_lookups_ += entry.num_selected;
     if (!std::isnan(entry.captured_mass)) {
       sequence.mass.Add(entry.captured_mass);
-      metrics_.ObserveMass(layer, entry.captured_mass);
+      metrics_.captured_mass[layer].Observe(entry.captured_mass);
       const bool is_bound = (entry.flags & wire::kDeltaMassIsBound) != 0;
       sequence.mass_is_bound |= is_bound;
       metrics_.mass_bounds += is_bound;

@@ -181,7 +181,7 @@ void StepLoop::CountSelection(Sequence& sequence, const StepOf& of) {
   for (size_t i = 0; i < selection.captured_masses.size(); ++i) {
     if (std::isnan(selection.captured_masses[i])) continue;
     sequence.mass.Add(selection.captured_masses[i]);
-    metrics_.ObserveMass(static_cast<int>(i) / layout_.num_kv_heads, selection.captured_masses[i]);
+    metrics_.captured_mass[i / layout_.num_kv_heads].Observe(selection.captured_masses[i]);
   }
   if (!selection.captured_masses.empty()) sequence.selected_rows_of_step = selection.selected_rows;
   const uint32_t window_start = RecentStart(of.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);

@@ -271,7 +271,7 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   if (accepted->tokens.empty()) return;
   if (!route_->hand_over && prompt_end_) {
     const std::chrono::duration<double> since_prompt = TimerQueue::Clock::now() - *prompt_end_;
-    context_->counters.hand_over_times.Observe(since_prompt.count());
+    context_->counters.hand_over_seconds.Observe(since_prompt.count());
     prompt_end_.reset();
   }
   fruitless_attempts_ = 0;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "common/metrics/atomic_histogram.h"
 #include "router/dispatch/rank_clients.h"
 #include "router/dispatch/token_stream.h"
 #include "router/membership/registry.h"
@@ -26,22 +27,10 @@ struct DispatcherOptions {
   RankClients::ChannelFactory channels{};           // absent: NewChannel, not encrypted
 };
 
-// Seconds from the end of a prompt on one rank to the next token, from another, both as the router sees them.
-struct HandOverTimes {
-  static constexpr std::array<double, 11> kBounds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5};
-  std::array<std::atomic<uint64_t>, kBounds.size() + 1> buckets{};
-  std::atomic<double> sum{0};
-
-  void Observe(double seconds) {
-    size_t bucket = 0;
-    while (bucket < kBounds.size() && seconds > kBounds[bucket]) ++bucket;
-    buckets[bucket].fetch_add(1);
-    sum.fetch_add(seconds);
-  }
-};
-
 // Monotone counts, and two gauges.
 struct DispatcherCounters {
+  static constexpr std::array<double, 11> kHandOverBounds = {.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5};
+
   std::atomic<int64_t> running{0};  // requests with an attempt under way
   std::atomic<int64_t> waiting{0};  // requests between attempts
   std::atomic<uint64_t> admitted{0};
@@ -54,8 +43,10 @@ struct DispatcherCounters {
   std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped
   std::atomic<uint64_t> mismatched_tokens{0};    // of these, the ones that differ from what was delivered
   std::atomic<uint64_t> hand_overs{0};           // prompts that a rank for prefill has left to another rank
-  HandOverTimes hand_over_times;                 // of these
-  std::atomic<uint64_t> not_identical{0};        // requests that ended with SelectionStats.not_identical
+  // Of these: seconds from the end of a prompt on one rank to the next token, from another, both as the router sees
+  // them.
+  AtomicHistogram hand_over_seconds{kHandOverBounds};
+  std::atomic<uint64_t> not_identical{0};  // requests that ended with SelectionStats.not_identical
 };
 
 // Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference

@@ -24,16 +24,18 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     TimerQueue* timers;
     RequestMetrics* metrics;  // may be null
     std::function<OutputText()> new_text;
+    std::function<void(const RequestRecord&)> on_end;  // may be absent
   };
 
-  RunningGeneration(GenerationObserver* observer, Tools tools, TokenRequest request)
+  RunningGeneration(GenerationObserver* observer, Tools tools, TokenRequest request, std::string request_id)
       : observer_(observer), tools_(std::move(tools)), request_(std::move(request)) {
     usage_.prompt_tokens = static_cast<uint32_t>(request_.prompt_token_ids.size());
+    record_.request_id = std::move(request_id);
   }
 
   // Outputs have the sample indices from `first_sample` on. On an error no callback has run.
   absl::Status Start(uint32_t n, uint32_t first_sample) {
-    const auto arrival = RequestTimer::Clock::now();
+    const auto arrival = arrival_;
     outputs_.reserve(n);
     for (uint32_t i = 0; i < n; ++i) {
       outputs_.push_back(std::make_unique<Output>(this, i, tools_.new_text()));
@@ -46,6 +48,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       request.sampling.set_sample_index(first_sample + output->index);
       absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
       if (!stream.ok()) {
+        record_.ended = absl::StatusCodeToString(stream.status().code());
         Cancel();
         return stream.status();
       }
@@ -94,7 +97,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     request.deadline = input.deadline;
     request.group = 0;
     request.group_size = 1;
-    auto fork = std::make_shared<RunningGeneration>(observer, tools_, request);
+    auto fork = std::make_shared<RunningGeneration>(observer, tools_, request, record_.request_id + "/fork");
     WINNOW_RETURN_IF_ERROR(fork->Start(1, sample));
     return std::make_pair(std::move(fork), std::move(request));
   }
@@ -151,6 +154,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 
   void OnTokens(Output& output, uint32_t first_index, const std::vector<v1::Token>& tokens) {
     if (output.closed) return;
+    if (!record_.first_token && !tokens.empty()) {
+      record_.first_token = RequestTimer::Clock::now() - arrival_;
+      NoteRanks(*outputs_.front());
+    }
     OutputText::Piece piece = output.text.Push(tokens);
     output.tokens += piece.tokens;
     usage_.completion_tokens += piece.tokens;
@@ -181,6 +188,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 
   void OnFailed(Output& output, const absl::Status& status) {
     if (output.closed) return;
+    record_.ended = absl::StatusCodeToString(status.code());
     for (const auto& each : outputs_) CloseOutput(*each, FinishedReason::kError);
     observer_->OnFailed(status);
   }
@@ -195,10 +203,43 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   }
 
   void CloseOutput(Output& output, FinishedReason reason) {
-    if (!std::exchange(output.closed, true) && output.timer) output.timer->OnEnd(reason);
+    if (std::exchange(output.closed, true)) return;
+    if (output.timer) output.timer->OnEnd(reason);
+    if (output.index == 0) NoteRanks(output);
+    if (++closed_outputs_ == outputs_.size()) Record(reason);
     std::unique_ptr<TokenStream> stream;  // destroyed without the lock
     std::lock_guard lock(progress_mutex_);
     stream = std::move(output.stream);
+  }
+
+  // Where an output is now; after a failover or a hand-over, that is another inference rank.
+  void NoteRanks(const Output& output) {
+    if (!tools_.on_end) return;
+    std::lock_guard lock(progress_mutex_);
+    const std::optional<ForkSource> place = output.stream ? output.stream->fork_source() : std::nullopt;
+    if (!place) return;
+    const auto note = [this](const RankKey& rank) {
+      if (std::find(record_.ranks.begin(), record_.ranks.end(), rank.rank) == record_.ranks.end()) {
+        record_.ranks.push_back(rank.rank);
+      }
+    };
+    note(place->inference);
+    for (const RankKey& cache : place->caches) note(cache);
+  }
+
+  // With the reason that the last of its outputs has ended for.
+  void Record(FinishedReason reason) {
+    if (!tools_.on_end) return;
+    record_.prompt_tokens = usage_.prompt_tokens;
+    record_.cached_prompt_tokens = usage_.cached_prompt_tokens;
+    record_.completion_tokens = usage_.completion_tokens;
+    record_.outputs = static_cast<uint32_t>(outputs_.size());
+    record_.duration = RequestTimer::Clock::now() - arrival_;
+    if (record_.ended.empty()) {
+      constexpr const char* kReasons[] = {"stop", "length", "abort", "error"};  // in the order of FinishedReason
+      record_.ended = kReasons[static_cast<size_t>(reason)];
+    }
+    tools_.on_end(record_);
   }
 
   GenerationObserver* const observer_;
@@ -210,7 +251,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   bool closed_ = false;
   std::vector<std::unique_ptr<Output>> outputs_;
   uint32_t open_outputs_ = 0;
+  size_t closed_outputs_ = 0;
   GenerationUsage usage_;
+  const RequestTimer::Clock::time_point arrival_ = RequestTimer::Clock::now();
+  RequestRecord record_;
 
   std::mutex progress_mutex_;  // what forks begin with
   uint32_t next_sample_ = 0;   // guarded by progress_mutex_, after Start
@@ -272,19 +316,23 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   request.stopping.set_ignore_eos(input.ignore_eos);
   request.stopping.mutable_stop_token_ids()->Assign(input.stop_token_ids.begin(), input.stop_token_ids.end());
 
-  RunningGeneration::Tools tools{
-      .generator = generator_, .timers = timers_, .metrics = options_.metrics, .new_text = {}};
+  RunningGeneration::Tools tools{.generator = generator_,
+                                 .timers = timers_,
+                                 .metrics = options_.metrics,
+                                 .new_text = {},
+                                 .on_end = options_.on_end};
   TextStop stop{.strings = std::move(input.stop),
                 .silent_ids = input.include_stop ? std::set<uint32_t>() : std::move(ends),
                 .include = input.include_stop};
   tools.new_text = [decoders = decoders_, decoding = std::move(input.decoding), stop = std::move(stop)] {
     return OutputText(decoders->NewDecoder(decoding), stop);
   };
-  auto generation = std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request));
+  auto generation =
+      std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request), std::move(input.request_id));
   const absl::Status status = generation->Start(input.n, first_sample);
   if (options_.metrics) {
     if (status.ok()) {
-      options_.metrics->prompt_tokens.Increment(prompt_tokens);
+      options_.metrics->OnAccepted(prompt_tokens);
     } else {
       options_.metrics->rejected.Increment();
     }

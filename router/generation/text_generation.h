@@ -8,6 +8,7 @@
 #include "common/selection/head_profile.h"
 #include "router/dispatch/token_stream.h"
 #include "router/generation/generation.h"
+#include "router/generation/request_record.h"
 #include "router/generation/text_decoder.h"
 #include "router/tasks/timer_queue.h"
 
@@ -22,6 +23,8 @@ struct TextGenerationOptions {
   std::vector<uint32_t> windows = {};
   int num_kv_heads = 0;
   RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
+  // Called once for each generation that has ended, refused and given up ones too, from any thread; may be absent.
+  std::function<void(const RequestRecord&)> on_end;
 };
 
 // Generation over token streams: one stream per sample, all of one group and one seed, each with its own text and stop

@@ -4,8 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -41,35 +39,6 @@ std::string SourcePath(const std::string& relative) {
 
 std::string WinnowBinary() {
   return FromEnvironment("WINNOW_BINARY", WINNOW_BINARY);
-}
-
-Metrics::Metrics(std::string_view text) {
-  static const std::regex line_pattern(R"re(^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(.*)\})? (\S+).*$)re");
-  static const std::regex label_pattern(R"re(([a-zA-Z_][a-zA-Z0-9_]*)="([^"]*)")re");
-  std::istringstream lines{std::string(text)};
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch match;
-    if (line.starts_with('#') || !std::regex_match(line, match, line_pattern)) continue;
-    Sample sample{match[1], {}, std::stod(match[4])};
-    const std::string labels = match[3];
-    for (std::sregex_iterator label(labels.begin(), labels.end(), label_pattern), end; label != end; ++label) {
-      sample.labels[(*label)[1]] = (*label)[2];
-    }
-    samples_.push_back(std::move(sample));
-  }
-}
-
-double Metrics::Value(std::string_view name, const Labels& labels) const {
-  double sum = std::numeric_limits<double>::quiet_NaN();
-  for (const Sample& sample : samples_) {
-    if (sample.name != name) continue;
-    const bool matches = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
-      const auto found = sample.labels.find(label.first);
-      return found != sample.labels.end() && found->second == label.second;
-    });
-    if (matches) sum = (std::isnan(sum) ? 0 : sum) + sample.value;
-  }
-  return sum;
 }
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) {
@@ -111,15 +80,6 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) 
   }
   if (cluster->metrics_addresses_.size() != ranks.size()) {
     return absl::InternalError(absl::StrCat("the ready line names too few metrics addresses: ", *line));
-  }
-  // Ready is what serves somehow: each rank counts once it is known to reach the others.
-  const auto give_up = std::chrono::steady_clock::now() + options.start_limit;
-  const HttpClient http(cluster->http_, milliseconds(10'000));
-  while (http.Get("/ranks").body.find("does_not_reach") != std::string::npos) {
-    if (std::chrono::steady_clock::now() > give_up) {
-      return absl::UnavailableError(absl::StrCat("some rank does not reach another\n", cluster->process_->Log()));
-    }
-    std::this_thread::sleep_for(milliseconds(20));
   }
   return cluster;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/metrics/metrics_text.h"
 #include "tests/e2e/json.h"
 #include "tests/e2e/process.h"
 #include "tools/load/http_client.h"
@@ -25,23 +26,7 @@ inline std::string DemoModel() {
 // The program under test.
 std::string WinnowBinary();
 
-// Samples of one /metrics.
-class Metrics {
- public:
-  using Labels = std::vector<std::pair<std::string, std::string>>;
-
-  explicit Metrics(std::string_view text);
-  // Sum of the samples of that name that carry all of `labels`; NaN when there is none, so that it equals nothing.
-  double Value(std::string_view name, const Labels& labels = {}) const;
-
- private:
-  struct Sample {
-    std::string name;
-    std::map<std::string, std::string> labels;
-    double value = 0;
-  };
-  std::vector<Sample> samples_;
-};
+using Metrics = MetricsText;  // of a process
 
 // A running `winnow up` on free ports.
 class Cluster {

@@ -133,7 +133,7 @@ TEST_F(RouterTest, ServesARequestFromTextToText) {
   EXPECT_EQ(text, answer);
   EXPECT_EQ(response.usage().completion_tokens(), ids.size());
   const std::string series = metrics_.RenderText();
-  EXPECT_THAT(series, HasSubstr("winnow_requests_total{api=\"grpc\",code=\"OK\"} 1\n"));
+  EXPECT_THAT(series, HasSubstr("winnow_requests_total{api=\"grpc\",code=\"OK\",model_name=\"demo\"} 1\n"));
   EXPECT_THAT(series, HasSubstr("winnow_num_requests_running 0"));
   EXPECT_THAT(series, HasSubstr("winnow_router_ranks{kind=\"cache\"} 1"));
 }

@@ -61,7 +61,7 @@ deploy: {name: chat, cpus: 4}
   EXPECT_EQ(options.cache_memory_bytes, int64_t{3} << 30);
   EXPECT_FALSE(options.prefix_cache);
   EXPECT_EQ(options.selection.specification, "quest,budget=512");
-  EXPECT_EQ(options.log_level, "debug");
+  EXPECT_EQ(options.log.level, "debug");
   EXPECT_EQ(parsed.manifest.deploy.name, "chat");
   EXPECT_EQ(parsed.manifest.deploy.cpus, 4);
 }

@@ -1,5 +1,8 @@
 #include "common/log/log.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "gtest/gtest.h"
 
 namespace winnow {
@@ -29,6 +32,23 @@ TEST(StartLog, WritesTimeLevelRoleAndRankToStderr) {
   EXPECT_EQ(line.substr(23), " W cache-rank/100% hello 7\n");
   EXPECT_EQ(line[4], '-');
   EXPECT_EQ(line[19], '.');
+}
+
+TEST(StartLog, WritesAnObjectForEachMessage) {
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(StartLog({.role = "router", .rank = "router-0", .format = LogFormat::kJson}).ok());
+  spdlog::warn("a \"quoted\" word,\na line, {}", "\xff");
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  const auto line = nlohmann::json::parse(text);
+  EXPECT_EQ(line["level"], "warning");
+  EXPECT_EQ(line["role"], "router");
+  EXPECT_EQ(line["rank"], "router-0");
+  EXPECT_EQ(line["message"], "a \"quoted\" word,\na line, \xef\xbf\xbd");
+  const std::string time = line["time"];
+  ASSERT_EQ(time.size(), 24u) << time;  // "2026-01-31T12:00:00.123Z"
+  EXPECT_EQ(time[10], 'T');
+  EXPECT_EQ(time.back(), 'Z');
 }
 
 TEST(StartLog, RefusesALevelThatDoesNotExist) {

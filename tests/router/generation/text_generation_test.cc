@@ -117,7 +117,13 @@ class TextGenerationTest : public ::testing::Test {
   ScriptedGenerator generator_;
   LetterDecoders decoders_;
   TimerQueue timers_;
-  TextGeneration generation_{{.eos_token_ids = {25}, .head_profile = nullptr}, &generator_, &decoders_, &timers_};
+  std::vector<RequestRecord> records_;
+  TextGeneration generation_{{.eos_token_ids = {25},
+                              .head_profile = nullptr,
+                              .on_end = [this](const RequestRecord& record) { records_.push_back(record); }},
+                             &generator_,
+                             &decoders_,
+                             &timers_};
   Recorder recorder_;
 };
 
@@ -151,6 +157,40 @@ TEST_F(TextGenerationTest, TurnsTokensIntoText) {
   EXPECT_EQ(recorder_.usage.prompt_tokens, 3u);
   EXPECT_EQ(recorder_.usage.completion_tokens, 5u);
   EXPECT_EQ(generator_.open, 0);
+}
+
+TEST_F(TextGenerationTest, EachRequestIsRecordedOnceWhenItHasEnded) {
+  GenerationInput input = Input(2);
+  input.request_id = "mine";
+  auto handle = Start(input);
+  generator_.Tokens(0, 0, {0, 1});
+  generator_.Tokens(1, 0, {2});
+  generator_.Finish(1);
+  EXPECT_TRUE(records_.empty()) << "an output is still open";
+  generator_.Finish(0);
+  handle = nullptr;
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].request_id, "mine");
+  EXPECT_EQ(records_[0].prompt_tokens, 3u);
+  EXPECT_EQ(records_[0].completion_tokens, 3u);
+  EXPECT_EQ(records_[0].outputs, 2u);
+  EXPECT_EQ(records_[0].ended, "length");
+  ASSERT_TRUE(records_[0].first_token.has_value());
+  EXPECT_GE(records_[0].duration, *records_[0].first_token);
+}
+
+TEST_F(TextGenerationTest, RecordsSayHowARequestEnded) {
+  auto given_up = Start(Input());
+  given_up = nullptr;
+  auto failed = Start(Input());
+  generator_.observers[1]->OnFailed(absl::UnavailableError("no rank"));
+  generator_.refuse_from = 2;
+  EXPECT_FALSE(generation_.Start(Input(), &recorder_).ok());
+  ASSERT_EQ(records_.size(), 3u);
+  EXPECT_EQ(records_[0].ended, "abort");
+  EXPECT_FALSE(records_[0].first_token.has_value());
+  EXPECT_EQ(records_[1].ended, "UNAVAILABLE");
+  EXPECT_EQ(records_[2].ended, "RESOURCE_EXHAUSTED");
 }
 
 TEST_F(TextGenerationTest, WhatEndsASequenceIsSilent) {

@@ -1,0 +1,77 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/status/cluster_status.h"
+
+namespace winnow {
+namespace {
+
+constexpr std::chrono::milliseconds kAnswerLimit{2000};
+
+struct StatusOptions {
+  HostPort metrics{"127.0.0.1", 9100};
+  std::chrono::microseconds interval{1'000'000};
+  bool json = false;
+
+  void Declare(Fields& fields) {
+    fields.Address("metrics", &metrics, "Metrics address of the router, which knows all others.");
+    fields.Duration("interval", &interval,
+                    "Time over which rates and quantiles are taken; of `winnow top`, from one "
+                    "picture to the next.");
+    fields.Bool("json", &json, "Print one JSON object (for `winnow top`: a line each) instead of a table.");
+  }
+};
+
+void Print(const ClusterStatus& status, bool json, bool live) {
+  // The picture is drawn over the last one, and what is left of that is erased.
+  if (live && !json) std::printf("\033[H\033[J");
+  std::printf("%s%s", json ? ToJson(status).dump().c_str() : ToText(status).c_str(), json ? "\n" : "");
+  std::fflush(stdout);
+}
+
+absl::Status Show(const StatusOptions& options, bool live) {
+  if (options.interval < std::chrono::milliseconds(50)) {
+    return absl::InvalidArgumentError("--interval must be 50ms or more");
+  }
+  const std::string router = options.metrics.ToString();
+  WINNOW_ASSIGN_OR_RETURN(ClusterScrape before, ScrapeCluster(router, kAnswerLimit));
+  const bool terminal = live && !options.json && isatty(STDOUT_FILENO) != 0;
+  do {
+    std::this_thread::sleep_for(options.interval);
+    absl::StatusOr<ClusterScrape> after = ScrapeCluster(router, kAnswerLimit);
+    if (!after.ok()) {
+      // A picture that runs waits for the router to come back.
+      if (!terminal) return after.status();
+      std::printf("\033[H\033[J%s\n", std::string(after.status().message()).c_str());
+      std::fflush(stdout);
+      continue;
+    }
+    Print(StatusBetween(before, *after), options.json, terminal);
+    before = *std::move(after);
+  } while (live);
+  return absl::OkStatus();
+}
+
+int Main(const char* name, const Arguments& arguments, bool live) {
+  StatusOptions options;
+  if (const auto code = ParseCommandLine(name, "[--option=value ...]", arguments, options)) return *code;
+  const absl::Status status = Show(options, live);
+  return status.ok() ? 0 : Fail(name, status, absl::IsInvalidArgument(status) ? 2 : 1);
+}
+
+}  // namespace
+
+int StatusMain(const Arguments& arguments) {
+  return Main("status", arguments, /*live=*/false);
+}
+
+int TopMain(const Arguments& arguments) {
+  return Main("top", arguments, /*live=*/true);
+}
+
+}  // namespace winnow

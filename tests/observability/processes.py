@@ -1,0 +1,57 @@
+"""Child processes of a test, which end with it."""
+
+import ctypes
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(what, done, limit_s=60, otherwise=lambda: ""):
+    end = time.monotonic() + limit_s
+    while not done():
+        assert time.monotonic() < end, f"not within {limit_s} s: {what}; {otherwise()}"
+        time.sleep(0.25)
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+class Process:
+    def __init__(self, command):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+
+class Processes:
+    def __init__(self):
+        self.started = []
+
+    def __enter__(self):
+        return self
+
+    def start(self, name, command):
+        self.started.append((name, Process([str(part) for part in command])))
+        return self.started[-1][1]
+
+    def __exit__(self, failure, *_):
+        for name, process in reversed(self.started):
+            process.kill()
+            if failure is not None:
+                print(f"== {name}\n{process.text()[-3000:]}")
