@@ -107,7 +107,7 @@ TEST(Documentation, ApiSaysOfEveryFieldWhatBecomesOfIt) {
 
 TEST(Documentation, OperationsDescribesEveryMetric) {
   const std::string document = ReadSource("docs/operations.md");
-  const std::regex metric(R"re("(winnow_[a-z0-9_]+)")re");
+  const std::regex metric(R"re("(winnow_[a-z0-9_]+)")re"), part(R"re(_(bucket|sum|count)$)re");
   std::map<std::string, std::string> metrics;  // and a file
   for (const char* folder : {"cache_rank", "cmd", "common", "inference_rank", "router"}) {
     const std::filesystem::path root = std::filesystem::path(WINNOW_SOURCE_DIR) / folder;
@@ -115,7 +115,7 @@ TEST(Documentation, OperationsDescribesEveryMetric) {
       if (entry.path().extension() != ".cc" && entry.path().extension() != ".h") continue;
       const std::string source = ReadSource(std::filesystem::relative(entry.path(), WINNOW_SOURCE_DIR).string());
       for (std::sregex_iterator match(source.begin(), source.end(), metric), end; match != end; ++match) {
-        metrics[(*match)[1]] = entry.path().filename();
+        metrics[std::regex_replace((*match)[1].str(), part, "")] = entry.path().filename();
       }
     }
   }
