@@ -37,7 +37,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.scheduling = options.scheduling;
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
-  WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve());
+  WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve(options.model));
   rank.head_profile = options.selection.head_profile;
   rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
   if (options.select_in_place != SelectInPlace::kAuto) {

@@ -34,11 +34,12 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.cors.origins = absl::StrSplit(options.http_api.cors_origins, ',', absl::SkipEmpty());
   router_options.stream_keep_alive =
       std::chrono::duration_cast<std::chrono::milliseconds>(options.http_api.stream_keep_alive);
+  router_options.serves_page = options.http_api.page;
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
   router_options.credentials = process->credentials();
-  WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve());
+  WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve(options.model));
   router_options.head_profile = options.selection.head_profile;
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;

@@ -24,6 +24,9 @@ struct KernelTable {
   void (*decode_matmul)(Executor&, const MatmulParams&);   // 1..64 rows: one algorithm for all of them
   void (*prefill_matmul)(Executor&, const MatmulParams&);  // any number of rows: fixed row tiles
   void (*rope_append)(Executor&, const RopeAppendParams&);
+  void (*latent_queries)(Executor&, const LatentQueryParams&);
+  void (*latent_append)(Executor&, const LatentAppendParams&);
+  void (*rotate_leading)(Executor&, const RotateLeadingParams&);
   void (*decode_attention)(Executor&, const DecodeAttentionParams&);
   void (*prefill_attention)(Executor&, const PrefillAttentionParams&);
   void (*route_experts)(Executor&, const RouteParams&);

@@ -5,6 +5,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/kv_layout.h"
+#include "common/base/latent_shape.h"
 
 // Parameters of every kernel: plain data, the shape beside each pointer. Pointers only borrow; the caller owns all
 // memory and keeps it alive until the kernel returns. No kernel allocates.
@@ -135,6 +136,59 @@ struct RotateParams {
   float* q = nullptr;  // [num_rows, num_heads, head_dim]
 };
 
+// Completes queries of latent attention, whose latent parts are there already (the query of each head multiplied with
+// the head's key projection): brings their turning parts to their places, and rotates them.
+struct LatentQueryParams {
+  const float* heads = nullptr;  // [num_rows, num_heads, nope_dim + rope_dim] projected queries, of which the last turn
+  int num_rows = 0;
+  int num_heads = 0;
+  int nope_dim = 0;
+  LatentShape shape;
+  bool interleaved = false;              // pairs of `heads` are neighbours; otherwise rope_dim / 2 apart
+  const uint32_t* positions = nullptr;   // [num_rows], with q
+  const float* rope_inv_freq = nullptr;  // [rope_dim / 2], with q
+  float* q_pre_rope = nullptr;           // [num_rows, num_heads, key_dim]; latent places are left alone
+  float* q = nullptr;                    // the same rotated; may be null
+};
+
+// Writes rows of latent attention: the latent normalised, the turning part rotated, and the index key, where there is
+// one, normalised (mean and variance, weight and bias) and its first rope_dim elements rotated.
+struct LatentAppendParams {
+  const float* projected = nullptr;  // [num_rows, stride]: latent, turning part
+  int64_t stride = 0;
+  int num_rows = 0;
+  const float* norm_weight = nullptr;  // [rank]
+  float norm_epsilon = 0;
+  LatentShape shape;
+  bool interleaved = false;  // pairs of the turning part are neighbours
+  const uint32_t* positions = nullptr;
+  const float* rope_inv_freq = nullptr;  // [rope_dim / 2]
+  // cos and sin of index keys are multiplied with it, and those of keys with its square: queries do without it.
+  float rope_attention_factor = 1;
+  const float* index_keys = nullptr;         // [num_rows, row.index_dim]; null without an indexer
+  const float* index_norm_weight = nullptr;  // [row.index_dim]
+  const float* index_norm_bias = nullptr;
+  bool index_interleaved = false;  // pairs of index keys are neighbours, as in RotateLeadingParams
+  RowLayout row = {.value_is_key = true};
+  Dtype kv_dtype = Dtype::kBf16;
+  void* kv_rows = nullptr;  // [num_rows] rows of kv_dtype
+};
+
+// Rotates the first rope_dim elements of every head in place; of pairs that are neighbours the first elements come
+// first afterwards, which is no matter where both factors of a product are rotated so.
+struct RotateLeadingParams {
+  float* x = nullptr;  // [num_rows] x stride: [num_heads, head_dim]
+  int64_t stride = 0;
+  int num_rows = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int rope_dim = 0;
+  bool interleaved = false;  // pairs are neighbours; otherwise rope_dim / 2 apart
+  const uint32_t* positions = nullptr;
+  const float* rope_inv_freq = nullptr;
+  float rope_attention_factor = 1;
+};
+
 // Attention of one query position per row over lists of slots, in each list's order. Partial states (o, lse) of fixed
 // runs of kAttentionTile slots are merged in order, so the result of a query head depends on its list alone, and has
 // the same bits whoever else reads that list.
@@ -148,8 +202,9 @@ struct DecodeAttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 0;
-  const void* slot_pool = nullptr;  // [num_slots, 2 * head_dim] kv_dtype
+  const void* slot_pool = nullptr;  // [num_slots] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
+  RowLayout row = {};
   const uint32_t* const* slots = nullptr;  // [num_lists] -> slot ids, position order
   const uint32_t* slot_counts = nullptr;   // [num_lists], each >= 1
   const uint32_t* list_heads = nullptr;    // [num_lists], num_rows * num_query_heads in all; null: a whole group each
@@ -175,8 +230,9 @@ struct AttendBlocksParams {
   int num_queries = 0;
   int head_dim = 0;
   float scale = 0;
-  const void* const* blocks = nullptr;  // [num_blocks] -> [32, 2 * head_dim] kv_dtype
+  const void* const* blocks = nullptr;  // [num_blocks] -> [32] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;        // kF32 or kBf16
+  RowLayout row = {};
   const uint32_t* positions = nullptr;  // [num_rows]; ascending reads memory best
   uint32_t num_rows = 0;
   float* o = nullptr;       // [num_queries, head_dim]
@@ -217,9 +273,10 @@ struct PrefillAttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 0;
-  const void* kv = nullptr;    // [num_kv_heads] x kv_head_stride: [position, 2 * head_dim] kv_dtype
-  int64_t kv_head_stride = 0;  // in rows of 2 * head_dim
+  const void* kv = nullptr;    // [num_kv_heads] x kv_head_stride: [position] rows of kv_dtype
+  int64_t kv_head_stride = 0;  // in rows
   Dtype kv_dtype = Dtype::kBf16;
+  RowLayout row = {};
   float* out = nullptr;  // [num_queries, num_query_heads, head_dim]
   // Rows below first_key, whole tiles and at most first_position, are not read: `state` has them already
   // [num_queries, num_query_heads, PrefillStateFloats], null with first_key 0.
@@ -238,8 +295,9 @@ struct PrefixAttentionParams {
   int group_size = 0;  // num_queries * group_size <= kMaxPrefixRows
   int head_dim = 0;
   float scale = 0;
-  const void* const* blocks = nullptr;  // [end_key / 32] -> [32, 2 * head_dim] kv_dtype
+  const void* const* blocks = nullptr;  // [end_key / 32] -> [32] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
+  RowLayout row = {};
   uint32_t first_key = 0, end_key = 0;
   float* state = nullptr;    // [num_queries] x state_stride: [group_size, PrefillStateFloats]
   int64_t state_stride = 0;  // in floats
@@ -278,7 +336,8 @@ constexpr size_t IndexTileBytes(int head_dim, Dtype dtype) {
 // Writes keys into a tile. Keys of the tile outside [first_row, first_row + num_rows) keep what they had; tiles start
 // zeroed.
 struct IndexKeysParams {
-  const void* rows = nullptr;  // [num_rows, 2 * head_dim] dtype; the K halves are indexed, V halves never read
+  const void* rows = nullptr;  // the first key, [head_dim] dtype; what lies between two keys is never read
+  int row_elements = 0;        // from one key to the next; 0: 2 * head_dim
   int num_rows = 0;
   int first_row = 0;                     // row of the block that rows[0] is
   int head_dim = 0;                      // even

@@ -72,7 +72,12 @@ void ExpertMlp::Run(Matmul matmul, const LayerWeights& layer, float* x, int num_
                                      .num_rows = num_rows,
                                      .num_experts = config_.moe.num_experts,
                                      .experts_per_token = config_.moe.experts_per_token,
+                                     .sigmoid = config_.moe.sigmoid,
+                                     .correction = layer.router_correction.data(),
+                                     .groups = config_.moe.groups,
+                                     .groups_per_token = config_.moe.groups_per_token,
                                      .normalizes = config_.moe.normalizes,
+                                     .scale = config_.moe.scale,
                                      .experts = experts_.data(),
                                      .weights = weights_.data()});
   GroupByExpert(num_rows);
@@ -81,7 +86,7 @@ void ExpertMlp::Run(Matmul matmul, const LayerWeights& layer, float* x, int num_
     const uint32_t first = first_[expert], count = first_[expert + 1] - first;
     if (count > 0) RunExpert(matmul, layer, layer.experts[expert], x, {rows_.data() + first, count}, &scales_[first]);
   }
-  if (layer.shared_gate.data != nullptr) RunSharedExpert(matmul, layer, x, num_rows);
+  if (config_.moe.shared_intermediate_size > 0) RunSharedExpert(matmul, layer, x, num_rows);
   kernels_.add_scaled_rows(executor_, {.x = sum_.data(),
                                        .width = config_.hidden_size,
                                        .rows = all_rows_.data(),
@@ -135,10 +140,14 @@ void ExpertMlp::RunExpert(Matmul matmul, const LayerWeights& layer, const Expert
 }
 
 void ExpertMlp::RunSharedExpert(Matmul matmul, const LayerWeights& layer, const float* x, int num_rows) {
-  kernels_.prefill_matmul(executor_, NormedMatmul(layer, x, num_rows, layer.shared_gate, {}, scales_.data()));
-  for (int row = 0; row < num_rows; ++row) scales_[row] = 1 / (1 + std::exp(-scales_[row]));
+  const float* shares = ones_.data();
+  if (config_.moe.shared_gate) {
+    kernels_.prefill_matmul(executor_, NormedMatmul(layer, x, num_rows, layer.shared_gate, {}, scales_.data()));
+    for (int row = 0; row < num_rows; ++row) scales_[row] = 1 / (1 + std::exp(-scales_[row]));
+    shares = scales_.data();
+  }
   RunExpert(matmul, layer, {.gate_up = layer.gate_up, .down = layer.down}, x,
-            {all_rows_.data(), static_cast<size_t>(num_rows)}, scales_.data());
+            {all_rows_.data(), static_cast<size_t>(num_rows)}, shares);
 }
 
 }  // namespace winnow

@@ -22,13 +22,15 @@ struct HeadRange {
 // What one decode layer offers before its attention. All [num_rows, ...], valid until the next layer.
 struct DecodeLayerOutput {
   int layer = 0;
-  const std::byte* kv_rows = nullptr;  // [num_rows, num_kv_heads, 2 * head_dim] kv dtype
+  const std::byte* kv_rows = nullptr;  // [num_rows, num_kv_heads] rows
   const float* q_pre_rope = nullptr;   // [num_rows, num_query_heads, head_dim]
   const float* prediction =
       nullptr;  // same shape: queries predicted for prediction_layer, before RoPE; null when there are none
   int prediction_layer = 0;
   const float* hidden = nullptr;  // [num_rows, hidden_size] residual that enters the layer
   int hidden_size = 0;
+  // [num_rows, KvLayout::index_query_floats] of a model with an indexer, rotated; else null.
+  const float* index_queries = nullptr;
   bool rows_are_resident = false;  // they lie in PlacesOfRows already
 };
 
@@ -120,12 +122,12 @@ class PrefillKv {
   virtual Rows Destination(int /*layer*/, int /*first_kv_head*/) { return {}; }
   // Of the chunk's `num_tokens` queries Publish reads those of the last so many.
   virtual int QueriesWanted(int num_tokens) const { return num_tokens; }
-  // Where a pass that writes to Destination then copies the layer's new rows, [num_kv_heads, num_tokens, 2 * head_dim],
+  // Where a pass that writes to Destination then copies the layer's new rows, [num_kv_heads, num_tokens] rows,
   // before it calls Publish: memory that its device reaches. Null: Publish is given them.
   virtual void* PushTo(int /*layer*/) { return nullptr; }
   // The layer's rows and queries exist in host memory: keep the rows (unless Destination named a place) and send them.
-  // `kv_rows` [num_tokens, num_kv_heads, 2 * head_dim]; where Destination named a place, [num_kv_heads, num_tokens,
-  // 2 * head_dim], or null when they were pushed. `q_pre_rope` [num_tokens, num_query_heads, head_dim]. Returns where
+  // `kv_rows` [num_tokens, num_kv_heads] rows; where Destination named a place, [num_kv_heads, num_tokens]
+  // of them, or null when they were pushed. `q_pre_rope` [num_tokens, num_query_heads, head_dim]. Returns where
   // attention finds rows 0 .. first_position + num_tokens - 1 of the layer.
   virtual Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) = 0;
 };

@@ -22,7 +22,8 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       kernels_(kernels),
       executor_(executor),
       kv_dtype_(kv_dtype),
-      rope_(ComputeRope(config.rope, config.head_dim)),
+      layout_(config.kv_layout(kv_dtype)),
+      rope_(RopeOfHeads(config)),
       window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.head_dim)),
       scale_(config.attention_scale > 0 ? config.attention_scale
                                         : 1.0f / std::sqrt(static_cast<float>(config.head_dim))),
@@ -33,12 +34,14 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
   q_pre_rope_.resize(rows * config.q_features());
   q_.resize(rows * config.q_features());
   prediction_.resize(static_cast<size_t>(kMaxDecodeRows) * config.q_features());
-  kv_rows_.resize(rows * 2 * config.kv_features() * DtypeBytes(kv_dtype));
+  kv_rows_.resize(rows * config.num_kv_heads * layout_.row_bytes());
   attention_.resize(rows * config.q_features());
   lse_.resize(static_cast<size_t>(kMaxDecodeRows) * config.num_query_heads);
   merged_.resize(static_cast<size_t>(config.group_size()) * config.head_dim);
   if (config.norms != NormPlacement::kBefore) unnormed_.resize(rows * config.hidden_size);
   gate_up_.resize(rows * 2 * config.max_dense_mlp_features());
+  if (config.latent) latent_.emplace(config, kernels, executor, kv_dtype, max_rows_);
+  if (layout_.has_indexer()) indexed_.emplace(config.latent->indexer, layout_, kernels, executor);
   if (config.moe.num_experts > 0) experts_.emplace(config, kernels, executor, max_rows_);
   logits_.resize(static_cast<size_t>(kMaxDecodeRows) * config.vocab_size);
   positions_.resize(rows);
@@ -72,6 +75,11 @@ void Transformer::ProjectQkv(Matmul matmul, int l, const float* x, int num_rows,
                      .bias = layer.qkv_bias.data(),
                      .y = qkv_.data(),
                      .y_stride = config_.qkv_features()});
+  if (latent_) {
+    return latent_->Project(matmul, layer, x, qkv_.data(), num_rows, positions,
+                            {.q_pre_rope = q_pre_rope_.data(), .q = q_.data(), .kv_rows = kv_rows_.data()});
+  }
+  OrderHeads(qkv_.data(), config_.qkv_features(), num_rows, config_.num_query_heads + config_.num_kv_heads);
   kernels_.rope_append(executor_, {.qkv = qkv_.data(),
                                    .qkv_stride = config_.qkv_features(),
                                    .num_rows = num_rows,
@@ -102,8 +110,10 @@ void Transformer::PredictQueries(int layer, int num_rows) {
                                      .norm_epsilon = config_.rms_norm_eps,
                                      .weight = weights.query_projection,
                                      .bias = weights.query_bias.data(),
-                                     .y = prediction_.data(),
-                                     .y_stride = config_.q_features()});
+                                     .y = latent_ ? qkv_.data() : prediction_.data(),
+                                     .y_stride = config_.query_projection_features()});
+  if (latent_) return latent_->Queries(kernels_.decode_matmul, weights, qkv_.data(), num_rows, prediction_.data());
+  OrderHeads(prediction_.data(), config_.q_features(), num_rows, config_.num_query_heads);
   kernels_.query_norm({.q = prediction_.data(),
                        .num_rows = num_rows,
                        .num_query_heads = config_.num_query_heads,
@@ -111,6 +121,20 @@ void Transformer::PredictQueries(int layer, int num_rows) {
                        .q_norm_weight = weights.q_norm.data(),
                        .norm_epsilon = config_.rms_norm_eps,
                        .norms_projection = config_.qk_norm_projection});
+}
+
+void Transformer::OrderHeads(float* heads, int64_t stride, int num_rows, int num_heads) {
+  if (config_.rotary_dim == config_.head_dim) return;
+  const LatentShape shape = config_.HeadShape();
+  std::vector<float> head(static_cast<size_t>(config_.head_dim));
+  for (int row = 0; row < num_rows; ++row) {
+    for (int h = 0; h < num_heads; ++h) {
+      float* const at = heads + row * stride + static_cast<int64_t>(h) * config_.head_dim;
+      std::copy_n(at, config_.head_dim, head.begin());
+      for (int i = 0; i < shape.rope_dim; ++i) at[shape.rope_place(i)] = head[static_cast<size_t>(i)];
+      for (int i = 0; i < shape.rank; ++i) at[shape.latent_place(i)] = head[static_cast<size_t>(shape.rope_dim + i)];
+    }
+  }
 }
 
 // The attention over resident rows comes first in each merge, the partial state last.
@@ -145,8 +169,8 @@ void Transformer::AddProduct(Matmul matmul, const MatmulParams& product, std::sp
 void Transformer::OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention,
                                int num_rows) {
   AddProduct(matmul,
-             {.x = attention,
-              .x_stride = config_.q_features(),
+             {.x = latent_ ? latent_->Values(matmul, layer, attention, num_rows) : attention,
+              .x_stride = config_.o_features(),
               .num_rows = num_rows,
               .weight = layer.o,
               .bias = layer.o_bias.data()},
@@ -211,7 +235,8 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                 .prediction = predicts ? prediction_.data() : nullptr,
                 .prediction_layer = l + lookahead,
                 .hidden = x_.data(),
-                .hidden_size = config_.hidden_size});
+                .hidden_size = config_.hidden_size,
+                .index_queries = layout_.has_indexer() ? latent_->index_queries() : nullptr});
 
     slot_lists_.Clear();
     kv.AwaitSlots(l, slot_lists_);
@@ -229,6 +254,7 @@ std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::s
                                           .scale = scale_,
                                           .slot_pool = slot_pool_,
                                           .kv_dtype = kv_dtype_,
+                                          .row = layout_.row,
                                           .slots = slot_lists_.slots(),
                                           .slot_counts = slot_lists_.counts(),
                                           .list_heads = slot_lists_.heads(),
@@ -274,12 +300,25 @@ void Transformer::ProjectPrompt(int l, uint32_t first_position, int num_tokens, 
   std::copy_n(q_.begin(), static_cast<size_t>(num_tokens) * config_.q_features(), queries);
 }
 
-void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, bool last,
-                               const PromptAttention& attention, float* hidden) {
-  // Nothing reads the last layer's output but the logits of the last token.
-  if (l + 1 == config_.num_layers && !last) return;
+void Transformer::AttendToPrompt(int l, uint32_t first_position, int num_tokens, const PromptAttention& attention) {
+  int everything = num_tokens;  // queries that attend to all rows before them
+  if (indexed_) {
+    const auto top_k = static_cast<int64_t>(config_.latent->indexer.top_k);
+    everything = static_cast<int>(std::clamp<int64_t>(top_k - first_position, 0, num_tokens));
+    if (everything < num_tokens) {
+      const size_t skipped = static_cast<size_t>(everything) * config_.q_features();
+      indexed_->Attend({.queries = attention.queries + skipped,
+                        .index_queries = latent_->index_queries() + everything * layout_.index_query_floats(),
+                        .num_queries = num_tokens - everything,
+                        .first_position = first_position + static_cast<uint32_t>(everything),
+                        .rows = attention.rows,
+                        .scale = scale_,
+                        .out = attention_.data() + skipped});
+    }
+    if (everything == 0) return;
+  }
   kernels_.prefill_attention(executor_, {.q = attention.queries,
-                                         .num_queries = num_tokens,
+                                         .num_queries = everything,
                                          .first_position = first_position,
                                          .num_query_heads = config_.num_query_heads,
                                          .num_kv_heads = config_.num_kv_heads,
@@ -288,11 +327,19 @@ void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, b
                                          .kv = attention.rows.kv,
                                          .kv_head_stride = attention.rows.head_stride,
                                          .kv_dtype = kv_dtype_,
+                                         .row = layout_.row,
                                          .out = attention_.data(),
                                          .first_key = attention.first_key,
                                          .state = attention.state,
                                          .window = config_.window(l),
                                          .sinks = weights_.layer(l).sinks.data()});
+}
+
+void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, bool last,
+                               const PromptAttention& attention, float* hidden) {
+  // Nothing reads the last layer's output but the logits of the last token.
+  if (l + 1 == config_.num_layers && !last) return;
+  AttendToPrompt(l, first_position, num_tokens, attention);
   OutputAndMlp(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, attention_.data(),
                num_tokens);
 }

@@ -9,6 +9,8 @@
 #include "kernels/kernel_table.h"
 #include "model/expert_mlp.h"
 #include "model/forward.h"
+#include "model/indexed_prefill.h"
+#include "model/latent_attention.h"
 #include "model/weights/weights.h"
 
 namespace winnow {
@@ -30,8 +32,10 @@ class Transformer final : public Forward {
                     PrefillKv& kv) override {
     PrefillLayer(layer, first_position, num_tokens, last, hidden[0], kv);
   }
-  // A prefix's state knows of no window and no sink.
-  bool CutsLayersAtAttention() const override { return config_.windows.empty() && !config_.attention_sinks; }
+  // A prefix's state knows of no window and no sink, and not what an indexer chooses.
+  bool CutsLayersAtAttention() const override {
+    return config_.windows.empty() && !config_.attention_sinks && !indexed_;
+  }
   void ProjectPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden, PrefillKv& kv,
                      float* queries) override;
   void AttendPrompt(int layer, uint32_t first_position, int num_tokens, bool last, const PromptAttention& attention,
@@ -47,9 +51,14 @@ class Transformer final : public Forward {
   void ProjectQkv(Matmul matmul, int layer, const float* x, int num_rows, std::span<const uint32_t> positions);
   void PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, float* hidden, PrefillKv& kv);
   void PredictQueries(int layer, int num_rows);
+  // Brings heads of which a part turns, [num_rows] x stride: [num_heads, head_dim], to the form that turning pairs have
+  // in any head (ModelConfig::HeadShape).
+  void OrderHeads(float* heads, int64_t stride, int num_rows, int num_heads);
   // The rows and queries of a piece of a prompt; returns where its rows are.
   PrefillKv::Rows ProjectPiece(int layer, uint32_t first_position, int num_tokens, bool last, const float* hidden,
                                PrefillKv& kv);
+  // Attention of a piece of a prompt to all rows, or to those that the model's indexer chooses.
+  void AttendToPrompt(int layer, uint32_t first_position, int num_tokens, const PromptAttention& attention);
   void MergePartials(std::span<const PartialAttention> partials);
   // x += what the product gives, normalised where `norm` is given.
   void AddProduct(Matmul matmul, const MatmulParams& product, std::span<const float> norm, float* x);
@@ -62,6 +71,7 @@ class Transformer final : public Forward {
   const KernelTable& kernels_;
   Executor& executor_;
   const Dtype kv_dtype_;
+  const KvLayout layout_;
   const RopeTable rope_;         // of layers that attend to everything, which are those that rows are selected for
   const RopeTable window_rope_;  // of the others
   const float scale_;
@@ -72,14 +82,16 @@ class Transformer final : public Forward {
   std::vector<float> q_pre_rope_;   // [max_rows, q_features]
   std::vector<float> q_;            // [max_rows, q_features]
   std::vector<float> prediction_;   // [kMaxDecodeRows, q_features]
-  std::vector<std::byte> kv_rows_;  // [max_rows, num_kv_heads, 2 * head_dim]
+  std::vector<std::byte> kv_rows_;  // [max_rows, num_kv_heads] rows
   std::vector<float> attention_;    // [max_rows, q_features]
   std::vector<float> lse_;          // [kMaxDecodeRows, num_query_heads] of attention_, in steps that wait for partials
   std::vector<float> merged_;       // [group_size, head_dim]
   std::vector<float> unnormed_;     // [max_rows, hidden_size] where layers have norms after attention and MLP
   std::vector<float> gate_up_;      // [max_rows, 2 * the widest dense MLP's intermediate size]
-  std::optional<ExpertMlp> experts_;  // of a mixture of experts
-  std::vector<float> logits_;         // [kMaxDecodeRows, vocab_size]
+  std::optional<LatentAttention> latent_;
+  std::optional<IndexedPrefill> indexed_;  // of models with an indexer
+  std::optional<ExpertMlp> experts_;       // of a mixture of experts
+  std::vector<float> logits_;              // [kMaxDecodeRows, vocab_size]
   std::vector<uint32_t> positions_;
   SlotLists slot_lists_;
   std::vector<std::byte> attention_scratch_;

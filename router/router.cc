@@ -27,6 +27,7 @@
 #include "router/openai/api_error.h"
 #include "router/openai/api_key_gate.h"
 #include "router/openai/openai_service.h"
+#include "router/page/page_routes.h"
 #include "router/router_metrics.h"
 #include "spdlog/spdlog.h"
 
@@ -254,6 +255,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   generation.eos_token_ids.insert(config.eos_token_ids.begin(), config.eos_token_ids.end());
   generation.windows = config.windows;
   generation.num_kv_heads = config.num_kv_heads;
+  if (config.latent) generation.index_top_k = static_cast<uint32_t>(config.latent->indexer.top_k);
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(HeadProfile profile, HeadProfile::Load(options.head_profile));
     WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
@@ -299,6 +301,7 @@ absl::Status Router::StartHttp() {
   parts.routes.Add(HttpMethod::kGet, "/ranks", [&parts](const std::shared_ptr<HttpExchange>& exchange) {
     exchange->Respond({.body = RankListJson(parts.registry.Snapshot(), parts.reachability.unreachable())});
   });
+  if (parts.options.serves_page) AddPageRoutes(&parts.routes);
   HttpHandler handler = WithApiKeys(parts.Authenticate(), [&parts](std::shared_ptr<HttpExchange> exchange) {
     parts.routes.Dispatch(std::move(exchange));
   });

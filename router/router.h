@@ -33,6 +33,7 @@ struct RouterOptions {
   HttpServerOptions http;
   CorsPolicy cors;
   std::chrono::milliseconds stream_keep_alive{15'000};  // of quiet streams; 0: none
+  bool serves_page = true;                              // at "/"
   ShardRange shards;                                    // of a sequence's KV, over cache ranks
   std::chrono::milliseconds slow_start{0};              // of cache ranks that join; 0: none
   uint32_t max_queue = 1024;                            // requests under way, each sample counted; more are refused

@@ -124,6 +124,7 @@ const std::vector<Rule>& Rules() {
       {"router/chat_output", {"common/*"}},
       {"router/constraint", {"common/*", "router/chat_output"}},
       {"router/http", {"common/*"}},
+      {"router/page", {"common/*", "router/http"}},
       {"router/tasks", {"common/*"}},
       {"router/membership", {"common/*", "router/tasks"}},
       {"router/keys", {"common/*"}},
@@ -136,7 +137,7 @@ const std::vector<Rule>& Rules() {
         "router/keys", "router/text"}},
       {"router",
        {"common/*", "router/chat_output", "router/dispatch", "router/generation", "router/http", "router/keys",
-        "router/membership", "router/openai", "router/tasks", "router/text"}},
+        "router/membership", "router/openai", "router/page", "router/tasks", "router/text"}},
 
       {"tools/load", {"common/*"}},
       {"tools/plan", {"common/*"}},

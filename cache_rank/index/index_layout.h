@@ -18,6 +18,7 @@ struct IndexLayout {
   // Selections or verdicts read the keys of rows, so that their tiles are index; otherwise they are read for figures
   // alone, and lie where the rows do.
   bool scores_keys = false;
+  bool index_keys = false;  // tiles are of index keys, not of keys
 
   // Of bounds and cuboids. They are few, and rounding them outwards to int4 would blur what they tell apart.
   constexpr std::optional<Dtype> page_dtype() const {
@@ -27,6 +28,14 @@ struct IndexLayout {
   friend bool operator==(const IndexLayout&, const IndexLayout&) = default;
 };
 
+// Elements of what lies in the tiles, and where it begins in a row.
+constexpr int IndexedDim(const KvLayout& layout, const IndexLayout& index) {
+  return index.index_keys ? layout.row.index_dim : layout.head_dim;
+}
+constexpr size_t IndexedOffsetBytes(const KvLayout& layout, const IndexLayout& index) {
+  return index.index_keys ? layout.row.index_offset(layout.head_dim) * DtypeBytes(layout.dtype) : 0;
+}
+
 constexpr std::optional<Dtype> DtypeOf(KeyCopy copy) {
   if (copy == KeyCopy::kNone) return std::nullopt;
   return copy == KeyCopy::kInt8 ? Dtype::kI8 : Dtype::kI4;
@@ -34,11 +43,13 @@ constexpr std::optional<Dtype> DtypeOf(KeyCopy copy) {
 
 constexpr IndexLayout IndexLayoutFor(const SelectionSpec& spec) {
   const bool selects = !IsDense(spec) && spec.predictor != Predictor::kFixed;
-  const bool pages = selects && spec.scorer != Scorer::kToken;
+  const bool index_keys = SelectsFromAll(spec);
+  const bool pages = selects && spec.scorer != Scorer::kToken && !index_keys;
   return {.page_tokens = pages ? spec.page_tokens : 0,
           .cuboid = pages && spec.scorer == Scorer::kPageCuboid,
           .key_dtype = selects ? DtypeOf(spec.key_copy) : std::nullopt,
-          .scores_keys = (selects && (!pages || spec.scorer == Scorer::kTwoStage)) || WaitsForVerdict(spec)};
+          .scores_keys = (selects && (!pages || spec.scorer == Scorer::kTwoStage)) || WaitsForVerdict(spec),
+          .index_keys = index_keys};
 }
 
 // Complete pages among `rows` rows.

@@ -105,7 +105,12 @@ bool FrameHandler::Seat(CachedSequence& sequence, uint64_t plan, uint32_t row_in
     selects |= NeedsSelection(sequence.spec, list, row.position, sequence.prompt_tokens);
   }
   sequence.journal.Record(row.position, row.token_id);
-  sequence.seat = {.plan = plan, .row = row_index, .position = row.position, .sparse = sparse, .selects = selects};
+  sequence.seat = {.plan = plan,
+                   .row = row_index,
+                   .position = row.position,
+                   .sparse = sparse,
+                   .selects = selects,
+                   .tells_positions = (row.flags & wire::kPlanTellsPositions) != 0};
   return true;
 }
 
@@ -125,7 +130,13 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     const int local = layer - row.shard.first_layer;
     if (sections_.rows(i) != nullptr) AppendRow(link, *sequence, local, row.position, sections_.rows(i));
     if (sequence->seat.plan != header.plan) continue;
-    if (sections_.query(i) != nullptr) {
+    if (SelectsFromAll(sequence->spec)) {
+      if (sections_.index_query(i) != nullptr) {
+        queries_.TakeIndexQuery(link, *sequence, local, row.position, sections_.index_query(i));
+      } else if (sections_.rows(i) != nullptr && sequence->seat.selects) {
+        selector_->Refuse(link, header.plan, *sequence, local);
+      }
+    } else if (sections_.query(i) != nullptr) {
       queries_.TakeQuery(link, *sequence, local, row.position, sections_.query(i));
     } else if (sections_.rows(i) != nullptr && QueryIntake::NeedsQuery(*sequence, local)) {
       selector_->Refuse(link, header.plan, *sequence, local);
@@ -136,6 +147,7 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     const OpenPlan::Row& row = plan->rows[i];
     CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
     if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
+    if (SelectsFromAll(sequence->spec)) continue;
     if (sections_.query(i) != nullptr) selector_->OnQuery(link, *sequence, layer - row.shard.first_layer, row.position);
     queries_.TakeTarget(link, header, *sequence, row.position, sections_.prediction(i), sections_.hidden(i));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache_rank/select/host/select_by_indexer.h"
 #include "cache_rank/select/host/select_union.h"
 #include "common/base/kv_layout.h"
 
@@ -30,7 +31,8 @@ bool IsSparse(const BatchRow& row, int head) {
 }  // namespace
 
 bool HeadSelector::Measures(const CachedSequence& sequence, uint32_t position) const {
-  if (!measuring_.measure_captured_mass) return false;
+  // What an indexer selects with says nothing of attention.
+  if (!measuring_.measure_captured_mass || SelectsFromAll(sequence.spec)) return false;
   return winnow::MeasuresMass(sequence.spec, position, sequence.prompt_tokens, measuring_.mass_interval);
 }
 
@@ -116,6 +118,18 @@ void HeadSelector::KeepPrevious(BatchRow& row, int head_index) {
 CapturedMassFigure HeadSelector::Select(BatchRow& row, int head_index, int worker) {
   HeadSelection& head = row.layer->heads[head_index];
   if (!row.selects()) return PreviousMass(head, row.position);
+  if (SelectsFromAll(row.sequence->spec)) {
+    KeepPrevious(row, head_index);
+    SelectByIndexer(*kernels_,
+                    {.index = row.sequence->kv.index(row.layer_index, head_index),
+                     .num_keys = row.position + 1,
+                     .head_dim = model_.row.index_dim,
+                     .num_heads = model_.num_index_heads,
+                     .queries = row.layer->target.data(),
+                     .budget_tokens = HeadBudget(row.sequence->spec, row.sequence->list(row.layer_index, head_index))},
+                    scratch_[worker], &head.selected);
+    return {};
+  }
   const HeadQuestion question = Question(row, head_index);
   KeepPrevious(row, head_index);
   const CapturedMassFigure figure =

@@ -24,12 +24,17 @@ absl::Status LayerSections::Parse(const ReceivedFrame& frame, const OpenPlan& pl
   const auto query_bytes = [&](const KvShard& shard) {
     return static_cast<size_t>(shard.num_kv_heads) * layout_.group_size() * layout_.head_dim * sizeof(float);
   };
+  const auto index_bytes = [&](const KvShard&) { return layout_.index_query_floats() * sizeof(float); };
   const auto hidden_bytes = [&](const KvShard&) { return hidden_size_ * sizeof(float); };
+  if ((header.flags & wire::kSectionIndexQuery) != 0 && !layout_.has_indexer()) {
+    return absl::InvalidArgumentError("queries of an indexer, which the model does not have");
+  }
   size_t end = 0;
   Find(frame, plan, wire::kSectionAppend, layer, row_bytes, &end, &rows_);
   Find(frame, plan, wire::kSectionQuery, layer, query_bytes, &end, &queries_);
   Find(frame, plan, wire::kSectionPrediction, target, query_bytes, &end, &predictions_);
   Find(frame, plan, wire::kSectionHidden, target, hidden_bytes, &end, &hidden_);
+  Find(frame, plan, wire::kSectionIndexQuery, layer, index_bytes, &end, &index_queries_);
   return CheckPayload(frame, end);
 }
 

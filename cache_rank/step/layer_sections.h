@@ -21,10 +21,12 @@ class LayerSections {
   absl::Status Parse(const ReceivedFrame& frame, const OpenPlan& plan);
 
   // Of plan row i; null where its shard lacks the layer, or the frame has no such section.
-  const std::byte* rows(size_t i) const { return rows_[i]; }  // [num_kv_heads][2 * head_dim]
+  const std::byte* rows(size_t i) const { return rows_[i]; }  // [num_kv_heads]
   // f32 [num_query_heads][head_dim] of the shard, before RoPE.
   const float* query(size_t i) const { return Floats(queries_[i]); }
   const float* prediction(size_t i) const { return Floats(predictions_[i]); }
+  // f32 [KvLayout::index_query_floats], rotated.
+  const float* index_query(size_t i) const { return Floats(index_queries_[i]); }
   const float* hidden(size_t i) const { return Floats(hidden_[i]); }  // f32 [hidden_size]
 
  private:
@@ -38,7 +40,7 @@ class LayerSections {
 
   const KvLayout layout_;
   const int hidden_size_;
-  Parts rows_, queries_, predictions_, hidden_;
+  Parts rows_, queries_, predictions_, hidden_, index_queries_;
 };
 
 }  // namespace winnow

@@ -133,6 +133,7 @@ void PrefixAttender::RunItem(int item, int worker) {
                               .scale = model_.attention_scale,
                               .blocks = sequence_->kv.row_blocks(work_->layer, kv_head),
                               .kv_dtype = model_.dtype,
+                              .row = model_.row,
                               .first_key = work_->next_key,
                               .end_key = end_key_,
                               .state = work_->states.data() + first_head * state_floats,

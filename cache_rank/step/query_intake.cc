@@ -32,6 +32,15 @@ void QueryIntake::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer,
   if (prefetches && sequence.seat.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
 }
 
+void QueryIntake::TakeIndexQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+                                 const float* query) {
+  if (!sequence.seat.selects) return;
+  LayerSelection& selection = sequence.layers[layer];
+  std::copy_n(query, selection.target.size(), selection.target.data());
+  selection.target_position = position;
+  selector_->OnTarget(link, sequence, layer, position);
+}
+
 void QueryIntake::TakeTarget(PeerLink& link, const wire::FrameHeader& header, CachedSequence& sequence,
                              uint32_t position, const float* prediction, const float* hidden) {
   const SelectionSpec& spec = sequence.spec;

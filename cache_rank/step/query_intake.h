@@ -28,6 +28,8 @@ class QueryIntake {
   static bool NeedsQuery(const CachedSequence& sequence, int layer);
   // The layer's own query.
   void TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
+  // What the model's indexer scores keys with at the layer, of a sequence that it selects for.
+  void TakeIndexQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
   // What a Layer frame predicts for the layer `lookahead` behind it, either as a query or as the residual that it is
   // projected from; both may be null. Refuses the row when what it needs does not come.
   void TakeTarget(PeerLink& link, const wire::FrameHeader& header, CachedSequence& sequence, uint32_t position,

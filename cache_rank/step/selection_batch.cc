@@ -14,7 +14,7 @@ namespace winnow {
 namespace {
 
 bool SharesBlocks(const CachedSequence& one, const CachedSequence& other, int layer) {
-  if (one.shard != other.shard || one.spec != other.spec) return false;
+  if (one.shard != other.shard || one.spec != other.spec || SelectsFromAll(one.spec)) return false;
   if (one.kv.rows(layer) < kBlockTokens || other.kv.rows(layer) < kBlockTokens) return false;
   for (size_t head = 0; head < one.num_kv_heads(); ++head) {
     const int h = static_cast<int>(head);

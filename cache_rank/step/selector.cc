@@ -80,7 +80,9 @@ void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uin
   if (!sequence.LayerNeedsSelection(layer, position)) return;
   // A verdict made with the selecting query takes the position's own row into account.
   const bool judges = WaitsForVerdict(sequence.spec) && sequence.SelectsWithOwnQuery(layer);
-  if (sequence.kv.rows(layer) < position + (judges ? 1 : 0)) return Refuse(link, sequence.seat.plan, sequence, layer);
+  const bool needs_own_row = judges || SelectsFromAll(sequence.spec);
+  if (sequence.kv.rows(layer) < position + (needs_own_row ? 1 : 0))
+    return Refuse(link, sequence.seat.plan, sequence, layer);
   Schedule(link, sequence, sequence.layers[layer], layer, position);
 }
 

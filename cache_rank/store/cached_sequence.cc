@@ -28,7 +28,8 @@ CachedSequence::CachedSequence(uint64_t id, const SelectionSpec& spec, SequenceK
       kv(std::move(kv)),
       prompt_tokens(prompt_tokens),
       attach_position(prompt_tokens) {
-  const size_t query_floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
+  const size_t query_floats = SelectsFromAll(spec) ? layout.index_query_floats()
+                                                   : static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
   layers.reserve(layout.num_layers);
   for (int i = 0; i < layout.num_layers; ++i) {
     layers.emplace_back(RingQueries(spec), query_floats);

@@ -32,6 +32,7 @@ struct PlanSeat {
   uint32_t position = kNoPosition;  // kNoPosition: in no plan
   bool sparse = false;              // rows are chosen for some of its lists
   bool selects = false;             // and they are chosen anew
+  bool tells_positions = false;     // its deltas name the positions of their rows
 };
 
 // Everything that a cache rank keeps for one sequence. Owned by the store, touched by the data-plane thread (and by

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -11,7 +12,7 @@ namespace winnow {
 namespace {
 
 size_t TileBytes(const KvLayout& layout) {
-  return kBlockTokens * layout.row_bytes() / 2;
+  return kBlockTokens * static_cast<size_t>(std::max(layout.head_dim, layout.row.index_dim)) * DtypeBytes(layout.dtype);
 }
 
 }  // namespace

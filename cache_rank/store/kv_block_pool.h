@@ -17,7 +17,7 @@ class KvBlockPool;
 // The parts of a block that are index, in bytes: they lie in the fast tier of a pool that has one. 0: the part lies
 // with the other blocks.
 struct IndexParts {
-  size_t rows_bytes = 0;  // of blocks whose row areas hold tiles of pages; then the tile is not used
+  size_t rows_bytes = 0;  // of blocks that hold tiles of pages in the place of rows and their tile
   size_t tile_bytes = 0;
   size_t bytes() const { return rows_bytes + tile_bytes; }
 };
@@ -38,7 +38,7 @@ class KvBlock {
   explicit operator bool() const { return pool_ != nullptr; }
   KvBlock Share() const;
   bool shared() const;      // somebody else refers to it too
-  std::byte* rows() const;  // [kBlockTokens][2 * head_dim]
+  std::byte* rows() const;  // [kBlockTokens]
   std::byte* tile() const;
   uint32_t number() const { return index_; }  // in its pool
   size_t index_bytes() const;                 // in the fast tier

@@ -15,9 +15,9 @@ absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim is ", layout.head_dim, ": pages are indexed up to ", kMaxScoredHeadDim / 2));
   }
-  if (index.key_dtype.has_value() && layout.head_dim < 4) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("head_dim is ", layout.head_dim, ": ", DtypeName(*index.key_dtype), " keys need at least 4"));
+  if (index.key_dtype.has_value() && IndexedDim(layout, index) < 4) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", IndexedDim(layout, index), ": ",
+                                                   DtypeName(*index.key_dtype), " keys need at least 4"));
   }
   return absl::OkStatus();
 }
@@ -26,7 +26,7 @@ absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
 
 IndexParts KeyParts(const KvLayout& layout, const IndexLayout& index) {
   if (!index.scores_keys) return {};
-  return {.tile_bytes = RoundUp64(IndexTileBytes(layout.head_dim, index.key_dtype.value_or(layout.dtype)))};
+  return {.tile_bytes = RoundUp64(IndexTileBytes(IndexedDim(layout, index), index.key_dtype.value_or(layout.dtype)))};
 }
 
 IndexParts PageParts(const KvLayout& layout, const IndexLayout& index) {

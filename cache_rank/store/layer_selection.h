@@ -41,7 +41,9 @@ struct LayerSelection {
       : queries(ring_queries, query_floats), target(query_floats) {}
 
   QueryRing queries;
-  std::vector<float> target;  // [num_query_heads, head_dim] rotated query of target_position, where one is sent
+  // [num_query_heads, head_dim] rotated query of target_position, where one is sent; for the model's own indexer what
+  // that scores keys with, [KvLayout::index_query_floats].
+  std::vector<float> target;
   uint32_t target_position = kNoPosition;
   std::vector<float> hidden;  // [hidden_size] residual of hidden_position that the target is projected from; else empty
   uint32_t hidden_position = kNoPosition;

@@ -148,13 +148,7 @@ absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count,
       } else {
         tiers->Scatter(rows, place, n * row_bytes);
       }
-      kernels_->index_keys({.rows = rows,
-                            .num_rows = static_cast<int>(n),
-                            .first_row = static_cast<int>(first_row),
-                            .head_dim = layout_.head_dim,
-                            .dtype = layout_.dtype,
-                            .tile = tail.tile(),
-                            .tile_dtype = index_layout_.key_dtype});
+      IndexRows(rows, n, first_row, tail);
       rows += n * row_bytes;
       done += n;
       if (streams) GiveBack(lists.rows, position + done);
@@ -168,6 +162,17 @@ absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count,
   rows_[layer] += count;
   if (tiers != nullptr) tiers->EndWrite(staged);
   return absl::OkStatus();
+}
+
+void SequenceKv::IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, const KvBlock& block) const {
+  kernels_->index_keys({.rows = rows + IndexedOffsetBytes(layout_, index_layout_),
+                        .row_elements = static_cast<int>(layout_.row.elements(layout_.head_dim)),
+                        .num_rows = static_cast<int>(count),
+                        .first_row = static_cast<int>(first_row),
+                        .head_dim = IndexedDim(layout_, index_layout_),
+                        .dtype = layout_.dtype,
+                        .tile = block.tile(),
+                        .tile_dtype = index_layout_.key_dtype});
 }
 
 // Blocks are taken by one thread, and filled by all.
@@ -190,13 +195,7 @@ void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, co
     const uint32_t first_row = begin % kBlockTokens;
     if (first_row == 0) pool_->ClearTile(to);
     std::memcpy(to.rows() + first_row * layout_.row_bytes(), from, (end - begin) * layout_.row_bytes());
-    kernels_->index_keys({.rows = from,
-                          .num_rows = static_cast<int>(end - begin),
-                          .first_row = static_cast<int>(first_row),
-                          .head_dim = layout_.head_dim,
-                          .dtype = layout_.dtype,
-                          .tile = to.tile(),
-                          .tile_dtype = index_layout_.key_dtype});
+    IndexRows(from, end - begin, first_row, to);
   };
   constexpr int kGrain = 4;  // blocks
   const int units = num_blocks * layout_.num_kv_heads;
@@ -284,7 +283,7 @@ void SequenceKv::IndexPage(const HeadBlocks& head, uint32_t page) const {
   const uint32_t block = page / kBlockTokens, slot = page % kBlockTokens;
   const uint32_t first_row = page * index_layout_.page_tokens;
   const size_t first_block = first_row / kBlockTokens;
-  // A tile of kBlockTokens pseudo-keys of 2 * head_dim takes as much as the rows of a block.
+  // A tile of kBlockTokens pseudo-keys of 2 * head_dim takes no more than the rows of a block and their tile.
   indexer_->Index(head.rows.rows() + first_block, head.rows.tiles() + first_block, first_row % kBlockTokens,
                   static_cast<int>(slot), head.bounds[block].rows(),
                   index_layout_.cuboid ? head.cuboids[block].rows() : nullptr);

@@ -36,7 +36,7 @@ class SequenceKv {
   // A new sequence that holds the rows below the watermark and their index: full blocks shared, the tails copied.
   absl::StatusOr<SequenceKv> Fork(uint32_t max_positions) const;
 
-  // Appends `count` positions of one layer: rows [num_kv_heads][count][2 * head_dim]. FAILED_PRECONDITION when
+  // Appends `count` positions of one layer: rows [num_kv_heads][count]. FAILED_PRECONDITION when
   // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions. Many rows are shared out over the
   // threads of `team`, where one is given.
   absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team = nullptr);
@@ -91,6 +91,8 @@ class SequenceKv {
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;
   absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows, bool indexes_pages);
+  // The keys of rows [first_row, first_row + count) of a block, into its tile.
+  void IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, const KvBlock& block) const;
   void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
   HeadBlocks& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
   const HeadBlocks& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }

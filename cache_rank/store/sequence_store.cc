@@ -19,8 +19,9 @@ std::string SaltOf(const std::string& salt, const IndexLayout& index, bool tiere
   const int key_dtype = index.key_dtype.has_value() ? static_cast<int>(*index.key_dtype) : -1;
   // With two tiers, whether tiles are index says where they lie.
   const bool keys_apart = tiered && index.scores_keys;
-  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", key_dtype, ",", keys_apart, ",", shard.first_kv_head,
-                      "+", shard.num_kv_heads, ",", shard.first_layer, "+", shard.num_layers, ",", salt);
+  return absl::StrCat(index.page_tokens, ",", index.cuboid, ",", index.index_keys, ",", key_dtype, ",", keys_apart, ",",
+                      shard.first_kv_head, "+", shard.num_kv_heads, ",", shard.first_layer, "+", shard.num_layers, ",",
+                      salt);
 }
 
 }  // namespace

@@ -8,10 +8,15 @@
 namespace winnow {
 namespace {
 
+// What the arrays of an entry have of a streamed row: its pool index and perhaps its position.
+constexpr size_t NumbersPerRow(bool tells_positions) {
+  return tells_positions ? 2 : 1;
+}
+
 // End of an entry's header and index arrays that begin at `offset`, where its rows go.
-size_t RowsOffset(size_t offset, size_t selected, size_t members, size_t streamed, size_t local) {
+size_t RowsOffset(size_t offset, size_t selected, size_t members, size_t streamed, bool tells_positions, size_t local) {
   offset = wire::AlignUp(offset, alignof(wire::DeltaEntry)) + sizeof(wire::DeltaEntry);
-  offset += (selected + streamed) * sizeof(uint32_t) + local * sizeof(wire::LocalRow);
+  offset += (selected + streamed * NumbersPerRow(tells_positions)) * sizeof(uint32_t) + local * sizeof(wire::LocalRow);
   offset += wire::AlignUp(members * sizeof(QueryHeadMask), alignof(uint32_t));
   return streamed > 0 ? wire::AlignUp(offset, wire::kRowAlignment) : offset;
 }
@@ -57,7 +62,7 @@ absl::Status CheckEntriesFit(const KvLayout& layout, const SelectionSpec& spec, 
                                                    " bytes"));
   }
   // One streamed row at least has to fit beside the arrays.
-  if (RowsOffset(0, selected, members, 1, local) + layout.row_bytes() <= wire::kMaxPayloadBytes) {
+  if (RowsOffset(0, selected, members, 1, true, local) + layout.row_bytes() <= wire::kMaxPayloadBytes) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("selections of ", most, " rows and recent_tokens ", spec.recent_tokens,
@@ -68,7 +73,7 @@ size_t DeltaPartEnd(size_t offset, const DeltaPart& part) {
   const size_t selected = part.begins ? part.delta->selected.size() : 0;
   const size_t members = part.begins ? part.delta->members.size() : 0;
   const size_t local = part.begins ? part.delta->local.size() : 0;
-  return RowsOffset(offset, selected, members, part.rows, local) + part.RowBytes();
+  return RowsOffset(offset, selected, members, part.rows, part.tells_positions, local) + part.RowBytes();
 }
 
 void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset) {
@@ -79,7 +84,8 @@ void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset) {
       .kv_head = part.kv_head_of_model,
       .flags = static_cast<uint16_t>((part.begins ? wire::kDeltaFirst : 0) | (part.ends ? wire::kDeltaLast : 0) |
                                      (delta.captured_mass_is_bound ? wire::kDeltaMassIsBound : 0) |
-                                     (members > 0 ? wire::kDeltaMembers : 0)),
+                                     (members > 0 ? wire::kDeltaMembers : 0) |
+                                     (part.tells_positions ? wire::kDeltaPositions : 0)),
       .num_selected = part.begins ? static_cast<uint32_t>(delta.selected.size()) : 0,
       .num_streamed = part.rows,
       .num_local = part.begins ? static_cast<uint32_t>(delta.local.size()) : 0,
@@ -90,6 +96,7 @@ void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset) {
   WriteArray(delta.members.data(), members, payload, offset);
   Pad(alignof(uint32_t), payload, offset);
   WriteArray(delta.streamed.data() + part.first, part.rows, payload, offset);
+  if (part.tells_positions) WriteArray(delta.streamed_positions.data() + part.first, part.rows, payload, offset);
   WriteArray(delta.local.data(), entry.num_local, payload, offset);
   if (part.rows == 0) return;
   Pad(wire::kRowAlignment, payload, offset);
@@ -112,9 +119,10 @@ bool DeltaFrame::Add(DeltaPart part) {
   if (with_row > limit) return false;
   part.rows = left;
   if (DeltaPartEnd(bytes_, part) > limit) {
-    // Each further row takes its index and its bytes; alignment may cost one row's worth.
+    // Each further row takes its numbers and its bytes; alignment may cost one row's worth.
     const size_t row_bytes = part.kv->layout().row_bytes();
-    part.rows = 1 + static_cast<uint32_t>((limit - with_row) / (row_bytes + sizeof(uint32_t)));
+    part.rows = 1 + static_cast<uint32_t>((limit - with_row) /
+                                          (row_bytes + NumbersPerRow(part.tells_positions) * sizeof(uint32_t)));
     while (part.rows > 1 && DeltaPartEnd(bytes_, part) > limit) --part.rows;
   }
   part.ends = part.rows == left;

@@ -32,6 +32,7 @@ struct DeltaPart {
   bool ends = false;    // and no other part follows
   uint32_t first = 0;   // the streamed rows [first, first + rows) go with it
   uint32_t rows = 0;
+  bool tells_positions = false;  // of the streamed rows
 
   uint64_t RowBytes() const { return rows * kv->layout().row_bytes(); }
 };

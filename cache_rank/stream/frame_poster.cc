@@ -68,7 +68,8 @@ void FramePoster::FillDeltaFrame(PeerLink& link) {
                                          .kv_head_of_model = item.kv_head,
                                          .plan_row = item.plan_row,
                                          .begins = !item.started,
-                                         .first = item.done});
+                                         .first = item.done,
+                                         .tells_positions = sequence->seat.tells_positions});
     if (!added) return;
   }
 }
@@ -122,14 +123,15 @@ FramePoster::Outcome FramePoster::PostDeltas(PeerLink& link) {
 uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
                                    const HeadDelta& delta, uint32_t first) {
   if (link.queued() > 0 || !link.failure.ok()) return 0;
-  const size_t most = std::max<size_t>(1, frame_bytes_ / (layout_.row_bytes() + sizeof(uint32_t)));
+  const size_t most = std::max<size_t>(1, frame_bytes_ / (layout_.row_bytes() + 2 * sizeof(uint32_t)));
   const DeltaPart part{.delta = &delta,
                        .kv = &sequence.kv,
                        .layer = layer,
                        .kv_head = kv_head,
                        .kv_head_of_model = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
                        .first = first,
-                       .rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first))};
+                       .rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first)),
+                       .tells_positions = sequence.seat.tells_positions};
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
   if (!buffer.ok()) return 0;
   size_t offset = 0;

@@ -20,6 +20,7 @@ constexpr ManifestField kFields[] = {
     {"router.grpc", "grpc"},
     {"router.cors_origins", "cors-origins"},
     {"router.stream_keep_alive", "stream-keep-alive"},
+    {"router.page", "page"},
     {"router.max_queue", "max-queue"},
     {"router.api_keys", "api-keys"},
     {"router.cache_shards", "cache-shards"},

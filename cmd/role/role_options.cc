@@ -18,6 +18,7 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kMaxCacheShards = 64;  // as `winnow up` starts no more cache ranks
+constexpr std::string_view kByModel = "auto";
 
 }  // namespace
 
@@ -112,13 +113,14 @@ void SelectionOptions::Declare(Fields& fields) {
   }
   fields.Custom(
       "selection", "PRESET[,FIELD=VALUE...]",
-      "Selection of requests that ask for none: a preset and what is changed of it, for example "
+      "Selection of requests that ask for none: auto, which is native for models that bring an indexer and winnow for "
+      "all others, or a preset and what is changed of it, for example "
       "winnow,lookahead=2,budget=512. `winnow selection list` describes the presets, `winnow selection explain` the "
       "fields. Presets: " +
           names + ".",
       [this](std::string_view text) {
         specification = std::string(text);
-        return ParseSpec(text).status();
+        return text == kByModel ? absl::OkStatus() : ParseSpec(text).status();
       },
       [this] { return specification; });
   fields.Integer(
@@ -141,8 +143,13 @@ void SelectionOptions::Declare(Fields& fields) {
       "A selection that uses one, such as lserve, is refused without it.");
 }
 
-absl::StatusOr<SelectionSpec> SelectionOptions::Resolve() const {
-  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, ParseSpec(specification));
+absl::StatusOr<SelectionSpec> SelectionOptions::Resolve(const std::string& model) const {
+  std::string_view text = specification;
+  if (text == kByModel) {
+    const absl::StatusOr<ModelConfig> config = ModelConfigOf(model);  // whose errors others report
+    text = config.ok() && config->latent && config->latent->indexer.num_heads > 0 ? "native" : "winnow";
+  }
+  WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, ParseSpec(text));
   if (budget > 0) spec.budget_tokens = budget;
   if (sinks >= 0) spec.sink_tokens = static_cast<uint32_t>(sinks);
   if (recent >= 0) spec.recent_tokens = static_cast<uint32_t>(recent);
@@ -252,6 +259,10 @@ void HttpApiFlags::Declare(Fields& fields) {
       "stream-keep-alive", &stream_keep_alive,
       "A stream that has had nothing to say for so long sends a comment, so that proxies do not close it. An "
       "error that comes after one is an event of the stream and no HTTP status. 0s = never.");
+  fields.Bool(
+      "page", &page,
+      "Serve a page at / from which a browser talks to the model and sees how its answers are made; it uses the "
+      "HTTP API alone.");
 }
 
 void ChatFlags::Declare(Fields& fields) {

@@ -77,7 +77,7 @@ struct ProcessOptions {
 
 // A specification, and the options that override fields of it.
 struct SelectionOptions {
-  std::string specification = "winnow";  // "preset[,field=value...]"
+  std::string specification = "auto";  // "preset[,field=value...]", or by the model
   uint32_t budget = 0;
   int64_t sinks = -1;
   int64_t recent = -1;
@@ -85,8 +85,8 @@ struct SelectionOptions {
   std::string head_profile;
 
   void Declare(Fields& fields);
-  // Checked as a whole, and that this version can do it.
-  absl::StatusOr<SelectionSpec> Resolve() const;
+  // Checked as a whole, and that this version can do it. `model` decides where nothing else does.
+  absl::StatusOr<SelectionSpec> Resolve(const std::string& model) const;
 };
 
 // How an inference rank fills its iterations.
@@ -135,6 +135,7 @@ struct HttpTlsFlags {
 struct HttpApiFlags {
   std::string cors_origins;
   std::chrono::microseconds stream_keep_alive{15'000'000};
+  bool page = true;
 
   void Declare(Fields& fields);
 };

@@ -124,7 +124,7 @@ absl::Status UpOptions::CheckConsistency() const {
   if (num_inference_ranks() > 0) {
     WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
   }
-  return selection.Resolve().status();
+  return selection.Resolve(model).status();
 }
 
 absl::Status UpOptions::CheckExposure() const {
@@ -273,7 +273,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   if (cache_device.kind != DeviceChoice::Kind::kCpu) options.cache.device.ordinal += index;
   if (cache_memory_bytes == 0 && hosts > 1) options.cache.memory_bytes = FreeMemoryBytes() * 3 / 10 / hosts;
   options.cache.threads = threads > 0 ? threads : std::max(1, UsableCores() / std::max(1, cache_ranks));
-  const absl::StatusOr<SelectionSpec> spec = selection.Resolve();
+  const absl::StatusOr<SelectionSpec> spec = selection.Resolve(model);
   if (spec.ok() && spec->predictor == Predictor::kDepth && spec->projection == Projection::kCacheRank) {
     options.cache.model = model;
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;

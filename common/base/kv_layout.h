@@ -17,21 +17,42 @@ constexpr QueryHeadMask AllQueryHeads(int group_size) {
   return static_cast<QueryHeadMask>((1u << group_size) - 1);
 }
 
-// Shape of one model's KV; all byte arithmetic of rows lives here.
+// What a row holds, in elements: the key of one token of one (layer, kv head), stored after RoPE, then its value, then
+// its index key. All of them that there are lie side by side, and all offsets and sizes of rows come from here.
 //
-// A row is one token's K and V of one (layer, kv head), side by side: 2 * head_dim elements. K is stored after RoPE.
+// With latent attention the key is the value, too, and is stored once. A model that brings an indexer gives each token
+// an index key, which its own rule scores in the place of the key.
+struct RowLayout {
+  bool value_is_key = false;
+  int index_dim = 0;  // of the index key; 0: there is none
+
+  constexpr size_t elements(int head_dim) const { return index_offset(head_dim) + static_cast<size_t>(index_dim); }
+  constexpr size_t value_offset(int head_dim) const { return value_is_key ? 0 : static_cast<size_t>(head_dim); }
+  constexpr size_t index_offset(int head_dim) const { return (value_is_key ? 1 : 2) * static_cast<size_t>(head_dim); }
+
+  friend bool operator==(const RowLayout&, const RowLayout&) = default;
+};
+
+// Shape of one model's KV; all byte arithmetic of rows lives here.
 struct KvLayout {
   int num_layers = 0;
   int num_query_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
   Dtype dtype = Dtype::kBf16;
+  RowLayout row = {};
+  int num_index_heads = 0;  // of the model's indexer; 0: it has none
 
   // A list is one (layer, kv head): layer * num_kv_heads + kv_head.
   size_t num_lists() const { return static_cast<size_t>(num_layers) * num_kv_heads; }
   size_t list(int layer, int kv_head) const { return static_cast<size_t>(layer) * num_kv_heads + kv_head; }
   int group_size() const { return num_query_heads / num_kv_heads; }
-  size_t row_bytes() const { return 2 * static_cast<size_t>(head_dim) * DtypeBytes(dtype); }
+  bool has_indexer() const { return num_index_heads > 0; }
+  // What the indexer scores a position's keys with: a query of every index head, then a weight of each.
+  size_t index_query_floats() const {
+    return static_cast<size_t>(num_index_heads) * (static_cast<size_t>(row.index_dim) + 1);
+  }
+  size_t row_bytes() const { return row.elements(head_dim) * DtypeBytes(dtype); }
   size_t block_bytes() const { return kBlockTokens * row_bytes(); }
   // One token in all layers and kv heads.
   size_t token_bytes() const { return row_bytes() * num_layers * num_kv_heads; }

@@ -16,6 +16,7 @@ void NameExperts(const ModelConfig& config, int layer, LayerNames& names) {
   const bool mixtral = config.family == ModelFamily::kMixtral;
   const std::string block = LayerTensor(layer, mixtral ? "block_sparse_moe" : "mlp");
   names.router = block + ".gate";
+  if (config.moe.correction) names.router_correction = names.router + ".e_score_correction_bias";
   for (int i = 0; i < config.moe.num_experts; ++i) {
     const std::string expert = absl::StrCat(block, ".experts.", i);
     if (mixtral) {
@@ -46,6 +47,23 @@ void NameNorms(const ModelConfig& config, int layer, LayerNames& names) {
   }
 }
 
+void NameLatentAttention(const LatentConfig& latent, int layer, LayerNames& names) {
+  const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, "self_attn." + std::string(suffix)); };
+  names.qkv = {at(latent.query_rank > 0 ? "q_a_proj" : "q_proj"), at("kv_a_proj_with_mqa")};
+  if (latent.query_rank > 0) {
+    names.query_latent_norm = at("q_a_layernorm.weight");
+    names.query_up = at("q_b_proj");
+  }
+  names.key_latent_norm = at("kv_a_layernorm.weight");
+  names.key_value_up = at("kv_b_proj");
+  if (latent.indexer.num_heads == 0) return;
+  names.index_query = at("indexer.wq_b");
+  names.index_key = at("indexer.wk");
+  names.index_weight = at("indexer.weights_proj");
+  names.index_norm = at("indexer.k_norm.weight");
+  names.index_norm_bias = at("indexer.k_norm.bias");
+}
+
 std::vector<std::string> WithSuffix(const std::vector<std::string>& projections, const char* suffix) {
   std::vector<std::string> names;
   for (const std::string& projection : projections) names.push_back(projection + suffix);
@@ -58,7 +76,9 @@ LayerNames LayerNamesOf(const ModelConfig& config, int layer) {
   const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, suffix); };
   LayerNames names;
   NameNorms(config, layer, names);
-  if (config.fused_projections) {
+  if (config.latent) {
+    NameLatentAttention(*config.latent, layer, names);
+  } else if (config.fused_projections) {
     names.qkv = {at("self_attn.qkv_proj")};
   } else {
     names.qkv = {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")};
@@ -71,11 +91,13 @@ LayerNames LayerNamesOf(const ModelConfig& config, int layer) {
   if (config.attention_sinks) names.sinks = at("self_attn.sinks");
   const bool sparse = config.moe.IsSparse(layer);
   if (config.mlp_features(layer) > 0) {
-    const std::string mlp = at(sparse ? "mlp.shared_expert" : "mlp");
+    // Qwen has one shared expert, with a gate; DeepSeek several, stored as one.
+    const char* const shared = config.moe.shared_gate ? "mlp.shared_expert" : "mlp.shared_experts";
+    const std::string mlp = at(sparse ? shared : "mlp");
     names.gate_up = {mlp + ".gate_proj", mlp + ".up_proj"};
     if (config.fused_projections) names.gate_up = {mlp + ".gate_up_proj"};
     names.down = mlp + ".down_proj";
-    if (sparse) names.shared_gate = at("mlp.shared_expert_gate");
+    if (sparse && config.moe.shared_gate) names.shared_gate = at("mlp.shared_expert_gate");
   }
   if (sparse) NameExperts(config, layer, names);
   return names;

@@ -13,14 +13,21 @@ struct LayerNames {
   std::string attention_post_norm;  // of what attention gives, before it is added to the residual
   std::string mlp_norm;             // before the MLP
   std::string mlp_post_norm;        // of what the MLP gives
-  std::vector<std::string> qkv;     // outputs: q heads, k heads, v heads; in one tensor or three
+  // Outputs: q heads, k heads, v heads; in one tensor or three. Of latent attention: what queries are made of, then
+  // latent and turning part of the key.
+  std::vector<std::string> qkv;
   std::string q_norm, k_norm;
   std::string o;
-  std::string sinks;                 // [num_query_heads]
+  // Of latent attention.
+  std::string query_latent_norm, query_up;  // where queries have a latent
+  std::string key_latent_norm, key_value_up;
+  std::string index_query, index_key, index_weight, index_norm, index_norm_bias;  // of its indexer
+  std::string sinks;                                                              // [num_query_heads]
   std::vector<std::string> gate_up;  // of the dense MLP, or the shared expert: gate, then up, in one or two
   std::string down;
-  std::string shared_gate;  // a row: the logit of the shared expert's share
-  std::string router;       // [num_experts, hidden_size]
+  std::string shared_gate;        // a row: the logit of the shared expert's share
+  std::string router;             // [num_experts, hidden_size]
+  std::string router_correction;  // [num_experts]
   // One tensor each for all experts, in the order that gpt-oss has them: [num_experts, in_features, out_features], gate
   // and up outputs in turn, with biases. Not projections: "_bias" follows.
   std::string fused_gate_up, fused_down;

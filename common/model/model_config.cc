@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/model/mapped_file.h"
+#include "common/model/rope.h"
 #include "common/model/safetensors_header.h"
 #include "common/model/unsupported_fields.h"
 #include "common/model/window_config.h"
@@ -37,6 +38,10 @@ bool IsKnownField(std::string_view name) {
       "shared_expert_intermediate_size", "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "hidden_activation",
       "swiglu_limit", "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping",
       "use_bidirectional_attention", "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern",
+      "n_routed_experts", "n_shared_experts", "n_group", "topk_group", "routed_scaling_factor", "scoring_func",
+      "topk_method", "first_k_dense_replace", "mlp_layer_types", "moe_layer_freq", "use_qk_norm", "kv_lora_rank",
+      "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rope_interleave", "index_n_heads",
+      "index_head_dim", "index_topk", "indexer_types", "indexer_rope_interleave",
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
@@ -46,11 +51,12 @@ bool IsKnownField(std::string_view name) {
       "hidden_dropout", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id",
       "length_penalty", "max_length", "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
       "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_router_logits",
-      "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
-      "remove_invalid_values", "repetition_penalty", "resid_pdrop", "return_dict", "return_dict_in_generate",
-      "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "suppress_tokens", "task_specific_params",
-      "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-      "torchscript", "transformers_version", "typical_p", "unk_token_id", "use_bfloat16", "use_cache"};
+      "output_scores", "pad_token_id", "prefix", "aux_loss_alpha", "ep_size", "num_nextn_predict_layers", "qk_head_dim",
+      "seq_aux", "pretraining_tp", "problem_type", "pruned_heads", "remove_invalid_values", "repetition_penalty",
+      "resid_pdrop", "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise",
+      "sep_token_id", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+      "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p",
+      "unk_token_id", "use_bfloat16", "use_cache"};
   return kKnown.contains(name);
 }
 
@@ -114,6 +120,15 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   WINNOW_ASSIGN_OR_RETURN(out.num_query_heads, Required(config, "num_attention_heads", 1, kMaxHeads));
   WINNOW_ASSIGN_OR_RETURN(out.vocab_size, Required(config, "vocab_size", 1, kMaxVocab));
 
+  if (family.latent_attention) {
+    WINNOW_ASSIGN_OR_RETURN(out.latent, ParseLatentConfig(config, family.indexer,
+                                                          family.family == ModelFamily::kGlmMoeDsa, out.num_layers));
+    out.num_kv_heads = 1;
+    out.head_dim = out.latent->shape.key_dim();
+    out.rotary_dim = out.latent->shape.rope_dim;
+    out.attention_scale = 1 / std::sqrt(static_cast<float>(out.latent->query_dim()));
+    return absl::OkStatus();
+  }
   WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> kv_heads, config.Int("num_key_value_heads", 1, kMaxHeads));
   out.num_kv_heads = static_cast<int>(kv_heads.value_or(out.num_query_heads));
   if (out.num_query_heads % out.num_kv_heads != 0) {
@@ -136,6 +151,7 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   if (out.head_dim % 2 != 0 || out.head_dim > kMaxHeadDim) {
     return config.Error("head_dim", absl::StrCat("is ", out.head_dim, "; it must be even and at most ", kMaxHeadDim));
   }
+  out.rotary_dim = out.head_dim;
   return absl::OkStatus();
 }
 
@@ -160,11 +176,18 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> qkv_bias, config.Bool("qkv_bias"));  // Qwen2-MoE's name
   out.qkv_bias = attention_bias.has_value() ? *attention_bias : qkv_bias.value_or(family.qkv_bias);
   out.o_bias = family.o_bias_follows && attention_bias.value_or(family.qkv_bias);
+  if (out.latent && out.latent->query_rank == 0 && out.qkv_bias) {
+    return config.Error("attention_bias", "is true, which is supported only with q_lora_rank");
+  }
   WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
   out.mlp_bias = mlp_bias.value_or(false);
   WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
   out.tie_word_embeddings = tied.value_or(family.family == ModelFamily::kGemma3);
   out.qk_norm = family.qk_norm != QkNorm::kNone;
+  if (family.family == ModelFamily::kGlm4Moe) {
+    WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> qk_norm, config.Bool("use_qk_norm"));
+    out.qk_norm = qk_norm.value_or(false);
+  }
   out.qk_norm_projection = family.qk_norm == QkNorm::kProjection;
   out.norms = family.norms;
   out.activation = family.activation;
@@ -175,12 +198,30 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
+// Of heads that turn in part.
+absl::Status ParseRotaryDim(const JsonFields& config, ModelConfig& out) {
+  if (out.rope.type == RopeType::kYarn) {
+    return config.Error("partial_rotary_factor", "is below 1, which is not supported with yarn");
+  }
+  out.rotary_dim = static_cast<int>(out.rope.partial_rotary * out.head_dim);
+  if (out.rotary_dim >= 2 && out.rotary_dim % 2 == 0) return absl::OkStatus();
+  return config.Error("partial_rotary_factor", absl::StrCat("turns ", out.rotary_dim, " of ", out.head_dim,
+                                                            " elements of a head; their number must be even"));
+}
+
 absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> positions,
                           config.Int("max_position_embeddings", 1, kMaxPositions));
   const int64_t max_positions = positions.value_or(family.default_max_position_embeddings);
   if (out.family != ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(RefuseRopeByLayerType(config, family));
-  WINNOW_ASSIGN_OR_RETURN(out.rope, ParseRopeConfig(config, max_positions, out.warnings));
+  WINNOW_ASSIGN_OR_RETURN(out.rope,
+                          ParseRopeConfig(config, max_positions, out.warnings, family.default_partial_rotary));
+  if (out.rope.partial_rotary < 1) WINNOW_RETURN_IF_ERROR(ParseRotaryDim(config, out));
+  if (out.latent && out.family != ModelFamily::kGlmMoeDsa && out.rope.type == RopeType::kYarn &&
+      out.rope.mscale_all_dim != 0) {
+    const auto mscale = static_cast<float>(YarnMscale(out.rope.factor, out.rope.mscale_all_dim));
+    out.attention_scale *= mscale * mscale;
+  }
   out.max_context_tokens = max_positions;
   if (out.rope.type == RopeType::kYarn) {
     // Checkpoints differ in whether max_position_embeddings is the length before or after the extension.
@@ -198,6 +239,7 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
   if (out.family == ModelFamily::kGemma3) {
     WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings));
   }
+  if (out.latent) return absl::OkStatus();  // which has no windows
   WINNOW_ASSIGN_OR_RETURN(out.windows, ParseWindows(config, out.family, out.num_layers, out.max_context_tokens));
   return absl::OkStatus();
 }

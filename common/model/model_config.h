@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/kv_layout.h"
+#include "common/model/latent_config.h"
 #include "common/model/model_family.h"
 #include "common/model/moe_config.h"
 #include "common/model/quantized/weight_quantization.h"
@@ -24,6 +25,7 @@ struct ModelConfig {
   int num_query_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  int rotary_dim = 0;  // of a head, how many elements turn; those that are stored first
   int vocab_size = 0;
   float rms_norm_eps = 1e-6f;
   bool qkv_bias = false;
@@ -41,6 +43,9 @@ struct ModelConfig {
   bool attention_sinks = false;    // a learned score by query head takes part in every softmax, without a value
   bool fused_projections = false;  // q, k and v are stored as one tensor, and gate and up
   MoeConfig moe;
+  // Of latent attention: there is one kv head, whose keys of head_dim elements are latent and turning part. Queries are
+  // brought to that form before they meet keys, so that to everything but projections such a model has heads as others.
+  std::optional<LatentConfig> latent;
   RopeConfig rope;
   // Of layers with a window, where they have one of their own.
   std::optional<RopeConfig> window_rope;
@@ -56,7 +61,16 @@ struct ModelConfig {
   int group_size() const { return num_query_heads / num_kv_heads; }
   int q_features() const { return num_query_heads * head_dim; }
   int kv_features() const { return num_kv_heads * head_dim; }
-  int qkv_features() const { return q_features() + 2 * kv_features(); }
+  // Of the product that begins a layer: queries, keys and values, or what they are made of.
+  int qkv_features() const {
+    return latent ? query_projection_features() + latent->shape.key_dim() : q_features() + 2 * kv_features();
+  }
+  // Of its first part, which queries are made of.
+  int query_projection_features() const { return latent ? latent->query_features(num_query_heads) : q_features(); }
+  // What attention gives the output projection.
+  int o_features() const { return latent ? num_query_heads * latent->value_dim : q_features(); }
+  // Where elements of a head belong that turn, which are stored first, and those that do not.
+  LatentShape HeadShape() const { return {.rank = head_dim - rotary_dim, .rope_dim = rotary_dim}; }
   // Weights of the norms of q and k.
   int q_norm_features() const { return qk_norm_projection ? q_features() : head_dim; }
   int k_norm_features() const { return qk_norm_projection ? kv_features() : head_dim; }
@@ -69,7 +83,14 @@ struct ModelConfig {
   // Weights of the MLPs that one token is multiplied with, over all layers; of a mixture those of the experts that it
   // is sent to.
   double active_mlp_weights() const;
-  KvLayout kv_layout(Dtype dtype) const { return {num_layers, num_query_heads, num_kv_heads, head_dim, dtype}; }
+  KvLayout kv_layout(Dtype dtype) const {
+    KvLayout layout{num_layers, num_query_heads, num_kv_heads, head_dim, dtype};
+    if (latent) {
+      layout.row = {.value_is_key = true, .index_dim = latent->indexer.head_dim};
+      layout.num_index_heads = latent->indexer.num_heads;
+    }
+    return layout;
+  }
 };
 
 // Parses config.json and, if there is one, generation_config.json (empty: none). `directory` goes into errors, which

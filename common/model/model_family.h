@@ -19,6 +19,10 @@ enum class ModelFamily : uint8_t {
   kOlmo2,
   kGemma3,
   kGptOss,
+  kGlm4Moe,
+  kDeepseekV3,
+  kDeepseekV32,
+  kGlmMoeDsa,
 };
 const char* ModelFamilyName(ModelFamily family);  // the architecture in config.json, e.g. "LlamaForCausalLM"
 
@@ -45,6 +49,10 @@ struct FamilyTraits {
   Activation activation = Activation::kSilu;
   bool fused_projections = false;  // q, k and v are one tensor, and gate and up
   double default_rms_norm_eps = 1e-6;
+  bool latent_attention = false;  // keys and values come from a latent (common/model/latent_config.h) ...
+  bool indexer = false;           // ... and the model's own indexer chooses what is attended to
+  double default_partial_rotary =
+      1;  // share of a head's elements that turns; only 1 where the family has no such field
 };
 
 // The family of that architecture, or of that model_type; null when it is not supported.

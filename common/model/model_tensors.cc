@@ -1,6 +1,7 @@
 #include "common/model/model_tensors.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -47,6 +48,23 @@ class ExpectedList {
     Add(names.fused_down + "_bias", {experts, hidden});
   }
 
+  void AddLatentAttention(const LayerNames& names, const LatentConfig& latent, const ModelConfig& config) {
+    const int heads = config.num_query_heads, rank = latent.shape.rank;
+    AddProjection(names.qkv[0], config.query_projection_features(), config.hidden_size, config.qkv_bias);
+    AddProjection(names.qkv[1], latent.shape.key_dim(), config.hidden_size, config.qkv_bias);
+    AddNorm(names.query_latent_norm, latent.query_rank);
+    if (!names.query_up.empty()) AddProjection(names.query_up, heads * latent.query_dim(), latent.query_rank, false);
+    AddNorm(names.key_latent_norm, rank);
+    AddProjection(names.key_value_up, heads * (latent.nope_dim + latent.value_dim), rank, false);
+    const IndexerConfig& indexer = latent.indexer;
+    if (indexer.num_heads == 0) return;
+    AddProjection(names.index_query, indexer.num_heads * indexer.head_dim, latent.query_rank, false);
+    AddProjection(names.index_key, indexer.head_dim, config.hidden_size, false);
+    AddProjection(names.index_weight, indexer.num_heads, config.hidden_size, false);
+    AddNorm(names.index_norm, indexer.head_dim);
+    AddNorm(names.index_norm_bias, indexer.head_dim);
+  }
+
   std::vector<ExpectedTensor> Take() { return std::move(list_); }
 
  private:
@@ -91,6 +109,14 @@ bool IsHarmlessExtra(std::string_view name, const ModelConfig& config) {
       if (absl::EndsWith(AbslSv(name), suffix)) return true;
     }
   }
+  // Layers behind the last one predict further tokens.
+  int layer = 0;
+  constexpr std::string_view kLayers = "model.layers.";
+  if (name.starts_with(kLayers)) {
+    const std::string_view number = name.substr(kLayers.size());
+    std::from_chars(number.data(), number.data() + number.size(), layer);
+    if (layer >= config.num_layers) return true;
+  }
   return absl::EndsWith(AbslSv(name), "rotary_emb.inv_freq") || absl::EndsWith(AbslSv(name), "masked_bias") ||
          (config.tie_word_embeddings && name == kLmHeadTensor);
 }
@@ -113,7 +139,9 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerNames names = LayerNamesOf(config, layer);
     list.AddNorm(names.attention_norm, config.hidden_size);
-    if (names.qkv.size() == 1) {
+    if (config.latent) {
+      list.AddLatentAttention(names, *config.latent, config);
+    } else if (names.qkv.size() == 1) {
       list.AddProjection(names.qkv[0], config.qkv_features(), config.hidden_size, config.qkv_bias);
     } else {
       list.AddProjection(names.qkv[0], config.q_features(), config.hidden_size, config.qkv_bias);
@@ -123,7 +151,7 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
     list.AddNorm(names.q_norm, config.q_norm_features());
     list.AddNorm(names.k_norm, config.k_norm_features());
     list.AddNorm(names.sinks, config.num_query_heads);
-    list.AddProjection(names.o, config.hidden_size, config.q_features(), config.o_bias);
+    list.AddProjection(names.o, config.hidden_size, config.o_features(), config.o_bias);
     list.AddNorm(names.attention_post_norm, config.hidden_size);
     list.AddNorm(names.mlp_norm, config.hidden_size);
     list.AddNorm(names.mlp_post_norm, config.hidden_size);
@@ -134,6 +162,7 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
     if (!names.router.empty()) {
       list.AddProjection(names.router, config.moe.num_experts, config.hidden_size, config.moe.biases);
     }
+    list.AddNorm(names.router_correction, config.moe.num_experts);
     if (!names.fused_down.empty()) list.AddFusedExperts(names, config.moe, hidden);
     for (const LayerNames::Expert& expert : names.experts) {
       list.AddMlp(expert.gate_up, expert.down, config.moe.intermediate_size, config.hidden_size, false);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/status.h"
+#include "common/model/safetensors_header.h"
 
 namespace winnow {
 namespace {
@@ -34,6 +35,59 @@ absl::Status ParseQwenLayers(const JsonFields& config, int num_layers, std::vect
   return absl::OkStatus();
 }
 
+// The first layers are dense, all others sparse, unless a field tells the kind of each.
+absl::Status ParseDeepseekLayers(const JsonFields& config, int num_layers, std::vector<bool>& sparse_layers) {
+  WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* types, config.Array("mlp_layer_types"));
+  if (types == nullptr) {
+    WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> dense, config.Int("first_k_dense_replace", 0, kMaxWidth));
+    if (!dense.has_value()) return config.Error("first_k_dense_replace", "is missing");
+    std::fill_n(sparse_layers.begin(), std::min<int64_t>(*dense, num_layers), false);
+    return absl::OkStatus();
+  }
+  if (types->size() != static_cast<size_t>(num_layers)) {
+    return config.Error("mlp_layer_types", absl::StrCat("has ", types->size(), " entries for ", num_layers, " layers"));
+  }
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const nlohmann::json& type = (*types)[static_cast<size_t>(layer)];
+    if (type != "dense" && type != "sparse") return config.Error("mlp_layer_types", "may hold only dense and sparse");
+    sparse_layers[static_cast<size_t>(layer)] = type == "sparse";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RequireText(const JsonFields& config, const char* field, std::string_view only) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> text, config.String(field));
+  if (text.value_or(std::string(only)) == only) return absl::OkStatus();
+  return config.Error(field, absl::StrCat("is ", QuotedName(*text), "; only ", AbslSv(only), " is supported"));
+}
+
+absl::Status ParseDeepseek(const JsonFields& config, int num_layers, MoeConfig& moe) {
+  constexpr int64_t kMaxGroups = 64;
+  moe.sigmoid = moe.correction = true;
+  WINNOW_RETURN_IF_ERROR(RequireText(config, "scoring_func", "sigmoid"));
+  WINNOW_RETURN_IF_ERROR(RequireText(config, "topk_method", "noaux_tc"));
+  WINNOW_ASSIGN_OR_RETURN(moe.intermediate_size, FirstOf(config, {"moe_intermediate_size"}, kMaxWidth));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> shared, config.Int("n_shared_experts", 0, kMaxExperts));
+  moe.shared_intermediate_size = static_cast<int>(shared.value_or(0)) * moe.intermediate_size;
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> normalizes, config.Bool("norm_topk_prob"));
+  moe.normalizes = normalizes.value_or(true);
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> scale, config.Number("routed_scaling_factor"));
+  if (!scale.has_value()) return config.Error("routed_scaling_factor", "is missing");
+  moe.scale = static_cast<float>(*scale);
+  WINNOW_ASSIGN_OR_RETURN(moe.groups, FirstOf(config, {"n_group"}, kMaxGroups));
+  WINNOW_ASSIGN_OR_RETURN(moe.groups_per_token, FirstOf(config, {"topk_group"}, kMaxGroups));
+  if (moe.num_experts % moe.groups != 0) {
+    return config.Error("n_group",
+                        absl::StrCat("is ", moe.groups, ", which does not divide the ", moe.num_experts, " experts"));
+  }
+  const int in_reach = moe.groups_per_token * (moe.num_experts / moe.groups);
+  if (moe.groups_per_token > moe.groups || moe.experts_per_token > in_reach) {
+    return config.Error("topk_group", absl::StrCat("is ", moe.groups_per_token, " of ", moe.groups, " groups, and ",
+                                                   moe.experts_per_token, " experts are chosen from them"));
+  }
+  return ParseDeepseekLayers(config, num_layers, moe.sparse_layers);
+}
+
 }  // namespace
 
 int MoeConfig::num_sparse_layers() const {
@@ -44,7 +98,9 @@ absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fie
                                          int intermediate_size) {
   MoeConfig moe;
   if (fields == MoeFields::kNone) return moe;
-  WINNOW_ASSIGN_OR_RETURN(moe.num_experts, FirstOf(config, {"num_experts", "num_local_experts"}, kMaxExperts));
+  WINNOW_ASSIGN_OR_RETURN(moe.num_experts, fields == MoeFields::kDeepseek
+                                               ? FirstOf(config, {"n_routed_experts", "num_local_experts"}, kMaxExperts)
+                                               : FirstOf(config, {"num_experts", "num_local_experts"}, kMaxExperts));
   WINNOW_ASSIGN_OR_RETURN(moe.experts_per_token, FirstOf(config, {"num_experts_per_tok"}, kMaxExperts));
   if (moe.experts_per_token > moe.num_experts) {
     return config.Error("num_experts_per_tok",
@@ -61,7 +117,11 @@ absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fie
       moe.intermediate_size = intermediate_size;
       moe.normalizes = true;
       break;
+    case MoeFields::kDeepseek:
+      WINNOW_RETURN_IF_ERROR(ParseDeepseek(config, num_layers, moe));
+      break;
     case MoeFields::kQwen2: {
+      moe.shared_gate = true;
       WINNOW_ASSIGN_OR_RETURN(moe.shared_intermediate_size,
                               FirstOf(config, {"shared_expert_intermediate_size"}, kMaxWidth));
       [[fallthrough]];

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "common/base/check.h"
+#include "common/model/model_config.h"
 
 namespace winnow {
 namespace {
@@ -75,10 +76,6 @@ std::vector<float> YarnInvFreq(const RopeConfig& config, int head_dim) {
   return result;
 }
 
-double YarnMscale(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
-}
-
 double YarnAttentionFactor(const RopeConfig& config) {
   if (config.attention_factor.has_value()) return *config.attention_factor;
   if (config.mscale != 0 && config.mscale_all_dim != 0) {
@@ -88,6 +85,17 @@ double YarnAttentionFactor(const RopeConfig& config) {
 }
 
 }  // namespace
+
+double YarnMscale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+RopeTable RopeOfHeads(const ModelConfig& config) {
+  RopeTable table = ComputeRope(config.rope, config.rotary_dim);
+  table.inv_freq.resize(static_cast<size_t>(config.head_dim) / 2, 0.0f);
+  if (config.latent) table.attention_factor = 1;
+  return table;
+}
 
 RopeTable ComputeRope(const RopeConfig& config, int head_dim) {
   WINNOW_CHECK(head_dim > 0 && head_dim % 2 == 0);

@@ -5,6 +5,8 @@
 
 namespace winnow {
 
+struct ModelConfig;
+
 // What a rotation needs: pair i of a head turns by p * inv_freq[i] at position p; cos and sin are multiplied by
 // attention_factor.
 struct RopeTable {
@@ -12,9 +14,17 @@ struct RopeTable {
   float attention_factor = 1;
 };
 
+// What YaRN scales attention with, of a context that grew by `factor`.
+double YarnMscale(double factor, double mscale);
+
 // The formulas of transformers' modeling_rope_utils, in f32 where they are f32 there (an angle is a large position
 // times an inverse frequency, so its last bits matter). Dynamic NTK changes frequencies only beyond
 // max_position_embeddings, which is never served; up to there it is the default.
 RopeTable ComputeRope(const RopeConfig& config, int head_dim);
+
+// Of layers that attend to everything, for heads as attention has them: pair i is elements i and i + head_dim / 2, and
+// pairs that do not turn have frequency 0. Where only a part of a head turns, and of latent attention, this is not how
+// heads are stored; keys of latent attention carry the attention factor.
+RopeTable RopeOfHeads(const ModelConfig& config);
 
 }  // namespace winnow

@@ -64,10 +64,15 @@ absl::StatusOr<double> Theta(const JsonFields& fields) {
   return RequiredNumber(fields, "rope_theta", kMinTheta, kMaxTheta);
 }
 
-absl::Status CheckFullRotary(const JsonFields& fields) {
+// Families whose heads turn as a whole have no other share.
+absl::StatusOr<double> PartialRotary(const JsonFields& fields, double otherwise) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<double> partial, fields.Number("partial_rotary_factor"));
-  if (partial.value_or(1.0) == 1.0) return absl::OkStatus();
-  return fields.Error("partial_rotary_factor", absl::StrCat("is ", *partial, "; only 1 is supported"));
+  if (partial.value_or(otherwise) == otherwise) return otherwise;
+  if (otherwise == 1) {
+    return fields.Error("partial_rotary_factor", absl::StrCat("is ", *partial, "; only 1 is supported"));
+  }
+  if (*partial > 0 && *partial <= 1) return *partial;
+  return fields.Error("partial_rotary_factor", absl::StrCat("is ", *partial, "; it must be above 0 and at most 1"));
 }
 
 // Where it was pretrained: a field of the whole config first, then of the RoPE parameters, then
@@ -148,7 +153,7 @@ void WarnOfUnknownFields(const JsonFields& rope, std::vector<std::string>& warni
 // One object of RoPE parameters; `base` has what holds where it says nothing.
 absl::StatusOr<RopeConfig> ParseParameters(const JsonFields& config, const JsonFields& rope, RopeConfig out,
                                            int64_t max_position_embeddings, std::vector<std::string>& warnings) {
-  WINNOW_RETURN_IF_ERROR(CheckFullRotary(rope));
+  WINNOW_ASSIGN_OR_RETURN(out.partial_rotary, PartialRotary(rope, out.partial_rotary));
   if (rope.Has("rope_theta")) {
     WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(rope));
   }
@@ -192,10 +197,10 @@ const char* RopeTypeName(RopeType type) {
 }
 
 absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
-                                           std::vector<std::string>& warnings) {
-  WINNOW_RETURN_IF_ERROR(CheckFullRotary(config));
+                                           std::vector<std::string>& warnings, double default_partial_rotary) {
   WINNOW_ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
   RopeConfig base;
+  WINNOW_ASSIGN_OR_RETURN(base.partial_rotary, PartialRotary(config, default_partial_rotary));
   if (config.Has("rope_theta")) {
     WINNOW_ASSIGN_OR_RETURN(base.theta, Theta(config));
   }

@@ -17,6 +17,7 @@ const char* RopeTypeName(RopeType type);
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000;
+  double partial_rotary = 1;                              // share of a head's elements that turns
   double factor = 1;                                      // linear, dynamic, llama3, yarn
   int64_t original_max_position_embeddings = 0;           // llama3, yarn
   double low_freq_factor = 1;                             // llama3
@@ -33,10 +34,11 @@ struct RopeConfig {
 
 // Reads rope_parameters (transformers 5) or rope_scaling + rope_theta (transformers 4) of a whole config, with the
 // precedence and defaults of transformers: rope_scaling before rope_parameters, rope_theta inside before outside,
-// `rope_type` before `type`. An unsupported type or partial_rotary_factor != 1 is an error;
+// `rope_type` before `type`. An unsupported type is an error, and so is a
+// partial_rotary_factor other than 1 where `default_partial_rotary` is 1;
 // unknown fields become warnings. Where parameters are given by layer type, those of full_attention.
 absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
-                                           std::vector<std::string>& warnings);
+                                           std::vector<std::string>& warnings, double default_partial_rotary = 1);
 
 // The rotary embedding of the layers with a sliding window of models that have one by layer type: rope_parameters'
 // sliding_attention, or plain RoPE with the base rope_local_base_freq.

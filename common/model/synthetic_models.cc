@@ -34,7 +34,7 @@ ModelConfig ConfigOf(const SyntheticModel& model) {
   config.intermediate_size = model.intermediate_size;
   config.num_query_heads = model.num_query_heads;
   config.num_kv_heads = model.num_kv_heads;
-  config.head_dim = 128;
+  config.head_dim = config.rotary_dim = 128;
   config.vocab_size = model.vocab_size;
   config.rms_norm_eps = llama ? 1e-5f : 1e-6f;
   config.qk_norm = !llama;

@@ -5,14 +5,20 @@
 namespace winnow {
 
 absl::Status RefuseOtherArithmetic(const JsonFields& config, const FamilyTraits& family) {
+  using Built = bool (*)(const FamilyTraits&);
   struct Field {
     const char* name;
-    std::optional<ModelFamily> built_for = std::nullopt;
+    Built built = [](const FamilyTraits&) { return false; };
   };
+  static constexpr Built kGemma = [](const FamilyTraits& of) { return of.family == ModelFamily::kGemma3; };
+  static constexpr Built kDeepseekMoe = [](const FamilyTraits& of) { return of.moe == MoeFields::kDeepseek; };
+  static constexpr Built kLatent = [](const FamilyTraits& of) { return of.latent_attention; };
+  static constexpr Built kIndexer = [](const FamilyTraits& of) { return of.indexer; };
+  static constexpr Built kGlm4 = [](const FamilyTraits& of) { return of.family == ModelFamily::kGlm4Moe; };
   static constexpr Field kFields[] = {{"attn_logit_softcapping"},
-                                      {"final_logit_softcapping", ModelFamily::kGemma3},
-                                      {"query_pre_attn_scalar", ModelFamily::kGemma3},
-                                      {"rope_local_base_freq", ModelFamily::kGemma3},
+                                      {"final_logit_softcapping", kGemma},
+                                      {"query_pre_attn_scalar", kGemma},
+                                      {"rope_local_base_freq", kGemma},
                                       {"use_bidirectional_attention"},
                                       {"logit_scale"},
                                       {"logits_scaling"},
@@ -23,19 +29,19 @@ absl::Status RefuseOtherArithmetic(const JsonFields& config, const FamilyTraits&
                                       {"scale_depth"},
                                       {"dim_model_base"},
                                       {"clip_qkv"},
-                                      {"use_qk_norm"},
+                                      {"use_qk_norm", kGlm4},
                                       {"qk_layernorm"},
-                                      {"n_group"},
-                                      {"topk_group"},
-                                      {"routed_scaling_factor"},
-                                      {"scoring_func"},
-                                      {"topk_method"},
-                                      {"n_shared_experts"},
-                                      {"first_k_dense_replace"},
+                                      {"n_group", kDeepseekMoe},
+                                      {"topk_group", kDeepseekMoe},
+                                      {"routed_scaling_factor", kDeepseekMoe},
+                                      {"scoring_func", kDeepseekMoe},
+                                      {"topk_method", kDeepseekMoe},
+                                      {"n_shared_experts", kDeepseekMoe},
+                                      {"first_k_dense_replace", kDeepseekMoe},
                                       {"moe_layer_freq"},
-                                      {"kv_lora_rank"},
-                                      {"q_lora_rank"},
-                                      {"index_topk"},
+                                      {"kv_lora_rank", kLatent},
+                                      {"q_lora_rank", kLatent},
+                                      {"index_topk", kIndexer},
                                       {"no_rope_layers"},
                                       {"no_rope_layer_interval"},
                                       {"attn_temperature_tuning"},
@@ -45,7 +51,7 @@ absl::Status RefuseOtherArithmetic(const JsonFields& config, const FamilyTraits&
                                       {"alibi"},
                                       {"dual_chunk_attention_config"}};
   for (const Field& field : kFields) {
-    if (!config.Has(field.name) || field.built_for == family.family) continue;
+    if (!config.Has(field.name) || field.built(family)) continue;
     const nlohmann::json& value = config.object()[field.name];
     if (value == false || value == 1) continue;
     return config.Error(field.name, absl::StrCat("is ", value.dump().substr(0, 60), ", which is not supported for ",

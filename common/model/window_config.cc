@@ -18,6 +18,10 @@ absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config,
   switch (family) {
     case ModelFamily::kLlama:
     case ModelFamily::kOlmo2:
+    case ModelFamily::kGlm4Moe:
+    case ModelFamily::kDeepseekV3:
+    case ModelFamily::kDeepseekV32:
+    case ModelFamily::kGlmMoeDsa:
       break;
     case ModelFamily::kMistral:
     case ModelFamily::kMixtral:

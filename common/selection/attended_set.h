@@ -24,9 +24,17 @@ constexpr uint32_t AnchorPosition(const SelectionSpec& spec, uint32_t position, 
 }
 
 // Start of the recent window of `position`. That of the anchor: between anchors the window grows instead of moving, so
-// that nothing falls between it and the selection.
+// that nothing falls between it and the selection. Where every position competes, an anchor has no window.
 constexpr uint32_t WindowStart(const SelectionSpec& spec, uint32_t position, uint32_t prompt_tokens) {
-  return RecentStart(AnchorPosition(spec, position, prompt_tokens), spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+  const uint32_t anchor = AnchorPosition(spec, position, prompt_tokens);
+  if (SelectsFromAll(spec)) return anchor + 1;
+  return RecentStart(anchor, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+}
+
+// Rows [sink_tokens, PooledEnd) of a list that attends everything lie in its pool when `position` is attended: those
+// that have left the recent window, and never the position's own, which is not there before its layer.
+constexpr uint32_t PooledEnd(const SelectionSpec& spec, uint32_t position, uint32_t prompt_tokens) {
+  return std::max(std::min(WindowStart(spec, position, prompt_tokens), position), spec.sink_tokens);
 }
 
 // True for a streaming head: it attends to sinks and recent window, whatever the query, and no other rows of it are
@@ -35,7 +43,8 @@ constexpr bool Streams(const SelectionSpec& spec, size_t list) {
   return !IsDense(spec) && HeadBudget(spec, list) == 0;
 }
 
-// True when the list attends every row up to `position`: what lies between sinks and recent window fits its budget.
+// True when the list attends every row up to `position`: what lies between sinks and recent window, or all of it where
+// every position competes, fits its budget.
 // Once false it stays false.
 constexpr bool AttendsEverything(const SelectionSpec& spec, size_t list, uint32_t position, uint32_t prompt_tokens) {
   if (IsDense(spec)) return true;
@@ -68,7 +77,7 @@ constexpr bool NeedsDelta(const SelectionSpec& spec, size_t list, uint32_t posit
 // sink_tokens + i, from the positions of this attachment at which the list attended everything.
 constexpr uint32_t IdentityRows(const SelectionSpec& spec, uint32_t position, uint32_t prompt_tokens,
                                 uint32_t attach_position) {
-  return position > attach_position ? WindowStart(spec, position - 1, prompt_tokens) - spec.sink_tokens : 0;
+  return position > attach_position ? PooledEnd(spec, position - 1, prompt_tokens) - spec.sink_tokens : 0;
 }
 
 // True when `predicate(list)` holds for a list of [first, first + count).

@@ -9,8 +9,8 @@ namespace winnow {
 namespace {
 
 // Fields that a preset does not name have the defaults of SelectionSpec.
-const std::array<SelectionPreset, 11>& AllPresets() {
-  static const std::array<SelectionPreset, 11> presets = {{
+const std::array<SelectionPreset, 12>& AllPresets() {
+  static const std::array<SelectionPreset, 12> presets = {{
       {.spec = {.preset = "winnow",
                 .predictor = Predictor::kExact,
                 .scorer = Scorer::kTwoStage,
@@ -21,6 +21,11 @@ const std::array<SelectionPreset, 11>& AllPresets() {
                 .pool_factor = 4},
        .description = "waits for the real query, every key of up to 30k scored in 8 bits, above that those of the best "
                       "pages, the fewest rows that hold 95 % of the mass (default)"},
+      {.spec = {.preset = "native", .predictor = Predictor::kExact, .scorer = Scorer::kIndexer},
+       .description =
+           "the model's own indexer scores its index keys, every position competes, as many rows as the model "
+           "says (default of models that bring one: DeepSeek V3.2, GLM-5)",
+       .source = "DeepSeek Sparse Attention, HiSparse"},
       {.spec = {.preset = "depth", .predictor = Predictor::kDepth, .lookahead = 1},
        .description = "queries predicted one layer ahead from the residual stream, every key scored, top-k"},
       {.spec = {.preset = "async-token",
@@ -41,8 +46,7 @@ const std::array<SelectionPreset, 11>& AllPresets() {
        .not_built = "working-set control, layer-segmented prefill"},
       {.spec = {.preset = "hisparse", .predictor = Predictor::kExact, .pool_factor = 3},
        .description = "real query, every key scored, top-k, LRU buffer of three budgets",
-       .source = "HiSparse",
-       .not_built = "scores by the model's own indexer"},
+       .source = "HiSparse"},
       {.spec = {.preset = "lserve",
                 .predictor = Predictor::kExact,
                 .scorer = Scorer::kHierarchical,

@@ -91,7 +91,7 @@ absl::StatusOr<SelectionSpec> FromProto(const v1::SelectionSpec& proto) {
   reader.Read("temporal_variant", proto.temporal_variant(), TemporalVariant::kClipped, &spec.temporal_variant);
   reader.Read("projection", proto.projection(), Projection::kCacheRank, &spec.projection);
   reader.Read("prefetch", proto.prefetch(), Prefetch::kTemporal, &spec.prefetch);
-  reader.Read("scorer", proto.scorer(), Scorer::kTwoStage, &spec.scorer);
+  reader.Read("scorer", proto.scorer(), Scorer::kIndexer, &spec.scorer);
   reader.Read("key_copy", proto.key_copy(), KeyCopy::kInt4, &spec.key_copy);
   reader.Read("group_aggregation", proto.group_aggregation(), GroupAggregation::kMean, &spec.group_aggregation);
   reader.Read("list_per", proto.list_per(), ListPer::kQueryHead, &spec.list_per);

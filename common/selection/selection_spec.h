@@ -28,6 +28,7 @@ enum class Scorer : uint8_t {
   kPageCuboid,    // the same of a box drawn in to the keys' mean distance from its centre (ArkVale's cuboid-mean)
   kHierarchical,  // bounds of logical pages, max-reduced over physical ones (LServe)
   kTwoStage,      // page bounds down to CandidateTokens, then their keys
+  kIndexer,       // the model's own: its index keys, by its rule, of every position up to the newest
 };
 // A copy of the keys of fewer bits that scorers read instead of the keys.
 enum class KeyCopy : uint8_t { kNone, kInt8, kInt4 };
@@ -60,8 +61,8 @@ inline constexpr uint32_t kUnlimitedBudget = std::numeric_limits<uint32_t>::max(
 // A complete selection specification: which rows a query may attend to, and how they are found. Presets (presets.h) are
 // full records of this type. The attended set of (position p, layer, kv head) is
 //   A = [0, sink_tokens) + Sel + [b(p), p],  Sel a subset of [sink_tokens, b(p)) of at most HeadBudget rows,
-// with list_per = query-head one for each query head, where b(p) is the start of the recent window (RecentStart below;
-// attended_set.h has the rules list by list).
+// with list_per = query-head one for each query head, and of the scorer kIndexer A = Sel, a subset of [0, p], where
+// b(p) is the start of the recent window (RecentStart below; attended_set.h has the rules list by list).
 struct SelectionSpec {
   std::string preset = "depth";
 
@@ -107,6 +108,12 @@ struct SelectionSpec {
 // True where everything is attended by specification, whatever the context.
 constexpr bool IsDense(const SelectionSpec& spec) {
   return spec.predictor == Predictor::kDense || spec.budget_tokens == kUnlimitedBudget;
+}
+
+// True where every position up to the query's own competes for the budget: none is attended because it is among the
+// first or the newest ones, as the model's own indexer has it.
+constexpr bool SelectsFromAll(const SelectionSpec& spec) {
+  return !IsDense(spec) && spec.scorer == Scorer::kIndexer;
 }
 
 // True when attention waits for the cache rank's verdict on the real query.

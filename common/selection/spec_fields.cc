@@ -94,6 +94,10 @@ std::vector<SelectionField> ScorerFields() {
            {"hierarchical", "physical pages, by the best bound among their logical pages", "as page-minmax", "LServe"},
            {"two-stage", "page bounds leave some budgets of keys, which are then scored one by one",
             "a few answers of pointer chases; far fewer keys read than by token"},
+           {"indexer", "the model's own indexer, of index keys; no sinks and no recent window",
+            "only for models that "
+            "bring one; reads every index key",
+            "DeepSeek Sparse Attention, HiSparse"},
        }),
        .meaning = "what is scored",
        .per_request = true},

@@ -12,6 +12,23 @@ absl::Status Excludes(std::string_view what) {
 // Far more lists than any model has: 4096 layers of 16 kv heads.
 constexpr size_t kMaxLists = 65536;
 
+// The model's own indexer decides by itself: what others are told how to do has no meaning beside it.
+absl::Status CheckIndexer(const SelectionSpec& spec) {
+  if (!SelectsFromAll(spec)) return absl::OkStatus();
+  const auto needs = [](std::string_view field, std::string_view value) {
+    return SpecError(field, absl::StrCat("must be ", AbslSv(value), " with the scorer \"indexer\""));
+  };
+  if (spec.predictor != Predictor::kExact) return needs("predictor", "\"exact\"");
+  if (spec.prefetch != Prefetch::kNone) return needs("prefetch", "\"none\"");
+  if (spec.list_per != ListPer::kKvHead) return needs("list_per", "\"kv-head\"");
+  if (spec.policy != Policy::kTopK) return needs("policy", "\"top-k\"");
+  if (WaitsForVerdict(spec)) return Excludes("the scorer \"indexer\" can be neither corrected nor guarded");
+  if (!spec.head_budgets.empty() || spec.profile_use != ProfileUse::kNone) {
+    return Excludes("the scorer \"indexer\" has one budget for all heads");
+  }
+  return absl::OkStatus();
+}
+
 // What specifications can say and this version does not do yet.
 absl::Status CheckBuilt(const SelectionSpec& spec) {
   auto not_built = [](std::string_view what) {
@@ -46,6 +63,7 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
     return SpecError("key_copy",
                      "\"int4\" is too coarse for verdicts: min_captured_mass must be 0 and correction \"none\"");
   }
+  WINNOW_RETURN_IF_ERROR(CheckIndexer(spec));
   return CheckBuilt(spec);
 }
 
@@ -53,6 +71,12 @@ absl::Status CheckFitsModel(const SelectionSpec& spec, const KvLayout& layout) {
   if (spec.list_per == ListPer::kQueryHead && layout.group_size() > kMaxMaskedHeads) {
     return SpecError("list_per", absl::StrCat("is query-head, which works with at most ", kMaxMaskedHeads,
                                               " query heads per kv head; the model has ", layout.group_size()));
+  }
+  if (SelectsFromAll(spec) && !layout.has_indexer()) {
+    return SpecError("scorer", "is \"indexer\", and the model brings none");
+  }
+  if (SelectsFromAll(spec) && spec.sink_tokens > 0) {
+    return SpecError("sinks", "must be 0 with the scorer \"indexer\": every position competes");
   }
   const size_t budgets = spec.head_budgets.size();
   if (budgets == 0 || budgets == layout.num_lists()) return absl::OkStatus();

@@ -13,9 +13,11 @@ uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_token
   const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
   // The residual twice: of decode rows, and of a chunk between two layers.
   const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
-                              2ull * config.max_dense_mlp_features() + 2ull * config.kv_features();
+                              2ull * config.max_dense_mlp_features() +
+                              config.num_kv_heads * config.kv_layout(Dtype::kF32).row.elements(config.head_dim);
   return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float) +
-         ExpertMlp::ActivationBytes(config, static_cast<int>(rows));
+         ExpertMlp::ActivationBytes(config, static_cast<int>(rows)) +
+         LatentAttention::ActivationBytes(config, static_cast<int>(rows));
 }
 
 class CpuBackend final : public Backend {

@@ -261,7 +261,7 @@ bool Engine::HasElder(const Sequence& sequence) {
 void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
-  if (sequence.selects_in_place()) return;
+  if (sequence.selects_in_place() || sequence.trace) return;
   if (next_position >= sequence.spec.sink_tokens && FindTeam(sequence) != nullptr) {
     sequence.lane_state = Sequence::LaneState::kWanted;
   }

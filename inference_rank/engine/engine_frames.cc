@@ -110,7 +110,8 @@ void Engine::OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame
     ++metrics_.stale_frames;
     return;
   }
-  const absl::StatusOr<uint32_t> rows = CommitPrefetch(layout_, shard->shard, frame, *sequence.working_set);
+  const absl::StatusOr<uint32_t> rows =
+      CommitPrefetch(layout_, shard->shard, frame, *sequence.working_set, sequence.trace ? &*sequence.trace : nullptr);
   if (!rows.ok()) return DistrustLink(link, rows.status());
   sequence.prefetched_rows += *rows;
   metrics_.prefetched_rows += *rows;

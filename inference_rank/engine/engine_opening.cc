@@ -63,6 +63,12 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
     shards[i].working_set_bytes = sequence.shards[i].working_set_bytes;  // what it needed before it was preempted
   }
   sequence.shards = std::move(shards);
+  sequence.state = State::kWaiting;  // one that is opening does not leave, whatever is wrong with it
+  if (sequence.trace && FindTeam(sequence) != nullptr) {
+    return sequence.Fail(absl::UnimplementedError("winnow.trace: this request's steps would go from GPU to GPU, where "
+                                                  "nobody hears which rows are selected"),
+                         /*can_retry=*/false);
+  }
   const bool resumed = std::exchange(sequence.resumes, false);
   if (resumed) {
     if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;

@@ -64,6 +64,9 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
     sequence.with_logprobs.resize(index);
     sequence.with_logprobs.push_back(token);
   }
+  if (sequence.trace) {
+    if (std::optional<v1::SelectionTrace> trace = sequence.trace->Take()) *token.mutable_trace() = *std::move(trace);
+  }
   ReportTokens(sequence, index, {&token, 1});
 
   const auto& eos = options_.eos_token_ids;

@@ -111,7 +111,7 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
   const size_t row_bytes = layout_.row_bytes();
   const uint32_t ring_first = next_position > ring_tokens_ ? next_position - ring_tokens_ : 0;
   const bool dense = next_position > 0 && AttendsEverything(list, next_position - 1);
-  const uint32_t pooled_end = dense ? WindowStartOf(next_position - 1) : sink_tokens_;
+  const uint32_t pooled_end = dense ? PooledEndOf(next_position - 1) : sink_tokens_;
   const auto load = [&](uint32_t slot, const std::byte* row) {
     rows_in == RowsIn::kHost ? slots_->Write(slot, row) : slots_->Copy(slot, row);
   };
@@ -130,7 +130,7 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
 
 void WorkingSet::FinishLoad(uint32_t next_position) {
   attach_position_ = next_position;
-  pooled_end_ = next_position > 0 ? WindowStartOf(next_position - 1) : sink_tokens_;
+  pooled_end_ = next_position > 0 ? PooledEndOf(next_position - 1) : sink_tokens_;
   for (std::vector<uint32_t>& slots : slot_lists_) slots.clear();
   split_.assign(split_.size(), false);
   std::fill(kept_.begin(), kept_.end(), sink_tokens_);
@@ -155,7 +155,7 @@ void WorkingSet::Advance(uint32_t position) {
       AdvanceKept(list, position);
     }
   }
-  pooled_end_ = std::max(pooled_end_, WindowStartOf(position));
+  pooled_end_ = std::max(pooled_end_, PooledEndOf(position));
 }
 
 // The slots of a position never change, so that the list only grows.
@@ -167,7 +167,7 @@ void WorkingSet::AdvanceByPosition(size_t list, uint32_t position) {
 }
 
 void WorkingSet::AdvanceDense(size_t list, uint32_t position) {
-  const uint32_t recent_start = WindowStartOf(position);
+  const uint32_t recent_start = PooledEndOf(position);
   const uint32_t sinks = std::min(sink_tokens_, position + 1);
   WINNOW_CHECK(!split_[list]);
   std::vector<uint32_t>& slots = SlotListsOf(list)[0];
@@ -223,6 +223,8 @@ absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
     }
     kept_[list * lists_per_head_ + head] = static_cast<uint32_t>(slots.size());
     AppendRecent(list, WindowStartOf(position), position, slots);
+    // Attention reads something, also where a selection that failed is empty.
+    if (slots.empty()) slots.push_back(RingSlot(list, position));
   }
   return absl::OkStatus();
 }

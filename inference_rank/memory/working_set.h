@@ -81,6 +81,8 @@ class WorkingSet {
   // Rows loaded by LoadRows up to `next_position` are complete: it is the first to be decoded in this attachment.
   void FinishLoad(uint32_t next_position);
 
+  uint32_t attach_position() const { return attach_position_; }
+
   // As the free functions of attended_set.h, for this sequence and attachment.
   bool AttendsEverything(size_t list, uint32_t position) const {
     return winnow::AttendsEverything(spec_, list, position, prompt_tokens_);
@@ -131,6 +133,7 @@ class WorkingSet {
     return PhysicalSlot(list, sink_tokens_ + (by_position_ ? 0 : ring_tokens_) + index);
   }
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
+  uint32_t PooledEndOf(uint32_t position) const { return PooledEnd(spec_, position, prompt_tokens_); }
   void AdvanceByPosition(size_t list, uint32_t position);
   void AdvanceDense(size_t list, uint32_t position);
   void AdvanceKept(size_t list, uint32_t position);

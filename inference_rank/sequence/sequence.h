@@ -18,6 +18,7 @@
 #include "inference_rank/sequence/mass_summary.h"
 #include "inference_rank/sequence/remote_prefix.h"
 #include "inference_rank/sequence/sampler.h"
+#include "inference_rank/sequence/selection_trace.h"
 #include "inference_rank/sequence/token_filter.h"
 #include "transport/transport.h"
 #include "winnow/v1/rank.pb.h"
@@ -127,6 +128,8 @@ struct Sequence {
   bool holds_source = false;             // counts among its source's forks_under_way
   bool forked = false;                   // and has not been admitted since
   std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
+
+  std::optional<SelectionTrace> trace;  // for requests that ask what their steps attended to
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included

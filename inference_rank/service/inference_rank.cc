@@ -6,6 +6,7 @@
 
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
+#include "common/selection/indexer_spec.h"
 #include "common/selection/validate.h"
 #include "common/selection/window_layers.h"
 #include "common/tokenizer/tokenizer.h"
@@ -71,6 +72,9 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
     selection = WithHeadProfile(selection, profile);
   }
   selection = WithWindowLayers(std::move(selection), config.windows, config.num_kv_heads);
+  if (config.latent) {
+    selection = WithIndexer(std::move(selection), static_cast<uint32_t>(config.latent->indexer.top_k));
+  }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(selection, rank->layout_));
   const BackendOptions backend_options{.checkpoint = checkpoint,
                                        .config = &config,

@@ -5,6 +5,24 @@
 #include "common/selection/window_layers.h"
 
 namespace winnow {
+namespace {
+
+absl::Status CheckTrace(const Sequence& sequence, uint32_t parts, const SubmitLimits& limits) {
+  if (parts > kMaxTraceParts) {
+    return absl::InvalidArgumentError(absl::StrCat("trace_parts is ", parts, ", at most ", kMaxTraceParts));
+  }
+  if (sequence.slot_order == SlotOrder::kByPosition) {
+    return absl::UnimplementedError(
+        "winnow.trace: the steps of this request run ahead on a GPU that has all of its rows, and do not tell which "
+        "they attend to");
+  }
+  if (!limits.windows.empty()) {
+    return absl::UnimplementedError("winnow.trace: the model has sliding windows, which traces do not show");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest::Submit& submit,
                                                        const SubmitLimits& limits) {
@@ -84,6 +102,11 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   WINNOW_RETURN_IF_ERROR(CheckKeepsWindows(spec, limits.windows, limits.layout.num_kv_heads));
   if (limits.windows.empty() && limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
     sequence->slot_order = SlotOrder::kByPosition;
+  }
+  if (submit.trace_parts() > 0) {
+    WINNOW_RETURN_IF_ERROR(CheckTrace(*sequence, submit.trace_parts(), limits));
+    sequence->trace.emplace(spec, limits.layout, sequence->prompt_tokens(), sequence->max_positions,
+                            submit.trace_parts());
   }
   const uint32_t pages =
       WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts, sequence->slot_order);

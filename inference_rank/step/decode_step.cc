@@ -26,8 +26,15 @@ int FirstAheadLayer(const SelectionSpec& spec, uint32_t position, bool needs_del
   }
 }
 
+void Trace(size_t list, uint32_t position, const DeltaEntryView& delta, SelectionTrace& trace) {
+  if (delta.begins()) trace.OnSelected(list, delta.selected);
+  for (const wire::LocalRow& row : delta.local) trace.OnCopied(list, row.pool_index, row.position);
+  trace.OnStreamed(list, delta.streamed, delta.positions);
+  if (!std::isnan(delta.entry.captured_mass)) trace.OnMass(position - 1, delta.entry.captured_mass);
+}
+
 bool UsesQueries(const SelectionSpec& spec) {
-  return !IsDense(spec) && spec.predictor != Predictor::kFixed;
+  return !IsDense(spec) && spec.predictor != Predictor::kFixed && !SelectsFromAll(spec);
 }
 
 }  // namespace
@@ -60,6 +67,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
     const uint32_t position = sequence->next_position;
     WorkingSet& set = *sequence->working_set;
     set.Advance(position);
+    if (sequence->trace) sequence->trace->BeginStep(position, set.attach_position());
     uint32_t dense_lists = 0;
     bool sparse = false, selects = false, needs_delta = false;
     for (size_t list = 0; list < layout_.num_lists(); ++list) {
@@ -77,6 +85,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
       LinkPlan& part = plans_.Of(shard.link.get());
       part.members.push_back({static_cast<int>(rows_.size()), shard.shard});
       part.needs_queries |= UsesQueries(sequence->spec);
+      part.needs_index_queries |= selects && SelectsFromAll(sequence->spec);
       part.needs_predictions |= predicts && !projects_there;
       part.needs_hidden |= predicts && projects_there;
     }
@@ -281,7 +290,10 @@ absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const PartialEntr
     sequence.mass_before.Add(entry.mass_before);
     metrics_.captured_mass[layer].Observe(entry.mass_before);
   }
-  if (!std::isnan(entry.mass_after)) sequence.mass.Add(entry.mass_after);
+  if (!std::isnan(entry.mass_after)) {
+    sequence.mass.Add(entry.mass_after);
+    if (sequence.trace) sequence.trace->OnMass(row.position, entry.mass_after);
+  }
   sequence.missed_top_k_corrections += (entry.flags & wire::kPartialMissedTopK) != 0;
   sequence.widened_corrections += (entry.flags & wire::kPartialWidened) != 0;
   sequence.correction_rows += entry.rows_read;
@@ -326,6 +338,7 @@ absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& 
   }
   WINNOW_RETURN_IF_ERROR(working_set.CommitLocal(layer, entry.kv_head, position, delta.local));
   WINNOW_RETURN_IF_ERROR(working_set.CommitStreamed(layer, entry.kv_head, delta.streamed, delta.rows.data()));
+  if (sequence.trace) Trace(layout_.list(layer, entry.kv_head), position, delta, *sequence.trace);
   sequence.selection_hits -= entry.num_streamed;
   sequence.streamed_rows += entry.num_streamed;
   sequence.streamed_bytes += delta.rows.size();

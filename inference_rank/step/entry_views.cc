@@ -12,7 +12,8 @@ absl::StatusOr<DeltaEntryView> ReadDeltaEntry(std::span<const std::byte> payload
   DeltaEntryView view;
   wire::DeltaEntry& entry = view.entry;
   std::memcpy(&entry, entries.data(), sizeof entry);
-  const uint16_t known = wire::kDeltaFirst | wire::kDeltaLast | wire::kDeltaMassIsBound | wire::kDeltaMembers;
+  const uint16_t known =
+      wire::kDeltaFirst | wire::kDeltaLast | wire::kDeltaMassIsBound | wire::kDeltaMembers | wire::kDeltaPositions;
   if ((entry.flags & ~known) != 0 || (!view.begins() && entry.num_selected > 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("delta entry with flags ", entry.flags, " and ", entry.num_selected, " selected rows"));
@@ -21,6 +22,8 @@ absl::StatusOr<DeltaEntryView> ReadDeltaEntry(std::span<const std::byte> payload
   const size_t num_members = (entry.flags & wire::kDeltaMembers) != 0 ? entry.num_selected : 0;
   WINNOW_ASSIGN_OR_RETURN(view.members, reader.Array<QueryHeadMask>(num_members, alignof(uint32_t)));
   WINNOW_ASSIGN_OR_RETURN(view.streamed, reader.Array<uint32_t>(entry.num_streamed, alignof(uint32_t)));
+  const size_t num_positions = (entry.flags & wire::kDeltaPositions) != 0 ? entry.num_streamed : 0;
+  WINNOW_ASSIGN_OR_RETURN(view.positions, reader.Array<uint32_t>(num_positions, alignof(uint32_t)));
   WINNOW_ASSIGN_OR_RETURN(view.local, reader.Array<wire::LocalRow>(entry.num_local, alignof(uint32_t)));
   const size_t rows_alignment = entry.num_streamed > 0 ? wire::kRowAlignment : 1;
   WINNOW_ASSIGN_OR_RETURN(view.rows, reader.Array<std::byte>(entry.num_streamed * row_bytes, rows_alignment));

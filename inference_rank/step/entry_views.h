@@ -17,6 +17,7 @@ struct DeltaEntryView {
   std::span<const uint32_t> selected;      // pool indices
   std::span<const QueryHeadMask> members;  // of them, or none
   std::span<const uint32_t> streamed;      // pool indices that `rows` go to
+  std::span<const uint32_t> positions;     // of the same rows, or none
   std::span<const wire::LocalRow> local;
   std::span<const std::byte> rows;  // [streamed.size()][row_bytes]
 

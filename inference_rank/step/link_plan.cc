@@ -24,7 +24,7 @@ LinkPlan& LinkPlans::Of(CacheLink* link) {
   LinkPlan& plan = plans_[num_plans_++];
   plan.link = link;
   plan.members.clear();
-  plan.needs_queries = plan.needs_predictions = plan.needs_hidden = false;
+  plan.needs_queries = plan.needs_index_queries = plan.needs_predictions = plan.needs_hidden = false;
   return plan;
 }
 
@@ -49,7 +49,8 @@ absl::Status PlanSender::PostPlan(uint64_t plan, const LinkPlan& of, std::span<c
                     .token_id = row.token_id,
                     .pool_slots = row.sequence->working_set->pool_slots(shard),
                     .grant_generation = 1,
-                    .flags = row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0,
+                    .flags = (row.dense_lists == layout_.num_lists() ? wire::kPlanAttendsEverything : 0) |
+                             (row.sequence->trace.has_value() ? wire::kPlanTellsPositions : 0),
                     .first_kv_head = static_cast<uint16_t>(shard.first_kv_head),
                     .num_kv_heads = static_cast<uint16_t>(shard.num_kv_heads),
                     .first_layer = static_cast<uint16_t>(shard.first_layer),
@@ -113,6 +114,13 @@ absl::Status PlanSender::PostLayer(uint64_t plan, const LinkPlan& of, const Deco
     add(wire::kSectionHidden, header.prediction_layer, [&](const LinkPlan::Member& member) {
       return std::pair(output.hidden + static_cast<size_t>(member.row) * output.hidden_size,
                        output.hidden_size * sizeof(float));
+    });
+  }
+  if (of.needs_index_queries) {
+    const size_t floats = layout_.index_query_floats();
+    add(wire::kSectionIndexQuery, output.layer, [&](const LinkPlan::Member& member) {
+      const float* const first = output.index_queries + static_cast<size_t>(member.row) * floats;
+      return std::pair(reinterpret_cast<const std::byte*>(first), floats * sizeof(float));
     });
   }
   if (header.flags == 0) return absl::OkStatus();  // nothing of the layer is there

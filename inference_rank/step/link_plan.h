@@ -35,6 +35,7 @@ struct LinkPlan {
   CacheLink* link = nullptr;
   std::vector<Member> members;
   bool needs_queries = false;
+  bool needs_index_queries = false;
   bool needs_predictions = false;
   bool needs_hidden = false;
 

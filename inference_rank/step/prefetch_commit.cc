@@ -5,7 +5,7 @@
 namespace winnow {
 
 absl::StatusOr<uint32_t> CommitPrefetch(const KvLayout& layout, const KvShard& shard, const ReceivedFrame& frame,
-                                        WorkingSet& working_set) {
+                                        WorkingSet& working_set, SelectionTrace* trace) {
   const int layer = frame.header().layer_first;
   if (!shard.HasLayer(layer)) return absl::InvalidArgumentError(absl::StrCat("prefetch of layer ", layer));
   size_t offset = 0;
@@ -19,6 +19,7 @@ absl::StatusOr<uint32_t> CommitPrefetch(const KvLayout& layout, const KvShard& s
                                                      " local rows"));
     }
     WINNOW_RETURN_IF_ERROR(working_set.CommitStreamed(layer, entry.kv_head, view.streamed, view.rows.data()));
+    if (trace != nullptr) trace->OnStreamed(layout.list(layer, entry.kv_head), view.streamed, view.positions);
     rows += entry.num_streamed;
   }
   return rows;

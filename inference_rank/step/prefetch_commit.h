@@ -3,6 +3,7 @@
 #include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "inference_rank/memory/working_set.h"
+#include "inference_rank/sequence/selection_trace.h"
 #include "transport/transport.h"
 
 namespace winnow {
@@ -12,7 +13,8 @@ namespace winnow {
 // leaves out every index of the selection that it has sent last (cache_rank/step/prefetcher.h), and lists change with
 // selections alone. `shard`: what the sending cache rank holds. Not committing such a frame would be wrong: the cache
 // rank counts its rows as resident. INVALID_ARGUMENT says what is malformed.
+// `trace`: the sequence's, or null.
 absl::StatusOr<uint32_t> CommitPrefetch(const KvLayout& layout, const KvShard& shard, const ReceivedFrame& frame,
-                                        WorkingSet& working_set);
+                                        WorkingSet& working_set, SelectionTrace* trace = nullptr);
 
 }  // namespace winnow

@@ -21,7 +21,8 @@ StepLoop::StepLoop(StepClient& client, StepRowsSender sender, const KvLayout& la
 
 StepLoop::Admission StepLoop::Admit(Sequence& sequence) {
   if (sequence.step_row >= 0) return Admission::kHasRow;
-  if (!sequence.working_set->is_by_position()) return Admission::kByFrames;
+  // Steps here say nothing of what they attend to.
+  if (!sequence.working_set->is_by_position() || sequence.trace) return Admission::kByFrames;
   const Admission none = sequence.selects_in_place() ? Admission::kWaits : Admission::kByFrames;
   const auto free = std::find(holders_.begin(), holders_.end(), nullptr);
   if (free == holders_.end()) return none;

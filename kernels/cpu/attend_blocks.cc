@@ -44,7 +44,7 @@ void RunAttendBlocks(const AttendBlocksParams& params, DecodeTileFunction tile) 
   float* m = tile_l + num_queries;
   float* l = m + num_queries;
 
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(params.kv_dtype);
+  const size_t row_bytes = params.row.elements(head_dim) * DtypeBytes(params.kv_dtype);
   const char* rows[kAttentionTile + kTileLookahead];
   for (uint32_t begin = 0; begin < params.num_rows; begin += kAttentionTile) {
     const int left = static_cast<int>(params.num_rows - begin);
@@ -61,6 +61,7 @@ void RunAttendBlocks(const AttendBlocksParams& params, DecodeTileFunction tile) 
           .scale = params.scale,
           .rows = rows,
           .kv_dtype = params.kv_dtype,
+          .row = params.row,
           .num_rows = count,
           .num_following = following,
           .o = first ? params.o : tile_o,

@@ -18,13 +18,16 @@ struct DecodeTile {
   int group_size = 0;        // query heads that read the list
   int head_dim = 0;
   float scale = 0;
-  const char* const* rows = nullptr;  // [num_rows + num_following] -> [2 * head_dim] kv_dtype
+  const char* const* rows = nullptr;  // [num_rows + num_following] -> a row of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
+  RowLayout row = {};
   int num_rows = 0;       // 1 .. kAttentionTile
   int num_following = 0;  // 0 .. kTileLookahead: the next of the list
   float* o = nullptr;     // [group_size, head_dim]
   float* m = nullptr;     // [group_size]
   float* l = nullptr;     // [group_size]
+
+  size_t value_bytes() const { return row.value_offset(head_dim) * DtypeBytes(kv_dtype); }  // into a row
 };
 
 using DecodeTileFunction = void (*)(const DecodeTile& tile);

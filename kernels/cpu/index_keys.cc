@@ -21,6 +21,10 @@ void PackInt4(const int8_t* values, int steps, int8_t* packed) {
   }
 }
 
+size_t RowElements(const IndexKeysParams& params) {
+  return static_cast<size_t>(params.row_elements > 0 ? params.row_elements : 2 * params.head_dim);
+}
+
 void IndexQuantised(const IndexKeysParams& params) {
   const bool int4 = *params.tile_dtype == Dtype::kI4;
   const int steps = int4 ? (params.head_dim + 7) / 8 : (params.head_dim + 3) / 4;
@@ -29,7 +33,7 @@ void IndexQuantised(const IndexKeysParams& params) {
   float key[kMaxScoredHeadDim];
   int8_t quantised[kMaxScoredHeadDim];
   for (int r = 0; r < params.num_rows; ++r) {
-    const size_t first = static_cast<size_t>(r) * 2 * params.head_dim;
+    const size_t first = static_cast<size_t>(r) * RowElements(params);
     for (int d = 0; d < params.head_dim; ++d) key[d] = LoadAsF32(params.rows, params.dtype, first + d);
     float scale = (int4 ? QuantizeInt4 : QuantizeInt8)(key, params.head_dim, quantised);
     if (std::isnan(scale)) scale = 0;
@@ -49,10 +53,11 @@ void IndexKeys(const IndexKeysParams& params) {
     WINNOW_CHECK(params.tile_dtype == Dtype::kI8 || params.tile_dtype == Dtype::kI4);
     return IndexQuantised(params);
   }
-  const size_t row_bytes = 2 * static_cast<size_t>(params.head_dim) * DtypeBytes(params.dtype);
+  const size_t row_bytes = RowElements(params) * DtypeBytes(params.dtype);
+  const size_t key_bytes = static_cast<size_t>(params.head_dim) * DtypeBytes(params.dtype);
   const char* rows = static_cast<const char*>(params.rows);
   char* tile = static_cast<char*>(params.tile) + params.first_row * kWord;
-  for (size_t s = 0; s < row_bytes / 2 / kWord; ++s) {
+  for (size_t s = 0; s < key_bytes / kWord; ++s) {
     for (int r = 0; r < params.num_rows; ++r) {
       std::memcpy(tile + (s * kBlockTokens + r) * kWord, rows + r * row_bytes + s * kWord, kWord);
     }

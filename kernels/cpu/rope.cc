@@ -4,12 +4,10 @@
 
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_executor.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/cpu/rotation.h"
 
 namespace winnow {
 namespace {
-
-constexpr int kMaxHeadDim = 1024;
 
 // 1 / sqrt(mean(x^2) + eps)
 float InverseRms(const float* x, float epsilon, int n) {
@@ -56,38 +54,6 @@ class ProjectionNorm {
   const bool together_;
   float inverse_ = 0;
 };
-
-// Cosines and sines of one position, attention factor included.
-struct Angles {
-  float cos[kMaxHeadDim / 2];
-  float sin[kMaxHeadDim / 2];
-
-  void Fill(uint32_t position, const float* inv_freq, float attention_factor, int head_dim) {
-    for (int i = 0; i < head_dim / 2; ++i) {
-      const float angle = static_cast<float>(position) * inv_freq[i];
-      cos[i] = std::cos(angle) * attention_factor;
-      sin[i] = std::sin(angle) * attention_factor;
-    }
-  }
-};
-
-void RotateHead(const float* __restrict in, const Angles& angles, int head_dim, float* __restrict out) {
-  const int half = head_dim / 2;
-  for (int i = 0; i < half; ++i) {
-    out[i] = in[i] * angles.cos[i] - in[i + half] * angles.sin[i];
-    out[i + half] = in[i + half] * angles.cos[i] + in[i] * angles.sin[i];
-  }
-}
-
-void StoreKv(const float* in, int head_dim, Dtype dtype, void* row, int offset) {
-  if (dtype == Dtype::kF32) {
-    float* out = static_cast<float*>(row) + offset;
-    for (int d = 0; d < head_dim; ++d) out[d] = in[d];
-  } else {
-    uint16_t* out = static_cast<uint16_t*>(row) + offset;
-    for (int d = 0; d < head_dim; ++d) out[d] = F32ToBf16(in[d]);
-  }
-}
 
 void RopeAppendRow(const RopeAppendParams& p, int row) {
   const int head_dim = p.head_dim;

@@ -37,7 +37,9 @@ absl::Status CheckDeviceLayers(const ModelConfig& config) {
                                                  ModelFamilyName(config.family),
                                                  " has: it runs on CPUs (--device=cpu)"));
   };
+  if (config.latent) return refuse("latent attention");
   if (config.moe.num_experts > 0) return refuse("a mixture of experts");
+  if (config.rotary_dim != config.head_dim) return refuse("a rotary embedding of a part of each head");
   if (config.fused_projections) return refuse("projections stored as one tensor");
   if (config.norms != NormPlacement::kBefore) return refuse("norms after attention and MLP");
   if (config.qk_norm_projection) return refuse("norms of whole projections of queries and keys");

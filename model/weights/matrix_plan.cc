@@ -94,4 +94,16 @@ PackedMatrix MatrixPlan::AddSlice(const ExpertSlice& slice, int out_features, in
   return matrix;
 }
 
+PackedMatrix MatrixPlan::AddSlice(const LatentSlice& slice, int out_features, int in_features) {
+  PackedMatrix matrix{.out_features = out_features, .in_features = in_features, .dtype = source_.compute_dtype};
+  uint8_t* const destination = Take(PackedBytes(matrix));
+  matrix.data = destination;
+  if (source_.checkpoint == nullptr) return matrix;
+  PackJob job{.weights = {}, .matrix = matrix, .destination = destination, .release_pages = false};
+  job.latent = slice;
+  job.weights = Open({{slice.tensor, slice.num_heads * (slice.nope_dim + slice.value_dim)}}, slice.shape.rank);
+  if (!job.weights.empty()) jobs_.push_back(std::move(job));
+  return matrix;
+}
+
 }  // namespace winnow

@@ -48,6 +48,8 @@ class MatrixPlan {
   }
   // One expert's part of a tensor, which is never quantised.
   PackedMatrix AddSlice(const ExpertSlice& slice, int out_features, int in_features);
+  // One head's part of a projection from latents, dequantised where it is quantised.
+  PackedMatrix AddSlice(const LatentSlice& slice, int out_features, int in_features);
 
   size_t bytes() const { return bytes_; }
   std::span<const PackJob> jobs() const { return jobs_; }

@@ -10,14 +10,16 @@ namespace winnow {
 std::string WeightMemory::ToString() const {
   const auto mib = [](size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return absl::StrFormat(
-      "weights %.1f MiB: qkv %.1f, query projection %.1f, o %.1f, gate and up %.1f, down %.1f, experts %.1f, lm_head "
+      "weights %.1f MiB: qkv %.1f, query projection %.1f, latent projections %.1f, o %.1f, gate and up %.1f, down "
+      "%.1f, experts %.1f, lm_head "
       "%.1f, norms and biases %.1f, embedding (mapped) %.1f",
-      mib(total_bytes()), mib(qkv_bytes), mib(query_projection_bytes), mib(o_bytes), mib(gate_up_bytes),
-      mib(down_bytes), mib(expert_bytes), mib(lm_head_bytes), mib(norm_and_bias_bytes), mib(embedding_bytes));
+      mib(total_bytes()), mib(qkv_bytes), mib(query_projection_bytes), mib(latent_bytes), mib(o_bytes),
+      mib(gate_up_bytes), mib(down_bytes), mib(expert_bytes), mib(lm_head_bytes), mib(norm_and_bias_bytes),
+      mib(embedding_bytes));
 }
 
 bool QueryRowsAreWholePanels(const ModelConfig& config) {
-  return config.q_features() % kPanel == 0;
+  return config.query_projection_features() % kPanel == 0;
 }
 
 namespace {
@@ -30,6 +32,11 @@ size_t VectorFloats(const ModelConfig& config, int layer) {
   if (config.qk_norm) floats += static_cast<size_t>(config.q_norm_features() + config.k_norm_features());
   if (config.attention_sinks) floats += static_cast<size_t>(config.num_query_heads);
   if (config.qkv_bias) floats += static_cast<size_t>(config.qkv_features());
+  if (config.latent) {
+    floats += static_cast<size_t>(config.latent->query_rank + config.latent->shape.rank);
+    floats += 2 * static_cast<size_t>(config.latent->indexer.head_dim);
+  }
+  if (config.moe.IsSparse(layer) && config.moe.correction) floats += static_cast<size_t>(config.moe.num_experts);
   if (config.o_bias) floats += hidden;
   if (config.mlp_bias && features > 0) floats += 2 * features + hidden;
   if (config.moe.IsSparse(layer) && config.moe.biases) {
@@ -43,6 +50,15 @@ size_t VectorFloats(const ModelConfig& config, int layer) {
 size_t ExpertBytes(const LayerWeights& layer) {
   size_t bytes = PlannedBytes(layer.router) + PlannedBytes(layer.shared_gate);
   for (const ExpertWeights& expert : layer.experts) bytes += PlannedBytes(expert.gate_up) + PlannedBytes(expert.down);
+  return bytes;
+}
+
+// What latent attention has beside the product that begins a layer.
+size_t LatentBytes(const LatentWeights& latent) {
+  size_t bytes = PlannedBytes(latent.query_up) + PlannedBytes(latent.index_query) + PlannedBytes(latent.index_key) +
+                 PlannedBytes(latent.index_weight);
+  for (const PackedMatrix& matrix : latent.key_up) bytes += PlannedBytes(matrix);
+  for (const PackedMatrix& matrix : latent.value_up) bytes += PlannedBytes(matrix);
   return bytes;
 }
 
@@ -63,6 +79,7 @@ WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype,
   for (const LayerWeights& layer : layers) {
     memory.qkv_bytes += PlannedBytes(layer.qkv);
     if (!QueryRowsAreWholePanels(config)) memory.query_projection_bytes += PlannedBytes(layer.query_projection);
+    memory.latent_bytes += LatentBytes(layer.latent);
     memory.o_bytes += PlannedBytes(layer.o);
     memory.gate_up_bytes += PlannedBytes(layer.gate_up);
     memory.down_bytes += PlannedBytes(layer.down);

@@ -12,6 +12,7 @@ struct WeightMemory {
   // Packed, in the compute dtype or quantised, over all layers.
   size_t qkv_bytes = 0;
   size_t query_projection_bytes = 0;  // only where the q rows are not whole panels of qkv
+  size_t latent_bytes = 0;            // of latent attention, what it has beside qkv and o
   size_t o_bytes = 0;
   size_t gate_up_bytes = 0;
   size_t down_bytes = 0;
@@ -23,7 +24,8 @@ struct WeightMemory {
   size_t embedding_bytes = 0;
 
   size_t packed_bytes() const {
-    return qkv_bytes + query_projection_bytes + o_bytes + gate_up_bytes + down_bytes + expert_bytes + lm_head_bytes;
+    return qkv_bytes + query_projection_bytes + latent_bytes + o_bytes + gate_up_bytes + down_bytes + expert_bytes +
+           lm_head_bytes;
   }
   size_t total_bytes() const { return packed_bytes() + norm_and_bias_bytes + embedding_bytes; }
   // One line for logs and errors: the total and its parts.

@@ -88,6 +88,9 @@ class StackedRows {
 
 absl::Status PackOne(const Checkpoint& checkpoint, const KernelTable& kernels, const PackJob& job) {
   if (job.slice.has_value()) return PackExpertSlice(checkpoint, kernels, *job.slice, job.matrix, job.destination);
+  if (job.latent.has_value()) {
+    return PackLatentSlice(job.weights.front(), kernels, *job.latent, job.matrix, job.destination);
+  }
   for (const StoredWeight& weight : job.weights) WINNOW_RETURN_IF_ERROR(weight.CheckFinite());
   const PackedMatrix& matrix = job.matrix;
   StackedRows rows(job);

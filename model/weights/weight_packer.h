@@ -8,6 +8,7 @@
 #include "common/model/quantized/stored_weight.h"
 #include "kernels/kernel_table.h"
 #include "model/weights/expert_slice.h"
+#include "model/weights/latent_slice.h"
 
 namespace winnow {
 
@@ -15,9 +16,10 @@ namespace winnow {
 struct PackJob {
   std::vector<StoredWeight> weights;  // where the matrix is quantised, all in its form
   PackedMatrix matrix;
-  void* destination = nullptr;                      // what matrix.data points at; PackedBytes, 64-byte aligned
-  bool release_pages = true;                        // of the weights' files, when done
-  std::optional<ExpertSlice> slice = std::nullopt;  // in place of weights
+  void* destination = nullptr;                       // what matrix.data points at; PackedBytes, 64-byte aligned
+  bool release_pages = true;                         // of the weights' files, when done
+  std::optional<ExpertSlice> slice = std::nullopt;   // in place of weights
+  std::optional<LatentSlice> latent = std::nullopt;  // the part of the one weight that is packed
 };
 
 // Checks that every weight is finite and packs it, with `num_threads` threads, one matrix at a time each. Memory beyond

@@ -43,6 +43,22 @@ absl::Status ModelWeights::LoadEmbedding() {
   return absl::OkStatus();
 }
 
+namespace {
+
+// A head's norm that was just loaded to the end of `vectors`, brought to the order that Transformer brings heads to.
+std::span<const float> OrderedAsHeads(const ModelConfig& config, std::span<const float> norm,
+                                      std::vector<float>& vectors) {
+  if (norm.empty() || config.rotary_dim == config.head_dim) return norm;
+  const LatentShape shape = config.HeadShape();
+  const std::vector<float> stored(norm.begin(), norm.end());
+  float* const to = vectors.data() + (vectors.size() - norm.size());
+  for (int i = 0; i < shape.rope_dim; ++i) to[shape.rope_place(i)] = stored[static_cast<size_t>(i)];
+  for (int i = 0; i < shape.rank; ++i) to[shape.latent_place(i)] = stored[static_cast<size_t>(shape.rope_dim + i)];
+  return norm;
+}
+
+}  // namespace
+
 absl::Status ModelWeights::LoadVectors() {
   vectors_.reserve(memory_.norm_and_bias_bytes / sizeof(float));
   VectorLoader loader(*checkpoint_, vectors_);
@@ -54,9 +70,14 @@ absl::Status ModelWeights::LoadVectors() {
     layer.attention_post_norm = loader.LoadIfNamed(names.attention_post_norm, norm_offset);
     layer.post_attention_norm = loader.LoadIfNamed(names.mlp_norm, norm_offset);
     layer.mlp_post_norm = loader.LoadIfNamed(names.mlp_post_norm, norm_offset);
-    layer.q_norm = loader.LoadIfNamed(names.q_norm, norm_offset);
-    layer.k_norm = loader.LoadIfNamed(names.k_norm, norm_offset);
+    layer.q_norm = OrderedAsHeads(config_, loader.LoadIfNamed(names.q_norm, norm_offset), vectors_);
+    layer.k_norm = OrderedAsHeads(config_, loader.LoadIfNamed(names.k_norm, norm_offset), vectors_);
     layer.sinks = loader.LoadIfNamed(names.sinks);
+    layer.router_correction = loader.LoadIfNamed(names.router_correction);
+    layer.latent.query_norm = loader.LoadIfNamed(names.query_latent_norm, norm_offset);
+    layer.latent.key_norm = loader.LoadIfNamed(names.key_latent_norm, norm_offset);
+    layer.latent.index_norm = loader.LoadIfNamed(names.index_norm);
+    layer.latent.index_norm_bias = loader.LoadIfNamed(names.index_norm_bias);
     if (config_.qkv_bias) layer.qkv_bias = loader.Load(BiasesOf(names.qkv));
     if (config_.o_bias) layer.o_bias = loader.Load(BiasesOf({names.o}));
     if (config_.mlp_bias && !names.down.empty()) {
@@ -65,7 +86,8 @@ absl::Status ModelWeights::LoadVectors() {
     }
     if (!names.router.empty() && config_.moe.biases) LoadExpertBiases(names, loader, layer);
     WINNOW_RETURN_IF_ERROR(loader.status());
-    if (config_.qkv_bias) layer.query_bias = layer.qkv_bias.first(static_cast<size_t>(config_.q_features()));
+    if (config_.qkv_bias)
+      layer.query_bias = layer.qkv_bias.first(static_cast<size_t>(config_.query_projection_features()));
   }
   final_norm_ = loader.LoadIfNamed(std::string(kFinalNormTensor), norm_offset);
   return loader.status();
@@ -93,8 +115,36 @@ std::vector<MatrixRows> Stack(const std::vector<std::string>& projections, int o
 
 std::vector<MatrixRows> QkvRows(const ModelConfig& config, const LayerNames& names) {
   const std::vector<std::string> weights = WeightsOf(names.qkv);
+  if (config.latent) {
+    return {{weights[0], config.query_projection_features()}, {weights[1], config.latent->shape.key_dim()}};
+  }
   if (weights.size() == 1) return {{weights[0], config.qkv_features()}};
   return {{weights[0], config.q_features()}, {weights[1], config.kv_features()}, {weights[2], config.kv_features()}};
+}
+
+void PlanLatent(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LatentWeights& out) {
+  const LatentConfig& latent = *config.latent;
+  const int heads = config.num_query_heads;
+  if (!names.query_up.empty()) {
+    out.query_up = plan.Add(Stack({names.query_up}, heads * latent.query_dim()), latent.query_rank);
+  }
+  for (int head = 0; head < heads; ++head) {
+    LatentSlice slice{.tensor = names.key_value_up + ".weight",
+                      .shape = latent.shape,
+                      .num_heads = heads,
+                      .head = head,
+                      .nope_dim = latent.nope_dim,
+                      .value_dim = latent.value_dim,
+                      .values = false};
+    out.key_up.push_back(plan.AddSlice(slice, latent.shape.key_dim(), latent.nope_dim));
+    slice.values = true;
+    out.value_up.push_back(plan.AddSlice(slice, latent.value_dim, latent.shape.key_dim()));
+  }
+  const IndexerConfig& indexer = latent.indexer;
+  if (indexer.num_heads == 0) return;
+  out.index_query = plan.Add(Stack({names.index_query}, indexer.num_heads * indexer.head_dim), latent.query_rank);
+  out.index_key = plan.Add(Stack({names.index_key}, indexer.head_dim), config.hidden_size);
+  out.index_weight = plan.AddAs(Dtype::kF32, Stack({names.index_weight}, indexer.num_heads), config.hidden_size);
 }
 
 void PlanExperts(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
@@ -119,7 +169,7 @@ PackedMatrix PlanQuery(const ModelConfig& config, const LayerNames& names, Matri
   std::vector<MatrixRows> rows = QkvRows(config, names);
   const std::vector<MatrixRows> beside(rows.begin() + 1, rows.end());
   rows.resize(1);
-  if (beside.empty()) rows.front().taken = config.q_features();
+  if (beside.empty()) rows.front().taken = config.query_projection_features();
   return plan.Add(std::move(rows), config.hidden_size, /*release_pages=*/true, beside);
 }
 
@@ -131,11 +181,12 @@ void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWe
     layer.qkv = plan.Add(QkvRows(config, names), hidden);
     if (QueryRowsAreWholePanels(config)) {
       layer.query_projection = layer.qkv;
-      layer.query_projection.out_features = config.q_features();
+      layer.query_projection.out_features = config.query_projection_features();
     } else {
       layer.query_projection = PlanQuery(config, names, plan);
     }
-    layer.o = plan.Add(Stack({names.o}, hidden), config.q_features());
+    if (config.latent) PlanLatent(config, names, plan, layer.latent);
+    layer.o = plan.Add(Stack({names.o}, hidden), config.o_features());
     if (!names.down.empty()) {
       const int features = config.mlp_features(i);
       layer.gate_up = plan.Add(Stack(names.gate_up, 2 * features), hidden);

@@ -9,6 +9,7 @@
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "kernels/kernel_table.h"
+#include "model/weights/latent_weights.h"
 #include "model/weights/weight_memory.h"
 
 namespace winnow {
@@ -29,13 +30,14 @@ struct ExpertWeights {
 // biases are f32, and an absent one is an empty span, whose data() is null as the kernels expect.
 struct LayerWeights {
   std::span<const float> input_norm;  // [hidden_size]
-  PackedMatrix qkv;                   // hidden_size -> q heads, k heads, v heads
+  PackedMatrix qkv;                   // hidden_size -> q heads, k heads, v heads, or as qkv_features says
   std::span<const float> qkv_bias;    // [qkv_features]
   PackedMatrix query_projection;      // hidden_size -> q heads: a view of qkv where its q rows are whole panels
   std::span<const float> query_bias;  // [q_features]
   std::span<const float> q_norm;      // [head_dim]
   std::span<const float> k_norm;      // [head_dim]
-  PackedMatrix o;                     // q_features -> hidden_size
+  LatentWeights latent;               // of latent attention alone
+  PackedMatrix o;                     // o_features -> hidden_size
   std::span<const float> o_bias;      // [hidden_size]
   std::span<const float> sinks;       // [num_query_heads]
   std::span<const float> attention_post_norm;  // [hidden_size] of what attention gives
@@ -47,10 +49,11 @@ struct LayerWeights {
   PackedMatrix down;                    // intermediate_size -> hidden_size
   std::span<const float> down_bias;     // [hidden_size]
   // Of a sparse layer alone. Routing is f32 in any compute dtype: tokens close to a tie would go elsewhere.
-  PackedMatrix router;                 // hidden_size -> num_experts, f32
-  std::span<const float> router_bias;  // [num_experts]
-  PackedMatrix shared_gate;            // hidden_size -> 1, f32: the logit of the shared expert's share
-  std::vector<ExpertWeights> experts;  // [num_experts]
+  PackedMatrix router;                       // hidden_size -> num_experts, f32
+  std::span<const float> router_bias;        // [num_experts]
+  std::span<const float> router_correction;  // [num_experts]
+  PackedMatrix shared_gate;                  // hidden_size -> 1, f32: the logit of the shared expert's share
+  std::vector<ExpertWeights> experts;        // [num_experts]
 };
 
 // The embedding as stored: [vocab_size, hidden_size] row-major.

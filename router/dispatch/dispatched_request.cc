@@ -202,6 +202,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   submit.set_fork_sequence_id(role.fork_of);
   submit.set_fork_at_current_token(request_.fork.has_value());
   submit.set_followers(role.followers);
+  submit.set_trace_parts(request_.trace_parts);
   return submit;
 }
 

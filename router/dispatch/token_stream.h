@@ -43,8 +43,9 @@ struct TokenRequest {
   // Requests of the same group (the samples of one prompt) go to the same ranks, where they share the prompt's KV. 0 =
   // none.
   uint64_t group = 0;
-  uint32_t group_size = 1;  // requests of the group, which are started one after the other
-  int32_t priority = 0;     // higher goes first
+  uint32_t group_size = 1;   // requests of the group, which are started one after the other
+  int32_t priority = 0;      // higher goes first
+  uint32_t trace_parts = 0;  // tokens carry a SelectionTrace of so many parts; 0: none does
   std::optional<TokenFork> fork = {};
 };
 

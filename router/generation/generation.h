@@ -30,7 +30,8 @@ struct GenerationInput {
   bool include_stop = false;  // what ended the output is part of its text
   std::optional<uint32_t> top_logprobs;
   SelectionSpec selection;
-  int32_t priority = 0;  // -100 to 100, higher goes first
+  int32_t priority = 0;      // -100 to 100, higher goes first
+  uint32_t trace_parts = 0;  // tokens carry a SelectionTrace of so many parts; 0: none does
   std::chrono::system_clock::time_point deadline;
 };
 

@@ -114,6 +114,10 @@ absl::Status CheckGenerationInput(const GenerationInput& input, const ServedMode
                                                      RequestLimits::kStopTokenIds));
   }
   for (const uint32_t id : input.stop_token_ids) WINNOW_RETURN_IF_ERROR(CheckTokenId("stop_token_ids", id, model));
+  if (input.trace_parts > 0) {
+    WINNOW_RETURN_IF_ERROR(
+        CheckRange("trace_parts", input.trace_parts, RequestLimits::kFewestTraceParts, RequestLimits::kMostTraceParts));
+  }
   if (input.top_logprobs)
     WINNOW_RETURN_IF_ERROR(CheckRange("top_logprobs", *input.top_logprobs, 0, RequestLimits::kTopLogprobs));
   return absl::OkStatus();

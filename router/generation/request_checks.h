@@ -24,6 +24,8 @@ struct RequestLimits {
   static constexpr size_t kBadWords = 1024;  // sequences of tokens
   static constexpr size_t kRequestIdBytes = 128;
   static constexpr int64_t kPriority = 100;  // and down to its negative
+  static constexpr uint32_t kFewestTraceParts = 8;
+  static constexpr uint32_t kMostTraceParts = 512;
 };
 
 absl::Status CheckRequestId(const std::string& id);

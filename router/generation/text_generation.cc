@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "common/selection/indexer_spec.h"
 #include "common/selection/window_layers.h"
 #include "router/generation/output_text.h"
 #include "router/tasks/strand.h"
@@ -306,11 +307,13 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .deadline = input.deadline,
                        .group = input.n > 1 ? next_group_.fetch_add(1) : 0,
                        .group_size = input.n,
-                       .priority = input.priority};
+                       .priority = input.priority,
+                       .trace_parts = input.trace_parts};
   if (options_.head_profile != nullptr) {
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }
   request.selection = WithWindowLayers(std::move(request.selection), options_.windows, options_.num_kv_heads);
+  request.selection = WithIndexer(std::move(request.selection), options_.index_top_k);
   if (!request.sampling.has_seed()) request.sampling.set_seed(RandomSeed());
   request.stopping.set_max_tokens(input.max_tokens);
   request.stopping.set_ignore_eos(input.ignore_eos);

@@ -22,6 +22,7 @@ struct TextGenerationOptions {
   // Of a model with sliding windows (common/selection/window_layers.h); else empty.
   std::vector<uint32_t> windows = {};
   int num_kv_heads = 0;
+  uint32_t index_top_k = 0;           // of a model that brings an indexer (common/selection/indexer_spec.h)
   RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
   // Called once for each generation that has ended, refused and given up ones too, from any thread; may be absent.
   std::function<void(const RequestRecord&)> on_end;

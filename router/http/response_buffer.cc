@@ -16,7 +16,7 @@ void ResponseBuffer::Respond(HttpResponse response) {
   WINNOW_CHECK(status_ == 0);
   status_ = response.status;
   ResponseFraming framing{.keep_alive = limits_.keep_alive, .http_1_0 = limits_.http_1_0};
-  if (response.status != 204) framing.content_length = response.body.size();
+  if (response.status != 204 && response.status != 304) framing.content_length = response.body.size();
   head_ = FormatResponseHead(response, framing, request_.request_id);
   if (request_.method != HttpMethod::kHead) body_ = std::move(response.body);
   finished_ = true;

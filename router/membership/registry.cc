@@ -321,7 +321,9 @@ std::optional<KvLayout> Registry::kv_layout() const {
                         .num_query_heads = static_cast<int>(shape.num_query_heads()),
                         .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
                         .head_dim = static_cast<int>(shape.head_dim()),
-                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16};
+                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16,
+                        .row = {.value_is_key = shape.value_is_key(), .index_dim = static_cast<int>(shape.index_dim())},
+                        .num_index_heads = static_cast<int>(shape.num_index_heads())};
   if (layout.token_bytes() == 0) return std::nullopt;
   return layout;
 }

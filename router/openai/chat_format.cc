@@ -2,6 +2,7 @@
 
 #include "router/openai/logprobs.h"
 #include "router/openai/response_format.h"
+#include "router/openai/trace_json.h"
 
 namespace winnow {
 namespace {
@@ -27,6 +28,7 @@ class ChatFormat : public ResponseFormat {
       WriteLogprobs(choice.tokens, &json);
       WriteFinish(choice.end, &json);
       if (identity_.return_token_ids) WriteTokenIds(choice.tokens, &json);
+      WriteTraces(choice.tokens, &json);
       json.EndObject();
     }
     json.EndArray().Key("usage");
@@ -87,6 +89,7 @@ class ChatFormat : public ResponseFormat {
     WriteLogprobs(tokens, json);
     WriteFinish(end, json);
     if (identity_.return_token_ids) WriteTokenIds(tokens, json);
+    WriteTraces(tokens, json);
     json->EndObject().EndArray();
     WriteChunkUsage(identity_, usage, json);
     json->EndObject();

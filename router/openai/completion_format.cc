@@ -2,6 +2,7 @@
 
 #include "router/openai/logprobs.h"
 #include "router/openai/response_format.h"
+#include "router/openai/trace_json.h"
 
 namespace winnow {
 namespace {
@@ -71,6 +72,7 @@ class CompletionFormat : public ResponseFormat {
     }
     WriteFinish(end, json);
     if (identity_.return_token_ids) WriteTokenIds(tokens, json);
+    WriteTraces(tokens, json);
     json->EndObject();
   }
 

@@ -68,6 +68,7 @@ void GenerationSession::Start(Generation* generation) {
     input.top_logprobs = request_.top_logprobs;
     input.selection = fields.selection;
     input.priority = fields.priority;
+    input.trace_parts = fields.trace_parts;
     input.deadline = deadline_;
     observers_.push_back(std::make_unique<PromptObserver>(this, i));
     absl::StatusOr<std::unique_ptr<GenerationHandle>> handle =
@@ -130,7 +131,8 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputE
 void GenerationSession::Deliver(uint32_t index, ChoiceDelta delta) {
   Choice& choice = choices_[index];
   choice.called_tools = choice.called_tools || !delta.message.tool_calls.empty();
-  const bool tokens_wanted = request_.top_logprobs || request_.fields.return_token_ids;
+  const bool tokens_wanted =
+      request_.top_logprobs || request_.fields.return_token_ids || request_.fields.trace_parts > 0;
   if (!request_.fields.stream) {
     choice.result.message.Append(std::move(delta.message));
     if (tokens_wanted) {

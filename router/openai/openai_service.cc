@@ -14,6 +14,7 @@
 #include "router/openai/completion_request.h"
 #include "router/openai/generation_session.h"
 #include "router/openai/model_list.h"
+#include "router/openai/selection_list.h"
 #include "router/openai/tokenize.h"
 
 namespace winnow {
@@ -122,6 +123,8 @@ void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
   routes->Add(HttpMethod::kGet, "/v1/models",
               [this](Exchange exchange) { exchange->Respond({.body = ModelListJson(model_(), started_unix_s_)}); });
   routes->Add(HttpMethod::kGet, "/v1/models/*", [this](Exchange exchange) { ShowModel(exchange); });
+  routes->Add(HttpMethod::kGet, "/selection",
+              [this](Exchange exchange) { exchange->Respond({.body = SelectionListJson(model_())}); });
   routes->Add(HttpMethod::kPost, "/tokenize",
               [this](Exchange exchange) { Answer(std::move(exchange), &TokenizeJson); });
   routes->Add(HttpMethod::kPost, "/detokenize",

@@ -191,6 +191,7 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   }
   WINNOW_ASSIGN_OR_RETURN(fields.selection, ParseSelectionFields(body, model));
   WINNOW_ASSIGN_OR_RETURN(fields.priority, ParsePriority(body));
+  WINNOW_ASSIGN_OR_RETURN(fields.trace_parts, ParseTraceParts(body));
   return fields;
 }
 

@@ -30,6 +30,7 @@ struct CommonFields {
   bool ignore_eos = false;
   SelectionSpec selection;
   int32_t priority = 0;
+  uint32_t trace_parts = 0;  // 0: no trace
 
   bool stream = false;
   bool include_usage = false;

@@ -1,12 +1,19 @@
 #include "router/openai/selection_fields.h"
 
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_join.h"
 #include "common/selection/spec_json.h"
 #include "router/generation/request_checks.h"
 #include "router/generation/selection_rules.h"
 #include "router/openai/api_error.h"
+#include "router/openai/json_reader.h"
 
 namespace winnow {
 namespace {
+
+constexpr std::array kKeys = {"selection", "budget", "min_captured_mass", "priority", "trace"};
 
 bool IsGiven(const Json& object, const char* key) {
   const auto it = object.find(key);
@@ -15,11 +22,10 @@ bool IsGiven(const Json& object, const char* key) {
 
 absl::Status RefuseUnknownKeys(const Json& object) {
   for (const auto& [key, value] : object.items()) {
-    if (key == "selection" || key == "budget" || key == "min_captured_mass" || key == "priority") continue;
+    if (std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end()) continue;
     const std::string path = absl::StrCat("winnow.", key.substr(0, 64));
-    return InvalidField(
-        path, absl::StrCat("\"", path, "\" is not known; there are: selection, budget, min_captured_mass, priority."),
-        "unknown_parameter");
+    return InvalidField(path, absl::StrCat("\"", path, "\" is not known; there are: ", absl::StrJoin(kKeys, ", "), "."),
+                        "unknown_parameter");
   }
   return absl::OkStatus();
 }
@@ -93,6 +99,16 @@ absl::StatusOr<int32_t> ParsePriority(const Json& body) {
                                                         " to ", RequestLimits::kPriority, "."));
   }
   return static_cast<int32_t>(priority);
+}
+
+absl::StatusOr<uint32_t> ParseTraceParts(const Json& body) {
+  const auto it = body.find("winnow");
+  if (it == body.end() || it->is_null() || !IsGiven(*it, "trace")) return 0;
+  JsonReader reader(*it, "winnow.");
+  const std::optional<int64_t> parts =
+      reader.Int("trace", RequestLimits::kFewestTraceParts, RequestLimits::kMostTraceParts);
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  return static_cast<uint32_t>(*parts);
 }
 
 }  // namespace winnow

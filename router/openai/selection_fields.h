@@ -11,6 +11,7 @@ namespace winnow {
 //   "budget"             wins over a budget in "selection"
 //   "min_captured_mass"  likewise
 //   "priority"           read by ParsePriority
+//   "trace"              read by ParseTraceParts
 //
 // The server's default where it is silent. Unknown keys are errors; errors name the key as "winnow.budget" or
 // "winnow.selection.window".
@@ -18,5 +19,8 @@ absl::StatusOr<SelectionSpec> ParseSelectionFields(const Json& body, const Serve
 
 // "priority" of the same object, which ParseSelectionFields has accepted: -100 to 100, 0 where it is silent.
 absl::StatusOr<int32_t> ParsePriority(const Json& body);
+
+// "trace", likewise: how many parts of the context tokens tell of, 8 to 512; 0 where it is silent.
+absl::StatusOr<uint32_t> ParseTraceParts(const Json& body);
 
 }  // namespace winnow

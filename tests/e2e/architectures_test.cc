@@ -88,6 +88,9 @@ INSTANTIATE_TEST_SUITE_P(
     All, Architectures,
     testing::Values(Model{"Qwen3Moe", {.family = ModelFamily::kQwen3Moe}},
                     Model{"Gemma3", {.family = ModelFamily::kGemma3, .num_layers = 4}},
+                    Model{"DeepseekV3", {.family = ModelFamily::kDeepseekV3, .num_layers = 3}},
+                    Model{"DeepseekV32", {.family = ModelFamily::kDeepseekV32, .num_layers = 3}},
+                    Model{"Glm4Moe", {.family = ModelFamily::kGlm4Moe, .extra_fields = {{"use_qk_norm", true}}}},
                     Model{"GptOss", {.family = ModelFamily::kGptOss, .num_layers = 4, .attention_bias = true}}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -1,4 +1,5 @@
-// Served answers against those of a reference implementation in f32 (tests/testdata), with dense attention.
+// Served answers against those of a reference implementation in f32 (tests/testdata), with dense attention, or that of
+// the model's own indexer.
 #include "tests/e2e/golden.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,7 @@ struct Model {
   std::string path;
   std::string golden;
   bool is_trained = true;  // else its weights are random
+  const char* selection = "dense";
 };
 
 void PrintTo(const Model& model, std::ostream* out) {
@@ -38,7 +40,11 @@ std::vector<Model> Models() {
     const std::string path = SourcePath(std::string("tests/testdata/tiny/") + name);
     models.push_back({name, path, path + "/golden.json", false});
   }
-  for (const GoldenModel& model : GoldenModels()) models.push_back({model.name, model.path, model.file, false});
+  for (const GoldenModel& model : GoldenModels()) {
+    // Where the reference attends to what the model's indexer chooses, so does this.
+    const bool has_indexer = model.name == "deepseek-v32" || model.name == "glm-moe-dsa";
+    models.push_back({model.name, model.path, model.file, false, has_indexer ? "native" : "dense"});
+  }
   for (const char* name : {"qwen3-fp8-block128", "qwen3-gptq-int4", "qwen3-awq-int4"}) {
     const std::string path = FromEnvironment("WINNOW_GOLDEN_DIR") + "/models/" + name;
     models.push_back({name, path, path + "/golden.json", false});
@@ -68,7 +74,7 @@ class Golden : public testing::TestWithParam<Model> {
     Result result;
     Cluster::Options options;
     options.model = GetParam().path;
-    options.flags = {"--selection=dense", "--max-running=4"};
+    options.flags = {std::string("--selection=") + GetParam().selection, "--max-running=4"};
     options.flags.insert(options.flags.end(), dtype_flags.begin(), dtype_flags.end());
     const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
     if (!cluster.ok()) {

@@ -28,6 +28,24 @@ TEST(LaneFallback, OtherSelectionsGoByFrames) {
   EXPECT_EQ(LaneSteps(*cluster), kTokens - 1);
 }
 
+// Traces are made of the frames that rows come in.
+TEST(LaneFallback, TracesAreRefusedFromGpuToGpuAndToldByFrames) {
+  const auto cluster = StartCluster(LaneFlags("winnow"));
+  ASSERT_NE(cluster, nullptr);
+  const TokenIds prompt = DemoCaseOfAtLeast(2000).prompt;
+  Json request = GreedyRequest(prompt, kTokens);
+  request["winnow"] = {{"trace", 16}};
+  const Completion refused = Complete(cluster->http(), request);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.error, HasSubstr("winnow.trace: this request's steps would go from GPU to GPU"));
+  request["winnow"]["selection"] = "async-token";
+  const Completion by_frames = Complete(cluster->http(), request);
+  ASSERT_TRUE(by_frames.ok()) << by_frames.error;
+  EXPECT_EQ(by_frames.choice["winnow"]["trace"].size(), static_cast<size_t>(kTokens - 1));
+  EXPECT_EQ(IdsOf(*cluster, prompt).size(), static_cast<size_t>(kTokens)) << "the refused one holds nothing back";
+  EXPECT_EQ(ActiveOn(*cluster, "cache-0"), 0);
+}
+
 // The guard waits for verdicts, which no lane has.
 TEST(LaneFallback, GuardedSelectionsSayWhyTheyUseFrames) {
   const auto cluster = StartCluster(LaneFlags("depth,min_captured_mass=0.9"));

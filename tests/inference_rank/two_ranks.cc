@@ -101,6 +101,9 @@ ServedShape TwoRanks::MakeShape() const {
   shape.set_num_query_heads(layout_.num_query_heads);
   shape.set_num_kv_heads(layout_.num_kv_heads);
   shape.set_head_dim(layout_.head_dim);
+  shape.set_value_is_key(layout_.row.value_is_key);
+  shape.set_index_dim(layout_.row.index_dim);
+  shape.set_num_index_heads(layout_.num_index_heads);
   shape.set_kv_dtype(v1::KV_DTYPE_F32);
   for (const float frequency : transformer_.rope().inv_freq) shape.add_rope_inv_freq(frequency);
   shape.set_rope_attention_factor(transformer_.rope().attention_factor);
@@ -218,7 +221,7 @@ const float* TwoRanks::StoredRow(const Sequence& sequence, int layer, int kv_hea
     const int local = layer - shard.first_layer, head = kv_head - shard.first_kv_head;
     WINNOW_CHECK(cached != nullptr && position < cached->kv.rows(local));
     const auto* block = static_cast<const float*>(cached->kv.row_blocks(local, head)[position / kBlockTokens]);
-    return block + static_cast<size_t>(position % kBlockTokens) * 2 * layout_.head_dim;
+    return block + (position % kBlockTokens) * layout_.row.elements(layout_.head_dim);
   }
   WINNOW_CHECK(false);
   return nullptr;

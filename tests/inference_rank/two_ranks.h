@@ -41,7 +41,7 @@ class TwoRanks {
   const CacheLink& link() const { return *cache_sides_[0]->link; }
   const DataPlane& data_plane(size_t shard) const { return *cache_sides_[shard]->data_plane; }
   const std::vector<KvShard>& shards() const { return shards_; }
-  // The row at a position, as it was sent to the cache rank: [2 * head_dim].
+  // The row at a position, as it was sent to the cache rank.
   const float* StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const;
 
   bool drop_partials = false;  // of the cache rank's frames

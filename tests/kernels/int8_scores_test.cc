@@ -31,7 +31,13 @@ TEST_P(Int8ScoresTest, KeysAreWithinHalfAStep) {
       const int first = 5, count = 9;
       TypedArray rows = Typed(RandomFloats(random, count * 2 * head_dim, 3), dtype);
       std::vector<uint8_t> tile(IndexTileBytes(head_dim, Dtype::kI8) + 64, 0x5a);
-      kernels().index_keys({rows.data(), count, first, head_dim, dtype, tile.data(), Dtype::kI8});
+      kernels().index_keys({.rows = rows.data(),
+                            .num_rows = count,
+                            .first_row = first,
+                            .head_dim = head_dim,
+                            .dtype = dtype,
+                            .tile = tile.data(),
+                            .tile_dtype = Dtype::kI8});
       for (int r = 0; r < count; ++r) {
         const float* key = &rows.values[r * 2 * head_dim];
         float max = 0;

@@ -22,8 +22,17 @@ struct KeyTiles {
       const int count = std::min(kBlockTokens, num_keys - first);
       const int split = count / 3;
       const uint8_t* block = rows.bytes.data() + first * row_bytes;
-      kernels.index_keys({block, split, 0, head_dim, rows.dtype, tile, tile_dtype});
-      kernels.index_keys({block + split * row_bytes, count - split, split, head_dim, rows.dtype, tile, tile_dtype});
+      const auto index = [&](int first_row, int num_rows) {
+        kernels.index_keys({.rows = block + first_row * row_bytes,
+                            .num_rows = num_rows,
+                            .first_row = first_row,
+                            .head_dim = head_dim,
+                            .dtype = rows.dtype,
+                            .tile = tile,
+                            .tile_dtype = tile_dtype});
+      };
+      index(0, split);
+      index(split, count - split);
     }
   }
   KeyTiles(const KeyTiles&) = delete;

@@ -81,7 +81,11 @@ struct Softmaxes {
     for (int first = 0; first < num_keys; first += kBlockTokens) {
       float* tile = static_cast<float*>(storage.data()) + tiles.size() * tile_floats;
       const int count = std::min(kBlockTokens, num_keys - first);
-      kernels.index_keys({&keys[static_cast<size_t>(first) * 2 * head_dim], count, 0, head_dim, Dtype::kF32, tile});
+      kernels.index_keys({.rows = &keys[static_cast<size_t>(first) * 2 * head_dim],
+                          .num_rows = count,
+                          .head_dim = head_dim,
+                          .dtype = Dtype::kF32,
+                          .tile = tile});
       tiles.push_back(tile);
     }
     weights.assign(num_queries * stride, kPoison);

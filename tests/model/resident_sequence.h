@@ -49,7 +49,7 @@ class ResidentSequences {
   }
 
  private:
-  size_t row_floats() const { return 2 * static_cast<size_t>(config_.head_dim); }
+  size_t row_floats() const { return config_.kv_layout(Dtype::kF32).row_bytes() / sizeof(float); }
   size_t FirstSlot(int sequence, int layer, int kv_head) const {
     return ((static_cast<size_t>(sequence) * config_.num_layers + layer) * config_.num_kv_heads + kv_head) *
            max_positions_;

@@ -126,6 +126,29 @@ INSTANTIATE_TEST_SUITE_P(
               .extra_fields = {{"final_logit_softcapping", 3.0}, {"sliding_window", 1}}}},
         Case{"GptOss", {.family = ModelFamily::kGptOss, .num_layers = 4, .attention_bias = true}},
         Case{"MistralWindow", {.family = ModelFamily::kMistral, .extra_fields = {{"sliding_window", 50}}}},
+        Case{"DeepseekV3", {.family = ModelFamily::kDeepseekV3, .num_layers = 3}},
+        Case{"DeepseekV3WithoutQueryLatent",
+             {.family = ModelFamily::kDeepseekV3,
+              .extra_fields = {{"q_lora_rank", nullptr}, {"rope_interleave", false}, {"norm_topk_prob", false}}}},
+        Case{"DeepseekV3Yarn",
+             {.family = ModelFamily::kDeepseekV3,
+              .attention_bias = true,
+              .rope_parameters = {{"rope_type", "yarn"},
+                                  {"rope_theta", 10000.0},
+                                  {"factor", 4.0},
+                                  {"mscale", 0.7},
+                                  {"mscale_all_dim", 1.0},
+                                  {"original_max_position_embeddings", 64}}}},
+        Case{"Glm4Moe",
+             {.family = ModelFamily::kGlm4Moe,
+              .num_layers = 3,
+              .attention_bias = true,
+              .extra_fields = {{"use_qk_norm", true}}}},
+        Case{"Glm4MoeOtherPart",
+             {.family = ModelFamily::kGlm4Moe,
+              .num_layers = 3,
+              .extra_fields =
+                  {{"partial_rotary_factor", 0.25}, {"n_shared_experts", 0}, {"n_group", 1}, {"topk_group", 1}}}},
         Case{"Qwen2Moe", {.family = ModelFamily::kQwen2Moe, .tie_word_embeddings = true}}),
     [](const auto& info) { return std::string(info.param.name); });
 
@@ -182,7 +205,9 @@ class TransformerGoldenTest : public testing::TestWithParam<GoldenModel> {};
 
 TEST_P(TransformerGoldenTest, LastLogitsMatch) {
   Loaded model(GetParam().path, "auto");
-  for (const auto& item : nlohmann::json::parse(std::ifstream(GetParam().file))["cases"]) {
+  const nlohmann::json golden = nlohmann::json::parse(std::ifstream(GetParam().file));
+  ASSERT_GT(golden["cases"].size(), 0u);
+  for (const auto& item : golden["cases"]) {
     const auto prompt = item["prompt"].get<std::vector<uint32_t>>();
     SCOPED_TRACE(prompt.size());
     ResidentSequences kv(model.config, 1, static_cast<uint32_t>(prompt.size()));

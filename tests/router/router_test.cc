@@ -12,6 +12,7 @@
 #include "common/rpc/identity.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/router/dispatch/scripted_rank.h"
+#include "tests/router/http/test_client.h"
 #include "winnow/v1/generation.grpc.pb.h"
 #include "winnow/v1/membership.grpc.pb.h"
 
@@ -136,6 +137,24 @@ TEST_F(RouterTest, ServesARequestFromTextToText) {
   EXPECT_THAT(series, HasSubstr("winnow_requests_total{api=\"grpc\",code=\"OK\",model_name=\"demo\"} 1\n"));
   EXPECT_THAT(series, HasSubstr("winnow_num_requests_running 0"));
   EXPECT_THAT(series, HasSubstr("winnow_router_ranks{kind=\"cache\"} 1"));
+}
+
+TEST(RouterPage, IsServedUnlessTheOptionsSayNo) {
+  for (const bool serves_page : {true, false}) {
+    MetricsRegistry metrics;
+    RouterOptions options;
+    options.model_dir = kModelDir;
+    options.http.port = 0;
+    options.serves_page = serves_page;
+    const auto router = Router::Create(options, &metrics);
+    ASSERT_TRUE(router.ok()) << router.status();
+    ASSERT_TRUE((*router)->StartHttp().ok());
+    const std::string address = (*router)->http_address();
+    TestClient client(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    client.Request("GET", "/");
+    EXPECT_EQ(client.ReadResponse().status, serves_page ? 200 : 404);
+    metrics.ClearSources();
+  }
 }
 
 TEST_F(RouterTest, IsNotReadyWithoutACacheRankAndLetsRequestsWaitForOne) {

@@ -10,7 +10,8 @@ std::vector<GoldenModel> GoldenModels() {
   const char* directory = std::getenv("WINNOW_GOLDEN_DIR");
   std::vector<GoldenModel> models;
   if (directory == nullptr) return models;
-  for (const char* name : {"qwen3-moe", "mixtral", "phi3-longrope-off", "olmo2", "gemma3", "gpt-oss"}) {
+  for (const char* name : {"qwen3-moe", "mixtral", "phi3-longrope-off", "olmo2", "gemma3", "gpt-oss", "deepseek-v3",
+                           "deepseek-v32", "glm-moe-dsa"}) {
     const std::string path = std::string(directory) + "/models/" + name;
     if (std::filesystem::exists(path + "/golden.json")) models.push_back({name, path, path + "/golden.json"});
   }

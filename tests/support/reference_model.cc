@@ -27,7 +27,7 @@ void AddTo(std::vector<float>& x, const std::vector<float>& y) {
 
 ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& config)
     : config_(config),
-      rope_(ComputeRope(config.rope, config.head_dim)),
+      rope_(ComputeRope(config.rope, config.rotary_dim)),
       window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.head_dim)) {
   for (const std::string& name : checkpoint.names()) weights_[name] = Tensor(checkpoint, name);
   Clear();
@@ -36,7 +36,7 @@ ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& 
 void ReferenceModel::Clear() {
   position_ = 0;
   keys_.assign(static_cast<size_t>(config_.num_layers), {});
-  values_ = keys_;
+  values_ = index_keys_ = keys_;
 }
 
 ReferenceModel::Vector ReferenceModel::Tensor(const Checkpoint& checkpoint, std::string_view name) const {
@@ -98,20 +98,132 @@ void ReferenceModel::NormHeads(const std::string& name, Vector& heads) const {
 
 void ReferenceModel::RotateHeads(const RopeTable& rope, int position, Vector& heads) const {
   const auto dim = static_cast<size_t>(config_.head_dim);
+  const size_t half = rope.inv_freq.size();  // of what turns, the first elements of a head
   for (size_t begin = 0; begin < heads.size(); begin += dim) {
-    for (size_t i = 0; i < dim / 2; ++i) {
+    for (size_t i = 0; i < half; ++i) {
       const float angle = static_cast<float>(position) * rope.inv_freq[i];
       const double cos = std::cos(static_cast<double>(angle)) * rope.attention_factor;
       const double sin = std::sin(static_cast<double>(angle)) * rope.attention_factor;
       const double a = heads[begin + i];
-      const double b = heads[begin + i + dim / 2];
+      const double b = heads[begin + i + half];
       heads[begin + i] = static_cast<float>(a * cos - b * sin);
-      heads[begin + i + dim / 2] = static_cast<float>(b * cos + a * sin);
+      heads[begin + i + half] = static_cast<float>(b * cos + a * sin);
     }
   }
 }
 
+void ReferenceModel::Rotate(std::span<float> part, bool interleaved) const {
+  const size_t half = part.size() / 2;
+  Vector turned(part.size());
+  for (size_t i = 0; i < half; ++i) {
+    const float angle = static_cast<float>(position_) * rope_.inv_freq[i];
+    const double cos = std::cos(static_cast<double>(angle)) * rope_.attention_factor;
+    const double sin = std::sin(static_cast<double>(angle)) * rope_.attention_factor;
+    const double a = part[interleaved ? 2 * i : i], b = part[interleaved ? 2 * i + 1 : i + half];
+    turned[i] = static_cast<float>(a * cos - b * sin);
+    turned[i + half] = static_cast<float>(b * cos + a * sin);
+  }
+  std::copy(turned.begin(), turned.end(), part.begin());
+}
+
+ReferenceModel::Vector ReferenceModel::LatentNorm(const std::string& name, const Vector& x) const {
+  const Vector& w = Weight(name);
+  double sum = 0;
+  for (const float value : x) sum += static_cast<double>(value) * value;
+  const double scale = 1 / std::sqrt(sum / static_cast<double>(x.size()) + 1e-6);
+  Vector y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = static_cast<float>(x[i] * scale * w[i]);
+  return y;
+}
+
+std::vector<uint32_t> ReferenceModel::Indexed(const LayerNames& names, const Vector& x, const Vector& query_latent,
+                                              std::vector<Vector>& index_keys) const {
+  const IndexerConfig& indexer = config_.latent->indexer;
+  const auto dim = static_cast<size_t>(indexer.head_dim), rope = static_cast<size_t>(config_.latent->shape.rope_dim);
+  Vector key = Project(names.index_key, x);
+  double mean = 0, square = 0;
+  for (const float value : key) mean += value / static_cast<double>(dim);
+  for (const float value : key) square += (value - mean) * (value - mean) / static_cast<double>(dim);
+  for (size_t i = 0; i < dim; ++i) {
+    key[i] = static_cast<float>((key[i] - mean) / std::sqrt(square + 1e-6) * Weight(names.index_norm)[i] +
+                                Weight(names.index_norm_bias)[i]);
+  }
+  Rotate(std::span(key).first(rope), indexer.interleaved);
+  index_keys.push_back(std::move(key));
+  Vector queries = Project(names.index_query, query_latent);
+  const Vector weights = Project(names.index_weight, x);
+  std::vector<double> scores(index_keys.size());
+  for (size_t head = 0; head < weights.size(); ++head) {
+    const std::span<float> query = std::span(queries).subspan(head * dim, dim);
+    Rotate(query.first(rope), indexer.interleaved);
+    for (size_t t = 0; t < scores.size(); ++t) {
+      double dot = 0;
+      for (size_t i = 0; i < dim; ++i) dot += static_cast<double>(query[i]) * index_keys[t][i];
+      scores[t] += weights[head] * std::max(dot, 0.0);
+    }
+  }
+  std::vector<uint32_t> chosen(scores.size());
+  std::iota(chosen.begin(), chosen.end(), 0u);
+  std::stable_sort(chosen.begin(), chosen.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  chosen.resize(std::min(chosen.size(), static_cast<size_t>(indexer.top_k)));
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+ReferenceModel::Vector ReferenceModel::LatentAttention(int layer, const Vector& x, const Attended& attended) {
+  const LayerNames names = LayerNamesOf(config_, layer);
+  const LatentConfig& latent = *config_.latent;
+  const auto rank = static_cast<size_t>(latent.shape.rank), nope = static_cast<size_t>(latent.nope_dim),
+             value_dim = static_cast<size_t>(latent.value_dim), query_dim = static_cast<size_t>(latent.query_dim());
+  Vector query_latent = Project(names.qkv[0], x), q = query_latent;
+  if (latent.query_rank > 0) {
+    query_latent = LatentNorm(names.query_latent_norm, query_latent);
+    q = Project(names.query_up, query_latent);
+  }
+  const Vector projected = Project(names.qkv[1], x);
+  Vector key = LatentNorm(names.key_latent_norm, Vector(projected.begin(), projected.begin() + latent.shape.rank));
+  key.insert(key.end(), projected.begin() + latent.shape.rank, projected.end());
+  Rotate(std::span(key).subspan(rank), latent.interleaved);
+  auto& keys = keys_[static_cast<size_t>(layer)];
+  keys.push_back(std::move(key));
+  std::vector<uint32_t> positions(keys.size());
+  std::iota(positions.begin(), positions.end(), 0u);
+  if (latent.indexer.num_heads > 0) {
+    positions = Indexed(names, x, query_latent, index_keys_[static_cast<size_t>(layer)]);
+  }
+
+  std::vector<Vector> expanded;  // of each position: keys and values of all heads
+  for (const Vector& at : keys) {
+    expanded.push_back(Project(names.key_value_up, Vector(at.begin(), at.begin() + latent.shape.rank)));
+  }
+  Vector out;
+  for (size_t head = 0; head < static_cast<size_t>(config_.num_query_heads); ++head) {
+    const std::span<float> query = std::span(q).subspan(head * query_dim, query_dim);
+    Rotate(query.subspan(nope), latent.interleaved);
+    const size_t first = head * (nope + value_dim);
+    std::vector<double> scores(keys.size());
+    for (size_t t = 0; t < keys.size(); ++t) {
+      double dot = 0;
+      for (size_t i = 0; i < nope; ++i) dot += static_cast<double>(query[i]) * expanded[t][first + i];
+      for (size_t i = nope; i < query_dim; ++i) dot += static_cast<double>(query[i]) * keys[t][rank + i - nope];
+      scores[t] = dot * config_.attention_scale;
+    }
+    const std::vector<uint32_t> read = attended ? attended(layer, static_cast<int>(head), scores) : positions;
+    double largest = -INFINITY, total = 0;
+    for (const uint32_t t : read) largest = std::max(largest, scores[t]);
+    std::vector<double> sums(value_dim);
+    for (const uint32_t t : read) {
+      const double weight = std::exp(scores[t] - largest);
+      total += weight;
+      for (size_t i = 0; i < value_dim; ++i) sums[i] += weight * expanded[t][first + nope + i];
+    }
+    for (const double sum : sums) out.push_back(static_cast<float>(sum / total));
+  }
+  return Project(names.o, out);
+}
+
 ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, const Attended& attended) {
+  if (config_.latent) return LatentAttention(layer, x, attended);
   const LayerNames names = LayerNamesOf(config_, layer);
   const Vector qkv = ProjectAll(names.qkv, x);
   const auto part = [&](int begin, int count) { return Vector(qkv.begin() + begin, qkv.begin() + begin + count); };
@@ -230,8 +342,51 @@ ReferenceModel::Vector ReferenceModel::Expert(const LayerNames& names, size_t ex
   return product(names.fused_down, Gated(gate_up), x.size());
 }
 
+std::map<size_t, double> ReferenceModel::GroupedChoice(const LayerNames& names, const Vector& logits) const {
+  const MoeConfig& moe = config_.moe;
+  const auto groups = static_cast<size_t>(moe.groups), size = logits.size() / groups;
+  std::vector<double> shares, corrected;
+  for (const float logit : logits) shares.push_back(1 / (1 + std::exp(-static_cast<double>(logit))));
+  for (size_t i = 0; i < shares.size(); ++i) corrected.push_back(shares[i] + Weight(names.router_correction)[i]);
+  const auto best = [](const std::vector<double>& of, size_t count) {
+    std::vector<size_t> order(of.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return of[a] > of[b]; });
+    order.resize(count);
+    return order;
+  };
+  std::vector<double> sums;
+  for (size_t group = 0; group < groups; ++group) {
+    std::vector<double> of(corrected.begin() + static_cast<std::ptrdiff_t>(group * size),
+                           corrected.begin() + static_cast<std::ptrdiff_t>((group + 1) * size));
+    std::sort(of.rbegin(), of.rend());
+    sums.push_back(size > 1 ? of[0] + of[1] : of[0]);
+  }
+  std::vector<double> in_reach(corrected.size(), -INFINITY);
+  for (const size_t group : best(sums, static_cast<size_t>(moe.groups_per_token))) {
+    for (size_t i = group * size; i < (group + 1) * size; ++i) in_reach[i] = corrected[i];
+  }
+  std::map<size_t, double> chosen;
+  double total = 0;
+  for (const size_t expert : best(in_reach, static_cast<size_t>(moe.experts_per_token))) {
+    chosen[expert] = shares[expert];
+    total += shares[expert];
+  }
+  for (auto& [expert, weight] : chosen) weight = weight / (moe.normalizes ? total + 1e-20 : 1) * moe.scale;
+  return chosen;
+}
+
 ReferenceModel::Vector ReferenceModel::Experts(const LayerNames& names, const Vector& x) const {
   const Vector logits = Project(names.router, x);
+  if (config_.moe.sigmoid) {
+    Vector sum(x.size());
+    const auto add = [&](double weight, const Vector& y) {
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(weight * y[i]);
+    };
+    for (const auto& [expert, weight] : GroupedChoice(names, logits)) add(weight, Expert(names, expert, x));
+    if (!names.down.empty()) add(1, Project(names.down, Gated(ProjectAll(names.gate_up, x))));
+    return sum;
+  }
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });

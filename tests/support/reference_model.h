@@ -38,12 +38,22 @@ class ReferenceModel {
   void NormHeads(const std::string& name, Vector& heads) const;
   void RotateHeads(const RopeTable& rope, int position, Vector& heads) const;
   Vector Attention(int layer, const Vector& x, const Attended& attended);
+  // As published: keys and values of every head are made of the latents.
+  Vector LatentAttention(int layer, const Vector& x, const Attended& attended);
+  // The positions that the model's own indexer chooses for the newest token.
+  std::vector<uint32_t> Indexed(const LayerNames& names, const Vector& x, const Vector& query_latent,
+                                std::vector<Vector>& index_keys) const;
+  // Rotates pairs of `part` by the newest position; neighbours, or half of `part` apart.
+  void Rotate(std::span<float> part, bool interleaved) const;
+  Vector LatentNorm(const std::string& name, const Vector& x) const;
   Vector Mlp(int layer, const Vector& x) const;
   // The projections' outputs, one after the other.
   Vector ProjectAll(const std::vector<std::string>& names, const Vector& x) const;
   Vector Gated(const Vector& gate_up) const;
   Vector Expert(const LayerNames& names, size_t expert, const Vector& x) const;
   Vector Experts(const LayerNames& names, const Vector& x) const;
+  // DeepSeek's routing: the chosen experts with their weights.
+  std::map<size_t, double> GroupedChoice(const LayerNames& names, const Vector& logits) const;
   const Vector& Weight(const std::string& name) const { return weights_.at(name); }
 
   ModelConfig config_;
@@ -52,6 +62,8 @@ class ReferenceModel {
   int position_ = 0;
   std::vector<std::vector<Vector>> keys_;    // [layer][position]: kv_features, rotated
   std::vector<std::vector<Vector>> values_;  // [layer][position]: kv_features
+  // Of latent attention keys_ are latents and what turns, rotated.
+  std::vector<std::vector<Vector>> index_keys_;  // [layer][position]
   Vector hidden_;
 };
 

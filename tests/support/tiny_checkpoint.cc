@@ -62,6 +62,16 @@ nlohmann::json MoeFieldsOf(MoeFields fields) {
     case MoeFields::kGptOss:
     case MoeFields::kMixtral:
       return {{"num_local_experts", 5}, {"num_experts_per_tok", 2}};
+    case MoeFields::kDeepseek:
+      return {{"n_routed_experts", 8},
+              {"num_experts_per_tok", 3},
+              {"moe_intermediate_size", 40},
+              {"n_shared_experts", 2},
+              {"n_group", 4},
+              {"topk_group", 2},
+              {"routed_scaling_factor", 1.5},
+              {"norm_topk_prob", true},
+              {"first_k_dense_replace", 1}};
     case MoeFields::kQwen2:
       return {{"num_experts", 6},
               {"num_experts_per_tok", 3},
@@ -129,6 +139,14 @@ nlohmann::json TinyConfigJson(const TinyModel& model) {
                    {"query_pre_attn_scalar", 20},
                    {"rope_local_base_freq", 500.0}});
   }
+  if (family.latent_attention) {
+    config.update({{"q_lora_rank", 40},
+                   {"kv_lora_rank", 32},
+                   {"qk_nope_head_dim", 24},
+                   {"qk_rope_head_dim", 16},
+                   {"v_head_dim", 20}});
+  }
+  if (family.indexer) config.update({{"index_n_heads", 3}, {"index_head_dim", 32}, {"index_topk", 48}});
   config.update(model.extra_fields);
   return config;
 }

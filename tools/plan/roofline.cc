@@ -19,17 +19,28 @@ std::string Gigabytes(double bytes) {
 
 // What is stored for a scorer beside the rows, as a share of them.
 double IndexShare(const PlanModel& model, const PlanScorer& scorer) {
-  // Two vectors a page against page_tokens keys, which are half of the rows.
-  const double bounds = scorer.kind == PlanScorer::Kind::kAllKeys ? 0 : 1.0 / scorer.page_tokens;
+  // Two vectors a page against page_tokens keys, which are that share of the rows.
+  const double bounds = scorer.kind == PlanScorer::Kind::kAllKeys ? 0 : 2 * model.key_share / scorer.page_tokens;
   const bool has_copy = scorer.kind != PlanScorer::Kind::kPages && scorer.key_element_bytes < model.kv_element_bytes;
-  return bounds + (has_copy ? scorer.key_element_bytes / (2 * model.kv_element_bytes) : 0);
+  return bounds + (has_copy ? model.key_share * scorer.key_element_bytes / model.kv_element_bytes : 0);
+}
+
+// Weights of one layer's projections from and to latents, as they are multiplied (LatentWeights).
+double LatentProjections(const ModelConfig& config) {
+  if (!config.latent) return 0;
+  const LatentConfig& latent = *config.latent;
+  const double heads = config.num_query_heads, index_heads = latent.indexer.num_heads;
+  return static_cast<double>(latent.query_rank) * (heads * latent.query_dim() + index_heads * latent.indexer.head_dim) +
+         heads * config.head_dim * (latent.nope_dim + latent.value_dim) +
+         static_cast<double>(config.hidden_size) * (latent.indexer.head_dim + index_heads);
 }
 
 }  // namespace
 
 PlanModel PlanModelOf(const ModelConfig& config, double weight_element_bytes, double kv_element_bytes) {
   const double hidden = config.hidden_size;
-  const double attention = hidden * config.qkv_features() + static_cast<double>(config.q_features()) * hidden;
+  const double attention =
+      hidden * config.qkv_features() + static_cast<double>(config.o_features()) * hidden + LatentProjections(config);
   const double head = hidden * config.vocab_size;
   const MoeConfig& moe = config.moe;
   const double experts = 3.0 * hidden * moe.intermediate_size * moe.num_experts * moe.num_sparse_layers();
@@ -40,7 +51,10 @@ PlanModel PlanModelOf(const ModelConfig& config, double weight_element_bytes, do
   model.step_weight_bytes = (model.step_parameters - experts * model.expert_share) * weight_element_bytes;
   model.weight_bytes =
       model.step_weight_bytes + model.expert_bytes + (config.tie_word_embeddings ? 0 : head * weight_element_bytes);
-  model.kv_token_bytes = 2.0 * config.kv_features() * config.num_layers * kv_element_bytes;
+  const double row_elements = static_cast<double>(config.kv_layout(Dtype::kBf16).row.elements(config.head_dim));
+  model.kv_token_bytes = row_elements * config.num_kv_heads * config.num_layers * kv_element_bytes;
+  const bool indexes = config.latent && config.latent->indexer.num_heads > 0;
+  model.key_share = (indexes ? config.latent->indexer.head_dim : config.head_dim) / row_elements;
   model.kv_element_bytes = kv_element_bytes;
   model.attention_flops = 4.0 * config.num_layers * config.q_features();
   return model;
@@ -59,7 +73,7 @@ double StepSeconds(const PlanModel& model, const GpuRates& rates, double batch, 
 }
 
 double ScoredBytes(const PlanModel& model, const PlanScorer& scorer, const PlanWorkload& load) {
-  const double key_bytes = model.kv_token_bytes / 2 * scorer.key_element_bytes / model.kv_element_bytes;
+  const double key_bytes = model.kv_token_bytes * model.key_share * scorer.key_element_bytes / model.kv_element_bytes;
   const double context_keys = load.context_tokens * key_bytes;
   const double pages = context_keys * 2 / scorer.page_tokens;
   switch (scorer.kind) {

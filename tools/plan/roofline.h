@@ -24,7 +24,8 @@ struct PlanModel {
   double expert_bytes = 0;       // of all routed experts; a step reads those that its tokens are sent to
   double expert_share = 0;       // of the experts, that one token is sent to
   double step_parameters = 0;    // multiplied per token
-  double kv_token_bytes = 0;     // K and V of one token in all layers
+  double kv_token_bytes = 0;     // the rows of one token in all layers
+  double key_share = 0.5;        // of a row, what is scored: its key, or the index key of a model's own indexer
   double kv_element_bytes = 2;
   double attention_flops = 0;  // of one query position per attended token: 4 layers query_heads head_dim
 };

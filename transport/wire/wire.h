@@ -21,16 +21,16 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 7;
+inline constexpr uint16_t kVersion = 8;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
 enum class FrameType : uint8_t {
   // inference rank -> cache rank
-  kStepPlan = 1,     // PlanRow[]
-  kLayer = 2,        // per (plan, layer): the sections named by LayerFlags, in that order
-  kAppendRange = 3,  // prefill: rows [num_kv_heads][count][2 * head_dim] of one sequence and layer from apply_position
-                     // on
+  kStepPlan = 1,       // PlanRow[]
+  kLayer = 2,          // per (plan, layer): the sections named by LayerFlags, in that order
+  kAppendRange = 3,    // prefill: rows [num_kv_heads][count] of one sequence and layer from apply_position
+                       // on
   kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
   kSeat = 5,  // asks for seat `row_count` of the lane for a sequence that decodes apply_position next: its slot pages,
               // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
@@ -45,7 +45,7 @@ enum class FrameType : uint8_t {
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
   kDelta = 16,
   kWatermark = 17,     // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
-  kRefill = 18,        // after an attach: rows [num_kv_heads][count][2 * head_dim] of one layer from apply_position on
+  kRefill = 18,        // after an attach: rows [num_kv_heads][count] of one layer from apply_position on
   kRefillDone = 19,    // all Refill frames of the sequence have been sent; apply_position = restart position
   kSeated = 21,        // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
   kLandingFree = 22,   // pushes up to number `plan` have been taken: their places may be used again
@@ -66,13 +66,14 @@ enum class Phase : uint8_t {
 };
 
 // LayerFlags: sections of a kLayer payload, each starting at a multiple of kRowAlignment.
-inline constexpr uint32_t kSectionAppend =
-    1;  // [num_rows][num_kv_heads][2 * head_dim] kv dtype: K (after RoPE), V of layer_first
+inline constexpr uint32_t kSectionAppend = 1;  // [num_rows][num_kv_heads] rows (common/base/kv_layout.h) of layer_first
 inline constexpr uint32_t kSectionQuery =
     2;  // f32 [num_rows][num_query_heads][head_dim] before RoPE: queries of layer_first
 inline constexpr uint32_t kSectionPrediction = 4;  // f32, same shape: queries predicted for layer `prediction_layer`
 inline constexpr uint32_t kSectionHidden = 8;  // f32 [num_rows][hidden_size]: residuals that enter layer_first, from
                                                // which the cache rank predicts queries of layer `prediction_layer`
+inline constexpr uint32_t kSectionIndexQuery =
+    16;  // f32 [num_rows][KvLayout::index_query_floats]: what the model's indexer scores layer_first with, rotated
 
 struct FrameHeader {
   uint32_t magic;
@@ -108,6 +109,7 @@ inline constexpr uint32_t kLaneTimeoutOfCacheUs = 2 * kLaneTimeoutUs;
 inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row
+inline constexpr uint32_t kPlanTellsPositions = 2;     // Delta entries of this row name the streamed rows' positions
 
 // Queries in one kPrefixQueries frame: their states fit one frame, and a cache rank works on a frame as a whole.
 constexpr uint32_t MaxPrefixQueries(int num_query_heads, int head_dim) {
@@ -135,7 +137,7 @@ struct PlanRow {
 static_assert(sizeof(PlanRow) == 40);
 
 // One position of one sequence that attends to everything, which needs no plan and no answer but a watermark. Its rows
-// are [num_layers][num_kv_heads][2 * head_dim] of the shard.
+// are [num_layers][num_kv_heads] of the shard.
 struct StepRowEntry {
   uint64_t sequence_id;
   uint32_t attach_epoch;
@@ -154,6 +156,7 @@ inline constexpr uint16_t kDeltaFirst = 1;        // the entry carries the selec
 inline constexpr uint16_t kDeltaLast = 2;         // no more entries of this row and kv head
 inline constexpr uint16_t kDeltaMassIsBound = 4;  // captured_mass is a lower bound: not every key was scored
 inline constexpr uint16_t kDeltaMembers = 8;      // with kDeltaFirst: each query head has a list of its own
+inline constexpr uint16_t kDeltaPositions = 16;   // the positions of the streamed rows follow their pool indices
 
 // One row and kv head of a Delta, or a part of it when it would not fit one frame. After the entry, each array starting
 // at a multiple of 4 bytes, the rows at a multiple of kRowAlignment (offsets from the payload's start):
@@ -161,8 +164,9 @@ inline constexpr uint16_t kDeltaMembers = 8;      // with kDeltaFirst: each quer
 //   QueryHeadMask members[num_selected]  with kDeltaMembers: query heads of the group whose list holds each, at least
 //                                        one; Sel is then the union of their lists
 //   uint32_t streamed[num_streamed]      pool indices that the rows below go to
+//   uint32_t positions[num_streamed]     with kDeltaPositions: of those rows
 //   LocalRow local[num_local]            rows to copy from the ring, because they are still there
-//   rows     [num_streamed][2 * head_dim]
+//   rows     [num_streamed]
 struct DeltaEntry {
   uint32_t plan_row;
   uint16_t kv_head;

@@ -36,6 +36,9 @@ absl::StatusOr<std::unique_ptr<DeviceBatchSelector>> DeviceBatchSelector::Create
                                                                                  const SelectionModel& model,
                                                                                  const Options& options) {
   const int dim = layout.head_dim;
+  if (layout.row != RowLayout()) {
+    return absl::FailedPreconditionError("a GPU selects among rows of a key and a value, and not of latent attention");
+  }
   if (layout.dtype != Dtype::kBf16) return absl::FailedPreconditionError("a GPU selects among rows of bf16 alone");
   if (dim != 64 && dim != 96 && dim != 128 && dim != 256) {
     return absl::FailedPreconditionError(absl::StrCat("a GPU selects with head_dim 64, 96, 128 or 256, not ", dim));

@@ -36,6 +36,8 @@ struct SelectionModel {
   int group_size = 0;
   int head_dim = 0;
   Dtype dtype = Dtype::kBf16;
+  RowLayout row = {};
+  int num_index_heads = 0;
   float attention_scale = 0;
   RopeShape rope;
 };

@@ -19,6 +19,9 @@ absl::Status CompareShapes(const v1::KvShape& ours, const v1::KvShape& theirs) {
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.num_query_heads", ours.num_query_heads(), theirs.num_query_heads()));
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.num_kv_heads", ours.num_kv_heads(), theirs.num_kv_heads()));
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.head_dim", ours.head_dim(), theirs.head_dim()));
+  WINNOW_RETURN_IF_ERROR(Compare("kv_shape.value_is_key", ours.value_is_key(), theirs.value_is_key()));
+  WINNOW_RETURN_IF_ERROR(Compare("kv_shape.index_dim", ours.index_dim(), theirs.index_dim()));
+  WINNOW_RETURN_IF_ERROR(Compare("kv_shape.num_index_heads", ours.num_index_heads(), theirs.num_index_heads()));
   WINNOW_RETURN_IF_ERROR(
       Compare("kv_shape.kv_dtype", v1::KvDtype_Name(ours.kv_dtype()), v1::KvDtype_Name(theirs.kv_dtype())));
   WINNOW_RETURN_IF_ERROR(
@@ -53,6 +56,10 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
   if (shape.rope_inv_freq_size() != static_cast<int>(shape.head_dim() / 2)) {
     return bad("rope_inv_freq's length", shape.rope_inv_freq_size());
   }
+  if (shape.index_dim() > 1024 || shape.index_dim() % 2 != 0) return bad("index_dim", shape.index_dim());
+  if (shape.num_index_heads() > 4096 || (shape.num_index_heads() > 0) != (shape.index_dim() > 0)) {
+    return bad("num_index_heads", shape.num_index_heads());
+  }
   if (!(shape.attention_scale() > 0)) return bad("attention_scale", shape.attention_scale());
   ServedShape served;
   served.proto = shape;
@@ -60,10 +67,14 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
                    .num_query_heads = static_cast<int>(shape.num_query_heads()),
                    .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
                    .head_dim = static_cast<int>(shape.head_dim()),
-                   .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16};
+                   .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16,
+                   .row = {.value_is_key = shape.value_is_key(), .index_dim = static_cast<int>(shape.index_dim())},
+                   .num_index_heads = static_cast<int>(shape.num_index_heads())};
   served.model = {.group_size = served.layout.group_size(),
                   .head_dim = served.layout.head_dim,
                   .dtype = served.layout.dtype,
+                  .row = served.layout.row,
+                  .num_index_heads = served.layout.num_index_heads,
                   .attention_scale = shape.attention_scale(),
                   .rope = {.inv_freq = {shape.rope_inv_freq().begin(), shape.rope_inv_freq().end()},
                            .attention_factor = shape.rope_attention_factor()}};

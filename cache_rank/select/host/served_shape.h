@@ -8,7 +8,7 @@
 
 namespace winnow {
 
-inline constexpr uint32_t kRowLayout = 1;  // K then V of one token and kv head, side by side
+inline constexpr uint32_t kRowLayout = 1;  // RowLayout
 
 // The model shape that a cache rank serves, from the first Exchange.
 struct ServedShape {

@@ -153,6 +153,7 @@ void JudgeHead(const KernelTable& kernels, const SelectionModel& model, const He
        .scale = model.attention_scale,
        .blocks = trial.row_blocks,
        .kv_dtype = model.dtype,
+       .row = model.row,
        .positions = rows->data(),
        .num_rows = partial->rows_read,
        .o = partial->o.data(),

@@ -9,7 +9,7 @@ namespace winnow::avx2 {
 namespace {
 
 constexpr int kUnit = 16;
-constexpr int kMaxHeadDim = 512;
+constexpr int kMaxHeadDim = 1024;
 constexpr float kLog2E = 1.44269504f;
 constexpr float kLn2 = 0.693147181f;
 
@@ -34,7 +34,8 @@ constexpr int InOrder(int i) {
 template <Dtype kDtype>
 void RunHead(const DecodeTile& tile, int head) {
   const int num_units = tile.head_dim / kUnit;
-  const size_t row_bytes = 2 * static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype);
+  const size_t value_bytes = tile.value_bytes();
+  const size_t read_bytes = value_bytes + static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype);
   const auto row = [&](int j) { return tile.rows[j < tile.num_rows ? j : tile.num_rows - 1]; };
 
   alignas(32) float q[kMaxHeadDim];
@@ -50,7 +51,7 @@ void RunHead(const DecodeTile& tile, int head) {
     __m256 sum[8];
     for (int i = 0; i < 8; ++i) {
       const char* key = row(j + i);
-      for (size_t byte = 0; byte < row_bytes; byte += 64) _mm_prefetch(row(j + i + 16) + byte, _MM_HINT_T0);
+      for (size_t byte = 0; byte < read_bytes; byte += 64) _mm_prefetch(row(j + i + 16) + byte, _MM_HINT_T0);
       __m256 even = _mm256_setzero_ps();
       __m256 odd = _mm256_setzero_ps();
       for (int u = 0; u < num_units; ++u) {
@@ -83,7 +84,7 @@ void RunHead(const DecodeTile& tile, int head) {
     __m256 sum[8] = {};
     for (int j = 0; j < tile.num_rows; ++j) {
       const __m256 weight = _mm256_broadcast_ss(weights + j);
-      const char* values = row(j) + row_bytes / 2;
+      const char* values = row(j) + value_bytes;
       for (int i = 0; i < units; ++i) {
         __m256 a, b;
         LoadUnit<kDtype>(values, u + i, a, b);

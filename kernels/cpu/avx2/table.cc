@@ -4,6 +4,7 @@
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
+#include "kernels/cpu/latent.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
@@ -38,6 +39,9 @@ const KernelTable kAvx2Table = {
     .decode_matmul = Matmul,
     .prefill_matmul = Matmul,
     .rope_append = RopeAppend,
+    .latent_queries = LatentQueries,
+    .latent_append = LatentAppend,
+    .rotate_leading = RotateLeading,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,
     .route_experts = RouteExperts,

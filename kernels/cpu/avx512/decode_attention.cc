@@ -64,7 +64,8 @@ class TileRunner {
       : tile_(tile),
         head_dim_(tile.head_dim),
         num_units_(tile.head_dim / kUnit),
-        half_bytes_(static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype)) {}
+        key_bytes_(static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype)),
+        value_bytes_(tile.value_bytes()) {}
 
   void Run() {
     for (int j = 0; j < kSubTile && j < tile_.num_rows; ++j) PrefetchKey(j);
@@ -92,10 +93,11 @@ class TileRunner {
 
  private:
   const char* Row(int j) const { return tile_.rows[j]; }
-  void PrefetchHalf(const char* half) const {
-    for (size_t byte = 0; byte < half_bytes_; byte += 64) _mm_prefetch(half + byte, _MM_HINT_T0);
+  // A key or a value.
+  void Prefetch(const char* part) const {
+    for (size_t byte = 0; byte < key_bytes_; byte += 64) _mm_prefetch(part + byte, _MM_HINT_T0);
   }
-  void PrefetchKey(int j) const { PrefetchHalf(Row(j)); }
+  void PrefetchKey(int j) const { Prefetch(Row(j)); }
   float* Output(int head) const { return tile_.o + static_cast<int64_t>(head) * head_dim_; }
 
   // Scale and log2(e) go into the query: scores are exponents of two.
@@ -145,7 +147,7 @@ class TileRunner {
         for (int i = 0; i < 4; ++i) {
           const int key = j + 4 * four + i;
           rows[i] = Row(first + (key < count ? key : count - 1));
-          if (head == 0) PrefetchHalf(rows[i] + half_bytes_);
+          if (head == 0 && value_bytes_ > 0) Prefetch(rows[i] + value_bytes_);
         }
         __m512 sum[kHeads][4];
         for (int h = 0; h < kHeads; ++h) {
@@ -211,7 +213,7 @@ class TileRunner {
     const int prefetch_end = prefetch ? tile_.num_rows + tile_.num_following : 0;
     for (int j = 0; j < count; ++j) {
       if (first + j + kSubTile < prefetch_end) PrefetchKey(first + j + kSubTile);
-      const char* values = Row(first + j) + half_bytes_;
+      const char* values = Row(first + j) + value_bytes_;
       __m512 v[2 * kUnits];
       for (int u = 0; u < kUnits; ++u) LoadUnit<kDtype>(values, unit + u, v[2 * u], v[2 * u + 1]);
       for (int h = 0; h < kHeads; ++h) {
@@ -228,7 +230,8 @@ class TileRunner {
   const DecodeTile& tile_;
   const int head_dim_;
   const int num_units_;
-  const size_t half_bytes_;
+  const size_t key_bytes_;    // as many as of a value
+  const size_t value_bytes_;  // into a row
   alignas(64) float queries_[kMaxQueryFloats];
   alignas(64) float weights_[kMaxHeads][kSubTile];  // scores, then exp2 of them
   float shrink_[kMaxHeads];

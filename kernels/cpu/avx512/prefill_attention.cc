@@ -14,7 +14,7 @@ namespace {
 constexpr int kKeyTile = kPrefillKeyTile;
 constexpr int kStripRows = 48;   // query rows between scores and values: 24 KiB of scores stay in L1
 constexpr int kBlockRows = 256;  // query rows of a block, about; spreads the packing of a tile
-constexpr int kMaxHeadDim = 512;
+constexpr int kMaxHeadDim = 1024;
 constexpr float kLog2E = 1.44269504f;
 
 int RoundUp(int n, int multiple) {
@@ -67,7 +67,8 @@ constexpr int kRun = 16;
 struct TileRows {
   const char* runs[kKeyTile / kRun];
   size_t row_bytes;
-  int count;  // what lies beyond is not read
+  size_t value_bytes;  // into a row
+  int count;           // what lies beyond is not read
 
   const char* row(int key) const { return runs[key / kRun] + key % kRun * row_bytes; }
 };
@@ -92,8 +93,7 @@ template <Dtype kDtype>
 void PackValues(const TileRows& tile, int head_dim, float* out) {
   for (int key = 0; key < kKeyTile; ++key) {
     for (int d = 0; d < head_dim; d += 16) {
-      const __m512 value =
-          key < tile.count ? Load16<kDtype>(tile.row(key) + tile.row_bytes / 2, d) : _mm512_setzero_ps();
+      const __m512 value = key < tile.count ? Load16<kDtype>(tile.row(key) + tile.value_bytes, d) : _mm512_setzero_ps();
       _mm512_store_ps(out + key * head_dim + d, value);
     }
   }
@@ -198,7 +198,8 @@ void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, 
   const int group_size = GroupSize(p);
   const Scratch scratch(BlockQueries(p) * group_size, head_dim, memory);
   const int num_rows = (end - begin) * group_size;  // row = query * group_size + head of the group
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.elements(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset(head_dim) * DtypeBytes(p.kv_dtype);
   const char* kv = static_cast<const char*>(p.kv) + kv_head * p.kv_head_stride * row_bytes;
   const auto index = [&](int row) {
     const int64_t query = begin + row / group_size;
@@ -216,7 +217,8 @@ void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, 
   const int oldest = window == 0 ? 0 : std::max(first_position + begin + 1 - window, 0);
   for (int tile = std::max(static_cast<int>(p.first_key), oldest / kKeyTile * kKeyTile); tile < num_keys;
        tile += kKeyTile) {
-    TileRows rows{.runs = {}, .row_bytes = row_bytes, .count = std::min(kKeyTile, num_keys - tile)};
+    TileRows rows{
+        .runs = {}, .row_bytes = row_bytes, .value_bytes = value_bytes, .count = std::min(kKeyTile, num_keys - tile)};
     for (int run = 0; run < kKeyTile / kRun; ++run) rows.runs[run] = kv + (tile + run * kRun) * row_bytes;
     PassTile(p.kv_dtype, rows, num_rows, group_size, first_position + begin + 1 - tile, window, head_dim, scratch);
   }
@@ -255,7 +257,8 @@ void PrefixAttention(const PrefixAttentionParams& p) {
   if (!IsSupported(p.head_dim)) return portable::PrefixAttention(p);
   const int head_dim = p.head_dim;
   const int num_rows = p.num_queries * p.group_size;
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.elements(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset(head_dim) * DtypeBytes(p.kv_dtype);
   const Scratch scratch(kMaxPrefixRows, head_dim,
                         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p.scratch) + 63) / 64 * 64));
   const auto state_of = [&](int row) {
@@ -267,7 +270,7 @@ void PrefixAttention(const PrefixAttentionParams& p) {
     BeginRow(q, p.first_key == 0 ? nullptr : state_of(row), p.scale, head_dim, row, scratch);
   }
   for (uint32_t tile = p.first_key; tile < p.end_key; tile += kKeyTile) {
-    TileRows rows{.runs = {}, .row_bytes = row_bytes, .count = kKeyTile};
+    TileRows rows{.runs = {}, .row_bytes = row_bytes, .value_bytes = value_bytes, .count = kKeyTile};
     for (uint32_t run = 0; run < kKeyTile / kRun; ++run) {
       const uint32_t position = tile + run * kRun;
       rows.runs[run] =

@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/index_keys.h"
+#include "kernels/cpu/latent.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
@@ -30,6 +31,9 @@ const KernelTable kAvx512Table = {
     .decode_matmul = Matmul,
     .prefill_matmul = Matmul,
     .rope_append = RopeAppend,
+    .latent_queries = LatentQueries,
+    .latent_append = LatentAppend,
+    .rotate_leading = RotateLeading,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,
     .route_experts = RouteExperts,

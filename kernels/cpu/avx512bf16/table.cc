@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/index_keys.h"
+#include "kernels/cpu/latent.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/tables.h"
@@ -36,6 +37,9 @@ const KernelTable kAvx512Bf16Table = {
     .decode_matmul = DecodeMatmul,
     .prefill_matmul = PrefillMatmul,
     .rope_append = RopeAppend,
+    .latent_queries = LatentQueries,
+    .latent_append = LatentAppend,
+    .rotate_leading = RotateLeading,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,
     .route_experts = RouteExperts,

@@ -44,10 +44,9 @@ struct PrefillState {
   float sum;
 };
 
-// Goes over the rows [K | V] of one tile.
-void PassTile(const float* q, float scale, const char* const* rows, int num_rows, Dtype dtype, int head_dim,
-              PrefillState* state) {
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(dtype);
+// Goes over the rows of one tile, whose values begin `value_bytes` into a row.
+void PassTile(const float* q, float scale, const char* const* rows, int num_rows, size_t value_bytes, Dtype dtype,
+              int head_dim, PrefillState* state) {
   float scores[kPrefillKeyTile];
   float tile_max = state->max;
   for (int j = 0; j < num_rows; ++j) {
@@ -61,12 +60,13 @@ void PassTile(const float* q, float scale, const char* const* rows, int num_rows
   for (int j = 0; j < num_rows; ++j) {
     const float weight = std::exp(scores[j] - tile_max);
     state->sum += weight;
-    AddScaled(weight, rows[j] + row_bytes / 2, dtype, head_dim, state->o);
+    AddScaled(weight, rows[j] + value_bytes, dtype, head_dim, state->o);
   }
 }
 
 void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, int head) {
-  const size_t row_bytes = 2 * static_cast<size_t>(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.elements(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset(p.head_dim) * DtypeBytes(p.kv_dtype);
   const int64_t index = static_cast<int64_t>(query) * p.num_query_heads + head;
   float* o = p.out + index * p.head_dim;
   PrefillState state{.o = o, .max = -std::numeric_limits<float>::infinity(), .sum = 0};
@@ -86,14 +86,14 @@ void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, in
     const int count = std::min(tile + kPrefillKeyTile, num_keys) - begin;
     const char* rows[kPrefillKeyTile];
     for (int j = 0; j < count; ++j) rows[j] = kv + (begin + j) * row_bytes;
-    PassTile(p.q + index * p.head_dim, p.scale, rows, count, p.kv_dtype, p.head_dim, &state);
+    PassTile(p.q + index * p.head_dim, p.scale, rows, count, value_bytes, p.kv_dtype, p.head_dim, &state);
   }
   if (p.sinks != nullptr) state.sum += std::exp(p.sinks[head] - state.max);
   for (int d = 0; d < p.head_dim; ++d) o[d] /= state.sum;
 }
 
 void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void*) {
-  const size_t row_bytes = 2 * static_cast<size_t>(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.elements(p.head_dim) * DtypeBytes(p.kv_dtype);
   const char* kv = static_cast<const char*>(p.kv) + kv_head * p.kv_head_stride * row_bytes;
   const int group_size = p.num_query_heads / p.num_kv_heads;
   for (int query = begin; query < end; ++query) {
@@ -105,7 +105,7 @@ void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int e
 
 void DecodeAttentionTile(const DecodeTile& tile) {
   const int head_dim = tile.head_dim;
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(tile.kv_dtype);
+  const size_t value_bytes = tile.value_bytes();
   for (int h = 0; h < tile.group_size; ++h) {
     const float* q = tile.q + h * head_dim;
     float scores[kAttentionTile];
@@ -120,7 +120,7 @@ void DecodeAttentionTile(const DecodeTile& tile) {
     for (int j = 0; j < tile.num_rows; ++j) {
       const float weight = std::exp(scores[j] - max);
       sum += weight;
-      AddScaled(weight, tile.rows[j] + row_bytes / 2, tile.kv_dtype, head_dim, o);
+      AddScaled(weight, tile.rows[j] + value_bytes, tile.kv_dtype, head_dim, o);
     }
     tile.m[h] = max;
     tile.l[h] = sum;
@@ -128,7 +128,8 @@ void DecodeAttentionTile(const DecodeTile& tile) {
 }
 
 void PrefixAttention(const PrefixAttentionParams& p) {
-  const size_t row_bytes = 2 * static_cast<size_t>(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.elements(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset(p.head_dim) * DtypeBytes(p.kv_dtype);
   const int state_floats = PrefillStateFloats(p.head_dim);
   for (uint32_t begin = p.first_key; begin < p.end_key; begin += kPrefillKeyTile) {
     const char* rows[kPrefillKeyTile];
@@ -146,7 +147,7 @@ void PrefixAttention(const PrefixAttentionParams& p) {
         state.sum = 0;
       }
       PassTile(p.q + query * p.q_stride + static_cast<int64_t>(head) * p.head_dim, p.scale, rows, kPrefillKeyTile,
-               p.kv_dtype, p.head_dim, &state);
+               value_bytes, p.kv_dtype, p.head_dim, &state);
       o[p.head_dim] = state.max;
       o[p.head_dim + 1] = state.sum;
     }

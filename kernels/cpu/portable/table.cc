@@ -3,6 +3,7 @@
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
+#include "kernels/cpu/latent.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/rows.h"
@@ -37,6 +38,9 @@ const KernelTable kPortableTable = {
     .decode_matmul = Matmul,
     .prefill_matmul = Matmul,
     .rope_append = RopeAppend,
+    .latent_queries = LatentQueries,
+    .latent_append = LatentAppend,
+    .rotate_leading = RotateLeading,
     .decode_attention = DecodeAttention,
     .prefill_attention = PrefillAttention,
     .route_experts = RouteExperts,

@@ -36,14 +36,19 @@ class DeltaFrameTest : public testing::Test {
     return delta;
   }
   // Its parts, frame by frame: each frame as long as it says, and with the rows of their positions.
-  std::vector<wire::DeltaEntry> Cut(const HeadDelta& delta) {
+  std::vector<wire::DeltaEntry> Cut(const HeadDelta& delta, bool tells_positions = false) {
     const size_t row_bytes = stored_.kv.layout().row_bytes();
     std::vector<wire::DeltaEntry> entries;
     for (uint32_t done = 0; entries.empty() || (entries.back().flags & wire::kDeltaLast) == 0;) {
       DeltaFrame frame(kFrameBytes);
       const bool begins = entries.empty();
-      EXPECT_TRUE(
-          frame.Add({.delta = &delta, .kv = &stored_.kv, .layer = 0, .kv_head = 1, .begins = begins, .first = done}));
+      EXPECT_TRUE(frame.Add({.delta = &delta,
+                             .kv = &stored_.kv,
+                             .layer = 0,
+                             .kv_head = 1,
+                             .begins = begins,
+                             .first = done,
+                             .tells_positions = tells_positions}));
       std::vector<std::byte> payload(frame.bytes(), std::byte{0xa5});
       frame.Write(payload.data());
       largest_ = std::max(largest_, payload.size());
@@ -54,6 +59,10 @@ class DeltaFrameTest : public testing::Test {
       }
       for (uint32_t i = 0; i < entry.num_streamed; ++i) {
         EXPECT_EQ(ReadAt<uint32_t>(payload, &offset), delta.streamed[done + i]);
+      }
+      EXPECT_EQ((entry.flags & wire::kDeltaPositions) != 0, tells_positions);
+      for (uint32_t i = 0; tells_positions && i < entry.num_streamed; ++i) {
+        EXPECT_EQ(ReadAt<uint32_t>(payload, &offset), delta.streamed_positions[done + i]);
       }
       offset += entry.num_local * sizeof(wire::LocalRow);
       if (entry.num_streamed > 0) offset = wire::AlignUp(offset, wire::kRowAlignment);
@@ -84,6 +93,16 @@ TEST_F(DeltaFrameTest, CutsADeltaIntoPartsThatHoldEachRowOnce) {
     EXPECT_EQ(entries[i].num_local, i == 0 ? 1u : 0u);
     rows += entries[i].num_streamed;
   }
+  EXPECT_EQ(rows, 40u);
+  EXPECT_LE(largest_, kFrameBytes);
+}
+
+TEST_F(DeltaFrameTest, TellsThePositionsOfTheRowsOfEachPart) {
+  const HeadDelta delta = DeltaOf(40);
+  const std::vector<wire::DeltaEntry> entries = Cut(delta, /*tells_positions=*/true);
+  ASSERT_GT(entries.size(), 2u);
+  uint32_t rows = 0;
+  for (const wire::DeltaEntry& entry : entries) rows += entry.num_streamed;
   EXPECT_EQ(rows, 40u);
   EXPECT_LE(largest_, kFrameBytes);
 }

@@ -184,7 +184,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   EXPECT_EQ(inference.cache.memory_bytes, 1 << 30);
   EXPECT_EQ(options_.Router().max_queue, 5u);
   for (const SelectionOptions& selection : {inference.selection, options_.Router().selection}) {
-    const auto spec = selection.Resolve();
+    const auto spec = selection.Resolve("");
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_EQ(spec->preset, "exact-token");
     EXPECT_EQ(spec->budget_tokens, 512u);
@@ -204,7 +204,7 @@ TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
   RouterProcessOptions given = options_.Router();
   ASSERT_TRUE(LoadYaml(Fields::Of(router), DumpYaml(Fields::Of(given)), "router").ok());
   for (const SelectionOptions& selection : {rank.selection, router.selection}) {
-    const auto spec = selection.Resolve();
+    const auto spec = selection.Resolve("");
     ASSERT_TRUE(spec.ok()) << spec.status();
     EXPECT_EQ(SpecText(*spec), "async-token,window=16,budget=256,pool_factor=3") << "options win over the text";
   }
@@ -212,17 +212,17 @@ TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
 
 TEST_F(UpOptionsTest, ASelectionThatUsesAHeadProfileNeedsOne) {
   options_.selection.specification = "winnow,profile_use=budgets";
-  EXPECT_THAT(std::string(options_.selection.Resolve().status().message()),
+  EXPECT_THAT(std::string(options_.selection.Resolve("").status().message()),
               HasSubstr("selection.profile_use is budgets, which needs a head profile"));
   options_.selection.head_profile = "profile.json";
-  EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kBudgets);
+  EXPECT_EQ(options_.selection.Resolve("")->profile_use, ProfileUse::kBudgets);
   options_.selection.specification = "lserve,list_per=kv-head";
-  EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kStreaming);
+  EXPECT_EQ(options_.selection.Resolve("")->profile_use, ProfileUse::kStreaming);
   options_.selection.head_profile = "";
-  EXPECT_THAT(std::string(options_.selection.Resolve().status().message()),
+  EXPECT_THAT(std::string(options_.selection.Resolve("").status().message()),
               HasSubstr("selection.profile_use is streaming, which needs a head profile"));
   options_.selection.specification = "lserve,list_per=kv-head,profile_use=none";
-  EXPECT_EQ(options_.selection.Resolve()->profile_use, ProfileUse::kNone);
+  EXPECT_EQ(options_.selection.Resolve("")->profile_use, ProfileUse::kNone);
 }
 
 TEST_F(UpOptionsTest, EachInferenceRankTakesTheNextGpu) {
@@ -242,7 +242,7 @@ TEST_F(UpOptionsTest, EachInferenceRankTakesTheNextGpu) {
 
 TEST_F(UpOptionsTest, AConfigurationFileTakesASpecificationAndNamesItsLine) {
   ASSERT_TRUE(LoadYaml(Fields::Of(options_), "max-queue: 4\nselection: winnow,lookahead=2,recent=128\n", "f").ok());
-  EXPECT_EQ(SpecText(*options_.selection.Resolve()), "winnow,lookahead=2,recent=128");
+  EXPECT_EQ(SpecText(*options_.selection.Resolve("")), "winnow,lookahead=2,recent=128");
   const absl::Status status = LoadYaml(Fields::Of(options_), "max-queue: 4\nselection: winnow,recnt=128\n", "f");
   EXPECT_THAT(std::string(status.message()), HasSubstr("f:2"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean \"recent\"?"));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -62,6 +64,27 @@ json Gemma3() {
                  {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
   return config;
 }
+json DeepseekV32() {
+  json config = Minimal("DeepseekV32ForCausalLM", "deepseek_v32");
+  config.update({{"n_routed_experts", 8},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 48},
+                 {"n_shared_experts", 2},
+                 {"n_group", 2},
+                 {"topk_group", 1},
+                 {"routed_scaling_factor", 2.5},
+                 {"first_k_dense_replace", 1},
+                 {"q_lora_rank", 40},
+                 {"kv_lora_rank", 32},
+                 {"qk_nope_head_dim", 24},
+                 {"qk_rope_head_dim", 16},
+                 {"v_head_dim", 20},
+                 {"index_n_heads", 4},
+                 {"index_head_dim", 32},
+                 {"index_topk", 64}});
+  return config;
+}
+
 json GptOss() {
   json config = Minimal("GptOssForCausalLM", "gpt_oss");
   config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"sliding_window", 128}});
@@ -229,6 +252,35 @@ TEST(ModelConfigTest, WarnsOfUnknownFieldsOnly) {
   EXPECT_THAT(config->warnings, ElementsAre("config.json: 'my_note' is ignored"));
 }
 
+TEST(ModelConfig, LatentAttentionIsOneKvHeadOfLatentAndTurningPart) {
+  const absl::StatusOr<ModelConfig> config = Parse(DeepseekV32());
+  ASSERT_THAT(config, IsOkStatus());
+  EXPECT_EQ(config->num_kv_heads, 1);
+  EXPECT_EQ(config->head_dim, 48);
+  EXPECT_EQ(config->rotary_dim, 16);
+  EXPECT_FLOAT_EQ(config->attention_scale, 1 / std::sqrt(40.0f));
+  EXPECT_EQ(config->o_features(), config->num_query_heads * 20);
+  EXPECT_EQ(config->qkv_features(), 40 + 48);
+  const KvLayout layout = config->kv_layout(Dtype::kBf16);
+  EXPECT_EQ(layout.row_bytes(), 2u * (48 + 32)) << "the value is not stored again";
+  EXPECT_EQ(layout.index_query_floats(), 4u * 33);
+  EXPECT_EQ(config->moe.shared_intermediate_size, 96);
+  EXPECT_EQ(config->moe.num_sparse_layers(), config->num_layers - 1);
+  EXPECT_THAT(config->warnings, testing::IsEmpty());
+}
+
+TEST(ModelConfig, YarnOfLatentAttentionScalesScores) {
+  const json yarn = {{"rope_type", "yarn"},
+                     {"factor", 40.0},
+                     {"mscale", 1.0},
+                     {"mscale_all_dim", 1.0},
+                     {"original_max_position_embeddings", 4096}};
+  const absl::StatusOr<ModelConfig> config = Parse(With(DeepseekV32(), "rope_scaling", yarn));
+  ASSERT_THAT(config, IsOkStatus());
+  const float mscale = 0.1f * std::log(40.0f) + 1;
+  EXPECT_FLOAT_EQ(config->attention_scale, mscale * mscale / std::sqrt(40.0f));
+}
+
 struct Refused {
   const char* name;
   json config;
@@ -267,6 +319,17 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"GemmaActivation", With(Gemma3(), "hidden_activation", "silu"),
                 "hidden_activation is 'silu'; only gelu_pytorch_tanh"},
         Refused{"SwigluLimit", With(GptOss(), "swiglu_limit", 5.0), "swiglu_limit is 5; only 7"},
+        Refused{"LatentElsewhere", With(Llama(), "kv_lora_rank", 512),
+                "kv_lora_rank is 512, which is not supported for LlamaForCausalLM"},
+        Refused{"IndexerOfOneLayerForOthers", With(DeepseekV32(), "indexer_types", {"full", "shared", "full"}),
+                "indexer_types holds \"shared\"; only full is supported"},
+        Refused{"IndexerWithoutLatentOfQueries", With(DeepseekV32(), "q_lora_rank", nullptr), "q_lora_rank is missing"},
+        Refused{"OddLatent", With(DeepseekV32(), "kv_lora_rank", 33), "kv_lora_rank is 33; it must be even"},
+        Refused{"WideLatent", With(DeepseekV32(), "kv_lora_rank", 1020), "are 1036 together; at most 1024"},
+        Refused{"ExpertGroups", With(DeepseekV32(), "n_group", 3), "n_group is 3, which does not divide the 8 experts"},
+        Refused{"ExpertsOutOfReach", With(DeepseekV32(), "num_experts_per_tok", 5), "topk_group is 1 of 2 groups"},
+        Refused{"OtherRouting", With(DeepseekV32(), "scoring_func", "softmax"),
+                "scoring_func is 'softmax'; only sigmoid"},
         Refused{"Quantized", With(Llama(), "quantization_config", {{"bits", 4}}),
                 "quantization_config.quant_method is missing; supported are fp8"},
         Refused{"Mxfp4", With(GptOss(), "quantization_config", {{"quant_method", "mxfp4"}}),

@@ -80,6 +80,20 @@ TEST(AttendedSet, TheRingHoldsTheWindowBetweenAnchors) {
   }
 }
 
+TEST(AttendedSet, WhereEveryPositionCompetesNoneIsAttendedForItsPlace) {
+  const SelectionSpec spec{
+      .predictor = Predictor::kExact, .scorer = Scorer::kIndexer, .budget_tokens = 100, .sink_tokens = 0};
+  for (const uint32_t p : {0u, 63u, 99u}) EXPECT_TRUE(AttendsEverything(spec, 0, p, 1)) << p;
+  for (const uint32_t p : {100u, 5000u}) {
+    EXPECT_TRUE(NeedsSelection(spec, 0, p, 1)) << p;
+    EXPECT_EQ(WindowStart(spec, p, 1), p + 1) << "an empty window";
+  }
+  EXPECT_EQ(PooledEnd(spec, 99, 1), 99u) << "its own row is not there before its layer";
+  EXPECT_EQ(IdentityRows(spec, 100, 1, 50), 99u);
+  EXPECT_EQ(IdentityRows(spec, 100, 1, 100), 0u);
+  EXPECT_EQ(PoolSlots(spec, 0, 5000, 4), 200u);
+}
+
 TEST(AttendedSet, PositionsOfThePromptAreTheirOwnAnchors) {
   const SelectionSpec spec{.reuse_interval = 4};
   for (const uint32_t p : {0u, 5u, 98u, 99u}) EXPECT_EQ(AnchorPosition(spec, p, 99), p);

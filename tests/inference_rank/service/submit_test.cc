@@ -67,6 +67,25 @@ TEST_F(SubmitTest, CutsTheSequenceForItsCacheRanks) {
   EXPECT_THAT(std::string(MakeSequence(submit_, limits_).status().message()), HasSubstr("cache_ranks is empty"));
 }
 
+TEST_F(SubmitTest, FollowsWhatStepsAttendToWhereThatCanBeTold) {
+  limits_.slot_pages = 100000;
+  const SelectionSpec spec{.budget_tokens = 64};
+  *submit_.mutable_selection() = ToProto(spec);
+  EXPECT_FALSE((*MakeSequence(submit_, limits_))->trace.has_value());
+  submit_.set_trace_parts(16);
+  EXPECT_TRUE((*MakeSequence(submit_, limits_))->trace.has_value());
+  submit_.set_trace_parts(kMaxTraceParts + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(Make(spec)));
+
+  submit_.set_trace_parts(16);
+  limits_.selects_in_place = [](const SelectionSpec&) { return true; };
+  const absl::Status in_place = Make(spec);
+  EXPECT_TRUE(absl::IsUnimplemented(in_place));
+  EXPECT_THAT(std::string(in_place.message()), HasSubstr("winnow.trace"));
+  limits_.selects_in_place = [](const SelectionSpec&) { return false; };
+  EXPECT_TRUE(Make(spec).ok());
+}
+
 TEST_F(SubmitTest, RefusesBudgetsOfAnotherShape) {
   limits_.slot_pages = 100000;
   SelectionSpec spec{.budget_tokens = 64, .head_budgets = {64, 64, 64}};

@@ -41,6 +41,7 @@ std::vector<std::byte> Payload(const wire::DeltaEntry& entry) {
   }
   align(alignof(uint32_t));
   numbers(entry.num_streamed);
+  if ((entry.flags & wire::kDeltaPositions) != 0) numbers(entry.num_streamed);
   numbers(2 * entry.num_local);
   if (entry.num_streamed == 0) return payload;
   align(wire::kRowAlignment);
@@ -68,8 +69,18 @@ TEST(DeltaEntry, IsReadArrayByArray) {
   EXPECT_EQ(view->rows.front(), std::byte{0x5a});
 }
 
+TEST(DeltaEntry, NamesThePositionsOfItsRowsWhereItSaysSo) {
+  const std::vector<std::byte> payload = Payload(Entry(wire::kDeltaFirst | wire::kDeltaPositions, 1, 2, 1));
+  size_t offset = kBegin;
+  const absl::StatusOr<DeltaEntryView> view = ReadDeltaEntry(payload, kRowBytes, &offset);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(std::vector(view->streamed.begin(), view->streamed.end()), (std::vector<uint32_t>{2, 3}));
+  EXPECT_EQ(std::vector(view->positions.begin(), view->positions.end()), (std::vector<uint32_t>{4, 5}));
+  EXPECT_EQ(view->local[0].pool_index, 6u);
+}
+
 TEST(DeltaEntry, IsRefusedWhereverThePayloadEndsEarly) {
-  const std::vector<std::byte> payload = Payload(Entry(wire::kDeltaFirst, 3, 2, 1));
+  const std::vector<std::byte> payload = Payload(Entry(wire::kDeltaFirst | wire::kDeltaPositions, 3, 2, 1));
   for (size_t length = kBegin; length < payload.size(); ++length) {
     size_t offset = kBegin;
     EXPECT_FALSE(ReadDeltaEntry(std::span(payload).first(length), kRowBytes, &offset).ok()) << length;

@@ -66,6 +66,8 @@ TEST(RequestChecksTest, EachErrorNamesItsField) {
       {"stop", [](auto& i) { i.stop.assign(RequestLimits::kStopStrings + 1, "x"); }},
       {"stop_token_ids", [](auto& i) { i.stop_token_ids = {50}; }},
       {"top_logprobs", [](auto& i) { i.top_logprobs = 21; }},
+      {"trace_parts", [](auto& i) { i.trace_parts = 7; }},
+      {"trace_parts", [](auto& i) { i.trace_parts = 513; }},
   };
   for (const auto& [field, change] : cases) {
     GenerationInput input = Input();

@@ -109,6 +109,43 @@ TEST_F(OpenAiServiceTest, ServesModels) {
   EXPECT_THAT(Error(missing)["message"].get<std::string>(), HasSubstr(R"(this server serves "org/tiny", "small".)"));
 }
 
+TEST_F(OpenAiServiceTest, ListsThePresetsWithWhatItMakesOfThem) {
+  TestClient client(port());
+  client.Request("GET", "/selection");
+  const Json list = Json::parse(client.ReadResponse().body);
+  EXPECT_TRUE(list["default"].is_string());
+  EXPECT_TRUE(list["max_budget"].is_number());
+  size_t served = 0;
+  for (const Json& preset : list["presets"]) {
+    EXPECT_TRUE(preset["description"].is_string());
+    EXPECT_NE(preset["specification"].is_null(), preset["refused"].is_null()) << preset;
+    served += preset["refused"].is_null();
+    if (preset["preset"] == "dense") {
+      EXPECT_TRUE(preset["refused"].is_null());
+    }
+    if (preset["preset"] == "lserve") {  // which heads stream is in a profile, and this server has none
+      EXPECT_THAT(preset["refused"].get<std::string>(), HasSubstr("profile"));
+    }
+  }
+  EXPECT_GT(served, 3u);
+}
+
+TEST_F(OpenAiServiceTest, AsksForATraceAndTellsIt) {
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "stream": true, "winnow": {"trace": 8}})");
+  const auto run = generation_.WaitForStart(0);
+  EXPECT_EQ(run->input().trace_parts, 8u);
+  v1::Token token;
+  token.set_id('b');
+  token.mutable_trace()->set_context_tokens(77);
+  run->Delta(0, {token}, "b");
+  client.ReadHead();
+  const Json chunk = Json::parse(*client.ReadEvent());
+  EXPECT_EQ(chunk["choices"][0]["winnow"]["trace"][0]["context_tokens"], 77);
+  run->End(0);
+  run->Done();
+}
+
 TEST_F(OpenAiServiceTest, AnswersUnderTheNameThatTheRequestUsed) {
   TestClient client(port());
   const char* bodies[] = {R"({"prompt": "a"})", R"({"prompt": "a", "model": "small"})"};

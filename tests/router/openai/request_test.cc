@@ -57,6 +57,7 @@ TEST(CompletionRequest, HasOpenAisDefaults) {
   EXPECT_EQ(request.fields.sampling.ByteSizeLong(), 0u) << "nothing is set that was not asked for";
   EXPECT_EQ(request.fields.selection, SelectionSpec());
   EXPECT_EQ(request.fields.priority, 0);
+  EXPECT_EQ(request.fields.trace_parts, 0u);
 }
 
 TEST(CompletionRequest, ReadsEveryField) {
@@ -65,9 +66,10 @@ TEST(CompletionRequest, ReadsEveryField) {
       "stop": ["\n", "end"], "n": 3, "best_of": 3, "logprobs": 5, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true},
       "ignore_eos": true, "presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": 1.5, "logit_bias": {"5": -100, "299": 1.5},
       "stop_token_ids": [1, 2], "echo": false, "user": "u", "metadata": {"a": 1}, "return_token_ids": true,
-      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0.95, "priority": -100})"));
+      "add_special_tokens": false, "winnow": {"selection": "exact-token", "budget": 512, "min_captured_mass": 0.95, "priority": -100, "trace": 64})"));
   const CommonFields& fields = request.fields;
   EXPECT_EQ(fields.priority, -100);
+  EXPECT_EQ(fields.trace_parts, 64u);
   EXPECT_THAT(request.prompts[0].token_ids, ElementsAre('h', 'i'));
   EXPECT_EQ(request.prompts[0].max_tokens, 7u);
   EXPECT_TRUE(fields.sampling.has_temperature());
@@ -288,6 +290,9 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("winnow": {"priority": 18446744073709551615})", "winnow.priority"},
       {R"("winnow": {"priority": 0.5})", "winnow.priority"},
       {R"("winnow": {"priority": "high"})", "winnow.priority"},
+      {R"("winnow": {"trace": 7})", "winnow.trace"},
+      {R"("winnow": {"trace": 513})", "winnow.trace"},
+      {R"("winnow": {"trace": true})", "winnow.trace"},
   };
   for (const auto& c : cases) {
     const absl::Status status = ParseCompletion(With(c.fields)).status();

@@ -83,6 +83,44 @@ TEST(CompletionFormat, Chunks) {
                 kUsage);
 }
 
+v1::Token TracedToken(bool has_mass) {
+  v1::Token token = Token('h', -1);
+  v1::SelectionTrace* trace = token.mutable_trace();
+  trace->set_token_index(4);
+  trace->set_context_tokens(100);
+  trace->set_lists(2);
+  trace->mutable_attended()->Add(3);
+  trace->mutable_attended()->Add(200);
+  trace->mutable_resident()->Add(50);
+  trace->mutable_moved()->Add(0);
+  if (has_mass) {
+    trace->set_captured_mass(0.5f);
+    trace->set_mass_token_index(3);
+  }
+  return token;
+}
+
+TEST(SelectionTrace, StandsInTheChoiceWhoseTokensHaveOne) {
+  size_t offset = 0;
+  const ChoiceDelta delta{.message = {.content = "h"},
+                          .tokens = {Token('a', -1), TracedToken(true), TracedToken(false)}};
+  const std::string measured =
+      R"({"token_index":4,"context_tokens":100,"lists":2,"attended":[3,200],"resident":[50],"moved":[0],)"
+      R"("captured_mass":0.5,"mass_token_index":3})";
+  const std::string unmeasured =
+      R"({"token_index":4,"context_tokens":100,"lists":2,"attended":[3,200],"resident":[50],"moved":[0]})";
+  const std::string expected = R"("winnow":{"trace":[)" + measured + "," + unmeasured + "]}}]";
+  for (const auto& format : {MakeChatFormat(Identity("1"), &kCodec), MakeCompletionFormat(Identity("1"), &kCodec)}) {
+    const std::string chunk = format->DeltaChunk(0, delta, {}, &offset);
+    EXPECT_NE(chunk.find(expected), std::string::npos) << chunk;
+    const std::string whole = format->Whole({{.message = {}, .tokens = delta.tokens, .end = {}}}, SomeUsage());
+    EXPECT_NE(whole.find(expected), std::string::npos) << whole;
+    const std::string without =
+        format->DeltaChunk(0, {.message = {.content = "a"}, .tokens = {Token('a', -1)}}, {}, &offset);
+    EXPECT_EQ(without.find("winnow"), std::string::npos) << without;
+  }
+}
+
 TEST(ChatFormat, WholeResponse) {
   ResponseIdentity identity = Identity("chatcmpl-1");
   identity.top_logprobs = 2;

@@ -41,6 +41,21 @@ TEST(Roofline, AStepReadsTheExpertsThatItsTokensNeed) {
   EXPECT_NEAR(StepWeightBytes(model, 2) - model.step_weight_bytes, model.expert_bytes * 15.5 / 128, 1e-6 * 61e9);
 }
 
+// DeepSeek V3.2: 61 layers of a row of 512 + 64 elements, and 128 of an index key, which is what is scored.
+TEST(Roofline, RowsOfLatentAttentionAreCountedOnce) {
+  const char* const json = R"({"architectures": ["DeepseekV32ForCausalLM"], "hidden_size": 7168,
+      "intermediate_size": 18432, "num_hidden_layers": 61, "num_attention_heads": 128, "vocab_size": 129280,
+      "max_position_embeddings": 163840, "n_routed_experts": 256, "num_experts_per_tok": 8,
+      "moe_intermediate_size": 2048, "n_shared_experts": 1, "n_group": 8, "topk_group": 4,
+      "routed_scaling_factor": 2.5, "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512,
+      "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "index_n_heads": 64, "index_head_dim": 128,
+      "index_topk": 2048})";
+  const PlanModel model = PlanModelOf(*ParseModelConfig(json, "", "dir"), 1, 2);
+  EXPECT_EQ(model.kv_token_bytes, 61 * 704 * 2);
+  EXPECT_EQ(ScoredBytes(model, kAllKeysBf16, Load(1000)), 1000.0 * 61 * 128 * 2);
+  EXPECT_NEAR(model.weight_bytes / 1e9, 672, 2) << "671 billion, without the layer that predicts a further token";
+}
+
 TEST(Roofline, DecodeStep) {
   const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
   struct Row {

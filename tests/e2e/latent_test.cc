@@ -1,0 +1,172 @@
+// Latent attention, whose rows hold a key that is the value, too, and models that bring an indexer: what a cluster does
+// with rows, it does with these.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/completion.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace winnow::e2e {
+namespace {
+
+TokenIds Prompt(size_t tokens, uint32_t seed) {
+  TokenIds ids;
+  for (uint32_t i = 0; i < tokens; ++i) ids.push_back((seed + i * i * 7 + i / 3) % 96);
+  return ids;
+}
+
+struct Model {
+  const char* name;
+  ModelFamily family;
+  std::vector<Json> selections;  // of requests; one that attends to everything first
+};
+void PrintTo(const Model& value, std::ostream* out) {
+  *out << value.name;
+}
+
+class Latent : public testing::TestWithParam<Model> {
+ protected:
+  static constexpr int kTokens = 48;
+
+  Latent() {
+    WriteTinyCheckpoint({.family = GetParam().family, .num_layers = 3, .max_position_embeddings = 4096},
+                        directory_.path());
+  }
+  void Start(std::vector<std::string> flags = {}) {
+    if (cluster_ != nullptr) ASSERT_TRUE(cluster_->Stop().ok());
+    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
+    absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
+    ASSERT_TRUE(started.ok()) << started.status().message();
+    cluster_ = *std::move(started);
+  }
+  void TearDown() override {
+    if (cluster_ == nullptr) return;
+    const absl::Status stopped = cluster_->Stop();
+    EXPECT_TRUE(stopped.ok()) << stopped.message();
+  }
+
+  static Json Request(const TokenIds& prompt, const Json& selection, int tokens = kTokens) {
+    Json request = GreedyRequest(prompt, tokens);
+    request["logprobs"] = 1;
+    if (!selection.is_null()) request["winnow"] = selection;
+    return request;
+  }
+  Completion Ask(const Json& request) const {
+    Completion completion = Complete(cluster_->http(), request);
+    EXPECT_TRUE(completion.ok()) << completion.error;
+    return completion;
+  }
+  static Json LogProbs(const Completion& completion) { return completion.choice.at("logprobs").at("token_logprobs"); }
+
+  const TempDir directory_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+// Selections with the same index of keys share prefixes, and the model's indexer shares none with others.
+TEST_P(Latent, APromptOfWhichTheBeginningIsKeptGetsTheSameAnswer) {
+  const auto request = [&](const Json& selection) { return Request(Prompt(700, 1), selection); };
+  Start({"--prefix-cache=false"});
+  std::vector<Completion> computed;
+  for (const Json& selection : GetParam().selections) computed.push_back(Ask(request(selection)));
+  Start();
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (size_t i = 0; i < computed.size(); ++i) {
+      SCOPED_TRACE(GetParam().selections[i].dump());
+      const Completion answer = Ask(request(GetParam().selections[i]));
+      if (repeat == 1) EXPECT_GE(answer.usage.at("prompt_tokens_details").at("cached_tokens").get<int>(), 512);
+      EXPECT_EQ(answer.ids, computed[i].ids);
+      EXPECT_EQ(LogProbs(answer), LogProbs(computed[i]));
+    }
+  }
+}
+
+TEST_P(Latent, TiersAndRanksOfTheirOwnChangeNoAnswer) {
+  Start();
+  std::vector<Completion> together;
+  for (const Json& selection : GetParam().selections) together.push_back(Ask(Request(Prompt(600, 7), selection)));
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--prefill-ranks=1", "--decode-ranks=1"},
+                                                std::vector<std::string>{"--fast-memory=640KiB"},
+                                                std::vector<std::string>{"--cache-ranks=3", "--cache-shards=3"}}) {
+    SCOPED_TRACE(flags.front());
+    Start(flags);
+    for (size_t i = 0; i < together.size(); ++i) {
+      SCOPED_TRACE(GetParam().selections[i].dump());
+      const Completion apart = Ask(Request(Prompt(600, 7), GetParam().selections[i]));
+      EXPECT_EQ(apart.ids, together[i].ids);
+      EXPECT_EQ(LogProbs(apart), LogProbs(together[i]));
+    }
+  }
+}
+
+TEST_P(Latent, AnAnswerGoesOnWhereItsInferenceRankIsKilled) {
+  for (const Json& selection : GetParam().selections) {
+    SCOPED_TRACE(selection.dump());
+    Start({"--inference-ranks=2"});
+    const std::vector<pid_t> pids = cluster_->Pids("inference-rank");
+    ASSERT_EQ(pids.size(), 2u);
+    constexpr int kLong = 400;
+    const Json request = Request(Prompt(500, 5), selection, kLong);
+    const Completion undisturbed = Ask(request);
+    size_t tokens_at_kill = 0;
+    const Completion disturbed = StreamCompletion(cluster_->http(), request, [&](size_t tokens) {
+      for (size_t rank = 0; rank < 2 && tokens_at_kill == 0 && tokens >= 10; ++rank) {
+        const Metrics metrics = cluster_->MetricsOf("inference-" + std::to_string(rank));
+        if (metrics.Value("winnow_num_requests_running") < 1) continue;
+        kill(pids[rank], SIGKILL);
+        tokens_at_kill = tokens;
+      }
+      return true;
+    });
+    ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
+    EXPECT_LT(tokens_at_kill, kLong - 20u) << "it was killed too late to matter";
+    EXPECT_TRUE(disturbed.ok()) << disturbed.error;
+    EXPECT_EQ(disturbed.ids, undisturbed.ids);
+    EXPECT_GE(disturbed.Stat("reattach_count"), 1);
+  }
+}
+
+const Json kDense = {{"selection", "dense"}}, kSparse = {{"selection", "winnow"}, {"budget", 32}},
+           kNative = {{"selection", "native"}};
+
+INSTANTIATE_TEST_SUITE_P(Models, Latent,
+                         testing::Values(Model{"DeepseekV3", ModelFamily::kDeepseekV3, {kDense, kSparse}},
+                                         Model{"DeepseekV32", ModelFamily::kDeepseekV32, {kDense, kSparse, kNative}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+class Native : public Latent {};
+
+TEST_P(Native, IsTheDefaultAndAttendsToNoMoreThanTheModelSays) {
+  Start();
+  const TokenIds prompt = Prompt(700, 3);
+  const Completion by_default = Ask(Request(prompt, nullptr)), native = Ask(Request(prompt, kNative)),
+                   dense = Ask(Request(prompt, kDense));
+  EXPECT_EQ(LogProbs(by_default), LogProbs(native));
+  EXPECT_NE(LogProbs(native), LogProbs(dense));
+  EXPECT_GT(native.Stat("streamed_rows"), 0);
+  // Fewer rows than the model was trained with are another answer, more are not to be had.
+  const Completion fewer = Ask(Request(prompt, {{"selection", "native"}, {"budget", 16}}));
+  EXPECT_NE(LogProbs(fewer), LogProbs(native));
+  const Completion more = Ask(Request(prompt, {{"selection", "native"}, {"budget", 500}}));
+  EXPECT_EQ(LogProbs(more), LogProbs(native));
+}
+
+TEST_P(Native, IsRefusedInWordsWhereAModelBringsNoIndexer) {
+  WriteTinyCheckpoint({.family = ModelFamily::kDeepseekV3, .max_position_embeddings = 4096}, directory_.path());
+  Start();
+  const Completion refused = Complete(cluster_->http(), Request(Prompt(300, 3), kNative));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.error, testing::HasSubstr("the model brings none"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Native,
+                         testing::Values(Model{"DeepseekV32", ModelFamily::kDeepseekV32, {}},
+                                         Model{"GlmMoeDsa", ModelFamily::kGlmMoeDsa, {}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace winnow::e2e
