@@ -44,7 +44,9 @@ struct BenchServeOptions {
                 "How to talk to the server.");
     fields.Address("address", &address, "Of the server. Port 0 = 8000 for http, 8001 for grpc.");
     fields.Text("model", &client.model, "Name of the model in requests; winnow needs none.");
-    fields.Text("api-key", &client.api_key, "Sent as a bearer token (http).");
+    fields.Text(
+        "api-key", &client.api_key,
+        "Sent as a bearer token. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
     fields.Text("selection", &client.selection, "Selection specification for every request (winnow only).");
     fields.Integer("requests", &requests, "How many to send; of a trace, the first so many.", 1u, 10000000u);
     fields.Number("rate", &rate, "Requests per second, with Poisson arrivals; 0 = a closed loop.", 0, 1e6);
@@ -176,7 +178,8 @@ absl::Status Run(BenchServeOptions options) {
 
 int BenchServeMain(const Arguments& arguments) {
   BenchServeOptions options;
-  if (const auto code = ParseCommandLine("bench serve", kUsage, arguments, options)) return *code;
+  if (const auto code = ParseCommandLine("bench serve", kUsage, arguments, options, nullptr, Environment::kRead))
+    return *code;
   const absl::Status status = Run(options);
   return status.ok() ? 0 : Fail("bench serve", status);
 }

@@ -26,6 +26,7 @@ int DoctorMain(const Arguments& arguments);
 int ProfileHeadsMain(const Arguments& arguments);
 int ConfigMain(const Arguments& arguments);
 int DeployMain(const Arguments& arguments);
+int KeysMain(const Arguments& arguments);
 int DemoMain(const Arguments& arguments);
 
 }  // namespace winnow

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "cmd/client/client_security.h"
 #include "cmd/client/generation_client.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
@@ -11,6 +12,8 @@ namespace {
 
 struct GenerateOptions {
   HostPort grpc{"127.0.0.1", 8001};
+  std::string api_key;
+  ClientSecurity security;
   uint32_t max_tokens = 0;
   double temperature = -1;
   std::string selection;
@@ -20,6 +23,10 @@ struct GenerateOptions {
 
   void Declare(Fields& fields) {
     fields.Address("grpc", &grpc, "gRPC address of the server.");
+    fields.Text(
+        "api-key", &api_key,
+        "For a server with keys. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
+    security.Declare(fields);
     fields.Integer("max-tokens", &max_tokens, "Most tokens to generate; 0 = what is left of the context.");
     fields.Number("temperature", &temperature, "0 = greedy; negative = the server's default.", -1, 100);
     fields.Text("selection", &selection,
@@ -54,7 +61,7 @@ int GenerateMain(const Arguments& arguments) {
   std::vector<std::string> positionals;
   if (const auto code =
           ParseCommandLine("generate", "[--option=value ...] PROMPT   (\"-\" reads the prompt from stdin)", arguments,
-                           options, &positionals)) {
+                           options, &positionals, Environment::kRead)) {
     return *code;
   }
   if (positionals.size() != 1) {
@@ -63,7 +70,9 @@ int GenerateMain(const Arguments& arguments) {
   std::string prompt = positionals.front();
   if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
   BlockStopSignals();
-  GenerationClient client(options.grpc.ToString());
+  const absl::StatusOr<Credentials> credentials = options.security.Load();
+  if (!credentials.ok()) return Fail("generate", credentials.status(), 2);
+  GenerationClient client(options.grpc.ToString(), options.api_key, *credentials);
   bool wrote = false;
   const absl::StatusOr<GenerationResult> result =
       client.Generate(MakeRequest(options, std::move(prompt)), [&wrote](std::string_view text) {

@@ -77,6 +77,7 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
   Parts parts;
   const v1::Identity& identity = process.identity();
   WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptions(options));
+  rank_options.credentials = process.credentials();
   rank_options.on_device_failure = [&process](const absl::Status& why, const std::string& dump) {
     spdlog::critical("{}", dump);
     process.StopServing();

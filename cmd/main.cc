@@ -21,6 +21,7 @@ constexpr Command kCommands[] = {
     {"up", UpMain, "serve a model on this machine: router, inference ranks and cache ranks, looked after"},
     {"config", ConfigMain, "check manifests of clusters, and describe their fields"},
     {"deploy", DeployMain, "write a manifest as Kubernetes, compose, systemd or Slurm files"},
+    {"keys", KeysMain, "make, list and revoke the API keys of a router"},
     {"generate", GenerateMain, "send a prompt to a running server and stream the answer"},
     {"status", StatusMain, "say what the processes of a running cluster are doing"},
     {"top", TopMain, "the same, live in the terminal"},

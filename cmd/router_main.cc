@@ -27,6 +27,7 @@ constexpr int kLargeBlockBytes = 256 << 10;
 absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
                           RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
+  WINNOW_RETURN_IF_ERROR(options.process.security.CheckExposure("http", options.http, !options.http_tls.files.empty()));
   RouterOptions router_options;
   router_options.model_dir = options.model;
   router_options.model_ids = absl::StrSplit(options.model_id, ',', absl::SkipEmpty());
@@ -37,10 +38,12 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.tool_format = options.chat.tool_format;
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
+  router_options.credentials = process->credentials();
   WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve(options.model));
   router_options.head_profile = options.selection.head_profile;
   router_options.http.host = options.http.host;
   router_options.http.port = options.http.port;
+  router_options.http.tls = options.http_tls.files;
   router_options.http.num_threads = options.http_threads;
   const uint64_t connections = process->descriptor_limit() - kReservedDescriptors;
   if (connections < router_options.http.max_connections) {
@@ -49,7 +52,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
     router_options.http.max_connections = connections;
   }
   router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
-  router_options.key_weights = options.key_weights;
+  router_options.api_keys = options.api_keys;
   router_options.log_requests = options.reports.log_requests;
   router_options.metrics_aliases = options.reports.metrics_aliases;
   const uint32_t shards = options.placement.cache_shards;
@@ -83,7 +86,8 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   WINNOW_RETURN_IF_ERROR(process->Serve(
       std::move(services), router->fingerprint(), [&router] { return router->load(); }, {},
       {.ready = [&router] { return router->Ready(); },
-       .targets = [&router](const std::string& own_address) { return router->ScrapeTargets(own_address); }}));
+       .targets = [&router](const std::string& own_address) { return router->ScrapeTargets(own_address); },
+       .ranks = [&router] { return router->RankList(); }}));
   for (const std::string& name : always_served) process->server().SetServing(name, true);
   WINNOW_RETURN_IF_ERROR(router->StartHttp());
   process->report().Address("http", router->http_address());

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <thread>
 
+#include "cmd/client/client_security.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
 #include "tools/timeline/chrome_trace.h"
@@ -14,18 +15,21 @@ namespace {
 
 struct TimelineOptions {
   HostPort router{"127.0.0.1", 8001};
+  ClientSecurity security;
   double seconds = 1;
   std::string out = "winnow-timeline.json";
 
   void Declare(Fields& fields) {
     fields.Address("router", &router, "gRPC address of the router; it knows the ranks.");
+    security.Declare(fields);
     fields.Number("seconds", &seconds, "How long to record.", 0.001, 60);
     fields.Text("out", &out, "Where the trace goes (chrome://tracing, ui.perfetto.dev).");
   }
 };
 
 absl::Status Run(const TimelineOptions& options) {
-  WINNOW_ASSIGN_OR_RETURN(TimelineClient client, TimelineClient::Connect(options.router.ToString()));
+  WINNOW_ASSIGN_OR_RETURN(const Credentials credentials, options.security.Load());
+  WINNOW_ASSIGN_OR_RETURN(TimelineClient client, TimelineClient::Connect(options.router.ToString(), credentials));
   std::ofstream file(options.out, std::ios::binary);
   if (!file) return absl::PermissionDeniedError("cannot write " + options.out);
   WINNOW_RETURN_IF_ERROR(client.Start());

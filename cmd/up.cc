@@ -139,13 +139,15 @@ class Cluster {
     if (!options_.part.has_router) {
       return supervisor_.AllReady() ? absl::OkStatus() : absl::UnavailableError("not all ranks have joined the router");
     }
-    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router_, "http"), "/ready", milliseconds(1000)));
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                            HttpGet(Address(router_, "metrics"), "/ready", milliseconds(1000)));
     return answer.status == 200 ? absl::OkStatus() : absl::UnavailableError(answer.body);
   }
 
   // UNAVAILABLE while an inference rank does not reach a cache rank, or the router has not been told yet.
   absl::Status AskForLinks() const {
-    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router_, "http"), "/ranks", milliseconds(1000)));
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer,
+                            HttpGet(Address(router_, "metrics"), "/ranks", milliseconds(1000)));
     const auto list = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
     if (!list.is_object()) return absl::UnavailableError("its list of ranks cannot be read");
     for (const auto& rank : list.value("ranks", nlohmann::json::array())) {

@@ -9,18 +9,23 @@
 
 #include "common/metrics/request_metrics.h"
 #include "common/model/synthetic_models.h"
+#include "common/rpc/channel.h"
 #include "router/dispatch/dispatcher.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/generation_service.h"
+#include "router/generation/limited_generation.h"
 #include "router/generation/model_services.h"
 #include "router/generation/model_text.h"
 #include "router/generation/text_generation.h"
 #include "router/http/http_server.h"
+#include "router/keys/key_metrics.h"
+#include "router/keys/key_ring.h"
 #include "router/membership/membership_service.h"
 #include "router/membership/rank_list.h"
 #include "router/membership/reachability.h"
 #include "router/membership/scrape_targets.h"
 #include "router/openai/api_error.h"
+#include "router/openai/api_key_gate.h"
 #include "router/openai/openai_service.h"
 #include "router/page/page_routes.h"
 #include "router/router_metrics.h"
@@ -32,7 +37,8 @@ namespace {
 // A fraction of the lease: a silent rank is found dead up to two of these after its end.
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
 
-constexpr Reachability::Options kReachability;
+// How soon changed API keys are in force.
+constexpr std::chrono::milliseconds kKeysCheckInterval{1000};
 
 constexpr std::chrono::milliseconds kDrainPoll{10};
 
@@ -62,10 +68,11 @@ void LogDeparture(const v1::Identity& rank, Departure why) {
 
 // In the order of construction; destroyed in reverse, users before what they use.
 struct Router::Parts {
-  Parts(RouterOptions o, ServedModel configured_model, TextGenerationOptions generation_options, KeyWeights weights,
-        std::unique_ptr<ModelText> t, MetricsRegistry* m)
+  Parts(RouterOptions o, ServedModel configured_model, TextGenerationOptions generation_options,
+        std::unique_ptr<KeyRing> k, std::unique_ptr<ModelText> t, MetricsRegistry* m)
       : options(std::move(o)),
         configured(std::move(configured_model)),
+        keys(std::move(k)),
         text(std::move(t)),
         metrics(m),
         request_metrics(*m, configured.id),
@@ -77,14 +84,16 @@ struct Router::Parts {
                         // A router that stops takes no goodbyes any more.
                         LogDeparture(rank, stopping ? Departure::kLeft : why);
                       }}),
-        reachability(kReachability, &registry),
+        reachability({.credentials = options.credentials}, &registry),
         dispatcher({.identity = options.identity,
                     .max_queue = options.max_queue,
-                    .weights = std::move(weights),
                     .shards = options.shards,
-                    .slow_start = options.slow_start},
+                    .slow_start = options.slow_start,
+                    .channels = [credentials = options.credentials](
+                                    const std::string& address) { return NewChannel(address, credentials); }},
                    &registry, &timers),
-        generation(WithReports(std::move(generation_options)), &dispatcher, text.get(), &timers),
+        text_generation(WithReports(std::move(generation_options)), &dispatcher, text.get(), &timers),
+        generation(&text_generation),
         membership_service(&registry, &reachability),
         generation_service({.default_timeout = options.request_timeout,
                             .max_timeout = std::max(options.request_timeout, kMaxTimeout),
@@ -92,18 +101,34 @@ struct Router::Parts {
                               WINNOW_RETURN_IF_ERROR(Accepts());
                               return Model();
                             },
+                            .authenticate = Authenticate(),
                             .on_end = [this](absl::StatusCode code) { request_metrics.OnGrpcAnswer(code); }},
                            &generation, text.get()),
-        tokenizer_service(text.get(), configured.vocab_size),
-        model_service([this] { return Model(); }) {
+        tokenizer_service(text.get(), configured.vocab_size, Authenticate()),
+        model_service([this] { return Model(); }, Authenticate()) {
     metrics->AddSource([this](FamilyWriter& writer) {
       WriteDispatcherMetrics(dispatcher.counters(), writer);
       WriteMembershipMetrics(registry.Snapshot(), writer);
+      if (keys) WriteKeyMetrics(*keys, writer);
     });
     if (options.metrics_aliases == MetricsAliases::kVllm) metrics->SetVllmAliases(configured.id);
     log_changes = registry.Subscribe([this](const MembershipSnapshot& snapshot) { LogChanges(snapshot); });
     CheckLeases();
     CheckLinks();
+    if (keys) CheckKeys();
+  }
+
+  // Absent where there are no keys.
+  Authenticator Authenticate() {
+    if (!keys) return nullptr;
+    return [this](std::string_view credentials) { return keys->Authenticate(credentials); };
+  }
+
+  void CheckKeys() {
+    const absl::StatusOr<bool> reloaded = keys->ReloadIfChanged();
+    if (!reloaded.ok()) spdlog::error("the API keys stay as they were: {}", std::string(reloaded.status().message()));
+    if (reloaded.ok() && *reloaded) spdlog::info("API keys read again: {}", keys->accounts().size());
+    timers.After(kKeysCheckInterval, [this] { CheckKeys(); });
   }
 
   TextGenerationOptions WithReports(TextGenerationOptions generation_options) {
@@ -121,7 +146,7 @@ struct Router::Parts {
 
   void CheckLinks() {
     reachability.Sweep();
-    timers.After(kReachability.sweep, [this] { CheckLinks(); });
+    timers.After(Reachability::Options().sweep, [this] { CheckLinks(); });
   }
 
   void LogChanges(const MembershipSnapshot& snapshot) {
@@ -171,6 +196,7 @@ struct Router::Parts {
 
   const RouterOptions options;
   const ServedModel configured;
+  const std::unique_ptr<KeyRing> keys;  // null: anybody may send requests
   const std::unique_ptr<ModelText> text;
   MetricsRegistry* const metrics;
   RequestMetrics request_metrics;
@@ -181,7 +207,8 @@ struct Router::Parts {
   MembershipSnapshot logged;  // touched by log_changes alone
   TimerQueue timers;
   Dispatcher dispatcher;
-  TextGeneration generation;
+  TextGeneration text_generation;
+  LimitedGeneration generation;
   MembershipService membership_service;
   GenerationService generation_service;
   TokenizerService tokenizer_service;
@@ -235,14 +262,14 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
     model.has_head_profile = true;
     generation.head_profile = std::make_shared<const HeadProfile>(std::move(profile));
   }
-  KeyWeights weights;
-  if (!options.key_weights.empty()) {
-    absl::StatusOr<KeyWeights> loaded = KeyWeights::Load(options.key_weights);
-    if (!loaded.ok()) return Annotate(loaded.status(), "--key-weights");
-    weights = *std::move(loaded);
+  std::unique_ptr<KeyRing> keys;
+  if (!options.api_keys.empty()) {
+    absl::StatusOr<std::unique_ptr<KeyRing>> loaded = KeyRing::Load(options.api_keys);
+    if (!loaded.ok()) return Annotate(loaded.status(), "--api-keys");
+    keys = *std::move(loaded);
   }
   return std::unique_ptr<Router>(new Router(std::make_unique<Parts>(
-      std::move(options), std::move(model), std::move(generation), std::move(weights), std::move(text), metrics)));
+      std::move(options), std::move(model), std::move(generation), std::move(keys), std::move(text), metrics)));
 }
 
 Router::Router(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -263,6 +290,7 @@ absl::Status Router::StartHttp() {
   callbacks.ready = [&parts] { return parts.Ready(); };
   callbacks.hooks.on_answer = [&parts](int status) { parts.request_metrics.OnHttpAnswer(status); };
   callbacks.metrics = [&parts] { return parts.metrics->RenderText(); };
+  callbacks.authenticate = parts.Authenticate();
   OpenAiOptions openai;
   openai.default_timeout = parts.options.request_timeout;
   openai.max_timeout = std::max(parts.options.request_timeout, Parts::kMaxTimeout);
@@ -274,14 +302,14 @@ absl::Status Router::StartHttp() {
     exchange->Respond({.body = RankListJson(parts.registry.Snapshot(), parts.reachability.unreachable())});
   });
   if (parts.options.serves_page) AddPageRoutes(&parts.routes);
+  HttpHandler handler = WithApiKeys(parts.Authenticate(), [&parts](std::shared_ptr<HttpExchange> exchange) {
+    parts.routes.Dispatch(std::move(exchange));
+  });
   HttpHooks hooks;
   hooks.on_warning = [](std::string_view message) { spdlog::warn("http: {}", message); };
-  WINNOW_ASSIGN_OR_RETURN(parts.http, HttpServer::Start(parts.options.http,
-                                                        WithCors(parts.options.cors,
-                                                                 [&parts](std::shared_ptr<HttpExchange> exchange) {
-                                                                   parts.routes.Dispatch(std::move(exchange));
-                                                                 }),
-                                                        std::move(hooks), HttpErrorResponse));
+  WINNOW_ASSIGN_OR_RETURN(parts.http,
+                          HttpServer::Start(parts.options.http, WithCors(parts.options.cors, std::move(handler)),
+                                            std::move(hooks), HttpErrorResponse));
   return absl::OkStatus();
 }
 
@@ -317,6 +345,10 @@ void Router::Drain(std::chrono::milliseconds grace, const std::function<bool()>&
 
 std::string Router::ScrapeTargets(const std::string& own_address) const {
   return ScrapeTargetsJson(parts_->registry.Snapshot(), parts_->options.identity.rank(), own_address);
+}
+
+std::string Router::RankList() const {
+  return RankListJson(parts_->registry.Snapshot(), parts_->reachability.unreachable());
 }
 
 absl::Status Router::Ready() const {

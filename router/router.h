@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/rpc_server.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/served_model.h"
@@ -25,9 +26,10 @@ struct RouterOptions {
   std::optional<ToolFormat> tool_format;
   std::optional<ReasoningFormat> reasoning_format;
   v1::Identity identity;     // of this process
+  Credentials credentials;   // towards ranks
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none
-  std::string key_weights;   // file of KeyWeights; empty: all are served alike
+  std::string api_keys;      // KeyFile of clients; empty: anybody may send requests
   HttpServerOptions http;
   CorsPolicy cors;
   std::chrono::milliseconds stream_keep_alive{15'000};  // of quiet streams; 0: none
@@ -68,6 +70,8 @@ class Router {
   absl::Status Ready() const;
   // What Prometheus is to scrape; see router/membership/scrape_targets.h.
   std::string ScrapeTargets(const std::string& own_address) const;
+  // The answer to GET /ranks.
+  std::string RankList() const;
   // With the limits of the ranks that are there, or were last; before the first, those of the configuration.
   ServedModel model() const;
   v1::RankLoad load() const;

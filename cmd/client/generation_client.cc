@@ -48,14 +48,17 @@ void BlockStopSignals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-GenerationClient::GenerationClient(const std::string& address)
-    : address_(address), stub_(v1::GenerationService::NewStub(NewChannel(address))) {}
+GenerationClient::GenerationClient(const std::string& address, std::string api_key, const Credentials& credentials)
+    : address_(address),
+      api_key_(std::move(api_key)),
+      stub_(v1::GenerationService::NewStub(NewChannel(address, credentials))) {}
 
 absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRequest& request,
                                                             const std::function<void(std::string_view)>& on_text) {
   using Clock = std::chrono::steady_clock;
   GenerationResult result;
   grpc::ClientContext context;
+  if (!api_key_.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", api_key_));
   const Clock::time_point start = Clock::now();
   Clock::time_point first{}, last{};
   const auto stream = stub_->Generate(&context, request);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/rpc/credentials.h"
 #include "winnow/v1/generation.grpc.pb.h"
 
 namespace winnow {
@@ -27,7 +28,8 @@ struct GenerationResult {
 // A client of GenerationService for the command line.
 class GenerationClient {
  public:
-  explicit GenerationClient(const std::string& address);
+  // `api_key`, where there is one, goes along as a bearer token.
+  explicit GenerationClient(const std::string& address, std::string api_key = "", const Credentials& credentials = {});
 
   // Runs one request to its end; `on_text` gets the text as it comes (output 0). Ctrl-C cancels it: CANCELLED.
   // UNAVAILABLE says that no server is there. Call it from one thread at a time, with SIGINT and SIGTERM blocked in all
@@ -37,6 +39,7 @@ class GenerationClient {
 
  private:
   const std::string address_;
+  const std::string api_key_;
   const std::unique_ptr<v1::GenerationService::Stub> stub_;
 };
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "cmd/manifest/manifest_fields.h"
@@ -36,6 +37,19 @@ std::string Canonical(std::string_view name) {
 bool IsLabel(std::string_view name) {
   return !name.empty() && name.size() <= 40 && name.front() != '-' && name.back() != '-' &&
          name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
+}
+
+// Puts `path` wherever the option, and no longer one that begins like it, stands in the message; whether it did.
+bool ReplaceOption(const std::string& option, std::string_view path, std::string& message) {
+  bool found = false;
+  for (size_t at = 0; (at = message.find(option, at)) != std::string::npos;) {
+    const size_t end = at + option.size();
+    const bool is_longer = end < message.size() && (message[end] == '-' || absl::ascii_isalpha(message[end]));
+    if (!is_longer) message.replace(at, option.size(), path);
+    found = found || !is_longer;
+    at += is_longer ? option.size() : path.size();
+  }
+  return found;
 }
 
 void DeclareDeviceField(Fields& fields, const char* name, DeviceChoice* device, std::string help) {
@@ -187,10 +201,7 @@ class Parser {
     std::string first;
     for (const ManifestField& field : ManifestFields()) {
       const std::string option = absl::StrCat("--", AbslSv(field.option));
-      const size_t at = message.find(option);
-      const size_t end = at + option.size();
-      if (at == std::string::npos || (end < message.size() && (message[end] == '-' || isalpha(message[end])))) continue;
-      message = absl::StrReplaceAll(message, {{option, AbslSv(field.path)}});
+      if (!ReplaceOption(option, field.path, message)) continue;
       if (first.empty() || (LineOfField(first) == 0 && LineOfField(std::string(field.path)) > 0)) first = field.path;
     }
     Add(first.empty() ? 0 : LineOfField(first), first, std::move(message));

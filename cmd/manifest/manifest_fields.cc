@@ -22,7 +22,7 @@ constexpr ManifestField kFields[] = {
     {"router.stream_keep_alive", "stream-keep-alive"},
     {"router.page", "page"},
     {"router.max_queue", "max-queue"},
-    {"router.key_weights", "key-weights"},
+    {"router.api_keys", "api-keys"},
     {"router.cache_shards", "cache-shards"},
     {"router.slow_start", "slow-start"},
     {"router.drain_delay", "drain-delay"},
@@ -63,6 +63,13 @@ constexpr ManifestField kFields[] = {
     {"selection.pool_factor", "pool-factor"},
     {"selection.head_profile", "head-profile"},
 
+    {"security.tls_cert", "tls-cert"},
+    {"security.tls_key", "tls-key"},
+    {"security.tls_ca", "tls-ca"},
+    {"security.http_tls_cert", "http-tls-cert"},
+    {"security.http_tls_key", "http-tls-key"},
+    {"security.insecure", "insecure"},
+
     {"observability.metrics", "metrics"},
     {"observability.log_level", "log-level"},
     {"observability.log_format", "log-format"},
@@ -76,6 +83,7 @@ constexpr ManifestSection kSections[] = {
     {"inference", "The ranks that hold the weights and compute."},
     {"cache", "The ranks that hold the KV."},
     {"selection", "Which rows requests attend to that do not say."},
+    {"security", "What is encrypted, and who may call whom."},
     {"observability", "Metrics and logs."},
 };
 

@@ -74,6 +74,7 @@ class Compose {
 
 absl::StatusOr<RenderedFiles> RenderCompose(const Manifest& manifest, std::string_view source) {
   WINNOW_RETURN_IF_ERROR(CheckNeedsNoFiles(manifest));
+  WINNOW_RETURN_IF_ERROR(CheckMayBeReached(manifest));
   WINNOW_ASSIGN_OR_RETURN(const DeployPlan plan, PlanCluster(manifest, kModelInContainer));
   return RenderedFiles{{"compose.yaml", Compose(plan, source).Take()}};
 }

@@ -182,6 +182,7 @@ class Kubernetes {
 
 absl::StatusOr<RenderedFiles> RenderKubernetes(const Manifest& manifest, std::string_view source) {
   WINNOW_RETURN_IF_ERROR(CheckNeedsNoFiles(manifest));
+  WINNOW_RETURN_IF_ERROR(CheckMayBeReached(manifest));
   WINNOW_ASSIGN_OR_RETURN(const DeployPlan plan, PlanCluster(manifest, kModelInContainer));
   return Kubernetes(plan, source).Take();
 }

@@ -9,7 +9,9 @@ namespace {
 template <class Options>
 std::vector<std::string> FlagsOf(Options options, const Options& plain) {
   // Where it runs is the renderer's to say.
+  const SecurityOptions security = options.process.security;
   options.process = plain.process;
+  options.process.security = security;
   Options defaults = plain;
   const Fields fields = Fields::Of(options), others = Fields::Of(defaults);
   std::vector<std::string> flags;
@@ -116,12 +118,25 @@ absl::StatusOr<DeployPlan> PlanCluster(const Manifest& manifest, const std::stri
   return whole;
 }
 
+absl::Status CheckMayBeReached(const Manifest& manifest) {
+  const UpOptions& options = manifest.options;
+  if (options.security.insecure) return absl::OkStatus();
+  if (!options.security.tls_cert.empty() && !options.http_tls.files.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "processes on several machines or in containers listen where others reach them, and without TLS: set "
+      "security.insecure where the network is private");
+}
+
 absl::Status CheckNeedsNoFiles(const Manifest& manifest) {
   if (!manifest.options.selection.head_profile.empty()) {
     return absl::UnimplementedError("selection.head_profile is a file, which containers would not have");
   }
-  if (!manifest.options.key_weights.empty()) {
-    return absl::UnimplementedError("router.key_weights is a file, which containers would not have");
+  if (!manifest.options.api_keys.empty()) {
+    return absl::UnimplementedError("router.api_keys is a file, which containers would not have");
+  }
+  if (!manifest.options.security.tls_cert.empty() || !manifest.options.http_tls.files.certificate.empty()) {
+    return absl::UnimplementedError(
+        "security.tls_cert and security.http_tls_cert are files, which containers would not have");
   }
   return absl::OkStatus();
 }

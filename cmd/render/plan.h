@@ -45,6 +45,9 @@ DeployPlan PlanPart(const UpOptions& options, const DeployOptions& deploy, const
 // UNIMPLEMENTED for options that name files, which containers do not have.
 absl::Status CheckNeedsNoFiles(const Manifest& manifest);
 
+// FAILED_PRECONDITION for a manifest that says neither how others are kept out nor that they need not be.
+absl::Status CheckMayBeReached(const Manifest& manifest);
+
 struct RenderedFile {
   std::string path;  // below the folder that is written
   std::string text;

@@ -22,6 +22,7 @@ std::string Component(const DeployPlan& plan, int tasks, int gpus) {
 
 // A heterogeneous job: the router, then each group of ranks. It ends when one of its steps does.
 absl::StatusOr<RenderedFiles> RenderSlurm(const Manifest& manifest, std::string_view source) {
+  WINNOW_RETURN_IF_ERROR(CheckMayBeReached(manifest));
   WINNOW_ASSIGN_OR_RETURN(const DeployPlan plan, PlanCluster(manifest, ""));
   std::string text = absl::StrCat("#!/bin/bash\n", RenderedHeader("slurm", source),
                                   "#SBATCH --job-name=", plan.deploy.name, "\n", "#SBATCH --ntasks=1\n");

@@ -45,6 +45,10 @@ absl::StatusOr<std::unique_ptr<ProcessHttp>> ProcessHttp::Start(const HostPort& 
                          exchange->Respond({.body = targets(host != nullptr ? *host : self->address_)});
                        });
   }
+  if (sources.ranks) {
+    http->routes_->Add(HttpMethod::kGet, "/ranks",
+                       [ranks = sources.ranks](const Exchange& exchange) { exchange->Respond({.body = ranks()}); });
+  }
   HttpServerOptions options;
   options.host = listen.host;
   options.port = listen.port;

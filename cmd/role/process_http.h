@@ -12,7 +12,8 @@
 namespace winnow {
 
 // What every process answers over HTTP, for Prometheus and for probes: GET /metrics; /ready and /live, 200 or 503 with
-// the reason; /health, 200 as long as it answers at all. A router's has /targets, too: what Prometheus discovers.
+// the reason; /health, 200 as long as it answers at all. A router's has /targets, too,
+// what Prometheus discovers, and /ranks.
 class ProcessHttp {
  public:
   struct Sources {
@@ -20,6 +21,8 @@ class ProcessHttp {
     std::function<absl::Status()> live;
     // The answer to GET /targets of a request that came to `own_address`; absent: there is none.
     std::function<std::string(const std::string& own_address)> targets = nullptr;
+    // The answer to GET /ranks; absent: there is none.
+    std::function<std::string()> ranks = nullptr;
   };
 
   // ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the address is none of this machine. The sources are

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "cmd/role/machine.h"
 #include "cmd/role/own_address.h"
 #include "common/config/host_address.h"
@@ -48,9 +49,40 @@ void ProcessOptions::Declare(Fields& fields) {
       "machine towards the router: loopback where the router is on this machine, too.");
   fields.Address("metrics", &metrics,
                  "Where HTTP answers /metrics, and the probes /ready, /live and /health; hosts as for --grpc.");
+  security.Declare(fields);
   log.Declare(fields, "Of this process");
   fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
                  -1, 1 << 20);
+}
+
+void SecurityOptions::Declare(Fields& fields) {
+  fields.Text(
+      "tls-cert", &tls_cert,
+      "Certificate (PEM) of the process for gRPC, with the URI name spiffe://winnow/ROLE; \"{role}\" in the path, "
+      "here and below, stands for router, inference-rank or cache-rank. Changed files are read within seconds. "
+      "Empty = nothing is encrypted, and whoever reaches a port may use it.");
+  fields.Text("tls-key", &tls_key, "Key (PEM) of --tls-cert.");
+  fields.Text("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the certificates of the cluster.");
+  fields.Bool("insecure", &insecure,
+              "Listen without TLS on addresses that other machines reach: for private networks alone. Without it such "
+              "addresses are refused, but for --metrics.");
+}
+
+absl::StatusOr<TlsFiles> SecurityOptions::FilesFor(std::string_view role) const {
+  const auto path = [&](const std::string& text) { return absl::StrReplaceAll(text, {{"{role}", AbslSv(role)}}); };
+  TlsFiles files{.certificate = path(tls_cert), .key = path(tls_key), .authorities = path(tls_ca)};
+  if (!files.empty() && (tls_cert.empty() || tls_key.empty() || tls_ca.empty())) {
+    return absl::InvalidArgumentError("--tls-cert, --tls-key and --tls-ca need each other");
+  }
+  return files;
+}
+
+absl::Status SecurityOptions::CheckExposure(std::string_view option, const HostPort& listen, bool encrypted) const {
+  if (encrypted || insecure || IsLoopbackHost(listen.host) || listen.host == kAutoHost) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "--", AbslSv(option), "=", listen.ToString(), " is reached from other machines, and without TLS: set ",
+      option == "http" ? "--http-tls-cert" : "--tls-cert, --tls-key and --tls-ca",
+      ", or --insecure where the network is private"));
 }
 
 void JoinOptions::Declare(Fields& fields) {
@@ -211,10 +243,17 @@ void PlacementFlags::Declare(Fields& fields) {
                   "then more and more; 0s = its share at once.");
 }
 
+void HttpTlsFlags::Declare(Fields& fields) {
+  fields.Text("http-tls-cert", &files.certificate,
+              "Certificate (PEM) of the HTTP API, with those that it was signed with behind it. Changed files are read "
+              "within seconds. Empty = HTTP without TLS.");
+  fields.Text("http-tls-key", &files.key, "Key (PEM) of --http-tls-cert.");
+}
+
 void HttpApiFlags::Declare(Fields& fields) {
   fields.Text("cors-origins", &cors_origins,
               "Origins whose pages may use the HTTP API from a browser, separated by commas "
-              "(https://example.org,http://localhost:3000); * = all. Empty = none. There is no authentication: whoever "
+              "(https://example.org,http://localhost:3000); * = all. Empty = none. Without --api-keys whoever "
               "opens such a page uses the server.");
   fields.Duration(
       "stream-keep-alive", &stream_keep_alive,
@@ -256,10 +295,11 @@ void RouterProcessOptions::Declare(Fields& fields) {
       "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
       "the folder's name.");
   fields.Address("http", &http, "Where the OpenAI-compatible HTTP server listens.");
+  http_tls.Declare(fields);
   http_api.Declare(fields);
   chat.Declare(fields);
   selection.Declare(fields);
-  DeclareKeyWeights(fields, &key_weights);
+  DeclareApiKeys(fields, &api_keys);
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("http-threads", &http_threads, "Event loops of the HTTP server; each serves thousands of streams.", 1,
@@ -450,11 +490,10 @@ void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
       "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can need.");
 }
 
-void DeclareKeyWeights(Fields& fields, std::string* key_weights) {
-  fields.Text(
-      "key-weights", key_weights,
-      "File of a weight and an API key per line: while there is not enough for all, keys are served in the ratio "
-      "of their weights. Keys that are not in it have 1.");
+void DeclareApiKeys(Fields& fields, std::string* api_keys) {
+  fields.Text("api-keys", api_keys,
+              "File of API keys (`winnow keys`): requests then need one of them and are held to its limits. Changes of "
+              "the file are in force within seconds. Empty = anybody may send requests.");
 }
 
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace) {

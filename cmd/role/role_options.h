@@ -10,6 +10,7 @@
 #include "common/log/log.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/selection/selection_spec.h"
+#include "common/tls/tls_files.h"
 #include "inference_rank/memory/prefill_mode.h"
 #include "inference_rank/scheduler/scheduling_options.h"
 #include "inference_rank/sequence/prefix_attention.h"
@@ -27,6 +28,21 @@ struct JoinOptions {
   std::string advertise;
 
   void Declare(Fields& fields);
+};
+
+// Whom a process takes calls from, and what it encrypts.
+struct SecurityOptions {
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  bool insecure = false;
+
+  void Declare(Fields& fields);
+  // With "{role}" in the paths replaced. INVALID_ARGUMENT, where some are given and others are missing.
+  absl::StatusOr<TlsFiles> FilesFor(std::string_view role) const;
+  // FAILED_PRECONDITION for an address that other machines reach while `encrypted` is false and nothing allows it;
+  // `option` is the one that says where to listen.
+  absl::Status CheckExposure(std::string_view option, const HostPort& listen, bool encrypted) const;
 };
 
 // What a process logs, and how.
@@ -52,6 +68,7 @@ struct ProcessOptions {
   std::string rank;
   HostPort grpc{"127.0.0.1", 0};
   HostPort metrics{"127.0.0.1", 0};
+  SecurityOptions security;
   LogFlags log;
   int report_fd = -1;
 
@@ -107,6 +124,13 @@ struct PlacementFlags {
   void Declare(Fields& fields);
 };
 
+// TLS of the HTTP API.
+struct HttpTlsFlags {
+  TlsFiles files;
+
+  void Declare(Fields& fields);
+};
+
 // What the HTTP API lets clients do, and how it keeps them waiting.
 struct HttpApiFlags {
   std::string cors_origins;
@@ -129,10 +153,11 @@ struct RouterProcessOptions {
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
+  HttpTlsFlags http_tls;
   HttpApiFlags http_api;
   ChatFlags chat;
   SelectionOptions selection;
-  std::string key_weights;
+  std::string api_keys;
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int http_threads = 2;
@@ -207,7 +232,7 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
-void DeclareKeyWeights(Fields& fields, std::string* key_weights);
+void DeclareApiKeys(Fields& fields, std::string* api_keys);
 void DeclareStopGrace(Fields& fields, std::chrono::microseconds* stop_grace);
 void DeclareDrainDelay(Fields& fields, std::chrono::microseconds* drain_delay);
 void DeclareMaxQueue(Fields& fields, uint32_t* max_queue);

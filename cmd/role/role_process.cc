@@ -16,6 +16,8 @@
 #include "common/config/listen_address.h"
 #include "common/log/log.h"
 #include "common/metrics/version.h"
+#include "common/rpc/caller_policy.h"
+#include "common/rpc/grpc_log.h"
 #include "common/rpc/identity.h"
 
 namespace winnow {
@@ -25,6 +27,33 @@ constexpr std::chrono::milliseconds kShutdownGrace{500};
 
 // Listeners, logs, event loops, the model's files, and the connections of some dozens of ranks.
 constexpr uint64_t kLeastDescriptors = 256;
+
+PeerRole PeerRoleOf(v1::Role role) {
+  switch (role) {
+    case v1::ROLE_INFERENCE_RANK:
+      return PeerRole::kInferenceRank;
+    case v1::ROLE_CACHE_RANK:
+      return PeerRole::kCacheRank;
+    default:
+      return PeerRole::kRouter;
+  }
+}
+
+absl::StatusOr<Credentials> LoadCredentials(std::string_view role_name, v1::Role role,
+                                            const SecurityOptions& security) {
+  WINNOW_ASSIGN_OR_RETURN(const TlsFiles files, security.FilesFor(role_name));
+  if (files.empty()) return Credentials();
+  absl::StatusOr<Credentials> credentials = Credentials::Load(files);
+  if (!credentials.ok()) return Annotate(credentials.status(), "--tls-cert, --tls-key, --tls-ca");
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<std::string> names, UriNamesOf(files.certificate));
+  const std::vector<PeerRole> roles = PeerRolesOf(names);
+  if (std::find(roles.begin(), roles.end(), PeerRoleOf(role)) == roles.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("--tls-cert: ", files.certificate, " has no URI name ",
+                                                   AbslSv(PeerRoleUri(PeerRoleOf(role))),
+                                                   ": other processes would refuse this one"));
+  }
+  return credentials;
+}
 
 }  // namespace
 
@@ -49,6 +78,7 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   signal(SIGPIPE, SIG_IGN);
   WINNOW_RETURN_IF_ERROR(
       StartLog({.role = role_name, .rank = options.rank, .level = options.log.level, .format = options.log.format}));
+  LogForGrpc();
   auto process =
       std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml), std::move(join)));
   WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
@@ -56,6 +86,8 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   ProcessOptions& listen = process->options_;
   WINNOW_ASSIGN_OR_RETURN(listen.grpc, ListenAddress(options.grpc, process->join_.routers));
   WINNOW_ASSIGN_OR_RETURN(listen.metrics, ListenAddress(options.metrics, process->join_.routers));
+  WINNOW_ASSIGN_OR_RETURN(process->credentials_, LoadCredentials(role_name, role, options.security));
+  WINNOW_RETURN_IF_ERROR(options.security.CheckExposure("grpc", listen.grpc, process->credentials_.encrypted()));
   WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(listen.grpc.ToString()));
   process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
@@ -82,15 +114,16 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   ProcessHttp::Sources probes;
   probes.ready = [this] { return Ready(); };
   probes.targets = std::move(router.targets);
+  probes.ranks = std::move(router.ranks);
   // A router's requests may rightly wait for long, for ranks and for prompts to be computed.
   const bool computes = identity_.role() != v1::ROLE_ROUTER;
   probes.live = [this, load, computes] {
     return computes ? liveness_.Observe(load(), Liveness::Clock::now()) : absl::OkStatus();
   };
-  admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines));
+  admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines), credentials_);
   services.push_back(Named<v1::AdminService>(admin_.get()));
   WINNOW_ASSIGN_OR_RETURN(http_, ProcessHttp::Start(options_.metrics, metrics_, std::move(probes)));
-  WINNOW_ASSIGN_OR_RETURN(server_, RpcServer::Start(identity_.address(), services));
+  WINNOW_ASSIGN_OR_RETURN(server_, RpcServer::Start(identity_.address(), services, credentials_));
   reserved_ = nullptr;
   report_.Address("grpc", server_->address());
   report_.Address("metrics", http_->address());
@@ -130,6 +163,7 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
   for (size_t i = 0; i < memberships.size(); ++i) {
     MembershipClient::Options options;
     options.routers = join_.routers;
+    options.credentials = credentials_;
     options.localize = [this](const HostPort& router, v1::RegisterRequest& registration) {
       return Localize(router, registration);
     };

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/admin_service.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/membership_client.h"
 #include "common/rpc/rpc_server.h"
 #include "winnow/v1/identity.pb.h"
@@ -25,7 +26,7 @@ class RoleProcess {
  public:
   // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
   // come. Until Serve they end the process at once. FAILED_PRECONDITION where the process may open fewer files than a
-  // role needs. `join`: of ranks.
+  // role needs, or would listen where other machines reach it without TLS. `join`: of ranks.
   static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
                                                             const ProcessOptions& options, std::string options_yaml,
                                                             JoinOptions join = {});
@@ -33,6 +34,8 @@ class RoleProcess {
 
   // With the address at which the gRPC server will listen.
   const v1::Identity& identity() const { return identity_; }
+  // Of this process, for its server and for channels to others.
+  const Credentials& credentials() const { return credentials_; }
   MetricsRegistry& metrics() { return *metrics_; }
   std::string metrics_address() const { return http_->address(); }
   RpcServer& server() { return *server_; }
@@ -44,6 +47,7 @@ class RoleProcess {
   struct RouterAnswers {
     std::function<absl::Status()> ready;
     std::function<std::string(const std::string& own_address)> targets;
+    std::function<std::string()> ranks;
   };
   // Starts the gRPC server with these services and the AdminService, and ProcessHttp, and reports the addresses. `load`
   // is asked until Shutdown; `timelines` are what `winnow timeline` records, and live as long.
@@ -84,6 +88,7 @@ class RoleProcess {
   const JoinOptions join_;
   const std::string options_yaml_;
   v1::Identity identity_;
+  Credentials credentials_;
   uint64_t descriptor_limit_ = 0;
   ParentReport report_;
   const std::shared_ptr<MetricsRegistry> metrics_;

@@ -31,6 +31,7 @@ void UpOptions::Declare(Fields& fields) {
       "`winnow config check FILE` checks one, `winnow config schema` describes them.");
   fields.Text("node", &node, "With a manifest that has nodes: the one that this machine is; its part is started.");
   fields.Address("http", &http, "OpenAI-compatible HTTP API. Port 0 takes a free one, here and below.");
+  http_tls.Declare(fields);
   http_api.Declare(fields);
   chat.Declare(fields);
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
@@ -65,7 +66,8 @@ void UpOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
-  DeclareKeyWeights(fields, &key_weights);
+  DeclareApiKeys(fields, &api_keys);
+  security.Declare(fields);
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
@@ -118,10 +120,22 @@ absl::Status UpOptions::CheckConsistency() const {
         absl::StrCat("--metrics: ", num_processes(), " ports from ", metrics.port, " on do not exist"));
   }
   WINNOW_RETURN_IF_ERROR(CheckPortsDiffer());
+  WINNOW_RETURN_IF_ERROR(CheckExposure());
   if (num_inference_ranks() > 0) {
     WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
   }
   return selection.Resolve(model).status();
+}
+
+absl::Status UpOptions::CheckExposure() const {
+  WINNOW_ASSIGN_OR_RETURN(const TlsFiles files, security.FilesFor(""));
+  if (part.has_router) {
+    WINNOW_RETURN_IF_ERROR(security.CheckExposure("http", http, !http_tls.files.empty()));
+    WINNOW_RETURN_IF_ERROR(security.CheckExposure("grpc", grpc, !files.empty()));
+  }
+  // Ranks of several machines listen where the others reach them.
+  if (part.host.empty()) return absl::OkStatus();
+  return security.CheckExposure("grpc", {part.host, grpc.port}, !files.empty());
 }
 
 // Each would find its port free before the others listen.
@@ -183,15 +197,17 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.cluster = cluster;
   options.process.grpc = grpc;
   options.process.metrics = MetricsAddress(0);
+  options.process.security = security;
   options.process.log = log;
   options.process.report_fd = kReportFd;
   options.model = model;
   options.model_id = model_id;
   options.http = http;
+  options.http_tls = http_tls;
   options.http_api = http_api;
   options.chat = chat;
   options.selection = selection;
-  options.key_weights = key_weights;
+  options.api_keys = api_keys;
   options.placement = placement;
   options.max_queue = max_queue;
   options.drain_delay = drain_delay;
@@ -206,6 +222,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.rank = InferenceRankName(index);
   if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + index);
+  options.process.security = security;
   options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
@@ -241,6 +258,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.rank = CacheRankName(index);
   if (!part.host.empty()) options.process.grpc.host = part.host;
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
+  options.process.security = security;
   options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};

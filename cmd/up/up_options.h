@@ -19,6 +19,7 @@ struct UpOptions {
   HostPort http{"127.0.0.1", 8000};
   HostPort grpc{"127.0.0.1", 8001};
   HostPort metrics{"127.0.0.1", 9100};
+  HttpTlsFlags http_tls;
   HttpApiFlags http_api;
   ChatFlags chat;
   int inference_ranks = 1;
@@ -38,7 +39,8 @@ struct UpOptions {
   uint32_t max_running = 64;
   PrefillFlags prefill;
   SchedulingFlags scheduling;
-  std::string key_weights;
+  std::string api_keys;
+  SecurityOptions security;
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int threads = 0;
@@ -81,6 +83,7 @@ struct UpOptions {
  private:
   absl::Status CheckCacheMemory() const;
   absl::Status CheckPortsDiffer() const;
+  absl::Status CheckExposure() const;
 };
 
 }  // namespace winnow

@@ -24,8 +24,11 @@ int64_t SteadyToUnixNanos() {
 }  // namespace
 
 AdminServiceImpl::AdminServiceImpl(v1::GetServerInfoResponse info, std::function<v1::RankLoad()> load,
-                                   std::vector<NamedTimeline> timelines)
-    : info_(std::move(info)), load_(std::move(load)), timelines_(std::move(timelines)) {}
+                                   std::vector<NamedTimeline> timelines, Credentials credentials)
+    : info_(std::move(info)),
+      load_(std::move(load)),
+      timelines_(std::move(timelines)),
+      credentials_(std::move(credentials)) {}
 
 grpc::Status AdminServiceImpl::GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
                                              v1::GetServerInfoResponse* response) {
@@ -43,8 +46,8 @@ grpc::Status AdminServiceImpl::Reach(grpc::ServerContext* context, const v1::Rea
   // The caller is to learn the reason before its own time is over.
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(context->deadline() - std::chrono::system_clock::now());
-  return ToGrpc(
-      Dial(request->target(), /*hosted_by=*/"", std::clamp(left * 3 / 4, kLongestReach / 100, kLongestReach)));
+  return ToGrpc(Dial(request->target(), /*hosted_by=*/"", std::clamp(left * 3 / 4, kLongestReach / 100, kLongestReach),
+                     credentials_));
 }
 
 grpc::Status AdminServiceImpl::StartTimeline(grpc::ServerContext*, const v1::StartTimelineRequest*,

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/rpc/credentials.h"
 #include "common/timeline/timeline.h"
 #include "winnow/v1/admin.grpc.pb.h"
 
@@ -17,10 +18,10 @@ struct NamedTimeline {
 // AdminService, the same in every process: answers with what it was made of and asks `load` for the rest.
 class AdminServiceImpl final : public v1::AdminService::Service {
  public:
-  // `load` may be called from any thread and at any time until the server has shut down; the timelines must live as
-  // long.
+  // `credentials` are those that it dials others with. `load` may be called from any thread and at any time until the
+  // server has shut down; the timelines must live as long.
   AdminServiceImpl(v1::GetServerInfoResponse info, std::function<v1::RankLoad()> load,
-                   std::vector<NamedTimeline> timelines = {});
+                   std::vector<NamedTimeline> timelines = {}, Credentials credentials = {});
 
   grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest* request,
                              v1::GetServerInfoResponse* response) override;
@@ -37,6 +38,7 @@ class AdminServiceImpl final : public v1::AdminService::Service {
   const v1::GetServerInfoResponse info_;
   const std::function<v1::RankLoad()> load_;
   const std::vector<NamedTimeline> timelines_;
+  const Credentials credentials_;
 };
 
 }  // namespace winnow

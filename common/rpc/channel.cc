@@ -5,7 +5,7 @@
 
 namespace winnow {
 
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
@@ -19,7 +19,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   // Channels of one process to one address would otherwise share a connection, and with it its backoff.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, credentials.ForChannels(), arguments);
 }
 
 }  // namespace winnow

@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "common/rpc/credentials.h"
 #include "grpcpp/channel.h"
 
 namespace winnow {
@@ -10,8 +11,8 @@ namespace winnow {
 // fits.
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
-// A channel to "host:port" without encryption: keepalive 10 s with 5 s to answer (also while idle), reconnection after
+// A channel to "host:port": keepalive 10 s with 5 s to answer (also while idle), reconnection after
 // 0.1 to 1 s, and never through an HTTP proxy of the environment. It connects on first use.
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, const Credentials& credentials = {});
 
 }  // namespace winnow

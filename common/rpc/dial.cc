@@ -7,8 +7,9 @@
 
 namespace winnow {
 
-absl::Status Dial(const v1::Identity& target, const std::string& hosted_by, std::chrono::milliseconds timeout) {
-  const auto stub = v1::AdminService::NewStub(NewChannel(target.address()));
+absl::Status Dial(const v1::Identity& target, const std::string& hosted_by, std::chrono::milliseconds timeout,
+                  const Credentials& credentials) {
+  const auto stub = v1::AdminService::NewStub(NewChannel(target.address(), credentials));
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   v1::GetServerInfoResponse info;

@@ -108,7 +108,7 @@ bool MembershipClient::Session(const HostPort& router) {
   const Clock::duration until_fence = FenceIfDue();
   const Clock::time_point sent = RunningNow();
   const std::string address = router.ToString();
-  if (router_ != address) stub_ = v1::MembershipService::NewStub(NewChannel(address));
+  if (router_ != address) stub_ = v1::MembershipService::NewStub(NewChannel(address, options_.credentials));
   router_ = address;
   registration_ = options_.registration;
   absl::Status status = options_.localize ? options_.localize(router, registration_) : absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "common/base/running_clock.h"
 #include "common/base/status.h"
 #include "common/config/parse_value.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/router_list.h"
 #include "winnow/v1/membership.grpc.pb.h"
 
@@ -28,6 +29,7 @@ class MembershipClient {
  public:
   struct Options {
     std::vector<HostPort> routers;
+    Credentials credentials = {};
     // Sent at each registration; identity complete, with address.
     v1::RegisterRequest registration;
     // If set, completes the registration for the router at this numeric address, which must reach the addresses in it.

@@ -23,7 +23,8 @@ constexpr int kMaxConcurrentStreams = 8192;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& address,
-                                                            const std::vector<NamedService>& services) {
+                                                            const std::vector<NamedService>& services,
+                                                            const Credentials& credentials) {
   WINNOW_RETURN_IF_ERROR(CheckListenAddress(address).status());
   static std::once_flag plugins;  // must precede the process's first ServerBuilder
   std::call_once(plugins, [] {
@@ -33,7 +34,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& a
   auto server = std::unique_ptr<RpcServer>(new RpcServer);
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address, credentials.ForServer(), &port);
   // Without this, two processes can listen on one port and each gets some of the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/rpc/credentials.h"
 #include "grpcpp/server.h"
 
 namespace winnow {
@@ -21,7 +22,7 @@ NamedService Named(grpc::Service* service) {
   return {service, Generated::service_full_name()};
 }
 
-// A gRPC server of a process: its services, grpc.health.v1 and reflection, without encryption. Services must outlive
+// A gRPC server of a process: its services, grpc.health.v1 and reflection. Services must outlive
 // it.
 class RpcServer {
  public:
@@ -30,7 +31,8 @@ class RpcServer {
   // RESOURCE_EXHAUSTED beyond some hundreds at a time. ALREADY_EXISTS when the port is taken, INVALID_ARGUMENT when the
   // address is none of this machine.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const std::string& address,
-                                                          const std::vector<NamedService>& services);
+                                                          const std::vector<NamedService>& services,
+                                                          const Credentials& credentials = {});
   ~RpcServer();  // Shutdown without grace
 
   // "host:port" with the port that was chosen.

@@ -42,7 +42,8 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& ca
 }
 
 absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank, const KvShard& shard) {
-  auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address()), wake_engine_);
+  auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address(), options_.credentials),
+                                          wake_engine_);
 
   absl::Status lane_status;
   const absl::Status stopped = absl::UnavailableError("the inference rank is stopping");

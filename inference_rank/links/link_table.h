@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/rpc/credentials.h"
 #include "inference_rank/links/cache_link.h"
 #include "transport/transport.h"
 #include "winnow/v1/identity.pb.h"
@@ -21,6 +22,7 @@ class LinkTable {
   struct Options {
     v1::Identity identity;
     v1::Fingerprint fingerprint;
+    Credentials credentials = {};
     std::chrono::milliseconds connect_timeout{5000};
     // Engine thread: this rank's end of a lane for that part of sequences, to be offered with every link; null: none is
     // offered.

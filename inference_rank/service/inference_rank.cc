@@ -130,7 +130,8 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
     if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
   };
-  LinkTable::Options link_options{.identity = identity, .fingerprint = rank->fingerprint_};
+  LinkTable::Options link_options{
+      .identity = identity, .fingerprint = rank->fingerprint_, .credentials = options.credentials};
   if (options.offers_lanes) link_options.new_lane = [&backend](const KvShard& shard) { return backend.NewLane(shard); };
   link_options.on_lane = [rank = rank.get()](const CacheLink& link, const absl::Status& lane) {
     if (rank->options_.on_lane) rank->options_.on_lane(link.peer().rank(), lane);

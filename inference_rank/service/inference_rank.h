@@ -46,6 +46,7 @@ struct InferenceRankOptions {
   // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
   std::string head_profile;
   DataPlaneWaits waits;
+  Credentials credentials = {};  // towards cache ranks
   // The GPU has failed for good, and every sequence has been failed over: the process has to end. Called once, on the
   // engine thread, with what a post-mortem needs.
   std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;

@@ -8,7 +8,7 @@ namespace winnow {
 namespace {
 
 DispatcherOptions WithDefaults(DispatcherOptions options) {
-  if (!options.channels) options.channels = NewChannel;
+  if (!options.channels) options.channels = [](const std::string& address) { return NewChannel(address); };
   return options;
 }
 

@@ -191,7 +191,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
   submit.set_tenant(request_.tenant);
-  submit.set_tenant_weight(context_->options.weights.Of(request_.tenant));
+  submit.set_tenant_weight(request_.tenant_weight);
   submit.set_priority(request_.priority);
   *submit.mutable_sampling() = request_.sampling;
   *submit.mutable_stopping() = request_.stopping;

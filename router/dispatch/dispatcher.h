@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "common/metrics/atomic_histogram.h"
-#include "router/dispatch/key_weights.h"
 #include "router/dispatch/rank_clients.h"
 #include "router/dispatch/token_stream.h"
 #include "router/membership/registry.h"
@@ -21,12 +20,11 @@ struct DispatcherOptions {
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
-  KeyWeights weights{};                     // of tenants
   ShardRange shards{};                      // of a sequence's KV
   std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
   RankClient::Options client{};
   std::chrono::milliseconds release_timeout{1000};  // of a call that frees a sequence on a cache rank
-  RankClients::ChannelFactory channels{};           // absent: NewChannel
+  RankClients::ChannelFactory channels{};           // absent: NewChannel, not encrypted
 };
 
 // Monotone counts, and two gauges.

@@ -33,7 +33,8 @@ struct TokenFork {
 // One sample of one request, in token ids: what the dispatcher sends to an inference rank.
 struct TokenRequest {
   std::vector<uint32_t> prompt_token_ids;
-  std::string tenant = {};      // whose cached prefixes it may share
+  std::string tenant = {};  // whose cached prefixes it may share, and whose share of the ranks it takes
+  double tenant_weight = 1;
   v1::SamplingParams sampling;  // seed and sample_index set
   v1::StoppingParams stopping;
   SelectionSpec selection;

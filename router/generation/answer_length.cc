@@ -8,7 +8,7 @@ namespace winnow {
 
 uint32_t DefaultMaxTokens(size_t prompt_tokens, const SelectionSpec& selection, const ServedModel& model) {
   const auto prompt = static_cast<uint32_t>(prompt_tokens);
-  const uint32_t left = model.max_context_tokens - prompt;
+  const uint32_t left = std::min(model.max_context_tokens - prompt, model.max_default_answer_tokens);
   uint64_t stored = model.max_stored_positions;
   if (stored == 0) return left;
   // Bounds of pages, and cuboids, go into blocks of their own: at most two entries to a page.

@@ -9,6 +9,7 @@
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
 #include "router/generation/text_decoder.h"
+#include "router/keys/caller.h"
 #include "winnow/v1/rank.pb.h"
 #include "winnow/v1/sampling.pb.h"
 
@@ -18,7 +19,7 @@ namespace winnow {
 struct GenerationInput {
   std::string request_id;
   std::vector<uint32_t> prompt_token_ids;
-  std::string tenant = {};  // whose cached prefixes it may share
+  Caller caller = {};
   uint32_t n = 1;
   v1::SamplingParams sampling;  // seed may be absent: one is drawn; sample_index is the first output's
   uint32_t max_tokens = 0;      // already limited to what is left of the context
@@ -70,7 +71,7 @@ class GenerationObserver {
 // What a fork of one output changes.
 struct ForkInput {
   uint32_t output_index = 0;
-  std::string tenant = {};               // must be the source's
+  Caller caller = {};                    // its tenant must be the source's
   std::optional<uint32_t> sample_index;  // absent: one that no output and no fork of the generation has had
   std::optional<uint32_t> max_tokens;    // counted from the source's first token; at most the source's
   std::chrono::system_clock::time_point deadline;

@@ -4,8 +4,9 @@
 #include <random>
 
 #include "common/rpc/grpc_status.h"
-#include "router/dispatch/tenant.h"
+#include "router/generation/caller_model.h"
 #include "router/generation/generate_request.h"
+#include "router/generation/grpc_caller.h"
 #include "router/generation/request_checks.h"
 
 namespace winnow {
@@ -25,14 +26,18 @@ std::string NewRequestId() {
 
 // The calls under way by request id.
 struct GenerationService::Calls {
+  struct Active {
+    std::weak_ptr<GenerateCall> call;
+    std::string tenant;
+  };
   std::mutex mutex;
-  std::unordered_map<std::string, std::weak_ptr<GenerateCall>> active;
+  std::unordered_map<std::string, Active> active;
   std::unordered_set<std::string> ended;
   std::deque<std::string> ended_order;  // oldest first
 
-  absl::Status Add(const std::string& id, const std::shared_ptr<GenerateCall>& call) {
+  absl::Status Add(const std::string& id, const std::string& tenant, const std::shared_ptr<GenerateCall>& call) {
     std::lock_guard lock(mutex);
-    if (active.try_emplace(id, call).second) return absl::OkStatus();
+    if (active.try_emplace(id, Active{call, tenant}).second) return absl::OkStatus();
     return absl::AlreadyExistsError(absl::StrCat("request_id: a request with the id \"", id, "\" is under way"));
   }
 
@@ -49,15 +54,16 @@ struct GenerationService::Calls {
   std::shared_ptr<GenerateCall> Find(const std::string& id) {
     std::lock_guard lock(mutex);
     const auto it = active.find(id);
-    return it == active.end() ? nullptr : it->second.lock();
+    return it == active.end() ? nullptr : it->second.call.lock();
   }
 
-  absl::Status Abort(const std::string& id) {
+  // Only what is the tenant's.
+  absl::Status Abort(const std::string& id, const std::string& tenant) {
     std::shared_ptr<GenerateCall> call;
     {
       std::lock_guard lock(mutex);
-      if (const auto it = active.find(id); it != active.end()) {
-        call = it->second.lock();
+      if (const auto it = active.find(id); it != active.end() && it->second.tenant == tenant) {
+        call = it->second.call.lock();
       } else if (!ended.contains(id)) {
         return absl::NotFoundError(absl::StrCat("no request has the id \"", id, "\""));
       }
@@ -74,19 +80,21 @@ GenerationService::~GenerationService() = default;
 
 absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateRequest& request,
                                                          grpc::CallbackServerContext* context) const {
-  WINNOW_ASSIGN_OR_RETURN(const ServedModel model, options_.model());
+  WINNOW_ASSIGN_OR_RETURN(Caller caller, CallerOf(*context));
+  WINNOW_ASSIGN_OR_RETURN(ServedModel model, options_.model());
+  model = ModelFor(caller, std::move(model));
   WINNOW_ASSIGN_OR_RETURN(GenerationInput input, ParseGenerateRequest(request, model, *codec_));
-  input.tenant = TenantOfCall(*context);
+  if (caller.account != nullptr) {
+    WINNOW_RETURN_IF_ERROR(caller.account->CheckModel(request.has_model() ? request.model() : model.id));
+  }
+  input.caller = std::move(caller);
   if (input.request_id.empty()) input.request_id = NewRequestId();
   input.deadline = DeadlineOf(*context);
   return input;
 }
 
-std::string GenerationService::TenantOfCall(const grpc::CallbackServerContext& context) {
-  const auto& metadata = context.client_metadata();
-  const auto credentials = metadata.find("authorization");
-  if (credentials == metadata.end()) return {};
-  return TenantOf({credentials->second.data(), credentials->second.size()});
+absl::StatusOr<Caller> GenerationService::CallerOf(const grpc::CallbackServerContext& context) const {
+  return CallerOfCall(context, options_.authenticate);
 }
 
 SystemClock::time_point GenerationService::DeadlineOf(const grpc::CallbackServerContext& context) const {
@@ -98,31 +106,37 @@ SystemClock::time_point GenerationService::DeadlineOf(const grpc::CallbackServer
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(grpc::CallbackServerContext* context,
                                                                             const v1::GenerateRequest* request) {
   absl::StatusOr<GenerationInput> input = Parse(*request, context);
-  if (!input.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(input.status()); });
-  const std::string id = input->request_id;
-  return NewCall(id, [&](GenerateCall& call) { call.Begin(generation_, *std::move(input)); });
+  if (!input.ok()) return RefusedCall(input.status());
+  const std::string id = input->request_id, tenant = input->caller.tenant;
+  return NewCall(id, tenant, [&](GenerateCall& call) { call.Begin(generation_, *std::move(input)); });
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Fork(grpc::CallbackServerContext* context,
                                                                         const v1::ForkRequest* request) {
+  absl::StatusOr<Caller> caller = CallerOf(*context);
+  if (!caller.ok()) return RefusedCall(caller.status());
   const std::shared_ptr<GenerateCall> source = calls_->Find(request->source_request_id());
   absl::Status status = CheckRequestId(request->request_id());
   if (status.ok() && source == nullptr) {
     status = absl::NotFoundError(
         absl::StrCat("source_request_id: no request has the id \"", request->source_request_id(), "\""));
   }
-  if (!status.ok()) return NewCall("", [&](GenerateCall& call) { call.Refuse(status); });
+  if (!status.ok()) return RefusedCall(status);
   ForkInput input;
   input.output_index = request->output_index();
-  input.tenant = TenantOfCall(*context);
+  input.caller = *std::move(caller);
   input.deadline = DeadlineOf(*context);
   if (request->has_sample_index()) input.sample_index = request->sample_index();
   if (request->has_max_tokens()) input.max_tokens = request->max_tokens();
   const std::string id = request->request_id().empty() ? NewRequestId() : request->request_id();
-  return NewCall(id, [&](GenerateCall& call) { call.BeginFork(*source, id, input); });
+  return NewCall(id, input.caller.tenant, [&](GenerateCall& call) { call.BeginFork(*source, id, input); });
 }
 
-GenerateCall* GenerationService::NewCall(const std::string& id, const Launch& launch) {
+GenerateCall* GenerationService::RefusedCall(const absl::Status& status) {
+  return NewCall("", "", [&](GenerateCall& call) { call.Refuse(status); });
+}
+
+GenerateCall* GenerationService::NewCall(const std::string& id, const std::string& tenant, const Launch& launch) {
   const auto on_end = [this](absl::StatusCode code) {
     if (options_.on_end) options_.on_end(code);
   };
@@ -130,7 +144,7 @@ GenerateCall* GenerationService::NewCall(const std::string& id, const Launch& la
   const auto call = std::make_shared<GenerateCall>(on_end, [calls = calls_, id, registered] {
     if (*registered) calls->Remove(id);
   });
-  const absl::Status status = id.empty() ? absl::OkStatus() : calls_->Add(id, call);
+  const absl::Status status = id.empty() ? absl::OkStatus() : calls_->Add(id, tenant, call);
   if (status.ok()) {
     launch(*call);
   } else {
@@ -143,7 +157,8 @@ GenerateCall* GenerationService::NewCall(const std::string& id, const Launch& la
 grpc::ServerUnaryReactor* GenerationService::Abort(grpc::CallbackServerContext* context,
                                                    const v1::AbortRequest* request, v1::AbortResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(calls_->Abort(request->request_id())));
+  const absl::StatusOr<Caller> caller = CallerOf(*context);
+  reactor->Finish(ToGrpc(caller.ok() ? calls_->Abort(request->request_id(), caller->tenant) : caller.status()));
   return reactor;
 }
 

@@ -23,6 +23,8 @@ class GenerationService final : public v1::GenerationService::CallbackService {
     std::chrono::milliseconds max_timeout{std::chrono::hours(1)};
     // The model as it is served now; an error when no request can be served.
     std::function<absl::StatusOr<ServedModel>()> model;
+    // Whose call it is; absent: TenantOf tells callers apart, and anybody may do anything.
+    Authenticator authenticate = nullptr;
     // Called once per Generate call with its status; must not block. May be empty.
     std::function<void(absl::StatusCode)> on_end;
   };
@@ -42,9 +44,10 @@ class GenerationService final : public v1::GenerationService::CallbackService {
   struct Calls;
 
   using Launch = std::function<void(GenerateCall& call)>;
-  // A call that is known by `id` while it lives; `launch` begins it.
-  GenerateCall* NewCall(const std::string& id, const Launch& launch);
-  static std::string TenantOfCall(const grpc::CallbackServerContext& context);
+  // A call of the tenant that is known by `id` while it lives; `launch` begins it.
+  GenerateCall* NewCall(const std::string& id, const std::string& tenant, const Launch& launch);
+  GenerateCall* RefusedCall(const absl::Status& status);
+  absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const;
   std::chrono::system_clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<GenerationInput> Parse(const v1::GenerateRequest& request, grpc::CallbackServerContext* context) const;
 

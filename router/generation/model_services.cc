@@ -2,6 +2,7 @@
 
 #include "common/rpc/grpc_status.h"
 #include "common/selection/spec_text.h"
+#include "router/generation/grpc_caller.h"
 
 namespace winnow {
 namespace {
@@ -17,6 +18,8 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const abs
 grpc::ServerUnaryReactor* TokenizerService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
+  const absl::StatusOr<Caller> caller = CallerOfCall(*context, authenticate_);
+  if (!caller.ok()) return Answer(context, caller.status());
   const bool add_special_tokens = !request->has_add_special_tokens() || request->add_special_tokens();
   const absl::StatusOr<std::vector<uint32_t>> ids = codec_->Encode(request->text(), add_special_tokens);
   if (!ids.ok()) return Answer(context, Annotate(ids.status(), "text"));
@@ -27,6 +30,8 @@ grpc::ServerUnaryReactor* TokenizerService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* TokenizerService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
+  const absl::StatusOr<Caller> caller = CallerOfCall(*context, authenticate_);
+  if (!caller.ok()) return Answer(context, caller.status());
   for (const uint32_t id : request->ids()) {
     if (id < vocab_size_) continue;
     return Answer(context, absl::InvalidArgumentError(
@@ -38,6 +43,8 @@ grpc::ServerUnaryReactor* TokenizerService::Detokenize(grpc::CallbackServerConte
 
 grpc::ServerUnaryReactor* ModelService::ListModels(grpc::CallbackServerContext* context, const v1::ListModelsRequest*,
                                                    v1::ListModelsResponse* response) {
+  const absl::StatusOr<Caller> caller = CallerOfCall(*context, authenticate_);
+  if (!caller.ok()) return Answer(context, caller.status());
   const ServedModel model = model_();
   v1::Model* out = response->add_models();
   out->set_id(model.id);

@@ -21,6 +21,8 @@ struct ServedModel {
   uint32_t max_stored_positions = 0;
   uint32_t vocab_size = 0;
   uint32_t max_budget_tokens = 0;  // largest budget per request
+  // Most tokens of an answer whose request does not say how many.
+  uint32_t max_default_answer_tokens = std::numeric_limits<uint32_t>::max();
   // Samples under way at once, of all requests: more in one request could never run.
   uint32_t max_queue = std::numeric_limits<uint32_t>::max();
   SelectionSpec default_selection;

@@ -72,8 +72,9 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       return absl::NotFoundError(
           absl::StrCat("output_index: ", input.output_index, ", but there are ", outputs_.size(), " outputs"));
     }
-    if (input.tenant != request_.tenant)
+    if (input.caller.tenant != request_.tenant) {
       return absl::NotFoundError("source_request_id: no such request of this tenant");
+    }
     TokenRequest request = request_;
     uint32_t sample = 0;
     {
@@ -297,7 +298,8 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
 
   const uint32_t first_sample = input.sampling.sample_index();
   TokenRequest request{.prompt_token_ids = std::move(input.prompt_token_ids),
-                       .tenant = std::move(input.tenant),
+                       .tenant = input.caller.tenant,
+                       .tenant_weight = input.caller.weight,
                        .sampling = std::move(input.sampling),
                        .stopping = {},
                        .selection = std::move(input.selection),

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
@@ -17,7 +16,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadBytes = 16 << 10;
 // Input that a client may send ahead while a response is pending; what exceeds it waits in the kernel.
 constexpr size_t kMaxPipelinedBytes = 64 << 10;
 
@@ -69,12 +67,12 @@ struct Connection::ParsedRequest {
   BodyBudget::Share body_share;
 };
 
-Connection::Connection(asio::ip::tcp::socket socket, std::shared_ptr<EventLoop> loop,
+Connection::Connection(asio::ip::tcp::socket socket, TlsContext::Context tls, std::shared_ptr<EventLoop> loop,
                        std::shared_ptr<const ConnectionContext> context, std::function<void(Connection*)> on_closed)
     : context_(std::move(context)),
       loop_(std::move(loop)),
       on_closed_(std::move(on_closed)),
-      socket_(std::move(socket)),
+      stream_(std::move(socket), std::move(tls)),
       event_(loop_->context()),
       write_guard_(loop_->context()) {
   if (context_->hooks.on_connections) context_->hooks.on_connections(1);
@@ -112,7 +110,16 @@ void Connection::Abort() {
   });
 }
 
+asio::awaitable<bool> Connection::Handshake() {
+  GuardFor(context_->options.header_timeout);
+  error_code error;
+  co_await stream_.Handshake(error);
+  write_guard_.cancel();
+  co_return !error && !broken_;
+}
+
 asio::awaitable<void> Connection::Serve() {
+  if (!co_await Handshake()) co_return;
   while (!draining_ && !broken_) {
     std::optional<ParsedRequest> parsed = co_await ReadRequest();
     if (!parsed) co_return;
@@ -245,26 +252,29 @@ asio::awaitable<void> Connection::RefuseAndLinger(int status, std::string_view m
 // What the client has sent without being asked may still be arriving. Closing right away would reset the connection and
 // could destroy the answer before the client has read it, so what still comes is dropped for a while first.
 asio::awaitable<void> Connection::Linger() {
-  error_code ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  stream_.ShutdownSend();
   const Clock::time_point deadline = Clock::now() + context_->options.linger_timeout;
   do {
     input_.consume(input_.size());
   } while (!draining_ && Clock::now() < deadline && co_await ReadMore(deadline, /*idle=*/true));
 }
 
-asio::awaitable<bool> Connection::WriteAll(const ResponseBuffer::Output& output) {
-  write_guard_.expires_after(context_->options.write_timeout);
+void Connection::GuardFor(std::chrono::milliseconds limit) {
+  write_guard_.expires_after(limit);
   write_guard_.async_wait([weak = weak_from_this()](const error_code& error) {
     auto self = weak.lock();
     if (error || !self) return;
     self->write_timed_out_ = true;
     self->CloseSocket();
   });
+}
+
+asio::awaitable<bool> Connection::WriteAll(const ResponseBuffer::Output& output) {
+  GuardFor(context_->options.write_timeout);
   const std::array<asio::const_buffer, 3> buffers = {asio::buffer(output.head), asio::buffer(output.body),
                                                      asio::buffer(output.tail)};
   error_code error;
-  co_await asio::async_write(socket_, buffers, asio::redirect_error(asio::use_awaitable, error));
+  co_await stream_.Write(buffers, error);
   write_guard_.cancel();
   if (error) broken_ = true;
   co_return !broken_;
@@ -286,16 +296,11 @@ asio::awaitable<void> Connection::WaitForEvent(Clock::time_point deadline) {
   co_await event_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
 }
 
-// Waits for readiness and reads then, so that a quiet connection holds no read buffer.
 void Connection::StartRead() {
   if (read_pending_ || end_of_input_ || broken_) return;
   read_pending_ = true;
-  socket_.async_wait(asio::ip::tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+  stream_.Receive(input_, [self = shared_from_this()](error_code error) {
     self->read_pending_ = false;
-    if (!error && !self->broken_) {
-      const size_t bytes = self->socket_.read_some(self->input_.prepare(kReadBytes), error);
-      self->input_.commit(bytes);
-    }
     if (error == asio::error::eof) {
       self->end_of_input_ = true;
     } else if (error && error != asio::error::would_block) {
@@ -313,8 +318,7 @@ void Connection::Wake() {
 
 void Connection::CloseSocket() {
   broken_ = true;
-  error_code ignored;
-  socket_.close(ignored);
+  stream_.Close();
 }
 
 CloseReason Connection::AbortReason() const {

@@ -1,5 +1,4 @@
 #pragma once
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <functional>
@@ -8,6 +7,7 @@
 #include <string_view>
 
 #include "router/http/body_budget.h"
+#include "router/http/client_stream.h"
 #include "router/http/coroutines.h"
 #include "router/http/event_loop.h"
 #include "router/http/http_options.h"
@@ -31,7 +31,8 @@ struct ConnectionContext {
 // file counts as going away as long as the handler still has to produce something.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(boost::asio::ip::tcp::socket socket, std::shared_ptr<EventLoop> loop,
+  // `tls` null: without TLS.
+  Connection(boost::asio::ip::tcp::socket socket, TlsContext::Context tls, std::shared_ptr<EventLoop> loop,
              std::shared_ptr<const ConnectionContext> context, std::function<void(Connection*)> on_closed);
   ~Connection();
 
@@ -47,6 +48,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct ParsedRequest;
 
   boost::asio::awaitable<void> Serve();
+  boost::asio::awaitable<bool> Handshake();
   boost::asio::awaitable<std::optional<ParsedRequest>> ReadRequest();
   // Writes the exchange's output until it is complete; false when the connection is of no use any more.
   boost::asio::awaitable<bool> WriteResponse(ResponseBuffer& exchange);
@@ -57,6 +59,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Waits for more input; false at end of file, on an error, at the deadline, and when the server drains and the
   // connection is `idle`: no request is being read.
   boost::asio::awaitable<bool> ReadMore(Clock::time_point deadline, bool idle = false);
+  // Closes the stream after `limit`, unless write_guard_ is cancelled before.
+  void GuardFor(std::chrono::milliseconds limit);
   boost::asio::awaitable<void> WaitForEvent(Clock::time_point deadline);
 
   void StartRead();
@@ -69,9 +73,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const std::shared_ptr<EventLoop> loop_;
   std::function<void(Connection*)> on_closed_;
 
-  boost::asio::ip::tcp::socket socket_;
+  ClientStream stream_;
   boost::asio::steady_timer event_;        // its cancellation is the wake-up
-  boost::asio::steady_timer write_guard_;  // closes the socket when a write takes too long
+  boost::asio::steady_timer write_guard_;  // closes the stream when a write, or the handshake, takes too long
   boost::beast::flat_buffer input_;
   std::shared_ptr<ResponseBuffer> exchange_;
 

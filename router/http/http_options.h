@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/tls/tls_files.h"
 #include "router/http/http_exchange.h"
 #include "router/http/http_message.h"
 
@@ -15,6 +16,7 @@ namespace winnow {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;            // 0: any free one, see HttpServer::port
+  TlsFiles tls = {};               // certificate and key; empty: without TLS
   int num_threads = 2;             // each has its own event loop; a connection stays on one
   size_t max_connections = 20000;  // beyond it: 503 and close
   size_t max_body_bytes = 16 << 20;

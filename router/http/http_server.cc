@@ -48,6 +48,7 @@ class HttpServer::Impl {
   // On the first loop only.
   std::unique_ptr<tcp::acceptor> acceptor_;
   std::unique_ptr<asio::steady_timer> accept_retry_;
+  std::unique_ptr<TlsContext> tls_;  // null: without TLS
   size_t next_loop_ = 0;
 
   std::mutex mutex_;
@@ -61,6 +62,9 @@ absl::Status HttpServer::Impl::Listen() {
   for (int i = 0; i < std::max(1, options.num_threads); ++i) loops_.push_back(std::make_shared<EventLoop>());
   asio::io_context& first = loops_.front()->context();
 
+  if (!options.tls.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(tls_, TlsContext::Load(options.tls, context_->hooks.on_warning));
+  }
   error_code error;
   const auto failed = [&](std::string_view step) {
     return absl::FailedPreconditionError(absl::StrCat("cannot listen for HTTP on ", options.host, ":", options.port,
@@ -113,13 +117,14 @@ void HttpServer::Impl::Adopt(tcp::socket socket, std::shared_ptr<EventLoop> loop
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const TlsContext::Context tls = tls_ ? tls_->Current() : nullptr;
   std::shared_ptr<Connection> connection;
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
     if (connections_.size() < context_->options.max_connections) {
-      connection =
-          std::make_shared<Connection>(std::move(socket), loop, context_, [this](Connection* gone) { Forget(gone); });
+      connection = std::make_shared<Connection>(std::move(socket), tls, loop, context_,
+                                                [this](Connection* gone) { Forget(gone); });
       connections_.emplace(connection.get(), connection);
     }
   }
@@ -128,13 +133,14 @@ void HttpServer::Impl::Adopt(tcp::socket socket, std::shared_ptr<EventLoop> loop
     loop->Post([connection = std::move(connection)] { connection->Start(); });
     return;
   }
+  if (context_->hooks.on_warning) context_->hooks.on_warning("connection refused: max_connections reached");
+  if (tls != nullptr) return;  // a handshake would cost what there is too little of
   const HttpResponse response = context_->format_error(503, "This server has as many connections as it allows.");
   const std::string head =
       FormatResponseHead(response, {.content_length = response.body.size(), .keep_alive = false}, "");
   // A fresh socket takes a small answer without blocking; one that does not is closed without it.
   asio::write(socket, asio::buffer(head + response.body), ignored);
   socket.shutdown(tcp::socket::shutdown_send, ignored);
-  if (context_->hooks.on_warning) context_->hooks.on_warning("connection refused: max_connections reached");
 }
 
 void HttpServer::Impl::Forget(Connection* connection) {

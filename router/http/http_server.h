@@ -13,7 +13,8 @@ namespace winnow {
 class HttpServer {
  public:
   // Listens and serves at once. FAILED_PRECONDITION names address and reason when it cannot listen there (port in use,
-  // ...). `handler` is called on the connections' threads and must not block; see HttpExchange.
+  // ...), INVALID_ARGUMENT the file of options.tls that cannot be used. `handler` is called on the connections' threads
+  // and must not block; see HttpExchange.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options, HttpHandler handler,
                                                            HttpHooks hooks = {},
                                                            HttpErrorFormatter format_error = DefaultHttpError);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/strip.h"
 #include "common/config/host_address.h"
+#include "common/rpc/caller_roles.h"
 #include "common/rpc/grpc_status.h"
 
 namespace winnow {
@@ -133,6 +134,16 @@ absl::Status CheckAddress(const v1::Identity& identity, const std::string& peer)
       ": it needs --advertise with an address that the router and the other ranks reach"));
 }
 
+// Where there are certificates, a rank registers as what its own says; inference ranks also the cache ranks they host.
+absl::Status CheckRole(const grpc::AuthContext& peer, v1::Role claimed) {
+  const std::optional<std::vector<PeerRole>> roles = RolesOfPeer(peer);
+  const auto has = [&](PeerRole role) { return std::find(roles->begin(), roles->end(), role) != roles->end(); };
+  if (!roles || has(PeerRole::kInferenceRank)) return absl::OkStatus();
+  if (has(PeerRole::kCacheRank) && claimed == v1::ROLE_CACHE_RANK) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("identity.role: the caller's certificate is not of ",
+                                                  AbslSv(PeerRoleUri(PeerRole::kInferenceRank))));
+}
+
 grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, const grpc::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(status);
@@ -144,6 +155,8 @@ grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, cons
 grpc::ServerUnaryReactor* MembershipService::Register(grpc::CallbackServerContext* context,
                                                       const v1::RegisterRequest* request,
                                                       v1::RegisterResponse* response) {
+  const absl::Status named = CheckRole(*context->auth_context(), request->identity().role());
+  if (!named.ok()) return FinishUnary(context, ToGrpc(named));
   const absl::Status usable = CheckAddress(request->identity(), context->peer());
   if (!usable.ok()) return FinishUnary(context, ToGrpc(usable));
   if (reachability_ == nullptr) {

@@ -25,8 +25,8 @@ constexpr std::chrono::seconds kForgetAfter{10};
 constexpr size_t kMaxReasons = 3;
 
 absl::Status AskWhetherItReaches(const v1::Identity& inference, const v1::Identity& cache,
-                                 std::chrono::milliseconds timeout) {
-  const auto stub = v1::AdminService::NewStub(NewChannel(inference.address()));
+                                 std::chrono::milliseconds timeout, const Credentials& credentials) {
+  const auto stub = v1::AdminService::NewStub(NewChannel(inference.address(), credentials));
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   v1::ReachRequest request;
@@ -38,7 +38,7 @@ absl::Status AskWhetherItReaches(const v1::Identity& inference, const v1::Identi
 }  // namespace
 
 Reachability::Reachability(Options options, Registry* registry)
-    : options_(options), registry_(registry), pool_(kThreads) {
+    : options_(std::move(options)), registry_(registry), pool_(kThreads) {
   subscription_ = registry_->Subscribe([this](const MembershipSnapshot&) { Sweep(); });
 }
 
@@ -56,7 +56,7 @@ void Reachability::DialBack(const v1::RegisterRequest& request, std::chrono::mil
                             std::function<void(const absl::Status&)> done) {
   const auto timeout = std::min(options_.dial_timeout, limit);
   boost::asio::post(pool_, [this, request, timeout, done = std::move(done)] {
-    const absl::Status status = Dial(request.identity(), request.hosted_by_rank(), timeout);
+    const absl::Status status = Dial(request.identity(), request.hosted_by_rank(), timeout, options_.credentials);
     {
       const std::lock_guard lock(mutex_);
       const std::string& name = request.identity().rank();
@@ -110,7 +110,7 @@ void Reachability::Sweep() {
 void Reachability::DialAgain(const RankRecord& rank) {
   if (!dialing_.insert(KeyOf(rank.identity)).second) return;
   boost::asio::post(pool_, [this, identity = rank.identity, hosted_by = rank.hosted_by_rank] {
-    const absl::Status status = Dial(identity, hosted_by, options_.dial_timeout);
+    const absl::Status status = Dial(identity, hosted_by, options_.dial_timeout, options_.credentials);
     {
       const std::lock_guard lock(mutex_);
       dialing_.erase(KeyOf(identity));
@@ -121,7 +121,8 @@ void Reachability::DialAgain(const RankRecord& rank) {
 
 void Reachability::CheckLink(const RankRecord& inference, const RankRecord& cache) {
   boost::asio::post(pool_, [this, from = inference.identity, to = cache.identity] {
-    LinkChecked({KeyOf(from), KeyOf(to)}, to.rank(), AskWhetherItReaches(from, to, 2 * options_.dial_timeout));
+    LinkChecked({KeyOf(from), KeyOf(to)}, to.rank(),
+                AskWhetherItReaches(from, to, 2 * options_.dial_timeout, options_.credentials));
   });
 }
 

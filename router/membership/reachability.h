@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/rpc/credentials.h"
 #include "router/membership/registry.h"
 
 namespace winnow {
@@ -25,6 +26,7 @@ class Reachability {
     std::chrono::milliseconds dial_timeout{1000};
     std::chrono::milliseconds sweep{1000};    // what is known to be bad is tried again so often
     std::chrono::milliseconds recheck{5000};  // and what is known to be good
+    Credentials credentials = {};
   };
 
   // A rank that would register, and why the router does not reach it.

@@ -1,6 +1,7 @@
 #include "router/openai/api_error.h"
 
 #include "absl/strings/cord.h"
+#include "router/keys/retry_after.h"
 #include "router/openai/json_writer.h"
 
 namespace winnow {
@@ -30,7 +31,7 @@ Mapping MappingOf(absl::StatusCode code) {
     case absl::StatusCode::kUnauthenticated:
       return {401, "invalid_request_error", "invalid_api_key"};
     case absl::StatusCode::kPermissionDenied:
-      return {403, "invalid_request_error", ""};
+      return {403, "invalid_request_error", "permission_denied"};
     case absl::StatusCode::kNotFound:
       return {404, "invalid_request_error", "not_found"};
     case absl::StatusCode::kResourceExhausted:
@@ -49,7 +50,10 @@ Mapping MappingOf(absl::StatusCode code) {
 
 HttpResponse ToResponse(const ApiError& error) {
   HttpResponse response{.status = error.http_status, .body = ErrorJson(error)};
-  if (error.http_status == 429 || error.http_status == 503) response.headers.push_back({"Retry-After", "1"});
+  if (error.http_status == 429 || error.http_status == 503) {
+    response.headers.push_back({"Retry-After", std::to_string(error.retry_after_s)});
+  }
+  if (error.http_status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer realm=\"winnow\""});
   return response;
 }
 
@@ -78,6 +82,7 @@ ApiError ToApiError(const absl::Status& status) {
                  .type = mapping.type,
                  .param = PayloadOf(status, kParamPayload),
                  .code = PayloadOf(status, kCodePayload)};
+  error.retry_after_s = RetryAfter(status).value_or(error.retry_after_s);
   if (error.code.empty()) error.code = mapping.code;
   if (error.message.empty()) error.message = absl::StatusCodeToString(status.code());
   return error;

@@ -19,13 +19,15 @@ absl::Status ModelNotFound(std::string_view name, const ServedModel& served);
 //
 // INVALID_ARGUMENT, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED -> 400, UNAUTHENTICATED -> 401, PERMISSION_DENIED
 // -> 403, NOT_FOUND -> 404, RESOURCE_EXHAUSTED (queue full) -> 429, CANCELLED -> 499, UNAVAILABLE and ABORTED -> 503,
-// DEADLINE_EXCEEDED -> 504 (clients retry it, as they do 429 and 503), all else -> 500. 429 and 503 carry Retry-After.
+// DEADLINE_EXCEEDED -> 504 (clients retry it, as they do 429 and 503), all else -> 500. 429 and 503 carry Retry-After,
+// 401 WWW-Authenticate.
 struct ApiError {
   int http_status = 500;
   std::string message;
   std::string type;
-  std::string param;  // empty: null
-  std::string code;   // empty: null
+  std::string param;          // empty: null
+  std::string code;           // empty: null
+  int64_t retry_after_s = 1;  // of 429 and 503
 };
 
 ApiError ToApiError(const absl::Status& status);

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "common/selection/spec_text.h"
-#include "router/dispatch/tenant.h"
 #include "router/openai/api_error.h"
 
 namespace winnow {
@@ -30,6 +29,7 @@ class GenerationSession::PromptObserver : public GenerationObserver {
 GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Config config)
     : exchange_(std::move(exchange)),
       request_(std::move(config.request)),
+      caller_(std::move(config.caller)),
       format_(std::move(config.format)),
       deadline_(config.deadline),
       hooks_(*config.hooks),
@@ -56,9 +56,7 @@ void GenerationSession::Start(Generation* generation) {
     input.request_id = exchange_->request().request_id;
     if (request_.prompts.size() > 1) absl::StrAppend(&input.request_id, "-", i);
     input.prompt_token_ids = prompt.token_ids;
-    if (const std::string* credentials = exchange_->request().FindHeader("authorization")) {
-      input.tenant = TenantOf(*credentials);
-    }
+    input.caller = caller_;
     input.n = fields.n;
     input.sampling = fields.sampling;
     input.max_tokens = prompt.max_tokens;

@@ -25,6 +25,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
  public:
   struct Config {
     GenerationRequest request;
+    Caller caller;
     std::unique_ptr<ResponseFormat> format;
     std::chrono::system_clock::time_point deadline;
     const OpenAiHooks* hooks = nullptr;
@@ -82,6 +83,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
   // Constant after construction.
   const std::shared_ptr<HttpExchange> exchange_;
   const GenerationRequest request_;
+  const Caller caller_;
   const std::unique_ptr<ResponseFormat> format_;
   const std::chrono::system_clock::time_point deadline_;
   const OpenAiHooks& hooks_;

@@ -7,6 +7,8 @@
 
 #include "absl/strings/numbers.h"
 #include "common/metrics/version.h"
+#include "router/generation/caller_model.h"
+#include "router/keys/tenant.h"
 #include "router/openai/api_error.h"
 #include "router/openai/chat_request.h"
 #include "router/openai/completion_request.h"
@@ -87,8 +89,15 @@ class OpenAiService::Impl {
 
   bool IsLong(const Exchange& exchange) const { return exchange->request().body.size() > options_.inline_body_bytes; }
 
+  absl::StatusOr<Caller> CallerOf(const HttpRequest& request) const;
+
+  struct Admitted {
+    Caller caller;
+    GenerationRequest request;
+  };
   void Generate(Exchange exchange, Endpoint endpoint);
-  void StartSession(const Exchange& exchange, absl::StatusOr<GenerationRequest> request);
+  absl::StatusOr<Admitted> Parse(const HttpRequest& request, Endpoint endpoint) const;
+  void StartSession(const Exchange& exchange, absl::StatusOr<Admitted> admitted);
   void Refuse(const Exchange& exchange, const absl::Status& status);
   void Answer(Exchange exchange,
               absl::StatusOr<std::string> (*answer)(const Json&, const ServedModel&, const TextCodec&));
@@ -135,30 +144,45 @@ void OpenAiService::Impl::Generate(Exchange exchange, Endpoint endpoint) {
   const bool may_take_long = IsLong(exchange);
   Prepare(
       std::move(exchange), may_take_long,
-      [this, endpoint](const HttpRequest& request) -> absl::StatusOr<GenerationRequest> {
-        WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
-        return endpoint == Endpoint::kCompletions ? ParseCompletionRequest(body, model_(), codec_)
-                                                  : ParseChatRequest(body, model_(), codec_);
-      },
-      [this](const Exchange& ready, absl::StatusOr<GenerationRequest> request) {
-        StartSession(ready, std::move(request));
-      });
+      [this, endpoint](const HttpRequest& request) { return Parse(request, endpoint); },
+      [this](const Exchange& ready, absl::StatusOr<Admitted> admitted) { StartSession(ready, std::move(admitted)); });
 }
 
-void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<GenerationRequest> request) {
-  if (!request.ok()) return Refuse(exchange, request.status());
+absl::StatusOr<Caller> OpenAiService::Impl::CallerOf(const HttpRequest& request) const {
+  const std::string* header = request.FindHeader("authorization");
+  const std::string_view credentials = header == nullptr ? std::string_view() : *header;
+  if (callbacks_.authenticate) return callbacks_.authenticate(credentials);
+  return Caller{.tenant = TenantOf(credentials)};
+}
+
+absl::StatusOr<OpenAiService::Impl::Admitted> OpenAiService::Impl::Parse(const HttpRequest& request,
+                                                                         Endpoint endpoint) const {
+  WINNOW_ASSIGN_OR_RETURN(Caller caller, CallerOf(request));
+  WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
+  const ServedModel model = ModelFor(caller, model_());
+  WINNOW_ASSIGN_OR_RETURN(GenerationRequest parsed, endpoint == Endpoint::kCompletions
+                                                        ? ParseCompletionRequest(body, model, codec_)
+                                                        : ParseChatRequest(body, model, codec_));
+  if (caller.account != nullptr) WINNOW_RETURN_IF_ERROR(caller.account->CheckModel(parsed.fields.model));
+  return Admitted{std::move(caller), std::move(parsed)};
+}
+
+void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<Admitted> admitted) {
+  if (!admitted.ok()) return Refuse(exchange, admitted.status());
   const absl::StatusOr<std::chrono::milliseconds> timeout = RequestTimeout(exchange->request(), options_);
   if (!timeout.ok()) return Refuse(exchange, timeout.status());
 
-  const bool chat = request->endpoint == Endpoint::kChatCompletions;
+  GenerationRequest& request = admitted->request;
+  const bool chat = request.endpoint == Endpoint::kChatCompletions;
   ResponseIdentity identity{.id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", exchange->request().request_id),
                             .created_unix_s = UnixSeconds(),
-                            .model = request->fields.model,
-                            .top_logprobs = request->top_logprobs,
-                            .tokens_as_ids = request->fields.tokens_as_ids,
-                            .return_token_ids = request->fields.return_token_ids,
-                            .include_usage = request->fields.include_usage};
-  GenerationSession::Config config{.request = *std::move(request),
+                            .model = request.fields.model,
+                            .top_logprobs = request.top_logprobs,
+                            .tokens_as_ids = request.fields.tokens_as_ids,
+                            .return_token_ids = request.fields.return_token_ids,
+                            .include_usage = request.fields.include_usage};
+  GenerationSession::Config config{.request = std::move(request),
+                                   .caller = std::move(admitted->caller),
                                    .format = chat ? MakeChatFormat(std::move(identity), &codec_)
                                                   : MakeCompletionFormat(std::move(identity), &codec_),
                                    .deadline = std::chrono::system_clock::now() + *timeout,

@@ -30,6 +30,8 @@ struct OpenAiCallbacks {
   std::function<absl::Status()> ready;
   // Text of GET /metrics (Prometheus exposition format). On a worker thread.
   std::function<std::string()> metrics;
+  // Whose request it is; absent: TenantOf tells callers apart, and anybody may do anything.
+  Authenticator authenticate = nullptr;
   OpenAiHooks hooks;
 };
 

@@ -18,20 +18,22 @@ STORE = "10.77.0.4"
 HTTP = f"http://{ROUTER}:8000"
 PROMPT = json.dumps({"prompt": "The code of nerita is 271828.", "max_tokens": 4, "temperature": 0})
 SMALL = ["--threads=1"]
+OPEN = ["--insecure"]  # a network of its own
 
 
 def router(host):
     return host.start("router", winnow, "router", f"--model={model}", "--budget=256", f"--http={host.address}:8000",
-                      f"--grpc={host.address}:8001", f"--metrics={host.address}:9100")
+                      f"--grpc={host.address}:8001", f"--metrics={host.address}:9100", *OPEN)
 
 
 def cache(host, name="cache-0", *options, to=f"{ROUTER}:8001"):
-    return host.start(name, winnow, "cache-rank", f"--rank={name}", f"--router={to}", "--memory=256MiB", *SMALL, *options)
+    return host.start(name, winnow, "cache-rank", f"--rank={name}", f"--router={to}", "--memory=256MiB", *SMALL, *OPEN,
+                      *options)
 
 
 def inference(host, name="inference-0", *options, to=f"{ROUTER}:8001"):
     return host.start(name, winnow, "inference-rank", f"--rank={name}", f"--router={to}", f"--model={model}",
-                      "--device=cpu", "--budget=256", "--max-context=4096", "--max-running=4", *SMALL, *options)
+                      "--device=cpu", "--budget=256", "--max-context=4096", "--max-running=4", *SMALL, *OPEN, *options)
 
 
 def ready(host, http=HTTP):

@@ -2,9 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
 #include <future>
+#include <map>
 
+#include "router/keys/key_file.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
 
@@ -54,15 +55,24 @@ TEST_F(FairShare, AFloodOfOneKeyDoesNotHoldUpAnother) {
 }
 
 // Keys with weights: of two that always have something waiting, one gets three times the other's tokens.
-TEST(KeyWeights, AreTheRatioOfService) {
-  const std::string file = testing::TempDir() + "/key-weights";
-  std::ofstream(file) << "# shares\n3 key-of-three\n";
+TEST(ApiKeyWeights, AreTheRatioOfService) {
+  const std::string file = testing::TempDir() + "/weighted-keys.yaml";
+  KeyFile keys;
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, weight] : {std::pair{"three", 3.0}, std::pair{"one", 1.0}}) {
+    ApiKey key;
+    key.name = name;
+    key.weight = weight;
+    texts[name] = IssueSecret(key);
+    keys.keys.push_back(key);
+  }
+  ASSERT_TRUE(keys.Save(file).ok());
   const auto cluster =
-      StartOrFail({"--budget=256", "--max-context=8192", "--max-running=1", "--age-bound=0s", "--key-weights=" + file});
+      StartOrFail({"--budget=256", "--max-context=8192", "--max-running=1", "--age-bound=0s", "--api-keys=" + file});
   ASSERT_NE(cluster, nullptr);
   const Json request = GreedyRequest(DemoCaseOfAtLeast(500).prompt, 100);
   std::atomic<bool> stop{false};
-  const auto keep_busy = [&](const char* key, std::atomic<int>& answers) {
+  const auto keep_busy = [&](const std::string& key, std::atomic<int>& answers) {
     const HttpClient client(cluster->http_address(), std::chrono::seconds(120), key);
     while (!stop) {
       const Completion completion = Complete(client, request);
@@ -73,8 +83,8 @@ TEST(KeyWeights, AreTheRatioOfService) {
   std::atomic<int> three{0}, one{0};
   std::vector<std::future<void>> clients;
   for (int i = 0; i < 4; ++i) {
-    clients.push_back(std::async(std::launch::async, [&] { keep_busy("key-of-three", three); }));
-    clients.push_back(std::async(std::launch::async, [&] { keep_busy("key-of-one", one); }));
+    clients.push_back(std::async(std::launch::async, [&] { keep_busy(texts["three"], three); }));
+    clients.push_back(std::async(std::launch::async, [&] { keep_busy(texts["one"], one); }));
   }
   EXPECT_TRUE(WaitUntil(std::chrono::seconds(60), [&] { return one >= 8; }));
   stop = true;

@@ -145,13 +145,13 @@ TEST(Stop, ARouterAloneEndsItsAnswersWithTheDocumentedError) {
 }
 
 TEST(Stop, HeedsASignalWhileItStarts) {
-  // Reading the weights of keys takes as long as nobody writes to the pipe.
+  // Reading the keys takes as long as nobody writes to the pipe.
   const TempDir folder;
   const std::string pipe = folder.path() + "/keys";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const auto run = [&](const char* command) -> std::vector<std::string> {
     return {WinnowBinary(),           command,
-            "--model=" + DemoModel(), "--key-weights=" + pipe,
+            "--model=" + DemoModel(), "--api-keys=" + pipe,
             "--http=127.0.0.1:0",     "--grpc=127.0.0.1:0",
             "--metrics=127.0.0.1:0"};
   };

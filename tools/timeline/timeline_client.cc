@@ -16,8 +16,8 @@ void SetDeadline(grpc::ClientContext& context) {
 
 }  // namespace
 
-absl::StatusOr<TimelineClient> TimelineClient::Connect(const std::string& router) {
-  const auto stub = v1::MembershipService::NewStub(NewChannel(router));
+absl::StatusOr<TimelineClient> TimelineClient::Connect(const std::string& router, const Credentials& credentials) {
+  const auto stub = v1::MembershipService::NewStub(NewChannel(router, credentials));
   grpc::ClientContext context;
   SetDeadline(context);
   const auto watch = stub->Watch(&context, v1::WatchRequest());
@@ -32,7 +32,7 @@ absl::StatusOr<TimelineClient> TimelineClient::Connect(const std::string& router
     const std::string& address = member.identity().address();
     if (std::find(addresses.begin(), addresses.end(), address) != addresses.end()) continue;
     addresses.push_back(address);
-    client.ranks_.push_back({member.identity().rank(), v1::AdminService::NewStub(NewChannel(address))});
+    client.ranks_.push_back({member.identity().rank(), v1::AdminService::NewStub(NewChannel(address, credentials))});
   }
   if (client.ranks_.empty()) return absl::NotFoundError("no rank has joined the router at " + router);
   return client;

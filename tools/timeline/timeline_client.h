@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/rpc/credentials.h"
 #include "winnow/v1/admin.grpc.pb.h"
 
 namespace winnow {
@@ -13,7 +14,7 @@ namespace winnow {
 class TimelineClient {
  public:
   // `router`: its gRPC address. UNAVAILABLE when nobody is there, NOT_FOUND when no rank has joined it.
-  static absl::StatusOr<TimelineClient> Connect(const std::string& router);
+  static absl::StatusOr<TimelineClient> Connect(const std::string& router, const Credentials& credentials = {});
 
   absl::Status Start();
   // In the order of the router's table.

@@ -45,6 +45,7 @@ inference: {prefill_ranks: 1, decode_ranks: 2, device: cpu}
 cache: {ranks: 2, memory: 3GiB, prefix_cache: no}
 selection: {default: "quest,budget=512"}
 observability: {log_level: debug}
+security: {insecure: true}
 deploy: {name: chat, cpus: 4}
 )");
   ASSERT_THAT(parsed.errors, IsEmpty()) << parsed.errors.front().ToString("");
@@ -101,6 +102,7 @@ TEST(Manifest, IsNotYaml) {
 constexpr char kNodes[] = R"(
 model: {path: m}
 router: {grpc: "127.0.0.1:7001"}
+security: {tls_cert: "{role}.crt", tls_key: "{role}.key", tls_ca: ca.crt}
 nodes:
   a: {address: 10.0.0.1, router: true, cache_ranks: 1}
   b: {address: 10.0.0.2, inference_ranks: 2, device: "cuda:0,1"}
@@ -125,6 +127,18 @@ TEST(Manifest, ANodeStartsItsPartAndNumbersItsRanksBehindThoseBefore) {
   EXPECT_EQ(rank.process.grpc.ToString(), "10.0.0.3:0");
   EXPECT_EQ(rank.process.metrics.ToString(), "10.0.0.3:9101");
   EXPECT_EQ(parsed.manifest.OptionsOf("b")->InferenceRank(1, {"r", 1}).device.ordinal, 1);
+}
+
+TEST(Manifest, WhatOthersReachNeedsTlsOrAWord) {
+  EXPECT_THAT(
+      ErrorsOf("model: {path: m}\nrouter:\n  http: 0.0.0.0:80\n"),
+      ElementsAre("m.yaml:3: router.http: router.http=0.0.0.0:80 is reached from other machines, and without TLS: "
+                  "set security.http_tls_cert, or security.insecure where the network is private"));
+  EXPECT_THAT(ErrorsOf("model: {path: m}\nrouter: {http: \"0.0.0.0:80\"}\nsecurity: {insecure: true}\n"), IsEmpty());
+  EXPECT_THAT(ErrorsOf("model: {path: m}\nsecurity: {tls_cert: c}\n"), ElementsAre(HasSubstr("need each other")));
+  EXPECT_THAT(ErrorsOf("model: {path: m}\nnodes:\n  a: {address: 10.0.0.1, router: true, inference_ranks: 1, "
+                       "cache_ranks: 1}\n"),
+              ElementsAre(HasSubstr("reached from other machines")));
 }
 
 TEST(Manifest, ANodeMustBeNamedWhereThereAreSeveral) {

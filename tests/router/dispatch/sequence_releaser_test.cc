@@ -17,6 +17,10 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+  return NewChannel(address);
+}
+
 // Records which sequences it is asked to free.
 class RecordingCacheRank : public v1::CacheService::Service {
  public:
@@ -176,7 +180,7 @@ TEST_F(GivenUpSequences, WhatEndsOnItsRankIsFreedByThatRank) {
 TEST(SequenceReleaser, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
   RecordingCacheRank stopped("cache-0"), other("cache-1");
   stopped.LeaveUnanswered(5);
-  SequenceReleaser releaser(NewChannel, {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)});
+  SequenceReleaser releaser(ChannelTo, {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)});
   for (uint64_t id = 1; id <= 3; ++id) releaser.Release(id, stopped.identity());
   for (uint64_t id = 4; id <= 6; ++id) releaser.Release(id, other.identity());
   EXPECT_THAT(other.AwaitFreed(3), ElementsAre(4, 5, 6));
@@ -186,7 +190,7 @@ TEST(SequenceReleaser, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
 TEST(SequenceReleaser, GivesACacheRankUpThatNeverAnswers) {
   RecordingCacheRank lost("cache-0"), other("cache-1");
   lost.LeaveUnanswered(1);
-  SequenceReleaser releaser(NewChannel, {.first_pause = milliseconds(1), .patience = milliseconds(0)});
+  SequenceReleaser releaser(ChannelTo, {.first_pause = milliseconds(1), .patience = milliseconds(0)});
   releaser.Release(1, lost.identity());
   releaser.Release(2, other.identity());
   EXPECT_THAT(other.AwaitFreed(1), ElementsAre(2));
@@ -195,7 +199,7 @@ TEST(SequenceReleaser, GivesACacheRankUpThatNeverAnswers) {
 }
 
 TEST(SequenceReleaser, EndsWhileACacheRankDoesNotAnswer) {
-  SequenceReleaser releaser(NewChannel, {.call_timeout = milliseconds(50)});
+  SequenceReleaser releaser(ChannelTo, {.call_timeout = milliseconds(50)});
   v1::Identity nobody;
   nobody.set_address("192.0.2.1:9");  // TEST-NET-1: packets go nowhere
   for (uint64_t id = 1; id <= 100; ++id) releaser.Release(id, nobody);

@@ -271,7 +271,7 @@ TEST_F(TextGenerationTest, SamplesShareSeedAndGroupAndDifferInIndex) {
 
 TEST_F(TextGenerationTest, AForkBeginsWithTheTokensSoFarAndTellsWhatIsNew) {
   GenerationInput input = Input(2);
-  input.tenant = "somebody";
+  input.caller.tenant = "somebody";
   auto handle = Start(input);
   EXPECT_EQ(generator_.requests[0].group_size, 2u);
   generator_.Tokens(1, 0, {0, 1, 2});
@@ -280,7 +280,7 @@ TEST_F(TextGenerationTest, AForkBeginsWithTheTokensSoFarAndTellsWhatIsNew) {
   ForkInput of_output;
   of_output.output_index = 1;
   EXPECT_TRUE(absl::IsNotFound(handle->Fork(of_output, &fork).status())) << "of another tenant";
-  of_output.tenant = "somebody";
+  of_output.caller.tenant = "somebody";
   of_output.max_tokens = 3;
   EXPECT_TRUE(absl::IsInvalidArgument(handle->Fork(of_output, &fork).status())) << "no token is left";
   of_output.max_tokens = 5;

@@ -7,6 +7,7 @@
 
 #include "common/metrics/version.h"
 #include "router/http/http_server.h"
+#include "router/keys/retry_after.h"
 #include "router/openai/api_error.h"
 #include "router/openai/json_document.h"
 #include "tests/router/http/test_client.h"
@@ -414,6 +415,9 @@ TEST_F(OpenAiServiceTest, RefusalsHaveTheirStatus) {
     const char* retry_after;
   } cases[] = {{absl::ResourceExhaustedError("queue full"), 429, "1"},
                {absl::UnavailableError("no rank"), 503, "1"},
+               {ExhaustedFor(std::chrono::milliseconds(2500), "rate"), 429, "3"},
+               {absl::UnauthenticatedError("no key"), 401, ""},
+               {absl::PermissionDeniedError("not yours"), 403, ""},
                {absl::InternalError("bug"), 500, ""}};
   for (const char* stream : {"true", "false"}) {
     for (const auto& c : cases) {
@@ -422,6 +426,7 @@ TEST_F(OpenAiServiceTest, RefusalsHaveTheirStatus) {
       const TestClient::Response response = client.ReadResponse();
       EXPECT_EQ(response.status, c.http_status);
       EXPECT_EQ(response.Header("Retry-After"), c.retry_after);
+      EXPECT_EQ(response.Header("WWW-Authenticate"), c.http_status == 401 ? "Bearer realm=\"winnow\"" : "");
       EXPECT_EQ(Error(response)["message"], std::string(c.status.message()));
     }
   }

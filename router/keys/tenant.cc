@@ -1,4 +1,4 @@
-#include "router/dispatch/tenant.h"
+#include "router/keys/tenant.h"
 
 #include <openssl/evp.h>
 

@@ -1,0 +1,76 @@
+#include "router/generation/limited_generation.h"
+
+#include <utility>
+
+namespace winnow {
+namespace {
+
+using Clock = KeyAccount::Clock;
+
+// Counts what the generation says, and gives up its place when it is over: before its observer hears of that, so that a
+// client that begins its next request at once finds the place free.
+class CountingObserver final : public GenerationObserver {
+ public:
+  CountingObserver(KeyAccount::Place place, GenerationObserver* next) : place_(std::move(place)), next_(next) {}
+
+  void OnDelta(const TextDelta& delta) override {
+    place_.CountAnswer(static_cast<uint32_t>(delta.tokens.size()), Clock::now());
+    next_->OnDelta(delta);
+  }
+  void OnOutputEnd(const OutputEnd& end) override { next_->OnOutputEnd(end); }
+  // The last calls: whoever is called may destroy this.
+  void OnDone(const GenerationUsage& usage) override {
+    place_ = {};
+    next_->OnDone(usage);
+  }
+  void OnFailed(const absl::Status& status) override {
+    place_ = {};
+    next_->OnFailed(status);
+  }
+
+ private:
+  KeyAccount::Place place_;
+  GenerationObserver* const next_;
+};
+
+class LimitedHandle final : public GenerationHandle {
+ public:
+  LimitedHandle(std::unique_ptr<CountingObserver> observer, std::unique_ptr<GenerationHandle> inner,
+                KeyAccount::Request request)
+      : observer_(std::move(observer)), inner_(std::move(inner)), request_(request) {}
+
+  absl::StatusOr<GenerationFork> Fork(const ForkInput& input, GenerationObserver* observer) override {
+    if (input.caller.account == nullptr) return inner_->Fork(input, observer);
+    KeyAccount::Request request = request_;
+    request.samples = 1;
+    request.answer_tokens = input.max_tokens.value_or(request.answer_tokens);
+    WINNOW_ASSIGN_OR_RETURN(KeyAccount::Place place, input.caller.account->Admit(request, Clock::now()));
+    auto counting = std::make_unique<CountingObserver>(std::move(place), observer);
+    WINNOW_ASSIGN_OR_RETURN(GenerationFork fork, inner_->Fork(input, counting.get()));
+    fork.handle = std::make_unique<LimitedHandle>(std::move(counting), std::move(fork.handle), request);
+    return fork;
+  }
+
+ private:
+  const std::unique_ptr<CountingObserver> observer_;  // outlives what calls it
+  const std::unique_ptr<GenerationHandle> inner_;
+  const KeyAccount::Request request_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GenerationHandle>> LimitedGeneration::Start(GenerationInput input,
+                                                                           GenerationObserver* observer) {
+  const std::shared_ptr<KeyAccount> account = input.caller.account;
+  if (account == nullptr) return inner_->Start(std::move(input), observer);
+  const KeyAccount::Request request{.samples = input.n,
+                                    .prompt_tokens = static_cast<uint32_t>(input.prompt_token_ids.size()),
+                                    .answer_tokens = input.max_tokens,
+                                    .priority = input.priority};
+  WINNOW_ASSIGN_OR_RETURN(KeyAccount::Place place, account->Admit(request, Clock::now()));
+  auto counting = std::make_unique<CountingObserver>(std::move(place), observer);
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<GenerationHandle> inner, inner_->Start(std::move(input), counting.get()));
+  return std::make_unique<LimitedHandle>(std::move(counting), std::move(inner), request);
+}
+
+}  // namespace winnow
