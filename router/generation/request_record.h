@@ -14,10 +14,11 @@ struct RequestRecord {
   uint32_t cached_prompt_tokens = 0;
   uint32_t completion_tokens = 0;  // of all outputs
   uint32_t outputs = 1;
-  std::optional<std::chrono::duration<double>> first_token;  // after the arrival; absent: there was none
+  std::optional<std::chrono::duration<double>> first_token = {};  // after the arrival; absent: there was none
   std::chrono::duration<double> duration{0};
-  std::string ended;               // "stop", "length", "abort", or the code of the error
-  std::vector<std::string> ranks;  // inference ranks that the first output was seen on, in their order, and cache ranks
+  std::string ended = {};  // "stop", "length", "abort", or the code of the error
+  // Inference ranks that the first output was seen on, in their order, and cache ranks.
+  std::vector<std::string> ranks = {};
 };
 
 // "request id=... prompt_tokens=... ... ranks=inference-0,cache-0", in which every value is one word: what a client has
