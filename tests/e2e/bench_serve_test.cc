@@ -51,9 +51,10 @@ class BenchServeTest : public SharedCluster<Plain> {
       const bool http = std::string_view(protocol) == "http";
       const std::string json = Path("figures.json"), plot = Path("figures.svg");
       std::vector<std::string> arguments = workload;
-      arguments.insert(arguments.end(), {std::string("--protocol=") + protocol,
-                                         "--address=" + (http ? cluster_->http_address() : cluster_->grpc_address()),
-                                         "--json=" + json, "--plot=" + plot, "--api-key=secret"});
+      arguments.insert(arguments.end(),
+                       {std::string("--protocol=") + protocol,
+                        "--address=" + (http ? cluster_->http_address() : cluster_->grpc_address()), "--json=" + json,
+                        "--plot=" + plot, std::string("--api-key=secret-") + protocol});  // a tenant of its own
       const Ran ran = BenchServe(arguments);
       ASSERT_EQ(ran.code, 0) << ran.errors << ran.output;
       for (const char* figure : {"time to first token", "time per output token", "inter-token latency", "end to end",
@@ -116,10 +117,10 @@ TEST_F(BenchServeTest, ATraceInMooncakesFormat) {
                      "\n"
                      R"({"timestamp": 6000, "input_length": 700, "output_length": 7})"
                      "\n");
-  Measure({"--trace=" + trace, "--speed=4", "--tpot-target=60000"}, [](const Json& saved) {
+  Measure({"--trace=" + trace, "--speed=2", "--tpot-target=60000"}, [](const Json& saved) {
     const Json& requests = saved.at("requests");
     ASSERT_EQ(requests.size(), 3u);
-    EXPECT_EQ(requests[1].at("due_seconds"), 0.75);
+    EXPECT_EQ(requests[1].at("due_seconds"), 1.5);
     EXPECT_EQ(requests[1].at("prompt_tokens"), 1200);
     EXPECT_EQ(requests[1].at("cached_prompt_tokens"), 1024) << "two blocks of 512 tokens";
     EXPECT_EQ(requests[2].at("output_tokens"), 7);

@@ -38,7 +38,9 @@ class Latent : public testing::TestWithParam<Model> {
                         directory_.path());
   }
   void Start(std::vector<std::string> flags = {}) {
-    if (cluster_ != nullptr) ASSERT_TRUE(cluster_->Stop().ok());
+    if (cluster_ != nullptr) {
+      ASSERT_TRUE(cluster_->Stop().ok());
+    }
     flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
     absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
     ASSERT_TRUE(started.ok()) << started.status().message();
@@ -78,7 +80,9 @@ TEST_P(Latent, APromptOfWhichTheBeginningIsKeptGetsTheSameAnswer) {
     for (size_t i = 0; i < computed.size(); ++i) {
       SCOPED_TRACE(GetParam().selections[i].dump());
       const Completion answer = Ask(request(GetParam().selections[i]));
-      if (repeat == 1) EXPECT_GE(answer.usage.at("prompt_tokens_details").at("cached_tokens").get<int>(), 512);
+      if (repeat == 1) {
+        EXPECT_GE(answer.usage.at("prompt_tokens_details").at("cached_tokens").get<int>(), 512);
+      }
       EXPECT_EQ(answer.ids, computed[i].ids);
       EXPECT_EQ(LogProbs(answer), LogProbs(computed[i]));
     }

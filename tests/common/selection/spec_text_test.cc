@@ -64,7 +64,7 @@ TEST(SpecText, FloatsKeepTheirBits) {
 
 TEST(SpecText, ErrorsNameTheMistake) {
   EXPECT_THAT(ErrorOf("psychic"),
-              HasSubstr("unknown selection preset \"psychic\"; there are: winnow, depth, async-token"));
+              HasSubstr("unknown selection preset \"psychic\"; there are: winnow, native, depth, async-token"));
   EXPECT_THAT(ErrorOf("sparseserv"), HasSubstr("did you mean \"sparseserve\"?"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("unknown selection preset \"\""));
   EXPECT_THAT(ErrorOf("winnow,budjet=5"), HasSubstr("did you mean \"budget\"?"));

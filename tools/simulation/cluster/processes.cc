@@ -6,7 +6,7 @@ namespace winnow::simulation {
 namespace {
 
 constexpr std::chrono::milliseconds kLeaseCheckInterval{100};
-constexpr std::chrono::milliseconds kSweepInterval = Reachability::Options{}.sweep;
+const std::chrono::milliseconds kSweepInterval = Reachability::Options{}.sweep;
 constexpr uint32_t kMaxContext = 1024;
 
 v1::Identity IdentityOf(const RankPlace& place, v1::Role role) {
