@@ -5,11 +5,12 @@
 
 namespace winnow {
 
-std::optional<std::vector<PeerRole>> RolesOfPeer(const grpc::AuthContext& peer) {
-  const auto security = peer.FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+std::optional<std::vector<PeerRole>> RolesOfPeer(const grpc::AuthContext* peer) {
+  if (peer == nullptr) return std::nullopt;
+  const auto security = peer->FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
   if (security.empty() || security.front() == "insecure") return std::nullopt;
   std::vector<std::string> uris;
-  for (const grpc::string_ref& uri : peer.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+  for (const grpc::string_ref& uri : peer->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     uris.emplace_back(uri.data(), uri.size());
   }
   return PeerRolesOf(uris);

@@ -26,7 +26,7 @@ class CallerCheck final : public grpc::AuthMetadataProcessor {
     const auto method = metadata.find(":path");
     if (method == metadata.end()) return {grpc::StatusCode::INTERNAL, "a call without a method"};
     return ToGrpc(CheckCaller({method->second.data(), method->second.size()},
-                              RolesOfPeer(*peer).value_or(std::vector<PeerRole>())));
+                              RolesOfPeer(peer).value_or(std::vector<PeerRole>())));
   }
 };
 

@@ -135,7 +135,7 @@ absl::Status CheckAddress(const v1::Identity& identity, const std::string& peer)
 }
 
 // Where there are certificates, a rank registers as what its own says; inference ranks also the cache ranks they host.
-absl::Status CheckRole(const grpc::AuthContext& peer, v1::Role claimed) {
+absl::Status CheckRole(const grpc::AuthContext* peer, v1::Role claimed) {
   const std::optional<std::vector<PeerRole>> roles = RolesOfPeer(peer);
   const auto has = [&](PeerRole role) { return std::find(roles->begin(), roles->end(), role) != roles->end(); };
   if (!roles || has(PeerRole::kInferenceRank)) return absl::OkStatus();
@@ -155,7 +155,7 @@ grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, cons
 grpc::ServerUnaryReactor* MembershipService::Register(grpc::CallbackServerContext* context,
                                                       const v1::RegisterRequest* request,
                                                       v1::RegisterResponse* response) {
-  const absl::Status named = CheckRole(*context->auth_context(), request->identity().role());
+  const absl::Status named = CheckRole(context->auth_context().get(), request->identity().role());
   if (!named.ok()) return FinishUnary(context, ToGrpc(named));
   const absl::Status usable = CheckAddress(request->identity(), context->peer());
   if (!usable.ok()) return FinishUnary(context, ToGrpc(usable));

@@ -284,7 +284,7 @@ TEST_F(MalformedMembersTest, AreNamed) {
   ExpectMalformed(Take(1, kMembers, {1, 1}), "2 masks of query heads with a selection of 2 rows for 1 lists");
   ExpectMalformed(Take(0, kMembers, {1, 2}, 3), "exceeds the payload");
   ExpectMalformed(Take(0, kMembers, {1, 2}, UINT32_MAX), "exceeds the payload");
-  ExpectMalformed(Take(0, kMembers | 16, {1, 2}), "flags 27");
+  ExpectMalformed(Take(0, kMembers | 32, {1, 2}), "flags 43");
   ExpectMalformed(Take(0, wire::kDeltaLast | wire::kDeltaMembers, {1, 2}), "flags 10 and 2 selected rows");
   EXPECT_EQ(set_->NumSlotLists(0, 0), 1) << "none of them has changed anything";
   EXPECT_TRUE(Take(0, kMembers, {1, 6, 9}).ok());

@@ -47,7 +47,7 @@ void Open(grpc::ChannelInterface* channel, const char* method, grpc::ClientConte
 }  // namespace simulation
 
 // Nobody looks into the channel but the stubs here.
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, const Credentials& /*credentials*/) {
   auto channel = std::make_shared<simulation::RpcChannel>(address);
   return {channel, static_cast<grpc::Channel*>(static_cast<grpc::ChannelInterface*>(channel.get()))};
 }
