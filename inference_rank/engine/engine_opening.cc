@@ -51,7 +51,8 @@ void Engine::OnNotOpened(Sequence& sequence, const absl::Status& why) {
     return;
   }
   reopen_.erase(entry);
-  const bool lost = absl::IsNotFound(why);
+  // A number that is taken is that of a call whose undoing is still under way: the request begins anew with another.
+  const bool lost = absl::IsNotFound(why) || absl::IsAlreadyExists(why);
   sequence.Fail(why, lost || absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why), lost);
 }
 
