@@ -298,9 +298,8 @@ absl::Status Router::StartHttp() {
   parts.openai = std::make_unique<OpenAiService>([&parts] { return parts.Model(); }, parts.text.get(),
                                                  &parts.generation, std::move(callbacks), openai);
   parts.openai->AddRoutes(&parts.routes);
-  parts.routes.Add(HttpMethod::kGet, "/ranks", [&parts](const std::shared_ptr<HttpExchange>& exchange) {
-    exchange->Respond({.body = RankListJson(parts.registry.Snapshot(), parts.reachability.unreachable())});
-  });
+  parts.routes.Add(HttpMethod::kGet, "/ranks",
+                   [this](const std::shared_ptr<HttpExchange>& exchange) { exchange->Respond({.body = RankList()}); });
   if (parts.options.serves_page) AddPageRoutes(&parts.routes);
   HttpHandler handler = WithApiKeys(parts.Authenticate(), [&parts](std::shared_ptr<HttpExchange> exchange) {
     parts.routes.Dispatch(std::move(exchange));

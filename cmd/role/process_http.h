@@ -12,8 +12,8 @@
 namespace winnow {
 
 // What every process answers over HTTP, for Prometheus and for probes: GET /metrics; /ready and /live, 200 or 503 with
-// the reason; /health, 200 as long as it answers at all. A router's has /targets, too,
-// what Prometheus discovers, and /ranks.
+// the reason; /health, 200 as long as it answers at all. A router's has two more: /targets, what Prometheus discovers,
+// and /ranks.
 class ProcessHttp {
  public:
   struct Sources {

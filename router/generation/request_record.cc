@@ -19,9 +19,9 @@ std::string Word(const std::string& text) {
 }  // namespace
 
 std::string LogLine(const RequestRecord& r) {
-  std::string line = absl::StrCat("request id=", Word(r.request_id));
-  absl::StrAppend(&line, " prompt_tokens=", r.prompt_tokens, " cached_tokens=", r.cached_prompt_tokens,
-                  " completion_tokens=", r.completion_tokens);
+  std::string line =
+      absl::StrCat("request id=", Word(r.request_id), " prompt_tokens=", r.prompt_tokens,
+                   " cached_tokens=", r.cached_prompt_tokens, " completion_tokens=", r.completion_tokens);
   if (r.outputs != 1) absl::StrAppend(&line, " outputs=", r.outputs);
   if (r.first_token) absl::StrAppendFormat(&line, " first_token_s=%.4f", r.first_token->count());
   absl::StrAppendFormat(&line, " duration_s=%.4f ended=%s", r.duration.count(), r.ended);

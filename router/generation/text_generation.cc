@@ -36,7 +36,6 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 
   // Outputs have the sample indices from `first_sample` on. On an error no callback has run.
   absl::Status Start(uint32_t n, uint32_t first_sample) {
-    const auto arrival = arrival_;
     outputs_.reserve(n);
     for (uint32_t i = 0; i < n; ++i) {
       outputs_.push_back(std::make_unique<Output>(this, i, tools_.new_text()));
@@ -57,7 +56,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       output->stream = *std::move(stream);
     }
     if (tools_.metrics) {
-      for (const auto& output : outputs_) output->timer.emplace(tools_.metrics, arrival);
+      for (const auto& output : outputs_) output->timer.emplace(tools_.metrics, arrival_);
     }
     if (strand_.Resume()) {
       tools_.timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });

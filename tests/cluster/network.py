@@ -3,12 +3,16 @@
 import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from waiting import wait_until  # for those who import this
 
 SKIPPED = 77  # what ctest takes for "skipped"
 
@@ -120,13 +124,3 @@ class Network:
 
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
-def wait_until(what, condition, limit=60):
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"not within {limit} s: {what}")

@@ -29,7 +29,9 @@ if not shutil.which("prometheus"):
     print("skipped: there is no prometheus")
     raise SystemExit(77)
 
-from processes import Processes, free_port, wait_until
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from processes import Processes, free_port
+from waiting import wait_until
 
 winnow, source = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
 model = source / "deploy/models/demo"

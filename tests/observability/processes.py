@@ -5,20 +5,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def wait_until(what, done, limit_s=60, otherwise=lambda: ""):
-    end = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < end, f"not within {limit_s} s: {what}; {otherwise()}"
-        time.sleep(0.25)
 
 
 def die_with_parent():
