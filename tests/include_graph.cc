@@ -11,8 +11,8 @@
 namespace winnow {
 namespace {
 
-constexpr std::array<std::string_view, 9> kFolders = {"common",         "kernels", "transport", "model", "cache_rank",
-                                                      "inference_rank", "router",  "tools",     "cmd"};
+constexpr std::array<std::string_view, 10> kFolders = {"common",         "kernels", "transport", "model", "cache_rank",
+                                                       "inference_rank", "router",  "clients",   "tools", "cmd"};
 constexpr std::string_view kTests = "tests";
 
 struct Rule {
@@ -139,6 +139,8 @@ const std::vector<Rule>& Rules() {
        {"common/*", "router/chat_output", "router/dispatch", "router/generation", "router/http", "router/keys",
         "router/membership", "router/openai", "router/page", "router/tasks", "router/text"}},
 
+      {"clients/cpp", {"common/base", "common/rpc"}},
+
       {"tools/load", {"common/*"}},
       {"tools/plan", {"common/*"}},
       {"tools/timeline", {"common/*"}},
@@ -155,17 +157,17 @@ const std::vector<Rule>& Rules() {
        {"common/*", "cache_rank/*", "inference_rank/*", "router/*", "tools/simulation/cluster",
         "tools/simulation/network", "tools/simulation/runtime"}},
 
-      {"cmd/client", {"common/*"}},
+      {"cmd/client", {"common/*", "clients/cpp"}},
       {"cmd/doctor", {"common/*", "kernels/*"}},
       {"cmd/role", {"common/*", "kernels/*", "transport/*", "model/*", "cache_rank/*", "inference_rank/*", "router/*"}},
       {"cmd/up", {"common/*", "cache_rank/*", "cmd/role"}},
       {"cmd/manifest", {"common/*", "cmd/role", "cmd/up"}},
       {"cmd/render", {"common/*", "cmd/manifest", "cmd/role", "cmd/up"}},
       {"cmd/status", {"common/*", "cmd/up"}},
-      {"cmd",
-       {"common/*", "kernels/*", "transport/*", "model/*", "cache_rank/*", "inference_rank/*", "router/*",
-        "tools/engine", "tools/load", "tools/plan", "tools/profile", "tools/timeline", "cmd/client", "cmd/doctor",
-        "cmd/manifest", "cmd/render", "cmd/role", "cmd/status", "cmd/up"}},
+      {"cmd", {"common/*",         "kernels/*",     "transport/*",    "model/*",      "cache_rank/*",
+               "inference_rank/*", "router/*",      "clients/cpp",    "tools/engine", "tools/load",
+               "tools/plan",       "tools/profile", "tools/timeline", "cmd/client",   "cmd/doctor",
+               "cmd/manifest",     "cmd/render",    "cmd/role",       "cmd/status",   "cmd/up"}},
       {"tests", {"*"}},
   };
   return rules;

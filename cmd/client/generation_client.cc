@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_format.h"
 #include "common/rpc/channel.h"
-#include "common/rpc/grpc_status.h"
 
 namespace winnow {
 namespace {
@@ -23,12 +22,12 @@ sigset_t StopSignals() {
 // Cancels a call when a stop signal comes, as long as this object lives.
 class CancelOnSignal {
  public:
-  explicit CancelOnSignal(grpc::ClientContext* context)
-      : thread_([this, context] {
+  explicit CancelOnSignal(AnswerStream& stream)
+      : thread_([this, &stream] {
           const sigset_t set = StopSignals();
           const timespec tick{0, 50'000'000};
           while (!done_) {
-            if (sigtimedwait(&set, nullptr, &tick) > 0) context->TryCancel();
+            if (sigtimedwait(&set, nullptr, &tick) > 0) stream.Cancel();
           }
         }) {}
   ~CancelOnSignal() {
@@ -49,23 +48,18 @@ void BlockStopSignals() {
 }
 
 GenerationClient::GenerationClient(const std::string& address, std::string api_key, const Credentials& credentials)
-    : address_(address),
-      api_key_(std::move(api_key)),
-      stub_(v1::GenerationService::NewStub(NewChannel(address, credentials))) {}
+    : client_(NewChannel(address, credentials), {.api_key = std::move(api_key)}, address) {}
 
 absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRequest& request,
                                                             const std::function<void(std::string_view)>& on_text) {
   using Clock = std::chrono::steady_clock;
   GenerationResult result;
-  grpc::ClientContext context;
-  if (!api_key_.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", api_key_));
   const Clock::time_point start = Clock::now();
   Clock::time_point first{}, last{};
-  const auto stream = stub_->Generate(&context, request);
-  grpc::Status status;
+  AnswerStream stream = client_.Generate(request);
   {
-    const CancelOnSignal cancel(&context);
-    for (v1::GenerateResponse response; stream->Read(&response);) {
+    const CancelOnSignal cancel(stream);
+    for (v1::GenerateResponse response; stream.Read(response);) {
       if (response.has_accepted()) {
         result.specification = response.accepted().selection();
       } else if (response.has_delta() && response.delta().output_index() == 0) {
@@ -82,14 +76,8 @@ absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRe
         result.usage = response.usage();
       }
     }
-    status = stream->Finish();
+    WINNOW_RETURN_IF_ERROR(stream.Finish());
   }
-  // gRPC's own words for a refused connection; a server that cannot serve at the moment says why itself.
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
-      status.error_message().find("failed to connect") != std::string::npos) {
-    return absl::UnavailableError(absl::StrCat("there is no server at ", address_, "; is `winnow up` running?"));
-  }
-  WINNOW_RETURN_IF_ERROR(FromGrpc(status));
   result.time_to_first_token = first - start;
   result.time_after_first_token = last - first;
   return result;

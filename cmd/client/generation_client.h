@@ -1,13 +1,13 @@
 #pragma once
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 
+#include "clients/cpp/client.h"
 #include "common/base/status.h"
 #include "common/rpc/credentials.h"
-#include "winnow/v1/generation.grpc.pb.h"
+#include "winnow/v1/generation.pb.h"
 
 namespace winnow {
 
@@ -25,7 +25,7 @@ struct GenerationResult {
   double SecondsPerToken() const { return tokens > 1 ? time_after_first_token.count() / (tokens - 1) : 0; }
 };
 
-// A client of GenerationService for the command line.
+// What the command line adds to a client: Ctrl-C, and times.
 class GenerationClient {
  public:
   // `api_key`, where there is one, goes along as a bearer token.
@@ -38,9 +38,7 @@ class GenerationClient {
                                             const std::function<void(std::string_view)>& on_text);
 
  private:
-  const std::string address_;
-  const std::string api_key_;
-  const std::unique_ptr<v1::GenerationService::Stub> stub_;
+  const Client client_;
 };
 
 // To be called first in main, before other threads exist.
