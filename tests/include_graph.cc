@@ -141,7 +141,7 @@ const std::vector<Rule>& Rules() {
 
       {"clients/cpp", {"common/base", "common/rpc"}},
 
-      {"tools/load", {"common/*"}},
+      {"tools/load", {"common/*", "clients/cpp"}},
       {"tools/plan", {"common/*"}},
       {"tools/timeline", {"common/*"}},
       {"tools/profile", {"common/*", "router/*"}},
