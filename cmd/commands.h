@@ -14,6 +14,7 @@ int RouterMain(const Arguments& arguments);
 int InferenceRankMain(const Arguments& arguments);
 int CacheRankMain(const Arguments& arguments);
 int GenerateMain(const Arguments& arguments);
+int BatchMain(const Arguments& arguments);
 int StatusMain(const Arguments& arguments);
 int TopMain(const Arguments& arguments);
 int TimelineMain(const Arguments& arguments);

@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"deploy", DeployMain, "write a manifest as Kubernetes, compose, systemd or Slurm files"},
     {"keys", KeysMain, "make, list and revoke the API keys of a router"},
     {"generate", GenerateMain, "send a prompt to a running server and stream the answer"},
+    {"batch", BatchMain, "send a file of requests to a server and write the answers to another"},
     {"status", StatusMain, "say what the processes of a running cluster are doing"},
     {"top", TopMain, "the same, live in the terminal"},
     {"timeline", TimelineMain, "record what the ranks of a running cluster do, by layer, as a Chrome trace"},

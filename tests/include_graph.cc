@@ -142,6 +142,7 @@ const std::vector<Rule>& Rules() {
       {"clients/cpp", {"common/base", "common/rpc"}},
 
       {"tools/load", {"common/*", "clients/cpp"}},
+      {"tools/batch", {"common/base", "tools/load"}},
       {"tools/plan", {"common/*"}},
       {"tools/timeline", {"common/*"}},
       {"tools/profile", {"common/*", "router/*"}},
@@ -164,10 +165,10 @@ const std::vector<Rule>& Rules() {
       {"cmd/manifest", {"common/*", "cmd/role", "cmd/up"}},
       {"cmd/render", {"common/*", "cmd/manifest", "cmd/role", "cmd/up"}},
       {"cmd/status", {"common/*", "cmd/up"}},
-      {"cmd", {"common/*",         "kernels/*",     "transport/*",    "model/*",      "cache_rank/*",
-               "inference_rank/*", "router/*",      "clients/cpp",    "tools/engine", "tools/load",
-               "tools/plan",       "tools/profile", "tools/timeline", "cmd/client",   "cmd/doctor",
-               "cmd/manifest",     "cmd/render",    "cmd/role",       "cmd/status",   "cmd/up"}},
+      {"cmd", {"common/*",      "kernels/*",      "transport/*", "model/*",      "cache_rank/*", "inference_rank/*",
+               "router/*",      "clients/cpp",    "tools/batch", "tools/engine", "tools/load",   "tools/plan",
+               "tools/profile", "tools/timeline", "cmd/client",  "cmd/doctor",   "cmd/manifest", "cmd/render",
+               "cmd/role",      "cmd/status",     "cmd/up"}},
       {"tests", {"*"}},
   };
   return rules;

@@ -117,8 +117,8 @@ TEST(CommandLine, ATakenPortStartsNothing) {
 }
 
 TEST(CommandLine, HelpIsOnStdout) {
-  for (const char* command : {"up", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo", "selection",
-                              "profile-heads", "config", "deploy"}) {
+  for (const char* command : {"up", "batch", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo",
+                              "selection", "profile-heads", "config", "deploy"}) {
     const Outcome outcome = RunWinnow({command, "--help"});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));

@@ -3,44 +3,54 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <charconv>
+#include <optional>
 
 namespace winnow {
 namespace {
 
 namespace beast = boost::beast;
 namespace http = beast::http;
+namespace ssl = boost::asio::ssl;
 using Tcp = boost::asio::ip::tcp;
 
 // One request and its answer. Asynchronous underneath, because only that has timeouts.
 class Exchange {
  public:
-  Exchange(const std::string& address, std::chrono::milliseconds patience, const std::string& api_key)
-      : host_(address.substr(0, address.rfind(':'))),
-        port_(address.substr(address.rfind(':') + 1)),
-        patience_(patience),
-        api_key_(api_key),
+  explicit Exchange(const HttpClient::Options& options)
+      : host_(options.address.substr(0, options.address.rfind(':'))),
+        port_(options.address.substr(options.address.rfind(':') + 1)),
+        options_(options),
         stream_(context_) {
     parser_.body_limit(uint64_t{1} << 30);
   }
 
   beast::error_code Send(std::string_view method, const std::string& path, std::string_view body) {
-    boost::asio::ip::address host = boost::asio::ip::make_address(host_, error_);
+    Tcp::resolver resolver(context_);
+    const Tcp::resolver::results_type hosts = resolver.resolve(host_, port_, error_);
     if (error_) return error_;
-    Run([&](auto done) { stream_.async_connect(Tcp::endpoint(host, std::stoi(port_)), done); });
+    Run([&](auto done) {
+      stream_.async_connect(hosts, [done](auto error, const Tcp::endpoint&) mutable { done(error); });
+    });
+    if (!error_ && !options_.tls_ca.empty()) Encrypt();
     if (error_) return error_;
     http::request<http::string_body> request(http::string_to_verb({method.data(), method.size()}), path, 11);
     request.set(http::field::host, host_ + ":" + port_);
     request.set(http::field::content_type, "application/json");
-    if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
+    if (!options_.api_key.empty()) request.set(http::field::authorization, "Bearer " + options_.api_key);
     request.keep_alive(false);
     request.body() = body;
     request.prepare_payload();
-    Run([&](auto done) { http::async_write(stream_, request, [done](auto error, size_t) mutable { done(error); }); });
-    if (error_) return error_;
-    Run([&](auto done) {
-      http::async_read_header(stream_, buffer_, parser_, [done](auto error, size_t) mutable { done(error); });
+    OnStream([&](auto& stream) {
+      Run([&](auto done) { http::async_write(stream, request, [done](auto error, size_t) mutable { done(error); }); });
+      if (error_) return;
+      Run([&](auto done) {
+        http::async_read_header(stream, buffer_, parser_, [done](auto error, size_t) mutable { done(error); });
+      });
     });
     return error_;
   }
@@ -48,8 +58,10 @@ class Exchange {
   // Reads what comes next of the body; false at its end.
   bool ReadSome() {
     if (parser_.is_done() || error_) return false;
-    Run([&](auto done) {
-      http::async_read_some(stream_, buffer_, parser_, [done](auto error, size_t) mutable { done(error); });
+    OnStream([&](auto& stream) {
+      Run([&](auto done) {
+        http::async_read_some(stream, buffer_, parser_, [done](auto error, size_t) mutable { done(error); });
+      });
     });
     return !error_;
   }
@@ -58,19 +70,39 @@ class Exchange {
   const beast::error_code& error() const { return error_; }
 
  private:
+  void Encrypt() {
+    tls_.load_verify_file(options_.tls_ca, error_);
+    if (error_) return;
+    tls_.set_verify_mode(ssl::verify_peer);
+    tls_.set_verify_callback(ssl::host_name_verification(host_));
+    encrypted_.emplace(stream_, tls_);
+    SSL_set_tlsext_host_name(encrypted_->native_handle(), host_.c_str());
+    Run([&](auto done) { encrypted_->async_handshake(ssl::stream_base::client, done); });
+  }
+
+  template <class Use>
+  void OnStream(Use use) {
+    if (encrypted_) {
+      use(*encrypted_);
+    } else {
+      use(stream_);
+    }
+  }
+
   template <class Start>
   void Run(Start start) {
-    stream_.expires_after(patience_);
+    stream_.expires_after(options_.patience);
     start([this](beast::error_code error, auto&&...) { error_ = error; });
     context_.restart();
     context_.run();
   }
 
   const std::string host_, port_;
-  const std::chrono::milliseconds patience_;
-  const std::string api_key_;
+  const HttpClient::Options& options_;
   boost::asio::io_context context_;
+  ssl::context tls_{ssl::context::tls_client};
   beast::tcp_stream stream_;
+  std::optional<beast::ssl_stream<beast::tcp_stream&>> encrypted_;
   beast::flat_buffer buffer_;
   http::response_parser<http::string_body> parser_;
   beast::error_code error_;
@@ -80,23 +112,30 @@ HttpReply Failed(const Exchange& exchange) {
   return {0, "no answer: " + exchange.error().message()};
 }
 
+HttpReply ReplyOf(const Exchange& exchange, std::string body) {
+  const http::response<http::string_body>& response = exchange.response();
+  HttpReply reply{static_cast<int>(response.result_int()), std::move(body)};
+  const auto seconds = response[http::field::retry_after];
+  std::from_chars(seconds.data(), seconds.data() + seconds.size(), reply.retry_after_s);
+  return reply;
+}
+
 }  // namespace
 
 HttpReply HttpClient::Send(std::string_view method, const std::string& path, std::string_view body) const {
-  Exchange exchange(address_, patience_, api_key_);
+  Exchange exchange(options_);
   if (exchange.Send(method, path, body)) return Failed(exchange);
   while (exchange.ReadSome()) {
   }
   if (exchange.error()) return Failed(exchange);
-  return {static_cast<int>(exchange.response().result_int()), exchange.response().body()};
+  return ReplyOf(exchange, exchange.response().body());
 }
 
 HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body,
                              const std::function<bool(std::string_view)>& on_event) const {
-  Exchange exchange(address_, patience_, api_key_);
+  Exchange exchange(options_);
   if (exchange.Send("POST", path, body.dump())) return Failed(exchange);
   const http::response<http::string_body>& response = exchange.response();
-  const int status = static_cast<int>(response.result_int());
   const bool events = response[http::field::content_type].starts_with("text/event-stream");
   size_t begin = 0;
   bool more = true;
@@ -106,11 +145,11 @@ HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body
     for (size_t end; events && (end = text.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
       std::string_view event = std::string_view(text).substr(begin, end - begin);
       if (!event.starts_with("data: ")) continue;  // a comment that keeps the connection alive
-      if (!on_event(event.substr(6))) return {status, ""};
+      if (!on_event(event.substr(6))) return ReplyOf(exchange, "");
     }
   }
   if (exchange.error()) return Failed(exchange);
-  return {status, events ? "" : response.body()};
+  return ReplyOf(exchange, events ? "" : response.body());
 }
 
 }  // namespace winnow

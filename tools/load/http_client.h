@@ -10,6 +10,7 @@ namespace winnow {
 struct HttpReply {
   int status = 0;  // 0: no answer, and `body` says why
   std::string body;
+  int retry_after_s = 0;  // what the header says, in seconds; 0: nothing
   // The body as JSON; null when it is none.
   nlohmann::json json() const { return nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false); }
 };
@@ -17,10 +18,17 @@ struct HttpReply {
 // A blocking HTTP client with one connection per request. Thread-safe. Nothing comes for `patience`: status 0.
 class HttpClient {
  public:
+  struct Options {
+    std::string address;  // host:port, where the host may be a name
+    std::chrono::milliseconds patience = std::chrono::seconds(120);
+    std::string api_key = {};  // goes along as a bearer token
+    std::string tls_ca = {};   // file (PEM) of those who sign the server's certificate; empty: no TLS
+  };
+  explicit HttpClient(Options options) : options_(std::move(options)) {}
   // `api_key`, where there is one, goes along as a bearer token.
   explicit HttpClient(std::string address, std::chrono::milliseconds patience = std::chrono::seconds(120),
                       std::string api_key = "")
-      : address_(std::move(address)), patience_(patience), api_key_(std::move(api_key)) {}
+      : HttpClient(Options{std::move(address), patience, std::move(api_key)}) {}
 
   HttpReply Get(const std::string& path) const { return Send("GET", path, ""); }
   HttpReply Post(const std::string& path, const nlohmann::json& body) const { return Send("POST", path, body.dump()); }
@@ -32,9 +40,7 @@ class HttpClient {
                    const std::function<bool(std::string_view)>& on_event) const;
 
  private:
-  const std::string address_;
-  const std::chrono::milliseconds patience_;
-  const std::string api_key_;
+  const Options options_;
 };
 
 }  // namespace winnow

@@ -1,0 +1,171 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+#include "cmd/client/generation_client.h"
+#include "cmd/command_line.h"
+#include "cmd/commands.h"
+#include "cmd/up/own_server.h"
+#include "tools/batch/batch_run.h"
+
+namespace winnow {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr char kUsage[] =
+    "FILE.jsonl --out=FILE [--option=value ...]\n\n"
+    "Sends the requests of a file to a running server, or to one of its own (--model), and writes the answers to "
+    "another.\n"
+    "Both files are in the format of OpenAI's batches. Run it again to go on where it ended: what has an answer is not "
+    "sent\n"
+    "again, what failed is. Ctrl-C waits for the answers under way, a second one does not. The exit status is 1 when "
+    "lines\n"
+    "failed, 130 when it was interrupted.\n";
+
+// A server answers within its own deadline, at most an hour.
+constexpr std::chrono::hours kPatience{1};
+
+struct BatchOptions {
+  std::string out;
+  HostPort http{"127.0.0.1", 8000};
+  std::string api_key;
+  std::string tls_ca;
+  std::string model;
+  uint32_t concurrency = 16;
+  uint32_t retries = BatchRunOptions().retries;
+
+  void Declare(Fields& fields) {
+    fields.Text("out", &out, "File for the answers, a line each as they come.");
+    fields.Address("http", &http, "HTTP address of the server.");
+    fields.Text(
+        "api-key", &api_key,
+        "For a server with keys. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
+    fields.Text("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the server's. Empty = the server has no TLS.");
+    fields.Text("model", &model,
+                "Folder of a model: starts a server on it, with the defaults of `winnow up` and what the environment "
+                "says, and ends it with the batch. Empty = the server at --http.");
+    fields.Integer("concurrency", &concurrency, "Most requests at once.", 1u, 1024u);
+    fields.Integer("retries", &retries,
+                   "How often a request is sent again that the server had no room for, could not serve at the moment, "
+                   "or did not answer.",
+                   0u, 1000u);
+  }
+};
+
+// Whether a stop signal has come since the last question, waiting for one as long as that.
+bool StopSignalWithin(milliseconds time) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  const timespec limit{time.count() / 1000, time.count() % 1000 * 1'000'000};
+  return sigtimedwait(&set, nullptr, &limit) > 0;
+}
+
+// One line on a terminal that is written over and over; elsewhere nothing.
+class ProgressLine {
+ public:
+  ~ProgressLine() { Clear(); }
+
+  void Show(const BatchCounts& counts) {
+    if (!is_terminal_) return;
+    const size_t done = counts.before + counts.answered + counts.failed;
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    const double per_second = (counts.answered + counts.failed) / seconds;
+    std::string text = absl::StrFormat("%d of %d done", done, counts.requests);
+    if (counts.failed > 0) absl::StrAppendFormat(&text, ", %d failed", counts.failed);
+    if (per_second > 0) {
+      absl::StrAppendFormat(&text, ", %.1f/s, %.0f s left", per_second, counts.left() / per_second);
+    }
+    std::fprintf(stderr, "\r%s\033[K", text.c_str());
+    is_shown_ = true;
+  }
+  void Clear() {
+    if (is_shown_) std::fprintf(stderr, "\r\033[K");
+    is_shown_ = false;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool is_terminal_ = isatty(STDERR_FILENO);
+  const Clock::time_point start_ = Clock::now();
+  bool is_shown_ = false;
+};
+
+void PrintSummary(const BatchCounts& counts, double seconds) {
+  std::printf("%zu requests: %zu answered", counts.requests, counts.answered);
+  if (counts.before > 0) std::printf(", %zu answered before", counts.before);
+  std::printf(", %zu failed", counts.failed);
+  if (counts.left() > 0) std::printf(", %zu not sent or not answered", counts.left());
+  std::printf("; %.1f s, %llu prompt and %llu completion tokens\n", seconds,
+              static_cast<unsigned long long>(counts.prompt_tokens),
+              static_cast<unsigned long long>(counts.completion_tokens));
+  for (const auto& [kind, times] : counts.failures) std::printf("  %s: %zu\n", kind.c_str(), times);
+  for (const std::string& failure : counts.first_failures) std::printf("  %s\n", failure.c_str());
+  std::fflush(stdout);
+}
+
+// The exit code.
+absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
+  WINNOW_ASSIGN_OR_RETURN(BatchInput input, BatchInput::Open(path));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(options.out));
+  std::unique_ptr<OwnServer> own;
+  BatchRunOptions run_options{.server = {.address = options.http.ToString(),
+                                         .patience = kPatience,
+                                         .api_key = options.api_key,
+                                         .tls_ca = options.tls_ca},
+                              .concurrency = options.concurrency,
+                              .retries = options.retries};
+  if (!options.model.empty()) {
+    // What the environment says of these options is the batch's, not the server's.
+    BatchOptions own_options;
+    ForgetEnvironment(Fields::Of(own_options));
+    WINNOW_ASSIGN_OR_RETURN(own, OwnServer::Start(options.model, [] { return StopSignalWithin(milliseconds(0)); }));
+    run_options.server.address = own->http_address();
+  }
+
+  const auto start = std::chrono::steady_clock::now();
+  BatchRun run(run_options, &input, output.get());
+  ProgressLine progress;
+  bool is_interrupted = false;
+  while (!run.WaitFor(milliseconds(0))) {
+    progress.Show(run.counts());
+    if (!StopSignalWithin(milliseconds(100))) continue;
+    progress.Clear();
+    if (is_interrupted) break;
+    is_interrupted = true;
+    run.Stop();
+    std::fprintf(stderr, "winnow batch: waiting for %zu answers; Ctrl-C again drops them\n", run.under_way());
+  }
+  progress.Clear();
+  const BatchCounts counts = run.counts();
+  PrintSummary(counts, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  // Threads that still wait for answers are not waited for. A server of its own dies with this process.
+  if (is_interrupted && !run.WaitFor(milliseconds(0))) _exit(130);
+  WINNOW_RETURN_IF_ERROR(run.status());
+  if (is_interrupted) return 130;
+  return counts.failed > 0 ? 1 : 0;
+}
+
+}  // namespace
+
+int BatchMain(const Arguments& arguments) {
+  BatchOptions options;
+  std::vector<std::string> positionals;
+  if (const auto code = ParseCommandLine("batch", kUsage, arguments, options, &positionals, Environment::kRead)) {
+    return *code;
+  }
+  if (positionals.size() != 1) return Fail("batch", absl::InvalidArgumentError("give one file of requests"), 2);
+  if (options.out.empty()) return Fail("batch", absl::InvalidArgumentError("--out FILE is required"), 2);
+  BlockStopSignals();
+  const absl::StatusOr<int> code = Run(options, positionals.front());
+  if (code.ok()) return *code;
+  if (absl::IsCancelled(code.status())) return 130;
+  return Fail("batch", code.status(), absl::IsInvalidArgument(code.status()) ? 2 : 1);
+}
+
+}  // namespace winnow
