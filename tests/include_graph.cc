@@ -11,8 +11,9 @@
 namespace winnow {
 namespace {
 
-constexpr std::array<std::string_view, 10> kFolders = {"common",         "kernels", "transport", "model", "cache_rank",
-                                                       "inference_rank", "router",  "clients",   "tools", "cmd"};
+constexpr std::array<std::string_view, 11> kFolders = {"common",         "kernels", "transport", "model", "cache_rank",
+                                                       "inference_rank", "router",  "clients",   "tools", "cmd",
+                                                       "engine"};
 constexpr std::string_view kTests = "tests";
 
 struct Rule {
@@ -169,6 +170,9 @@ const std::vector<Rule>& Rules() {
                "router/*",      "clients/cpp",    "tools/batch", "tools/engine", "tools/load",   "tools/plan",
                "tools/profile", "tools/timeline", "cmd/client",  "cmd/doctor",   "cmd/manifest", "cmd/render",
                "cmd/role",      "cmd/status",     "cmd/up"}},
+      // A cluster in one process.
+      {"engine",
+       {"common/*", "transport/*", "cache_rank/*", "inference_rank/*", "router/*", "clients/cpp", "cmd/role"}},
       {"tests", {"*"}},
   };
   return rules;

@@ -4,7 +4,7 @@ set -euo pipefail
 build=$1
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 rm -rf "$WORK/prefix" "$WORK/example" "$WORK/example.build"
-cmake --install "$build" --prefix "$WORK/prefix" >"$WORK/install.log"
+cmake --install "$build" --component client --prefix "$WORK/prefix" >"$WORK/install.log"
 # A copy: nothing may come from the tree.
 cp -r "$source/clients/cpp/example" "$WORK/example"
 cmake -S "$WORK/example" -B "$WORK/example.build" -DCMAKE_PREFIX_PATH="$WORK/prefix" -DCMAKE_BUILD_TYPE=Release \
