@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "cmd/client/generation_client.h"
@@ -37,6 +38,7 @@ struct BatchOptions {
   std::string model;
   uint32_t concurrency = 16;
   uint32_t retries = BatchRunOptions().retries;
+  bool json = false;
 
   void Declare(Fields& fields) {
     fields.Text("out", &out, "File for the answers, a line each as they come.");
@@ -53,6 +55,7 @@ struct BatchOptions {
                    "How often a request is sent again that the server had no room for, could not serve at the moment, "
                    "or did not answer.",
                    0u, 1000u);
+    fields.Bool("json", &json, "Print the summary as JSON.");
   }
 };
 
@@ -109,6 +112,21 @@ void PrintSummary(const BatchCounts& counts, double seconds) {
   std::fflush(stdout);
 }
 
+void PrintJson(const BatchCounts& counts, double seconds) {
+  const nlohmann::ordered_json json = {{"requests", counts.requests},
+                                       {"answered", counts.answered},
+                                       {"answered_before", counts.before},
+                                       {"failed", counts.failed},
+                                       {"left", counts.left()},
+                                       {"seconds", seconds},
+                                       {"prompt_tokens", counts.prompt_tokens},
+                                       {"completion_tokens", counts.completion_tokens},
+                                       {"failures", counts.failures},
+                                       {"first_failures", counts.first_failures}};
+  std::printf("%s\n", json.dump().c_str());
+  std::fflush(stdout);
+}
+
 // The exit code.
 absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
   WINNOW_ASSIGN_OR_RETURN(BatchInput input, BatchInput::Open(path));
@@ -143,7 +161,8 @@ absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
   }
   progress.Clear();
   const BatchCounts counts = run.counts();
-  PrintSummary(counts, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  (options.json ? PrintJson : PrintSummary)(counts, seconds);
   // Threads that still wait for answers are not waited for. A server of its own dies with this process.
   if (is_interrupted && !run.WaitFor(milliseconds(0))) _exit(130);
   WINNOW_RETURN_IF_ERROR(run.status());

@@ -101,6 +101,25 @@ TEST_F(Batch, AnswersWhatTheServerAnswers) {
   }
 }
 
+TEST_F(Batch, TellsProgramsAndPeople) {
+  WriteRequests(4, 4);
+  const Json summary = Json::parse(Run({ToCluster(), "--json"}).output, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(summary.is_object());
+  EXPECT_EQ(summary["answered"], 4);
+  EXPECT_EQ(summary["completion_tokens"], 16);
+  EXPECT_EQ(summary["failures"], Json::object());
+
+  WriteRequests(12, 100);
+  Process on_terminal(
+      {"/usr/bin/script", "-qec",
+       WinnowBinary() + " batch " + in_ + " --out=" + out_ + " --concurrency=2 " + ToCluster(), "/dev/null"},
+      {});
+  const Outcome outcome = EndOf(on_terminal);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("\r4 of 12 done"), HasSubstr("12 requests: 8 answered, 4 answered before")));
+}
+
 TEST_F(Batch, LinesThatFailAreToldAndSentAgainAlone) {
   std::ofstream(in_) << Line("good", BodyOf(1, 4)).dump() << "\n"
                      << Line("hot", {{"prompt", "x"}, {"temperature", 9}}).dump() << "\n";
