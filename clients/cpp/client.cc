@@ -28,20 +28,20 @@ absl::Status StatusOf(const grpc::Status& status, const std::string& address) {
 }
 
 // What an event adds to the answer that is being read.
-void Add(const v1::GenerateResponse& event, Answer& answer) {
-  const auto output = [&answer](uint32_t index) -> Output& {
+void Add(const v1::GenerateResponse& event, GeneratedAnswer& answer) {
+  const auto output = [&answer](uint32_t index) -> GeneratedOutput& {
     if (answer.outputs.size() <= index) answer.outputs.resize(index + 1);
     return answer.outputs[index];
   };
   if (event.has_accepted()) answer.accepted = event.accepted();
   if (event.has_delta()) {
-    Output& to = output(event.delta().output_index());
+    GeneratedOutput& to = output(event.delta().output_index());
     to.text += event.delta().text();
     for (const v1::Token& token : event.delta().tokens()) to.token_ids.push_back(token.id());
   }
   if (event.has_output_finished()) {
     const v1::GenerateResponse::OutputFinished& end = event.output_finished();
-    Output& to = output(end.output_index());
+    GeneratedOutput& to = output(end.output_index());
     to.reason = end.reason();
     if (end.has_stop_match()) to.stop_match = end.stop_match();
     to.selection = end.selection();
@@ -150,8 +150,8 @@ absl::Status AnswerStream::Finish() {
   return call_->Finish();
 }
 
-absl::StatusOr<Answer> AnswerStream::ReadAll(const std::function<void(const std::string&)>& on_text) {
-  Answer answer;
+absl::StatusOr<GeneratedAnswer> AnswerStream::ReadAll(const std::function<void(const std::string&)>& on_text) {
+  GeneratedAnswer answer;
   for (v1::GenerateResponse event; Read(event);) {
     Add(event, answer);
     const bool has_text = event.has_delta() && event.delta().output_index() == 0 && !event.delta().text().empty();

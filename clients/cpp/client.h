@@ -45,16 +45,16 @@ v1::GenerateRequest TokensRequest(const std::vector<uint32_t>& ids);
 v1::GenerateRequest ChatRequest(const std::vector<std::pair<std::string, std::string>>& roles_and_contents);
 
 // One whole answer.
-struct Output {
+struct GeneratedOutput {
   std::string text;
   std::vector<uint32_t> token_ids;
   v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
   std::optional<std::string> stop_match;  // the stop string that ended it
   v1::SelectionStats selection;           // what the selection of KV rows did
 };
-struct Answer {
+struct GeneratedAnswer {
   v1::GenerateResponse::Accepted accepted;
-  std::vector<Output> outputs;  // as many as the request's n
+  std::vector<GeneratedOutput> outputs;  // as many as the request's n
   v1::GenerateResponse::Usage usage;
 };
 
@@ -71,7 +71,7 @@ class AnswerStream {
   // How the answer ended, once Read was false; events that nobody has read are dropped.
   absl::Status Finish();
   // Reads the rest of the answer. `on_text` gets output 0 piece by piece.
-  absl::StatusOr<Answer> ReadAll(const std::function<void(const std::string& text)>& on_text = nullptr);
+  absl::StatusOr<GeneratedAnswer> ReadAll(const std::function<void(const std::string& text)>& on_text = nullptr);
   // Ends the request at the server; Finish says CANCELLED.
   void Cancel();
 

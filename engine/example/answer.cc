@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     streams.push_back((*engine)->client().Generate(request));
   }
   for (winnow::AnswerStream& stream : streams) {
-    const absl::StatusOr<winnow::Answer> answer = stream.ReadAll();
+    const absl::StatusOr<winnow::GeneratedAnswer> answer = stream.ReadAll();
     if (!answer.ok()) {
       std::cerr << answer.status().message() << "\n";
       return 1;

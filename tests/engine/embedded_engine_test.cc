@@ -34,7 +34,7 @@ v1::GenerateRequest Question() {
   return request;
 }
 
-std::string TextOf(const absl::StatusOr<Answer>& answer) {
+std::string TextOf(const absl::StatusOr<GeneratedAnswer>& answer) {
   return answer.ok() && answer->outputs.size() == 1 ? answer->outputs[0].text : answer.status().ToString();
 }
 
@@ -42,7 +42,7 @@ TEST(EmbeddedEngineTest, AnswersSeveralAtOnce) {
   const absl::StatusOr<std::unique_ptr<EmbeddedEngine>> engine = EmbeddedEngine::Load(Demo());
   ASSERT_THAT(engine, IsOkStatus());
   const Client client = (*engine)->client();
-  std::vector<std::future<absl::StatusOr<Answer>>> answers;
+  std::vector<std::future<absl::StatusOr<GeneratedAnswer>>> answers;
   for (int i = 0; i < 4; ++i) {
     answers.push_back(std::async(std::launch::async, [&] { return client.Generate(Question()).ReadAll(); }));
   }

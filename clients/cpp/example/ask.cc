@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   request.mutable_selection()->set_budget_tokens(256);
 
   winnow::AnswerStream stream = client->Generate(request);
-  const absl::StatusOr<winnow::Answer> answer =
+  const absl::StatusOr<winnow::GeneratedAnswer> answer =
       stream.ReadAll([](const std::string& piece) { std::cout << piece << std::flush; });
   if (!answer.ok()) {
     std::cerr << answer.status().message() << "\n";

@@ -46,17 +46,17 @@ class CppClient : public SharedCluster<PlainServer> {
     EXPECT_THAT(client, IsOkStatus());
     return *std::move(client);
   }
-  static Answer AnswerTo(const v1::GenerateRequest& request) {
-    absl::StatusOr<Answer> answer = ToServer().Generate(request).ReadAll();
+  static GeneratedAnswer AnswerTo(const v1::GenerateRequest& request) {
+    absl::StatusOr<GeneratedAnswer> answer = ToServer().Generate(request).ReadAll();
     EXPECT_THAT(answer, IsOkStatus());
-    return std::move(answer).value_or(Answer());
+    return std::move(answer).value_or(GeneratedAnswer());
   }
 };
 
 TEST_F(CppClient, AChatIsAnsweredPieceByPiece) {
   std::string pieces;
   AnswerStream stream = ToServer().Generate(Greedy(ChatRequest({{"user", kQuestion}})));
-  const absl::StatusOr<Answer> answer = stream.ReadAll([&](const std::string& piece) { pieces += piece; });
+  const absl::StatusOr<GeneratedAnswer> answer = stream.ReadAll([&](const std::string& piece) { pieces += piece; });
   ASSERT_THAT(answer, IsOkStatus());
   ASSERT_THAT(answer->outputs, SizeIs(1));
   EXPECT_EQ(answer->outputs[0].text, kAnswer);
@@ -72,8 +72,8 @@ TEST_F(CppClient, TextAndItsTokensAreTheSamePrompt) {
   ASSERT_THAT(ids, IsOkStatus());
   EXPECT_THAT(ToServer().Detokenize(*ids, /*skip_special_tokens=*/true), IsOkStatus());
   EXPECT_EQ(*ToServer().Detokenize(*ids, /*skip_special_tokens=*/true), kQuestion);
-  const Answer of_text = AnswerTo(Greedy(TextRequest(kQuestion), 16));
-  const Answer of_tokens = AnswerTo(Greedy(TokensRequest(*ids), 16));
+  const GeneratedAnswer of_text = AnswerTo(Greedy(TextRequest(kQuestion), 16));
+  const GeneratedAnswer of_tokens = AnswerTo(Greedy(TokensRequest(*ids), 16));
   EXPECT_EQ(of_text.usage.prompt_tokens(), ids->size());
   ASSERT_THAT(of_text.outputs, SizeIs(1));
   ASSERT_THAT(of_tokens.outputs, SizeIs(1));
@@ -86,9 +86,9 @@ TEST_F(CppClient, EverySampleHasItsOutput) {
   request.set_max_tokens(12);
   request.set_ignore_eos(true);
   request.mutable_sampling()->set_seed(7);
-  const Answer answer = AnswerTo(request);
+  const GeneratedAnswer answer = AnswerTo(request);
   ASSERT_THAT(answer.outputs, SizeIs(3));
-  for (const Output& output : answer.outputs) {
+  for (const GeneratedOutput& output : answer.outputs) {
     EXPECT_THAT(output.token_ids, SizeIs(12));
     EXPECT_EQ(output.reason, v1::FINISH_REASON_LENGTH);
   }
@@ -97,7 +97,7 @@ TEST_F(CppClient, EverySampleHasItsOutput) {
 TEST_F(CppClient, AStopStringIsTold) {
   v1::GenerateRequest request = Greedy(ChatRequest({{"user", kQuestion}}));
   request.add_stop(" is ");
-  const Answer answer = AnswerTo(request);
+  const GeneratedAnswer answer = AnswerTo(request);
   ASSERT_THAT(answer.outputs, SizeIs(1));
   EXPECT_EQ(answer.outputs[0].text, "The code of nerita");
   EXPECT_EQ(answer.outputs[0].stop_match, " is ");
@@ -120,7 +120,7 @@ TEST_F(CppClient, AForkGoesOnAsItsSourceDoes) {
   v1::ForkRequest request;
   request.set_source_request_id(id);
   request.set_max_tokens(600);
-  const absl::StatusOr<Answer> fork = ToServer().Fork(request).ReadAll();
+  const absl::StatusOr<GeneratedAnswer> fork = ToServer().Fork(request).ReadAll();
   ASSERT_THAT(fork, IsOkStatus());
   ASSERT_THAT(fork->outputs, SizeIs(1));
   const size_t begin = fork->accepted.forked_tokens();
@@ -231,7 +231,7 @@ struct SecuredServer {
 
 class CppClientWithTls : public SharedCluster<SecuredServer> {
  protected:
-  static absl::StatusOr<Answer> Ask(const ClientOptions& options) {
+  static absl::StatusOr<GeneratedAnswer> Ask(const ClientOptions& options) {
     absl::StatusOr<Client> client = Client::Connect(cluster_->grpc_address(), options);
     if (!client.ok()) return client.status();
     return client->Generate(Greedy(ChatRequest({{"user", kQuestion}}))).ReadAll();
@@ -239,7 +239,7 @@ class CppClientWithTls : public SharedCluster<SecuredServer> {
 };
 
 TEST_F(CppClientWithTls, IsServedWithAKeyAndTheAuthority) {
-  const absl::StatusOr<Answer> answer = Ask({.api_key = TheSite().key, .tls_ca = TheSite().path("ca.crt")});
+  const absl::StatusOr<GeneratedAnswer> answer = Ask({.api_key = TheSite().key, .tls_ca = TheSite().path("ca.crt")});
   ASSERT_THAT(answer, IsOkStatus());
   ASSERT_THAT(answer->outputs, SizeIs(1));
   EXPECT_EQ(answer->outputs[0].text, kAnswer);
