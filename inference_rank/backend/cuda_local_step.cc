@@ -98,6 +98,16 @@ absl::Status CudaLocalStep::WarmUp() {
   return device_.Synchronize(graph_->stream());
 }
 
+absl::Status CudaLocalStep::BeginSelections() {
+  if (selection_ == nullptr) return absl::OkStatus();
+  for (const auto& [row, position] : rows_at_) {
+    if (!selection_->BeginsAt(row, position)) continue;
+    WINNOW_RETURN_IF_ERROR(selection_->Begin(row, position, graph_->stream()));
+    graph_->EnqueueWindow(row, selection_->WindowOf(row));
+  }
+  return absl::OkStatus();
+}
+
 // Of the rows that rows_at_ names.
 absl::Status CudaLocalStep::Step() {
   if (selection_ == nullptr) return graph_->Step(num_rows_);
@@ -118,14 +128,8 @@ absl::Status CudaLocalStep::Serves(const SelectionSpec& spec) const {
 absl::Status CudaLocalStep::SetRow(int row, const StepSequence& sequence) {
   const cuda::Stream stream = graph_->stream();
   device_.Bind();
-  const SelectionSpec& spec = *sequence.spec;
-  if (!IsDense(spec)) {
-    forward_.FlushMoves(stream);  // its rows, which are indexed
-    WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence, stream));
-    graph_->EnqueueWindow(row, {.sinks = spec.sink_tokens, .recent_tokens = spec.recent_tokens});
-  } else {
-    graph_->EnqueueWindow(row, {});
-  }
+  if (!IsDense(*sequence.spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
+  graph_->EnqueueWindow(row, {});
   slots_->SetRow(row, sequence.pages, stream);
   return absl::OkStatus();
 }
@@ -188,7 +192,8 @@ absl::Status CudaLocalStep::Launch() {
   forward_.FlushMoves(stream);
   forward_.NoteGraph(static_cast<int>(num_planned_));
   for (const int row : changed_) graph_->EnqueueRow(row, stage.inputs);
-  absl::Status status = Step();
+  absl::Status status = BeginSelections();
+  if (status.ok()) status = Step();
   if (selection_ != nullptr) selection_->EnqueueReadback(stage.readback, stream);
   device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
   for (const int row : wants_logits_) {

@@ -78,6 +78,8 @@ class CudaLocalStep final : public StepClient {
   static DecodeSlotShape SlotShape(const Shape& shape);
   absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
   absl::Status WarmUp();
+  // Of rows that are to be computed whose first position that is not dense this is.
+  absl::Status BeginSelections();
   absl::Status Step();
   int mask_words() const { return TokenMasks::WordsPerRow(shape_.vocab_size); }
   Stage& launched() { return stages_[(num_launched_ - 1) % stages_.size()]; }  // last

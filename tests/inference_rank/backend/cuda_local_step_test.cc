@@ -186,7 +186,7 @@ class CudaLocalStepTest : public testing::Test {
       const uint32_t position = stream_.position, window = WindowStart(spec_, position);
       std::vector<uint32_t> chosen;
       for (uint32_t row = spec_.sink_tokens; row < window; ++row) chosen.push_back(row);
-      if (chosen.size() > spec_.budget_tokens) {
+      if (chosen.size() > spec_.budget_tokens && position >= spec_.dense_below_tokens) {
         std::vector<double> importance(position);
         for (int g = 0; g < test_.layout_.group_size(); ++g) {
           const int query_head = head * test_.layout_.group_size() + g;
@@ -371,9 +371,9 @@ TEST_F(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOth
       {.predictor = Predictor::kDepth, .budget_tokens = 40, .sink_tokens = 7, .recent_tokens = 64},
       spec_,
       {.predictor = Predictor::kExact, .budget_tokens = 500},  // covers everything
-      {.predictor = Predictor::kExact, .budget_tokens = 16, .sink_tokens = 10, .recent_tokens = 32},
+      {.predictor = Predictor::kExact, .budget_tokens = 16, .dense_below_tokens = 120, .recent_tokens = 32},
   };
-  const std::vector<uint32_t> prompts = {130, 97, 150, 140, 100, 3};
+  const std::vector<uint32_t> prompts = {130, 97, 150, 140, 100, 90};
   std::vector<std::vector<uint32_t>> expected;
   for (size_t i = 0; i < specs.size(); ++i) {
     ASSERT_TRUE(client().Serves(specs[i]).ok()) << client().Serves(specs[i]);
@@ -417,7 +417,7 @@ TEST_F(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOth
   }
   take();
   for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(streams[i].tokens, expected[i]) << "stream " << i;
-  EXPECT_GE(measured[0], 16) << "the first positions behind the prompt, and every sixteenth";
+  EXPECT_GE(measured[0], 4) << "some of the first positions behind the prompt, and every sixteenth";
   EXPECT_EQ(measured[3], 0);
   EXPECT_EQ(measured[4], 0);
 }
