@@ -371,7 +371,7 @@ TEST_F(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOth
       {.predictor = Predictor::kDepth, .budget_tokens = 40, .sink_tokens = 7, .recent_tokens = 64},
       spec_,
       {.predictor = Predictor::kExact, .budget_tokens = 500},  // covers everything
-      {.predictor = Predictor::kExact, .budget_tokens = 16, .dense_below_tokens = 120, .recent_tokens = 32},
+      {.predictor = Predictor::kExact, .dense_below_tokens = 120, .budget_tokens = 16, .recent_tokens = 32},
   };
   const std::vector<uint32_t> prompts = {130, 97, 150, 140, 100, 90};
   std::vector<std::vector<uint32_t>> expected;
