@@ -48,6 +48,7 @@ const Case kCases[] = {
     {"profile_use", "streaming", [](SelectionSpec& s) { s.profile_use = ProfileUse::kStreaming; }, "all"},
     {"sinks", "0", [](SelectionSpec& s) { s.sink_tokens = 0; }, "4097"},
     {"recent", "65536", [](SelectionSpec& s) { s.recent_tokens = 65536; }, "0"},
+    {"dense_below_tokens", "32768", [](SelectionSpec& s) { s.dense_below_tokens = 32768; }, "16777217"},
     {"reuse_interval", "4", [](SelectionSpec& s) { s.reuse_interval = 4; }, "17"},
     {"pool_factor", "2.5", [](SelectionSpec& s) { s.pool_factor = 2.5f; }, "0.5"},
     {"transfer", "full", [](SelectionSpec& s) { s.transfer = Transfer::kFull; }, "half"},
