@@ -1,6 +1,8 @@
 // Every link between the pages leads somewhere.
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "tests/documentation/markdown.h"
@@ -26,6 +28,20 @@ TEST(DocumentationLinks, LeadToFilesAndHeadingsThatThereAre) {
     }
   }
   EXPECT_GT(links, 60);
+}
+
+TEST(DocumentationLinks, SourceFilesThatAreNamedAreThere) {
+  const std::filesystem::path root = WINNOW_SOURCE_DIR;
+  const std::regex file(
+      R"(`((?:cache_rank|cmd|common|deploy|inference_rank|kernels|model|router|tests|tools|transport)/[\w/.-]+\.\w+)`)");
+  int files = 0;
+  for (const std::string& path : MarkdownPaths()) {
+    const std::string text = ReadSource(path);
+    for (std::sregex_iterator match(text.begin(), text.end(), file), end; match != end; ++match, ++files) {
+      EXPECT_TRUE(std::filesystem::exists(root / (*match)[1].str())) << path << " names " << (*match)[1];
+    }
+  }
+  EXPECT_GT(files, 80);
 }
 
 TEST(DocumentationLinks, EveryPageIsLinkedFromTheReadme) {
