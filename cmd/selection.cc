@@ -5,7 +5,6 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/command_line.h"
 #include "cmd/commands.h"
-#include "common/selection/field_reference.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"
@@ -17,8 +16,7 @@ namespace {
 constexpr char kUsage[] =
     "usage: winnow selection COMMAND\n\n"
     "  list [--json]    the presets: what they do, their full specifications, what is not built\n"
-    "  explain SPEC     every field of a specification: its value, what it means and what it costs\n"
-    "  fields           all fields with their values and costs, as the Markdown of docs/selection-fields.md\n\n"
+    "  explain SPEC     every field of a specification: its value, what it means and what it costs\n\n"
     "A specification is a preset and what is changed of it: preset[,field=value...], for example\n"
     "winnow,predictor=temporal,window=16,budget=512. docs/selection.md says when to choose what.\n";
 
@@ -120,13 +118,6 @@ struct NoOptions {
   void Declare(Fields&) {}
 };
 
-int PrintFields(const Arguments& arguments) {
-  NoOptions options;
-  if (const auto code = ParseCommandLine("selection fields", "", arguments, options)) return *code;
-  std::fputs(SelectionFieldReference().c_str(), stdout);
-  return 0;
-}
-
 int Explain(const Arguments& arguments) {
   NoOptions options;
   std::vector<std::string> positionals;
@@ -164,8 +155,7 @@ int SelectionMain(const Arguments& arguments) {
   }
   if (name == "list") return List(rest);
   if (name == "explain") return Explain(rest);
-  if (name == "fields") return PrintFields(rest);
-  std::fprintf(stderr, "winnow selection: unknown command \"%s\"; there are: list, explain, fields\n", name.c_str());
+  std::fprintf(stderr, "winnow selection: unknown command \"%s\"; there are: list, explain\n", name.c_str());
   return 2;
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kIntroduction[] = R"(# Fields of selection specifications
 
-`winnow selection fields` prints this page, and a test keeps it so. [selection.md](selection.md) says when to choose what,
-`winnow selection explain SPEC` what a specification of your own comes to.
+This page is made from the table by which the program reads specifications, and a test keeps it so. [selection.md](selection.md) says when
+to choose what, `winnow selection explain SPEC` what a specification of your own comes to.
 
 *Default* is the value that `winnow` has, the default preset; a preset that differs is named behind it. *Request* says whether
 a request may change the field; all others are fixed when the server starts.

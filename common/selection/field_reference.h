@@ -3,8 +3,7 @@
 
 namespace winnow {
 
-// The page that describes every field of a specification, as Markdown: what `winnow selection fields` prints and
-// docs/selection-fields.md holds.
+// The page that describes every field of a specification, as Markdown: docs/selection-fields.md.
 std::string SelectionFieldReference();
 
 }  // namespace winnow
