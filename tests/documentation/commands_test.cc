@@ -68,7 +68,14 @@ bool IsGroup(const std::string& command) {
 std::string WinnowProblem(const std::vector<std::string>& words) {
   if (words.size() < 2 || !IsWord(words[1])) return "";  // "winnow COMMAND"
   std::string command = words[1];
-  if (command == "help") command = words.size() > 2 && IsWord(words[2]) ? words[2] : "version";
+  if (command == "help") {
+    const bool has_options = words.size() > 2 && absl::StartsWith(words[2], "-");
+    if (words.size() > 2 && IsWord(words[2])) {
+      command = words[2];
+    } else if (!has_options) {
+      return "";
+    }
+  }
   const bool nested = words.size() > 2 && IsWord(words[2]) && IsGroup(command);
   if (nested) absl::StrAppend(&command, " ", words[2]);
   const Help& help = HelpOf(absl::StrCat(WINNOW_BINARY, " ", command, " --help"));
