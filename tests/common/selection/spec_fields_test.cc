@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "common/selection/validate.h"
@@ -220,18 +218,6 @@ TEST(SelectionFields, ValidationUsesTheSameRanges) {
   spec.page_tokens = 64;
   spec.physical_page_tokens = 32;
   EXPECT_EQ(SpecErrorField(ValidateSelection(spec)), "physical_page_tokens");
-}
-
-TEST(SelectionFields, TheGuideNamesEveryFieldAndChoice) {
-  std::ifstream in("docs/selection.md");
-  const std::string guide((std::istreambuf_iterator<char>(in)), {});
-  ASSERT_FALSE(guide.empty());
-  for (const SelectionField& field : SelectionFields()) {
-    EXPECT_THAT(guide, HasSubstr("`" + std::string(field.name) + "`"));
-    const auto* choice = std::get_if<ChoiceValue>(&field.value);
-    if (choice == nullptr) continue;
-    for (const FieldChoice& c : choice->choices) EXPECT_THAT(guide, HasSubstr("`" + std::string(c.name) + "`"));
-  }
 }
 
 }  // namespace
