@@ -195,6 +195,8 @@ class Engine {
   void BeginSampling(Sequence& sequence);
   // `drawn`: by the forward pass; nullopt: chosen from the logits.
   void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
+  // Tells how far the prompt is, where the request asks for it and it is time to.
+  void ReportPrompt(Sequence& sequence, std::chrono::steady_clock::time_point now);
   void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
   // What Decode or Prefill drew for that row.
   std::optional<uint32_t> Drawn(int row) const;

@@ -67,6 +67,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     if (paced) most = std::min(most, PacedTokens(*sequence, now));
     if (most == 0) break;
     sequence->last_chunk = now;
+    ReportPrompt(*sequence, now);
     if (sequence->remote_prefix.has_value()) {
       done += RunRemotePiece(*sequence, most);
       continue;

@@ -16,6 +16,7 @@
 #include "inference_rank/memory/working_set.h"
 #include "inference_rank/sequence/event_sink.h"
 #include "inference_rank/sequence/mass_summary.h"
+#include "inference_rank/sequence/prompt_report.h"
 #include "inference_rank/sequence/remote_prefix.h"
 #include "inference_rank/sequence/sampler.h"
 #include "inference_rank/sequence/selection_trace.h"
@@ -129,7 +130,8 @@ struct Sequence {
   bool forked = false;                   // and has not been admitted since
   std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
 
-  std::optional<SelectionTrace> trace;  // for requests that ask what their steps attended to
+  std::optional<SelectionTrace> trace;        // for requests that ask what their steps attended to
+  std::optional<PromptReport> prompt_report;  // for requests that ask how far their prompt is
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included

@@ -108,6 +108,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     sequence->trace.emplace(spec, limits.layout, sequence->prompt_tokens(), sequence->max_positions,
                             submit.trace_parts());
   }
+  if (submit.prompt_progress()) sequence->prompt_report.emplace();
   const uint32_t pages =
       WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts, sequence->slot_order);
   if (pages > limits.slot_pages && sequence->slot_order == SlotOrder::kByPosition) {

@@ -203,6 +203,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   submit.set_fork_at_current_token(request_.fork.has_value());
   submit.set_followers(role.followers);
   submit.set_trace_parts(request_.trace_parts);
+  submit.set_prompt_progress(request_.prompt_progress && journal_.ids().empty());
   return submit;
 }
 
@@ -244,6 +245,11 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
       DropAttempt(false);
       return Fail(status);
+    }
+    case v1::DispatchResponse::kPromptProgress: {
+      if (!journal_.ids().empty()) return;
+      const v1::DispatchResponse::PromptProgress& progress = event->prompt_progress();
+      return observer_->OnPromptProgress(progress.computed_tokens(), progress.cached_tokens());
     }
     case v1::DispatchResponse::kHandedOver:
       return OnHandedOver();

@@ -13,6 +13,7 @@ class CountingObserver final : public GenerationObserver {
  public:
   CountingObserver(KeyAccount::Place place, GenerationObserver* next) : place_(std::move(place)), next_(next) {}
 
+  void OnPromptProgress(const PromptProgress& progress) override { next_->OnPromptProgress(progress); }
   void OnDelta(const TextDelta& delta) override {
     place_.CountAnswer(static_cast<uint32_t>(delta.tokens.size()), Clock::now());
     next_->OnDelta(delta);

@@ -69,6 +69,10 @@ class ChatFormat : public ResponseFormat {
     return json.Take();
   }
 
+  std::string PromptChunk(uint32_t prompt_index, const PromptProgress& progress) const override {
+    return FormatPromptChunk(identity_, kChunkObject, prompt_index, progress);
+  }
+
   std::string UsageChunk(const UsageTotals& usage) const override {
     return FormatUsageChunk(identity_, kChunkObject, usage);
   }

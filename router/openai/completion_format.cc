@@ -41,6 +41,10 @@ class CompletionFormat : public ResponseFormat {
     return Chunk(choice, {}, end, usage, &unused);
   }
 
+  std::string PromptChunk(uint32_t prompt_index, const PromptProgress& progress) const override {
+    return FormatPromptChunk(identity_, kObject, prompt_index, progress);
+  }
+
   std::string UsageChunk(const UsageTotals& usage) const override {
     return FormatUsageChunk(identity_, kObject, usage);
   }

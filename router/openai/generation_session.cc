@@ -16,6 +16,7 @@ class GenerationSession::PromptObserver : public GenerationObserver {
  public:
   PromptObserver(GenerationSession* session, uint32_t prompt_index) : session_(*session), prompt_index_(prompt_index) {}
 
+  void OnPromptProgress(const PromptProgress& progress) override { session_.Enqueue(prompt_index_, progress); }
   void OnDelta(const TextDelta& delta) override { session_.Enqueue(prompt_index_, delta); }
   void OnOutputEnd(const OutputEnd& end) override { session_.Enqueue(prompt_index_, end); }
   void OnDone(const GenerationUsage& usage) override { session_.Enqueue(prompt_index_, usage); }
@@ -69,6 +70,7 @@ void GenerationSession::Start(Generation* generation) {
     input.selection = fields.selection;
     input.priority = fields.priority;
     input.trace_parts = fields.trace_parts;
+    input.prompt_progress = fields.prompt_progress;
     input.deadline = deadline_;
     observers_.push_back(std::make_unique<PromptObserver>(this, i));
     absl::StatusOr<std::unique_ptr<GenerationHandle>> handle =
@@ -100,6 +102,10 @@ void GenerationSession::Drain() {
     if (released_) return;
     std::visit([&](auto& event) { Handle(queued.prompt_index, queued.at, event); }, queued.event);
   }
+}
+
+void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, PromptProgress& progress) {
+  if (const std::string chunk = format_->PromptChunk(prompt_index, progress); !chunk.empty()) Send(chunk);
 }
 
 void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta) {

@@ -42,7 +42,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Event = std::variant<TextDelta, OutputEnd, GenerationUsage, absl::Status>;
+  using Event = std::variant<PromptProgress, TextDelta, OutputEnd, GenerationUsage, absl::Status>;
   struct QueuedEvent {
     uint32_t prompt_index = 0;
     Clock::time_point at;
@@ -65,6 +65,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
 
   // The rest on the connection's thread.
   void Drain();
+  void Handle(uint32_t prompt_index, Clock::time_point at, PromptProgress& progress);
   void Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta);
   void Handle(uint32_t prompt_index, Clock::time_point at, OutputEnd& end);
   void Handle(uint32_t prompt_index, Clock::time_point at, GenerationUsage& usage);

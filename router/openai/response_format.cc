@@ -43,6 +43,22 @@ void WriteTokenIds(const std::vector<v1::Token>& tokens, JsonWriter* json) {
   json->EndArray();
 }
 
+std::string FormatPromptChunk(const ResponseIdentity& identity, const char* object, uint32_t prompt_index,
+                              const PromptProgress& progress) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteResponseHead(identity, object, &json);
+  json.Key("choices").BeginArray().EndArray();
+  WriteChunkUsage(identity, std::nullopt, &json);
+  json.Key("winnow").BeginObject().Key("prompt_progress").BeginObject();
+  json.Key("prompt_index").Int(prompt_index);
+  json.Key("prompt_tokens").Int(progress.prompt_tokens);
+  json.Key("computed_tokens").Int(progress.computed_tokens);
+  json.Key("cached_tokens").Int(progress.cached_tokens);
+  json.EndObject().EndObject().EndObject();
+  return json.Take();
+}
+
 std::string FormatUsageChunk(const ResponseIdentity& identity, const char* object, const UsageTotals& usage) {
   JsonWriter json;
   json.BeginObject();

@@ -64,6 +64,8 @@ class ResponseFormat {
   virtual std::string DeltaChunk(uint32_t choice, const ChoiceDelta& delta, const std::optional<ChunkUsage>& usage,
                                  size_t* text_offset) const = 0;
   virtual std::string EndChunk(uint32_t choice, const ChoiceEnd& end, const std::optional<ChunkUsage>& usage) const = 0;
+  // How far a prompt of the request is: no choices. Empty when this kind of response has no such chunk.
+  virtual std::string PromptChunk(uint32_t prompt_index, const PromptProgress& progress) const = 0;
   // The last chunk when usage was asked for: no choices.
   virtual std::string UsageChunk(const UsageTotals& usage) const = 0;
 };
@@ -76,6 +78,8 @@ void WriteResponseHead(const ResponseIdentity& identity, const char* object, Jso
 void WriteFinish(const ChoiceEnd& end, JsonWriter* json);
 void WriteChunkUsage(const ResponseIdentity& identity, const std::optional<ChunkUsage>& usage, JsonWriter* json);
 void WriteTokenIds(const std::vector<v1::Token>& tokens, JsonWriter* json);
+std::string FormatPromptChunk(const ResponseIdentity& identity, const char* object, uint32_t prompt_index,
+                              const PromptProgress& progress);
 std::string FormatUsageChunk(const ResponseIdentity& identity, const char* object, const UsageTotals& usage);
 
 }  // namespace winnow

@@ -55,6 +55,37 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
   ExpectNothingLeft();
 }
 
+TEST_F(DispatcherTest, TellsHowFarThePromptIsUntilTheFirstToken) {
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  Recorder recorder;
+  TokenRequest request = Request();
+  request.prompt_progress = true;
+  auto stream = Start(request, &recorder);
+  const ScriptedRank::Submit first = rank.AwaitSubmit(1);
+  EXPECT_TRUE(first.prompt_progress());
+  rank.SendPromptProgress(first.request_id(), 1, 1);
+  rank.SendPromptProgress(first.request_id(), 2, 1);
+  rank.SendFailed(first.request_id(), /*retryable=*/true, /*sequence_lost=*/true);
+  // Another attempt begins the prompt anew.
+  const ScriptedRank::Submit second = rank.AwaitSubmit(2);
+  EXPECT_TRUE(second.prompt_progress());
+  rank.SendPromptProgress(second.request_id(), 0, 0);
+  rank.SendTokens(second.request_id(), 0, {10});
+  recorder.AwaitTokens(1);
+  EXPECT_THAT(recorder.prompt_progress(), ElementsAre(std::pair(1u, 1u), std::pair(2u, 1u), std::pair(0u, 0u)));
+  // Behind the first token nobody wants to know.
+  rank.SendFailed(second.request_id(), /*retryable=*/true, /*sequence_lost=*/true);
+  const ScriptedRank::Submit third = rank.AwaitSubmit(3);
+  EXPECT_FALSE(third.prompt_progress());
+  rank.SendPromptProgress(third.request_id(), 3, 0);
+  rank.SendTokens(third.request_id(), 1, {11});
+  rank.SendFinished(third.request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  EXPECT_EQ(recorder.prompt_progress().size(), 3u);
+  ExpectNothingLeft();
+}
+
 TEST_F(DispatcherTest, AFailureThatIsTheRequestsOwnIsFinal) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0")});

@@ -146,6 +146,34 @@ TEST_F(OpenAiServiceTest, AsksForATraceAndTellsIt) {
   run->Done();
 }
 
+TEST_F(OpenAiServiceTest, TellsHowFarThePromptsAre) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const bool chat = std::string_view(path).find("chat") != std::string_view::npos;
+    TestClient client(port());
+    client.Request("POST", path,
+                   absl::StrCat(R"({"stream": true, "winnow": {"prompt_progress": true}, )",
+                                chat ? R"("messages": [{"role": "user", "content": "x"}]})"
+                                     : R"("prompt": ["abc", "defg"], "max_tokens": 5})"));
+    const auto run = generation_.WaitForStart(chat ? 2 : 1);
+    EXPECT_TRUE(run->input().prompt_progress);
+    run->PromptAt(3, 1);
+    client.ReadHead();
+    const Json chunk = Json::parse(*client.ReadEvent());
+    EXPECT_TRUE(chunk["choices"].empty());
+    EXPECT_EQ(chunk["object"], chat ? "chat.completion.chunk" : "text_completion");
+    const Json progress = chunk["winnow"]["prompt_progress"];
+    EXPECT_EQ(progress["prompt_index"], chat ? 0 : 1);
+    EXPECT_EQ(progress["prompt_tokens"], run->input().prompt_token_ids.size());
+    EXPECT_EQ(progress["computed_tokens"], 3);
+    EXPECT_EQ(progress["cached_tokens"], 1);
+  }
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "winnow": {"prompt_progress": true}})");
+  const TestClient::Response whole = client.ReadResponse();
+  EXPECT_EQ(whole.status, 400);
+  EXPECT_EQ(Error(whole)["param"], "winnow.prompt_progress");
+}
+
 TEST_F(OpenAiServiceTest, AnswersUnderTheNameThatTheRequestUsed) {
   TestClient client(port());
   const char* bodies[] = {R"({"prompt": "a"})", R"({"prompt": "a", "model": "small"})"};

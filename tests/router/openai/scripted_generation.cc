@@ -26,6 +26,13 @@ void ScriptedGeneration::Run::Call(const std::function<void(GenerationObserver*)
   if (observer_ != nullptr) call(observer_);
 }
 
+void ScriptedGeneration::Run::PromptAt(uint32_t computed_tokens, uint32_t cached_tokens) {
+  const PromptProgress progress{.computed_tokens = computed_tokens,
+                                .cached_tokens = cached_tokens,
+                                .prompt_tokens = static_cast<uint32_t>(input_.prompt_token_ids.size())};
+  Call([&](GenerationObserver* observer) { observer->OnPromptProgress(progress); });
+}
+
 void ScriptedGeneration::Run::Delta(uint32_t output, const std::string& text) {
   std::vector<v1::Token> tokens;
   for (const char c : text) tokens.emplace_back().set_id(static_cast<unsigned char>(c));
