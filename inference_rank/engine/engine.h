@@ -157,6 +157,12 @@ class Engine {
   void EndPiece(Sequence& sequence, uint32_t count);
   // The end of a layer for all tokens of the prompt, which goes layer by layer.
   void FinishPromptLayer(Sequence& sequence);
+  // Whether the logits of a position of the prompt before its last are wanted. Such a position is the only one of its
+  // piece of the last layer.
+  bool ScoresAt(const Sequence& sequence, uint32_t position) const;
+  // Takes how likely the token behind a position was.
+  void ScorePrompt(Sequence& sequence, uint32_t position, std::span<const float> logits);
+  void PlanNoDraw();
   PrefillStep& BeginPrefillStep(Sequence& sequence, uint32_t first, uint32_t count);
   void PlanPromptDraw(Sequence& sequence, bool followed);
   // The last token of the prompt has gone through all layers.

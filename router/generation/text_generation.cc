@@ -46,7 +46,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     for (const auto& output : outputs_) {
       TokenRequest request = request_;
       request.sampling.set_sample_index(first_sample + output->index);
-      request.prompt_progress = request_.prompt_progress && output->index == 0;
+      if (output->index > 0) {
+        request.prompt_progress = false;
+        request.prompt_top_logprobs.reset();
+      }
       absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
       if (!stream.ok()) {
         record_.ended = absl::StatusCodeToString(stream.status().code());
@@ -99,6 +102,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     request.group = 0;
     request.group_size = 1;
     request.prompt_progress = false;
+    request.prompt_top_logprobs.reset();
     auto fork = std::make_shared<RunningGeneration>(observer, tools_, request, record_.request_id + "/fork");
     WINNOW_RETURN_IF_ERROR(fork->Start(1, sample));
     return std::make_pair(std::move(fork), std::move(request));
@@ -125,6 +129,11 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
         if (o.closed) return;
         g.observer_->OnPromptProgress(
             {.computed_tokens = computed, .cached_tokens = cached, .prompt_tokens = g.usage_.prompt_tokens});
+      });
+    }
+    void OnPromptTokens(const std::vector<v1::Token>& tokens) override {
+      Post([tokens](RunningGeneration& g, Output& o) {
+        if (!o.closed) g.observer_->OnPromptTokens(tokens);
       });
     }
     void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) override {
@@ -317,7 +326,9 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .group_size = input.n,
                        .priority = input.priority,
                        .trace_parts = input.trace_parts,
-                       .prompt_progress = input.prompt_progress};
+                       .skip_prefix_cache = input.skip_prefix_cache,
+                       .prompt_progress = input.prompt_progress,
+                       .prompt_top_logprobs = input.prompt_top_logprobs};
   if (options_.head_profile != nullptr) {
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }
