@@ -173,6 +173,7 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   ReadSampling(reader, &fields.sampling);
   ReadStop(reader, &fields.stop);
   WINNOW_RETURN_IF_ERROR(ReadStreamOptions(reader, &fields));
+  fields.skip_prefix_cache = !reader.Bool("cache_prompt").value_or(true);
   fields.ignore_eos = reader.Bool("ignore_eos").value_or(false);
   fields.return_token_ids = reader.Bool("return_token_ids").value_or(false);
   fields.tokens_as_ids = reader.Bool("return_tokens_as_token_ids").value_or(false);

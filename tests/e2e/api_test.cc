@@ -47,7 +47,6 @@ TEST_F(Api, RefusesBadRequestsAndNamesTheField) {
       {"/v1/completions", {{"prompt", ids}, {"stop", {""}}}, 400, "stop"},
       {"/v1/completions", {{"prompt", ids}, {"logprobs", 21}}, 400, "logprobs"},
       {"/v1/completions", {{"prompt", ids}, {"stream_options", Json::object()}}, 400, "stream_options"},
-      {"/v1/completions", {{"prompt", ids}, {"echo", true}, {"logprobs", 1}}, 400, "echo"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"selection", "best"}}}}, 400, "winnow.selection"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"budget", 257}}}}, 400, "winnow.budget"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"min_captured_mass", 1.5}}}}, 400, "winnow.min_captured_mass"},
