@@ -21,7 +21,8 @@ const cluster = await Cluster.start(binary, folder, [
 ]);
 let status = 1;
 try {
-  const files = readdirSync('.').filter((name) => name.endsWith('.test.mjs'));
+  const only = process.env.ONLY ?? ''; // a part of a file's name
+  const files = readdirSync('.').filter((name) => name.endsWith('.test.mjs') && name.includes(only));
   const env = { ...process.env, WINNOW_URL: cluster.url, WINNOW_BASE_URL: `${cluster.url}/v1`, OPENAI_API_KEY: 'any' };
   const run = (command, args) => spawnSync(command, args, { stdio: 'inherit', env }).status;
   status = run('./curl.sh', [cluster.url]) | run(process.execPath, ['--test', '--test-concurrency=1', ...files]);

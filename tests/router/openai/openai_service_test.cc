@@ -441,8 +441,8 @@ TEST_F(OpenAiServiceTest, EchoesThePromptWithItsLogProbabilities) {
   EXPECT_EQ(choice["logprobs"]["text_offset"].dump(), "[0,1,2]");
   EXPECT_EQ(
       choice["prompt_logprobs"].dump(),
-      R"([null,{"98":{"logprob":-1.0,"rank":2,"decoded_token":"b"},"101":{"logprob":-0.5,"rank":1,"decoded_token":"e"}},)"
-      R"({"99":{"logprob":-2.0,"rank":2,"decoded_token":"c"},"101":{"logprob":-0.5,"rank":1,"decoded_token":"e"}}])");
+      R"([null,{"98":{"logprob":-1,"rank":2,"decoded_token":"b"},"101":{"logprob":-0.5,"rank":1,"decoded_token":"e"}},)"
+      R"({"99":{"logprob":-2,"rank":2,"decoded_token":"c"},"101":{"logprob":-0.5,"rank":1,"decoded_token":"e"}}])");
   EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
 
   client.Request("POST", "/v1/completions", "{" + fields + R"(, "max_tokens": 1, "stream": true})");

@@ -232,7 +232,7 @@ TEST(Logprobs, StayFiniteAndUnambiguous) {
   WriteCompletionLogprobs(tokens, {.top = 2}, kCodec, &offset, &json);
   EXPECT_EQ(
       json.Take(),
-      R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},{}],"text_offset":[0,1]})");
+      R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},null],"text_offset":[0,1]})");
 }
 
 TEST(UsageTotals, AggregatesOutputs) {
