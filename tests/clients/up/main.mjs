@@ -1,7 +1,7 @@
 // Starts `winnow up` with the demo model, runs the tests of this folder against it, and stops it:
 //   main.mjs WINNOW MODEL TEMPLATE
 // The model's folder gets a chat template that shows tools, so that calls can be asked for.
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { copyFileSync, mkdirSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { Cluster } from './cluster.mjs';
@@ -24,8 +24,11 @@ try {
   const only = process.env.ONLY ?? ''; // a part of a file's name
   const files = readdirSync('.').filter((name) => name.endsWith('.test.mjs') && name.includes(only));
   const env = { ...process.env, WINNOW_URL: cluster.url, WINNOW_BASE_URL: `${cluster.url}/v1`, OPENAI_API_KEY: 'any' };
-  const run = (command, args) => spawnSync(command, args, { stdio: 'inherit', env }).status;
-  status = run('./curl.sh', [cluster.url]) | run(process.execPath, ['--test', '--test-concurrency=1', ...files]);
+  // Not synchronously: the cluster's log has to be read meanwhile.
+  const run = (command, args) =>
+    new Promise((resolve) => spawn(command, args, { stdio: 'inherit', env }).on('exit', (code) => resolve(code ?? 1)));
+  const curl = await run('./curl.sh', [cluster.url]);
+  status = curl || (await run(process.execPath, ['--test', '--test-concurrency=1', ...files]));
 } finally {
   await cluster.stop();
 }
